@@ -1,0 +1,51 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set up all they need below this folder.
+PYTHON ?= python3
+VENV := .venv
+HUB5 := .venv-hub5
+CACHE := .cache
+BIN := $(VENV)/bin
+PIP_OPTIONS := --quiet --disable-pip-version-check
+
+.PHONY: help demo test check soak bench clean docs
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.ready: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(PIP_OPTIONS) --constraint .ci/constraints.txt --editable '.[test,docs]'
+	touch $@
+
+$(HUB5)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(HUB5)
+	$(HUB5)/bin/pip install $(PIP_OPTIONS) 'jupyterhub==5.5.*' --editable '.[hub,lab]' jupyterlab
+	touch $@
+
+$(CACHE)/proxy/.ready: $(VENV)/.ready
+	$(BIN)/python -m jupyter_gpu_quota.proxy $(CACHE)/proxy
+	touch $@
+
+demo: $(VENV)/.ready $(CACHE)/proxy/.ready  ## play the story on a real hub; ONCE=1 ends after it
+	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
+
+test: $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready  ## every test that this machine can run
+	GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
+	  $(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/.ready  ## format, lint, types, laws
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict jupyter_gpu_quota
+	$(BIN)/python -m pytest -q tests/laws
+
+soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds
+	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=2000 \
+	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
+
+bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## print the figures and write them as JSON
+	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks
+
+docs: $(VENV)/.ready  ## build the documentation
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+
+clean:  ## remove what make made
+	rm -rf $(VENV) $(HUB5) $(CACHE) build dist docs/_build

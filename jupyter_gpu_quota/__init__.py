@@ -1,0 +1,25 @@
+"""Fixed GPU quotas for notebooks and a guaranteed-quota queue for training, in a JupyterHub.
+
+Importing it starts nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .hub import setup_gpu_quota
+
+__version__ = "0.1.0"
+__all__ = ["Client", "__version__", "setup_gpu_quota"]
+
+_HOMES = {"Client": ".client", "setup_gpu_quota": ".hub"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when first used: a kernel needs no hub, and the hub needs no client."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

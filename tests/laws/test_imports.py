@@ -1,0 +1,116 @@
+"""The laws of the structure: imports point one way, the core is pure, importing the package starts nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "jupyter_gpu_quota"
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "labextension" not in p.parts)
+CORE = sorted((PACKAGE / "core").glob("*.py"))
+
+PURE = {
+    "__future__", "bisect", "collections", "collections.abc", "dataclasses", "enum", "fractions", "functools",
+    "hashlib", "heapq", "itertools", "json", "math", "operator", "typing",
+}  # fmt: skip
+"""What the core may import of the standard library: nothing that reads a clock, a file, or chance."""
+
+RINGS = (
+    {"core"},
+    {
+        "manifests", "config", "store", "migrations", "executors", "sampler", "wire", "bundle", "amount",
+        "quotafile", "snapshotfile", "bell", "job", "proxy",
+    },
+    {"controller", "client", "examples"},
+    {"scheduler"},
+    {"service", "spawner", "notebook", "hub"},
+    {"demo"},
+    {"cli", "__main__"},
+)  # fmt: skip
+"""Rooms from the inside out; a room imports only its own ring and those inside it."""
+
+NO_SERVICE = {"spawner", "notebook", "hub"}
+"""They run in other processes (the hub, the user's server): no store, executor, controller or service there."""
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imported_rooms(path: Path) -> set[str]:
+    package = ["jupyter_gpu_quota", *path.relative_to(PACKAGE).parts[:-1]]
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            for alias in node.names:
+                full = [*base, *(node.module or "").split("."), alias.name] if node.module else [*base, alias.name]
+                rooms.add(tuple(full))
+        elif isinstance(node, ast.Import):
+            rooms.update(tuple(alias.name.split(".")) for alias in node.names)
+    return {name[1] for name in rooms if name[0] == "jupyter_gpu_quota" and len(name) > 1}
+
+
+def outside_imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module or "")
+    return found
+
+
+def ring_of(room: str) -> int:
+    places = [i for i, ring in enumerate(RINGS) if room in ring]
+    assert places, f"the room {room} stands in no ring: give it a place in tests/laws"
+    return places[0]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_inwards(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        return
+    rooms = imported_rooms(path) & {r for ring in RINGS for r in ring} - {room}
+    outward = {other for other in rooms if ring_of(other) > ring_of(room)}
+    assert not outward, f"{path.name} of {room} imports {sorted(outward)}, which lie further out"
+    if room in NO_SERVICE:
+        assert not rooms & {"store", "executors", "controller", "service", "sampler", "scheduler"}
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda p: p.name)
+def test_the_core_is_pure(path: Path) -> None:
+    assert outside_imports(path) <= PURE
+    calls = {n.func.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    assert not calls & {"open", "print", "input", "eval", "exec", "float"}
+
+
+def test_the_core_imports_on_the_bare_standard_library() -> None:
+    names = ", ".join(f"jupyter_gpu_quota.core.{p.stem}" for p in CORE if p.stem != "__init__")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {names}"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+
+
+def test_importing_the_package_starts_and_loads_nothing() -> None:
+    code = "import sys, jupyter_gpu_quota; print(*sorted(m for m in sys.modules if m.split('.')[0] in %r))"
+    heavy = ["jupyterhub", "sqlalchemy", "tornado", "pydantic", "traitlets", "asyncio", "yaml"]
+    done = subprocess.run(
+        [sys.executable, "-c", code % (heavy,)], check=True, capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.stdout.split() == []
+
+
+def test_no_room_is_called_by_what_it_is_not() -> None:
+    assert not {p.stem for p in MODULES} & {"utils", "common", "helpers", "base", "misc"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_file_is_one_room(path: Path) -> None:
+    assert path.read_text().count("\n") <= 600
