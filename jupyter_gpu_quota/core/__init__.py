@@ -1,0 +1,1 @@
+"""The pure core: standard library only; no clock, no input or output, no logging, no randomness."""

@@ -1,0 +1,48 @@
+"""One byte string for one value: what is hashed, compared and recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+Plain = None | bool | int | str | list["Plain"] | dict[str, "Plain"]
+
+
+def canonical(value: object) -> bytes:
+    """The value as JSON in UTF-8: keys sorted, no spaces, nothing that two writers could spell differently.
+
+    Takes None, bool, int, str, enums, mappings with str keys, sequences and dataclasses (by their field names).
+    Raises TypeError for anything else; a float is refused because its spelling is not one.
+    """
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def digest(value: object) -> str:
+    """SHA-256 of :func:`canonical`, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def plain(value: object) -> Plain:
+    """The value in the types that JSON has; raises TypeError where there is none."""
+    match value:
+        case Enum():
+            return plain(value.value)
+        case None | bool() | int() | str():
+            return value
+        case Mapping():
+            return {_key(key): plain(item) for key, item in value.items()}
+        case Sequence() if not isinstance(value, (bytes, bytearray)):
+            return [plain(item) for item in value]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            raise TypeError(f"{value!r} of type {type(value).__name__} has no canonical form")
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"{key!r} cannot be a key; keys are str")
+    return str(key.value) if isinstance(key, Enum) else key

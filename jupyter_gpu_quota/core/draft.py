@@ -1,0 +1,109 @@
+"""The plan of one pool while it is made: what was decided, put in the order in which it is committed."""
+
+from __future__ import annotations
+
+from . import reasons
+from .model import Job, JobState, Notebook
+from .placement import Piece, placements
+from .plan import Action, Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Unreserve
+from .pool import Holder, Pool
+from .reclaim import Claimed
+
+
+class Draft:
+    """Collects decisions; :meth:`actions` puts them in order."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.refused: list[tuple[Notebook, Reason]] = []
+        self._steps: list[Action | Claimed] = []
+        self._dropped: dict[str, ReasonCode] = {}
+        self._started: set[str] = set()
+        self._waits: dict[str, Reason] = {}
+
+    def drop(self, workload: str, code: ReasonCode) -> None:
+        """Give up a reservation."""
+        self._dropped[workload] = code
+
+    def start(self, work: Job | Notebook, pieces: tuple[Piece, ...], *, lent: bool, reason: Reason) -> None:
+        """Give a workload its devices now."""
+        where = placements(self.pool.ledger, pieces)
+        self._started.add(work.id)
+        if isinstance(work, Notebook):
+            self._steps.append(Start(workload=work.id, attempt=0, placements=where, borrower=False, reason=reason))
+            return
+        action = Resume if work.state is JobState.PAUSED else Start
+        self._steps.append(
+            action(workload=work.id, attempt=work.attempt + 1, placements=where, borrower=lent, reason=reason)
+        )
+
+    def claim(self, claimed: Claimed) -> None:
+        """Keep a place for a workload, and ask its victims to leave."""
+        self._steps.append(claimed)
+
+    @property
+    def claims(self) -> list[Claimed]:
+        """The claims so far, in the order in which they were decided."""
+        return [step for step in self._steps if isinstance(step, Claimed)]
+
+    def wait(self, workload: str, reason: Reason) -> None:
+        """Note why something waits."""
+        self._waits[workload] = reason
+
+    def actions(self) -> list[Action]:
+        """Reservations dropped, refusals, then starts and claims as they were decided: each is legal after the last.
+
+        A claim is its pauses, then what it reserves.
+        """
+        reserved = {claimed.asker.id for claimed in self.claims}
+        dropped: list[Action] = [
+            Unreserve(workload=workload, reason=Reason(code=code))
+            for workload, code in sorted(self._dropped.items())
+            if workload not in reserved and workload not in self._started
+        ]
+        refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
+        steps = [action for step in self._steps for action in self._spelled(step)]
+        return [*dropped, *refused, *steps]
+
+    def _spelled(self, step: Action | Claimed) -> list[Action]:
+        return self._claim(step) if isinstance(step, Claimed) else [step]
+
+    def _claim(self, claimed: Claimed) -> list[Action]:
+        preemption = self.pool.policy.preemption
+        asker = claimed.asker
+        actions: list[Action] = [self._leave(claimed, victim) for victim in claimed.victims]
+        waits_s = max(
+            (preemption.lent_grace_s if one.borrower else preemption.grace_s for one in claimed.victims), default=0
+        )
+        reason = reasons.reserved(asker, claimed.victims, waits_s)
+        where = placements(self.pool.ledger, claimed.pieces)
+        return [*actions, Reserve(workload=asker.id, placements=where, reason=reason)]
+
+    def _leave(self, claimed: Claimed, victim: Holder) -> Action:
+        preemption = self.pool.policy.preemption
+        if victim.promised:
+            figures = (("claimer", claimed.asker.id), ("claimer_project", claimed.asker.standing.name))
+            reason = Reason(code=ReasonCode.DRAIN_TAKEN_OVER, figures=figures)
+            return Unreserve(workload=victim.id, reason=reason)
+        grace_s = preemption.lent_grace_s if victim.borrower else preemption.grace_s
+        reason = reasons.paused(claimed, victim, grace_s)
+        return Pause(workload=victim.id, claimer=claimed.asker.id, grace_s=grace_s, reason=reason)
+
+    def waits(self) -> dict[str, Reason]:
+        """Why each job of the pool that this plan does not start waits."""
+        waits = dict(self._waits)
+        for job in self.pool.hopeless:
+            waits[job.id] = reasons.hopeless(self.pool, job)
+        for standing in self.pool.standings.values():
+            for line in standing.queue.lines.values():
+                for job in line.jobs():
+                    waits[job.id] = line.blocked or reasons.behind_others(standing, line.size)
+        for claimed in self.claims:
+            drain = reasons.waits_for_drain(self.pool.name, claimed.asker.request.size, claimed.victims)
+            waits[claimed.asker.id] = drain
+            waits |= {
+                victim.id: reasons.behind_others(victim.project, victim.size)
+                for victim in claimed.victims
+                if victim.promised
+            }
+        return waits

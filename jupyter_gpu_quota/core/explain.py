@@ -1,0 +1,180 @@
+"""Why a workload waits, what would start it, and when it starts at the latest by the time limits of what runs.
+
+Every answer is found by running ``decide`` on a changed snapshot: the next plan starts the workload or pauses
+others for it, and with one milli less it does not. Source: design/fairness.md, section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .lifecycle import HOLDS_GPU, WAITING
+from .model import JobState, NotebookState, Policy, Snapshot
+from .plan import Reason, ReasonCode
+from .schedule import decide_and_explain
+from .sentences import gpus, sentence
+from .whatif import Case, freed, latest_ends, with_devices, with_limit, with_quota
+
+
+class ChangeKind(StrEnum):
+    """What could be different."""
+
+    FREED = "freed"
+    QUOTA = "quota"
+    LIMIT = "limit"
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The smallest true change of its kind. ``to_milli``: the new amount, None where nothing is set to one."""
+
+    kind: ChangeKind
+    by_milli: int
+    to_milli: int | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a workload is where it is. ``estimate_at``: the latest start that time limits promise, None if none does."""
+
+    workload: str
+    state: str
+    reason: Reason | None
+    sentence: str
+    would_start: tuple[Change, ...] = ()
+    estimate_at: int | None = None
+
+
+def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation:
+    """Explain one workload. Raises KeyError for an id that the snapshot does not have.
+
+    A workload that runs or rests has no counterfactuals; one that the next plan starts has that plan's reason.
+    """
+    case = Case.of(snapshot, policy, workload_id)
+    if not case.waits:
+        return Explanation(workload=workload_id, state=case.state, reason=None, sentence=_RESTING[case.state])
+    reason, starts = _next(case)
+    if starts:
+        return Explanation(
+            workload=workload_id,
+            state=case.state,
+            reason=reason,
+            sentence=sentence(reason),
+            estimate_at=_drain_ends(case) if reason.code is ReasonCode.WAITS_FOR_DRAIN else snapshot.now,
+        )
+    changes = () if reason.code in _BEYOND_CHANGE else _changes(case)
+    hint = f" It would start if {', or if '.join(change.sentence for change in changes)}." if changes else ""
+    return Explanation(
+        workload=workload_id,
+        state=case.state,
+        reason=reason,
+        sentence=sentence(reason) + hint,
+        would_start=changes,
+        estimate_at=_estimate(case, reason),
+    )
+
+
+_BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
+_RESTING: dict[str, str] = {
+    JobState.STARTING: "It has its GPUs and is starting.",
+    JobState.RUNNING: "It is running.",
+    JobState.PAUSING: "It was asked to leave and is saving its work.",
+    JobState.HELD: "It is held by a person and waits until it is released.",
+    JobState.SUCCEEDED: "It has succeeded.",
+    JobState.FAILED: "It has failed.",
+    JobState.CANCELLED: "It was cancelled.",
+    NotebookState.BOOKED: "Its slice is booked.",
+    NotebookState.RETURNED: "Its slice was given back.",
+}
+assert HOLDS_GPU | {JobState.HELD} <= _RESTING.keys() and not WAITING & _RESTING.keys()
+
+
+def _next(case: Case) -> tuple[Reason, bool]:
+    """The reason that the next plan gives, and whether it starts the workload or has a place for it."""
+    decision = decide_and_explain(case.snapshot, case.policy)
+    placed = case.placed_by(decision.plan)
+    if placed is not None:
+        return placed, True
+    reason = decision.waits[case.id] if case.id in decision.waits else case.refusal(decision.plan)
+    return reason, reason.code is ReasonCode.WAITS_FOR_DRAIN
+
+
+def _changes(case: Case) -> tuple[Change, ...]:
+    found = (_freed(case), _quota(case), _limit(case), _pool(case))
+    return tuple(change for change in found if change is not None)
+
+
+def _smallest(starts: Callable[[int], bool], most: int) -> int | None:
+    """The smallest amount above 0 that starts it, found by halving ``most``; the next smaller one does not."""
+    if most <= 0 or not starts(most):
+        return None
+    fails, works = 0, most
+    while works - fails > 1:
+        middle = (fails + works) // 2
+        fails, works = (fails, middle) if starts(middle) else (middle, works)
+    return works
+
+
+def _freed(case: Case) -> Change | None:
+    steps = freed(case)
+    milli = _smallest(steps.starts, steps.most)
+    if milli is None:
+        return None
+    words = f"{gpus(milli)} GPU is freed in pool {case.pool}"
+    return Change(kind=ChangeKind.FREED, by_milli=milli, to_milli=None, sentence=words)
+
+
+def _quota(case: Case) -> Change | None:
+    now = case.quota
+    milli = _smallest(lambda by: case.starts(policy=with_quota(case, now + by)), case.most_quota - now)
+    if milli is None:
+        return None
+    name = "notebook" if case.is_notebook else "training"
+    words = f"{case.project}'s {name} quota in pool {case.pool} is raised by {gpus(milli)} to {gpus(now + milli)}"
+    return Change(kind=ChangeKind.QUOTA, by_milli=milli, to_milli=now + milli, sentence=words)
+
+
+def _limit(case: Case) -> Change | None:
+    now = case.limit
+    if now is None:
+        return None
+    milli = _smallest(lambda by: case.starts(policy=with_limit(case, now + by)), case.demand_milli)
+    if milli is None:
+        return None
+    words = f"{case.project}'s limit in pool {case.pool} is raised by {gpus(milli)} to {gpus(now + milli)}"
+    return Change(kind=ChangeKind.LIMIT, by_milli=milli, to_milli=now + milli, sentence=words)
+
+
+def _pool(case: Case) -> Change | None:
+    milli = _smallest(lambda by: case.starts(snapshot=with_devices(case, by)), case.demand_milli)
+    if milli is None:
+        return None
+    words = f"pool {case.pool} grows by {gpus(milli)} GPU"
+    return Change(kind=ChangeKind.POOL, by_milli=milli, to_milli=case.capacity_milli + milli, sentence=words)
+
+
+def _estimate(case: Case, reason: Reason) -> int | None:
+    if reason.code is ReasonCode.PAUSES_USED_UP and case.job is not None:
+        rules = case.policy.preemption
+        return sorted(case.job.paused_at)[-rules.max_pauses] + rules.per_s * 1000
+    ends = latest_ends(case)
+    count = _smallest(lambda ended: case.starts(snapshot=ends.after(ended)), len(ends.at))
+    return None if count is None else ends.at[count - 1]
+
+
+def _drain_ends(case: Case) -> int | None:
+    """When everything that leaves the pool has left or is killed."""
+    rules = case.policy.preemption
+    ends = [
+        (job.pausing_since_at or case.snapshot.now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000
+        for job in case.snapshot.jobs
+        if job.state is JobState.PAUSING
+    ]
+    return max(ends, default=case.snapshot.now + rules.grace_s * 1000)
+
+
+__all__ = ["Change", "ChangeKind", "Explanation", "explain", "sentence"]

@@ -1,0 +1,47 @@
+"""What was seen of the world, as the executors tell it and the store records it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFact:
+    """One rank of one attempt, as its supervisor recorded it.
+
+    ``ended_at`` is None while it runs. ``exit_status`` is negative for a signal, None when it is unknown (lost).
+    ``tree_gone``: no process of the attempt is left. ``pause_requested``: the pause file existed before the exit.
+    ``saved_at`` is the newest change in the checkpoint directory. ``done``, ``total`` and ``metrics`` come from
+    the progress file. ``refused``: the order was not carried out, and why.
+    """
+
+    job: str
+    attempt: int
+    rank: int
+    pid: int | None
+    pid_started: int | None
+    started_at: int | None
+    ended_at: int | None = None
+    exit_status: int | None = None
+    tree_gone: bool = False
+    pause_requested: bool = False
+    completed: bool = False
+    saved_at: int | None = None
+    done: int | None = None
+    total: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFact:
+    """A device's health or foreign use changed; None leaves a field as it is."""
+
+    device: str
+    health: str | None = None
+    foreign_milli: int | None = None
+    uuid: str | None = None
+
+
+Fact = RankFact | DeviceFact

@@ -1,0 +1,196 @@
+"""What a plan leads to when nothing else happens: the same ``decide`` on the same world until nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from .model import (
+    Allocation,
+    Job,
+    JobState,
+    JobTarget,
+    Notebook,
+    NotebookState,
+    Placement,
+    Policy,
+    Reservation,
+    Snapshot,
+)
+from .plan import Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from .schedule import decide_and_explain
+from .sentences import sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a job would meet if it were submitted now. ``pauses`` and ``starts_now`` exclude each other."""
+
+    starts_now: bool
+    borrower: bool
+    pauses: tuple[str, ...]
+    reason: Reason
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """The world at rest: who was paused and who started on the way, and why the rest waits."""
+
+    paused: tuple[str, ...]
+    started: tuple[str, ...]
+    waits: Mapping[str, Reason]
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What another policy changes. ``paused``: everybody it pauses; ``paused_anyway``: those the old one pauses too."""
+
+    paused: tuple[str, ...]
+    paused_anyway: tuple[str, ...]
+    start_sooner: tuple[str, ...]
+    wait_longer: tuple[str, ...]
+    other_reason: tuple[str, ...]
+
+
+def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
+    """Whether a job would start now, whom it would pause, or why it would wait; the job's id must be new."""
+    decision = decide_and_explain(replace(snapshot, jobs=(*snapshot.jobs, job)), policy)
+    actions = decision.plan.actions
+    for action in actions:
+        if isinstance(action, (Start, Resume)) and action.workload == job.id:
+            reason = action.reason
+            return DryRun(
+                starts_now=True, borrower=action.borrower, pauses=(), reason=reason, sentence=sentence(reason)
+            )
+    pauses = tuple(action.workload for action in actions if isinstance(action, Pause) and action.claimer == job.id)
+    reason = decision.waits[job.id]
+    return DryRun(starts_now=False, borrower=False, pauses=pauses, reason=reason, sentence=sentence(reason))
+
+
+def preview(snapshot: Snapshot, old: Policy, new: Policy) -> Preview:
+    """Who would be paused under another policy, and whose wait changes, with everything else as it is now."""
+    before, after = foresee(snapshot, old), foresee(snapshot, new)
+    waited, waits = set(before.waits), set(after.waits)
+    known_before = {job: before.waits[job].code for job in waited}
+    return Preview(
+        paused=after.paused,
+        paused_anyway=tuple(job for job in after.paused if job in before.paused),
+        start_sooner=tuple(sorted(waited - waits)),
+        wait_longer=tuple(sorted(waits - waited)),
+        other_reason=tuple(sorted(job for job in waits & waited if after.waits[job].code is not known_before[job])),
+    )
+
+
+def foresee(snapshot: Snapshot, policy: Policy) -> Foresight:
+    """Decide, apply, and decide again with clock and demand frozen, until a plan is empty and nobody is leaving.
+
+    Raises RuntimeError if that takes more rounds than there are workloads to move, which the contract excludes.
+    """
+    paused, started = dict[str, None](), dict[str, None]()
+    rounds = 10 + 2 * (len(snapshot.jobs) + len(snapshot.notebooks))
+    for _ in range(rounds):
+        decision = decide_and_explain(snapshot, policy)
+        plan = decision.plan
+        paused |= {action.workload: None for action in plan.actions if isinstance(action, Pause)}
+        started |= {action.workload: None for action in plan.actions if isinstance(action, (Start, Resume))}
+        if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):
+            names = tuple(sorted(paused)), tuple(sorted(started))
+            return Foresight(paused=names[0], started=names[1], waits=decision.waits, snapshot=snapshot)
+        snapshot = advance(snapshot, plan)
+    raise RuntimeError(f"the plan does not come to rest within {rounds} rounds")
+
+
+def advance(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The world one round later: who was leaving has left, the plan is applied, what was starting runs."""
+    return _World(snapshot).after(plan)
+
+
+class _World:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.jobs = {job.id: job for job in snapshot.jobs}
+        self.notebooks = {notebook.id: notebook for notebook in snapshot.notebooks}
+        self.allocations = list(snapshot.allocations)
+        self.reservations = {one.workload: one for one in snapshot.reservations}
+
+    def after(self, plan: Plan) -> Snapshot:
+        self._let_leave()
+        for action in plan.actions:
+            match action:
+                case Start() | Resume():
+                    self._start(action)
+                case Pause():
+                    self._ask_to_leave(action.workload, JobTarget.PAUSED, action.claimer)
+                case Stop():
+                    self._ask_to_leave(action.workload, action.target, None)
+                case Refuse():
+                    self._mark(action.workload, NotebookState.REFUSED)
+                case Reserve():
+                    self.reservations[action.workload] = Reservation(
+                        workload=action.workload, placements=action.placements, reserved_at=plan.now
+                    )
+                case Unreserve():
+                    self.reservations.pop(action.workload, None)
+        return replace(
+            self.snapshot,
+            jobs=tuple(self.jobs.values()),
+            notebooks=tuple(self.notebooks.values()),
+            allocations=tuple(self.allocations),
+            reservations=tuple(self.reservations.values()),
+        )
+
+    def _let_leave(self) -> None:
+        gone = {job.id for job in self.jobs.values() if job.state is JobState.PAUSING}
+        self.allocations = [one for one in self.allocations if one.workload not in gone]
+        for name in gone:
+            job = self.jobs[name]
+            if job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
+                self.jobs[name] = replace(job, state=JobState.PAUSED, target=JobTarget.RUNNING, borrower=False)
+            else:
+                self.jobs[name] = replace(job, state=_RESTS[job.target])
+
+    def _start(self, action: Start | Resume) -> None:
+        name = action.workload
+        self.allocations += [_owned(name, placement, at) for at, placement in enumerate(action.placements)]
+        self.reservations.pop(name, None)
+        if name in self.notebooks:
+            self._mark(name, NotebookState.BOOKED)
+            return
+        now = self.snapshot.now
+        self.jobs[name] = replace(
+            self.jobs[name],
+            state=JobState.RUNNING,
+            target=JobTarget.RUNNING,
+            attempt=action.attempt,
+            started_at=now,
+            borrower=action.borrower,
+        )
+
+    def _ask_to_leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
+        job = self.jobs[name]
+        counted = job.paused_at if target is not JobTarget.PAUSED else (*job.paused_at, self.snapshot.now)
+        self.jobs[name] = replace(job, state=JobState.PAUSING, target=target, paused_for=claimer, paused_at=counted)
+
+    def _mark(self, name: str, state: NotebookState) -> None:
+        notebook: Notebook = self.notebooks[name]
+        self.notebooks[name] = replace(notebook, state=state)
+
+
+_RESTS = {
+    JobTarget.HELD: JobState.HELD,
+    JobTarget.CANCELLED: JobState.CANCELLED,
+    JobTarget.FAILED: JobState.FAILED,
+}
+
+
+def _owned(workload: str, placement: Placement, at: int) -> Allocation:
+    return Allocation(
+        id=f"{workload}/{at}",
+        workload=workload,
+        rank=placement.rank,
+        device=placement.device,
+        gpu_milli=placement.gpu_milli,
+        memory_mib=placement.memory_mib,
+    )

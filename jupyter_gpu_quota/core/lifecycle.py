@@ -1,0 +1,138 @@
+"""The states of jobs and notebooks, the events that move them, and nothing else.
+
+A job waits (queued, paused), holds GPUs (starting, running, pausing), rests with a person (held) or has ended.
+``target`` says what a job that is pausing becomes when its processes are gone.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from .model import JobState as S
+from .model import JobTarget, NotebookState
+
+FINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
+HOLDS_GPU = frozenset({S.STARTING, S.RUNNING, S.PAUSING})
+WAITING = frozenset({S.QUEUED, S.PAUSED})
+NOTEBOOK_FINAL = frozenset({NotebookState.REFUSED, NotebookState.RETURNED})
+
+CHECKPOINTED = 75
+"""The exit status by which a job says: I saved, queue me again (sysexits EX_TEMPFAIL)."""
+
+
+class IllegalMove(ValueError):
+    """This state does not know this event; nothing was changed."""
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job."""
+
+    START = "start"  # decided: it owns devices from now on
+    SEEN_RUNNING = "seen_running"  # its processes exist
+    PAUSE = "pause"  # decided: asked to leave, for whatever target
+    LEFT = "left"  # processes gone, to be queued again
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    RETRY = "retry"  # failed with retries left, or lost with its node
+    HOLD = "hold"  # of a job without processes
+    HOLD_DONE = "hold_done"  # processes gone, for a person
+    RELEASE = "release"
+    CANCEL = "cancel"  # of a job without processes
+    CANCEL_DONE = "cancel_done"  # processes gone
+
+
+E = JobEvent
+MOVES: dict[tuple[S, JobEvent], S] = {
+    (S.QUEUED, E.START): S.STARTING,
+    (S.QUEUED, E.HOLD): S.HELD,
+    (S.QUEUED, E.CANCEL): S.CANCELLED,
+    (S.PAUSED, E.START): S.STARTING,
+    (S.PAUSED, E.HOLD): S.HELD,
+    (S.PAUSED, E.CANCEL): S.CANCELLED,
+    (S.HELD, E.RELEASE): S.QUEUED,
+    (S.HELD, E.CANCEL): S.CANCELLED,
+    (S.STARTING, E.SEEN_RUNNING): S.RUNNING,
+    **{
+        (state, event): after
+        for state in HOLDS_GPU
+        for event, after in {
+            E.LEFT: S.PAUSED,
+            E.SUCCEED: S.SUCCEEDED,
+            E.FAIL: S.FAILED,
+            E.RETRY: S.QUEUED,
+            E.HOLD_DONE: S.HELD,
+            E.CANCEL_DONE: S.CANCELLED,
+        }.items()
+    },
+    (S.STARTING, E.PAUSE): S.PAUSING,
+    (S.RUNNING, E.PAUSE): S.PAUSING,
+}
+
+
+def after(state: S, event: JobEvent) -> S:
+    """The state that follows; raises IllegalMove where the table has no row."""
+    try:
+        return MOVES[state, event]
+    except KeyError:
+        raise IllegalMove(f"a job that is {state} does not know {event}") from None
+
+
+def judge_exit(
+    *, exit_status: int | None, pause_requested: bool, completed: bool, target: JobTarget, retries_left: int
+) -> JobEvent:
+    """What an ended attempt means; ``exit_status`` is negative for a signal, None for a lost one.
+
+    ``pause_requested``: the pause file existed before the exit was recorded. ``completed``: the job reported
+    done = total, or called ``complete()``. Source: design/fairness.md, section 5.
+    """
+    if pause_requested:
+        return _judge_after_pause(exit_status, completed=completed, target=target, retries_left=retries_left)
+    if exit_status is None:
+        return JobEvent.RETRY
+    if exit_status == 0:
+        return JobEvent.SUCCEED
+    if exit_status == CHECKPOINTED:
+        return _on_the_way_to(target)
+    return JobEvent.RETRY if retries_left > 0 else JobEvent.FAIL
+
+
+LEFT_AS_ASKED = frozenset({CHECKPOINTED, -15, -9, 128 + 15, 128 + 9, None})
+"""Exits that obey a pause request: checkpointed, SIGTERM, SIGKILL (also as a shell reports them), lost."""
+
+
+def _judge_after_pause(exit_status: int | None, *, completed: bool, target: JobTarget, retries_left: int) -> JobEvent:
+    if exit_status == 0 and completed:
+        return JobEvent.SUCCEED
+    if exit_status == 0 or exit_status in LEFT_AS_ASKED:
+        return _on_the_way_to(target)
+    if target is not JobTarget.PAUSED:
+        return _on_the_way_to(target)
+    return JobEvent.RETRY if retries_left > 0 else JobEvent.FAIL
+
+
+def _on_the_way_to(target: JobTarget) -> JobEvent:
+    match target:
+        case JobTarget.HELD:
+            return JobEvent.HOLD_DONE
+        case JobTarget.CANCELLED:
+            return JobEvent.CANCEL_DONE
+        case JobTarget.FAILED:
+            return JobEvent.FAIL
+        case JobTarget.RUNNING | JobTarget.PAUSED:
+            return JobEvent.LEFT
+
+
+NOTEBOOK_MOVES: dict[tuple[NotebookState, str], NotebookState] = {
+    (NotebookState.REQUESTED, "book"): NotebookState.BOOKED,
+    (NotebookState.REQUESTED, "refuse"): NotebookState.REFUSED,
+    (NotebookState.REQUESTED, "return"): NotebookState.RETURNED,
+    (NotebookState.BOOKED, "return"): NotebookState.RETURNED,
+}
+
+
+def notebook_after(state: NotebookState, event: str) -> NotebookState:
+    """The state that follows; raises IllegalMove where the table has no row."""
+    try:
+        return NOTEBOOK_MOVES[state, event]
+    except KeyError:
+        raise IllegalMove(f"a notebook slice that is {state} does not know {event}") from None

@@ -1,0 +1,216 @@
+"""The frozen nouns of the product and their units.
+
+Amounts are integers: milli-GPU (1000 is one whole device) and MiB. An instant is an integer, milliseconds
+since 1970-01-01 UTC, and its name ends in ``_at`` (``now`` is one too). A duration names its unit (``_s``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+WHOLE_DEVICE = 1000
+"""Milli-GPU of one device."""
+
+
+class JobState(StrEnum):
+    """What a job is; the transitions are in :mod:`.lifecycle`."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    HELD = "held"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobTarget(StrEnum):
+    """What a job should be: where the apply step takes it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    HELD = "held"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class NotebookState(StrEnum):
+    """What a notebook's request for a slice is."""
+
+    REQUESTED = "requested"
+    BOOKED = "booked"
+    REFUSED = "refused"
+    RETURNED = "returned"
+
+
+class Health(StrEnum):
+    """Whether a device may be given out."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine that carries devices."""
+
+    id: str
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU. ``id`` is our slot id; ``uuid`` may be unknown until it is read back. It is in at most one pool."""
+
+    id: str
+    node: str
+    index: int
+    model: str
+    memory_mib: int
+    pool: str | None
+    uuid: str | None = None
+    health: Health = Health.HEALTHY
+    foreign_milli: int = 0
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What one project has in one pool. ``limit_milli`` None means the whole pool."""
+
+    notebook_milli: int = 0
+    training_milli: int = 0
+    limit_milli: int | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """An owner of quota. ``amounts`` is by pool name; a pool that is missing gives nothing there."""
+
+    name: str
+    priority: int = 50
+    amounts: Mapping[str, Amounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """How gently work is taken away: durations in seconds, at most ``max_pauses`` per ``per_s`` and job."""
+
+    min_runtime_s: int = 600
+    grace_s: int = 60
+    lent_grace_s: int = 10
+    max_pauses: int = 4
+    per_s: int = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The quota file as the core sees it, at one revision. ``within_project``: users_in_turn or first_come."""
+
+    revision: int
+    pools: tuple[str, ...] = ()
+    projects: tuple[Project, ...] = ()
+    preemption: Preemption = Preemption()
+    within_project: str = "users_in_turn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training workload that has not ended: 1..n ranks, each of ``gpu_milli``.
+
+    ``gpu_milli`` is 1..1000 on one device, or whole thousands for several devices of one node.
+    ``submitted_at`` is the first submit time and survives every pause. ``checkpoint_at`` is when the job last
+    saved, None when it never did. ``paused_at`` holds the instants of the pauses that count against
+    ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and leaves within ``lent_grace_s``.
+    ``paused_for`` names the workload whose claim it is making room for.
+    """
+
+    id: str
+    project: str
+    user: str
+    pool: str
+    gpu_milli: int
+    submitted_at: int
+    ranks: int = 1
+    gpu_model: str | None = None
+    priority: int = 50
+    preemptible: bool = True
+    time_limit_s: int = 86_400
+    state: JobState = JobState.QUEUED
+    target: JobTarget = JobTarget.RUNNING
+    attempt: int = 0
+    started_at: int | None = None
+    checkpoint_at: int | None = None
+    pausing_since_at: int | None = None
+    paused_for: str | None = None
+    paused_at: tuple[int, ...] = ()
+    borrower: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notebook:
+    """A notebook's slice, asked for or booked: at most one whole device."""
+
+    id: str
+    project: str
+    user: str
+    pool: str
+    gpu_milli: int
+    requested_at: int
+    state: NotebookState = NotebookState.REQUESTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a part of one rank goes: so much of one device."""
+
+    rank: int
+    device: str
+    gpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A placement that is owned by a workload, until its processes are seen gone."""
+
+    id: str
+    workload: str
+    rank: int
+    device: str
+    gpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What a waiting workload will start on; nobody else is placed there while it stands."""
+
+    workload: str
+    placements: tuple[Placement, ...]
+    reserved_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything ``decide`` may look at, as it was at ``now``; ``version`` is the store's."""
+
+    version: int
+    now: int
+    cluster: str = "local"
+    hub: str = "local"
+    nodes: tuple[Node, ...] = ()
+    devices: tuple[Device, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    notebooks: tuple[Notebook, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
+    reservations: tuple[Reservation, ...] = ()

@@ -1,0 +1,138 @@
+"""Notebook slices: who is admitted, where they go, and which devices hold the quota that nobody has booked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .ledger import Ledger, Levels
+from .model import WHOLE_DEVICE, Notebook
+from .placement import Piece
+from .plan import Reason, ReasonCode
+from .pool import Pool, Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Requests that their quota takes, and those it does not, each in the order of asking."""
+
+    admitted: tuple[Notebook, ...]
+    refused: tuple[tuple[Notebook, Reason], ...]
+
+
+def admit(pool: Pool) -> Admission:
+    """Book every request that fits its project's notebook quota, first come first served; exactly at quota fits."""
+    admitted, refused = list[Notebook](), list[tuple[Notebook, Reason]]()
+    for notebook in pool.requested:
+        standing = pool.standing(notebook.project)
+        reason = why_refused(standing, notebook)
+        if reason is None:
+            standing.booked += notebook.gpu_milli
+            admitted.append(notebook)
+        else:
+            refused.append((notebook, reason))
+    return Admission(admitted=tuple(admitted), refused=tuple(refused))
+
+
+def why_refused(standing: Standing, notebook: Notebook) -> Reason | None:
+    """Why a notebook's request is above its quota, None where it is not."""
+    figures: tuple[tuple[str, int | str], ...] = (
+        ("project", standing.name),
+        ("pool", notebook.pool),
+        ("asked_milli", notebook.gpu_milli),
+        ("used_milli", standing.booked),
+        ("quota_milli", standing.notebook_quota),
+    )
+    if not standing.known:
+        return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=figures)
+    if not 0 < notebook.gpu_milli <= WHOLE_DEVICE:
+        return Reason(code=ReasonCode.NEVER_FITS, figures=figures)
+    if standing.booked + notebook.gpu_milli > standing.notebook_quota:
+        return Reason(code=ReasonCode.ABOVE_NOTEBOOK_QUOTA, figures=figures)
+    return None
+
+
+def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
+    """Keep room for all notebook quota that no slice occupies yet, on as few devices as packing needs.
+
+    ``placed``: slices that already have their device, beside those that are booked. Devices with slices or
+    borrowers on them come first, so that the held room stays where it was.
+    """
+    amounts = {standing.name: standing.notebook_quota for standing in pool.standings.values()}
+    for standing, milli in placed:
+        amounts[standing.name] -= milli
+    chunks = sorted(_chunks(amounts), key=lambda chunk: (-chunk[0], chunk[1]))
+    if not chunks:
+        return
+    homes, others = _rooms_for_slices(pool)
+    for milli, _ in chunks:
+        at = homes.at_least(milli)
+        at = others.at_least(milli) if at is None else at
+        for device, part in [(at, milli)] if at is not None else _split(pool.ledger, milli):
+            pool.ledger.held[device] += part
+            others.put(device, 0)
+            homes.put(device, _room_for_slices(pool.ledger, device))
+
+
+def _chunks(amounts: dict[str, int]) -> Iterable[tuple[int, str]]:
+    for name, milli in amounts.items():
+        if milli > 0:
+            yield from [(WHOLE_DEVICE, name)] * (milli // WHOLE_DEVICE)
+            if milli % WHOLE_DEVICE:
+                yield milli % WHOLE_DEVICE, name
+
+
+def _room_for_slices(ledger: Ledger, at: int) -> int:
+    return max(0, ledger.capacity[at] - ledger.firm[at] - ledger.promised[at] - ledger.held[at])
+
+
+def _rooms_for_slices(pool: Pool) -> tuple[Levels, Levels]:
+    ledger = pool.ledger
+    rooms = [_room_for_slices(ledger, at) for at in range(len(ledger.devices))]
+    is_home = [at in pool.home or ledger.lent[at] > 0 for at in range(len(rooms))]
+    homes = Levels([room if home else 0 for room, home in zip(rooms, is_home, strict=True)])
+    return homes, Levels([0 if home else room for room, home in zip(rooms, is_home, strict=True)])
+
+
+def _split(ledger: Ledger, milli: int) -> list[tuple[int, int]]:
+    """Where no single device takes a chunk: over the roomiest ones, then where jobs only have a promise.
+
+    Such jobs become borrowers. What fits nowhere is not held: others have to drain first.
+    """
+    parts: dict[int, int] = {}
+    rooms = [_room_for_slices(ledger, at) for at in range(len(ledger.devices))]
+    later = [min(ledger.promised[at], max(0, ledger.capacity[at] - ledger.firm[at])) for at in range(len(rooms))]
+    for room in (rooms, later):
+        for at in sorted(range(len(room)), key=lambda at: (-room[at], at)):
+            part = min(milli, room[at])
+            if part <= 0:
+                break
+            parts[at] = parts.get(at, 0) + part
+            milli -= part
+    return list(parts.items())
+
+
+def release_hold(ledger: Ledger, at: int, milli: int) -> None:
+    """A slice of this size now has this device: as much less is held, there first, then where least is held."""
+    part = min(milli, ledger.held[at])
+    ledger.shift(at, held=-part)
+    milli -= part
+    if milli:
+        holding = sorted((held, other) for other, held in enumerate(ledger.held) if held)
+        for held, other in holding:
+            part = min(milli, held)
+            ledger.shift(other, held=-part)
+            milli -= part
+
+
+def find_slice(pool: Pool, milli: int) -> Piece | None:
+    """A device with room for a slice now: on held room, beside other slices, the fullest first; else anywhere."""
+    ledger = pool.ledger
+    homes = [at for at, held in enumerate(ledger.held) if held and ledger.lendable_now(at) >= milli]
+    homes += [at for at in pool.home if not ledger.held[at] and ledger.plain_now(at) >= milli]
+    if homes:
+        best = min(homes, key=lambda at: (ledger.held[at] < milli, at not in pool.home, ledger.lendable_now(at), at))
+        return Piece(0, best, milli)
+    room = ledger.room(None, lent=True)
+    found = room.devices.at_least(milli) if room else None
+    return None if found is None else Piece(0, found, milli)

@@ -1,0 +1,139 @@
+"""Dividing an amount among claims: guarantees first, then the surplus by priority and weight.
+
+One function on (claims, amount): it divides a pool among departments as well as a department among projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+
+from .packing import QuotaRefusal, check_quotas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one owner is promised and wants. ``wanted_milli``: what it runs plus what it has queued, under its limit."""
+
+    name: str
+    quota_milli: int
+    wanted_milli: int
+    weight: int = 1
+    priority: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one owner gets. ``guarantee_milli`` is its quota, or the reduced one while quotas exceed what is there."""
+
+    guarantee_milli: int
+    fair_milli: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One taker in :func:`pour`: at most ``ceiling``, in proportion to ``weight`` (above 0)."""
+
+    name: str
+    ceiling: int
+    weight: int
+
+
+def divide(claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None = None) -> dict[str, Share]:
+    """Divide an amount: min(quota, wanted) to everyone first, the rest by priority, then weight, wasting nothing.
+
+    ``firm_milli`` is the part of the amount that guarantees can stand on (default: all of it); what notebooks
+    may ask for at any time is not.
+    Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
+    Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
+    Source: weighted max-min fairness; design/fairness.md, section 2.
+    """
+    rows = sorted(claims, key=lambda claim: claim.name)
+    _check(rows, amount_milli)
+    firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
+    first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
+    reduced = sum(first.values()) > firm
+    if reduced:
+        first = _reduced(rows, firm)
+    extra = _surplus(rows, first, amount_milli - sum(first.values()))
+    return {
+        row.name: Share(
+            guarantee_milli=first[row.name] if reduced else row.quota_milli,
+            fair_milli=first[row.name] + extra[row.name],
+        )
+        for row in rows
+    }
+
+
+def pour(parts: Collection[Part], amount: int) -> dict[str, int]:
+    """Weighted max-min: who wants less than its part returns the difference, until nothing moves.
+
+    Exact: one level ``rest / weights`` is found in integers, shares are rounded once, and what rounding leaves
+    goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings).
+    """
+    order = sorted(parts, key=lambda part: (Fraction(part.ceiling, part.weight), part.name))
+    rest, weights, given = amount, sum(part.weight for part in order), dict[str, int]()
+    for at, part in enumerate(order):
+        if part.ceiling * weights > rest * part.weight:
+            return given | _rounded(order[at:], rest, weights)
+        given[part.name] = part.ceiling
+        rest -= part.ceiling
+        weights -= part.weight
+    return given
+
+
+def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:
+    given = {part.name: rest * part.weight // weights for part in parts}
+    left = rest - sum(given.values())
+    by_fraction = sorted(parts, key=lambda part: (-(rest * part.weight % weights), part.name))
+    for part in by_fraction[:left]:
+        given[part.name] += 1
+    return given
+
+
+def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
+    given = {row.name: 0 for row in rows}
+    for level in _by_priority(rows):
+        parts = [
+            Part(name=row.name, ceiling=min(row.quota_milli, row.wanted_milli), weight=row.quota_milli)
+            for row in level
+            if row.quota_milli and row.wanted_milli
+        ]
+        got = pour(parts, amount)
+        given |= got
+        amount -= sum(got.values())
+    return given
+
+
+def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int) -> dict[str, int]:
+    given = {row.name: 0 for row in rows}
+    open_rows = [row for row in rows if row.wanted_milli > first[row.name]]
+    levels = [*_by_priority([row for row in open_rows if row.weight]), [row for row in open_rows if not row.weight]]
+    for level in levels:
+        parts = [
+            Part(name=row.name, ceiling=row.wanted_milli - first[row.name], weight=row.weight or 1) for row in level
+        ]
+        got = pour(parts, amount)
+        given |= got
+        amount -= sum(got.values())
+    return given
+
+
+def _by_priority(rows: Sequence[Claim]) -> list[list[Claim]]:
+    order = sorted(rows, key=lambda row: (-row.priority, row.name))
+    return [list(level) for _, level in groupby(order, key=lambda row: row.priority)]
+
+
+def _check(rows: Sequence[Claim], amount_milli: int) -> None:
+    if amount_milli < 0:
+        raise ValueError(f"{amount_milli} milli-GPU cannot be divided; the amount must be 0 or more")
+    for row in rows:
+        if min(row.quota_milli, row.wanted_milli, row.weight) < 0:
+            raise ValueError(f"{row.name} has an amount or weight below 0: {row}")
+    if len({row.name for row in rows}) < len(rows):
+        raise ValueError("a name occurs twice among the claims")
+
+
+__all__ = ["Claim", "Part", "QuotaRefusal", "Share", "check_quotas", "divide", "pour"]

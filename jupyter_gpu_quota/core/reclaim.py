@@ -1,0 +1,413 @@
+"""Taking devices from work that has less right to them: who may be asked to leave, in which order, and how few.
+
+Work that frees room for one rank sits on one device (requests up to a whole one) or on one node; such a place is
+a *spot*. Candidates are walked in the order of the contract; the first spot on which a legal set frees enough is
+taken, and the set is cut to what is needed. Source: design/fairness.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import combinations
+
+from .model import WHOLE_DEVICE
+from .placement import Fit, Piece, Request, place, promise
+from .pool import Holder, Pool, Right, Standing, waiting_sizes
+
+EXHAUSTIVE = 12
+"""Up to so many candidates on one spot every subset is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who asks, and by what right. ``lent_too``: it may run as a borrower of unbooked notebook quota."""
+
+    id: str
+    standing: Standing
+    user: str
+    request: Request
+    right: Right
+    priority: int = 0
+    preemptible: bool = True
+    lent_too: bool = False
+    own_only: bool = False
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it counts as non-preemptible use of the training quota."""
+        return not self.preemptible
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Claimed:
+    """What was found: these leave (or give up a promised place), the asker starts on the pieces once they left."""
+
+    asker: Asker
+    pieces: tuple[Piece, ...]
+    victims: list[Holder] = field(default_factory=list)
+    lent: bool = False
+    used: dict[str, int] = field(default_factory=dict)
+    """What each project concerned used before the claim."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a set takes from one project, in milli-GPU."""
+
+    firm: int = 0
+    largest_firm: int = 0
+    lent: int = 0
+    largest_lent: int = 0
+
+    def add(self, holder: Holder) -> None:
+        if holder.borrower and not holder.promised:
+            self.lent += holder.size
+            self.largest_lent = max(self.largest_lent, holder.size)
+        else:
+            self.firm += holder.size
+            self.largest_firm = max(self.largest_firm, holder.size)
+
+
+def claim(pool: Pool, asker: Asker) -> Claimed | None:
+    """Find room for the whole request on what leaves already and on the fewest that may be asked to leave.
+
+    Changes the pool when it finds: the victims count out, the pieces are promised to the asker. None, and
+    nothing changed, where no legal set frees enough.
+    """
+    for widened in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
+        found = _Search(pool, asker, *widened).run()
+        if found is not None:
+            return found
+    return None
+
+
+_WIDENING = ((False, False), (False, True), (True, False), (True, True))
+"""(protected work too, a victim project may end below its guarantee): a rule is bent only when nothing else helps."""
+
+
+def would_need_protected(pool: Pool, asker: Asker) -> bool:
+    """Whether a claim that found nothing would find victims if none were protected; changes nothing."""
+    mark = pool.ledger.mark()
+    found = _Search(pool, asker, True, True).find()
+    pool.ledger.undo(mark)
+    return found is not None
+
+
+class _Search:
+    """One walk over the candidates; ``below_too``: a victim project may end below its guarantee."""
+
+    def __init__(self, pool: Pool, asker: Asker, protected_too: bool, below_too: bool) -> None:
+        self.pool, self.asker, self.ledger = pool, asker, pool.ledger
+        self.protected_too, self.below_too = protected_too, below_too
+        self.notebook = asker.right is Right.NOTEBOOK
+        self.lent_too = asker.lent_too or self.notebook
+        self.need = min(asker.request.gpu_milli, WHOLE_DEVICE)
+        self.many = asker.request.devices_per_rank
+        self.picked: dict[str, Holder] = {}
+        self.taken: dict[Standing, _Taken] = defaultdict(_Taken)
+        self.pieces: list[Piece] = []
+        self.rank = 0
+        self.near: dict[int, list[Holder]] = defaultdict(list)
+
+    def run(self) -> Claimed | None:
+        """Search, and keep what was found."""
+        mark = self.ledger.mark()
+        found = self.find()
+        if found is None:
+            self.ledger.undo(mark)
+            return None
+        concerned = (self.asker.standing, *(holder.project for holder in found.victims))
+        found.used = {standing.name: standing.use for standing in concerned}
+        for holder in found.victims:
+            count_out(self.pool, holder)
+        if not self.notebook:
+            self.asker.standing.add(self.asker.request.size, self.asker.user, fixed=self.asker.fixed)
+        return found
+
+    def find(self) -> Claimed | None:
+        """Place rank by rank; leaves its promises and takings in the ledger, found or not.
+
+        Who may take only from its own project waits for a drain that is under way like everybody else.
+        """
+        while self._wants_more() and self._place_without_victims():
+            pass
+        if not self._wants_more() and self.asker.own_only:
+            return None
+        self._walk()
+        if self._wants_more():
+            return None
+        lent = self.asker.lent_too and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
+        if lent:
+            promise(self.ledger, self.pieces, lent=False, sign=-1)
+            promise(self.ledger, self.pieces, lent=True)
+        return Claimed(asker=self.asker, pieces=tuple(self.pieces), victims=self._in_turn(), lent=lent)
+
+    def _in_turn(self) -> list[Holder]:
+        """The victims in the order in which each is legal: a project's largest is the last that is tested."""
+        borrowers_first = self.asker.right <= Right.GUARANTEE
+        return sorted(
+            self.picked.values(),
+            key=lambda one: (not one.promised, borrowers_first and not one.borrower, one.size, one.order),
+        )
+
+    def _wants_more(self) -> bool:
+        return self.rank < self.asker.request.ranks
+
+    def _place_without_victims(self) -> bool:
+        request = self.asker.request
+        if request.ranks > 1:
+            fit = place(self.ledger, Request(request.gpu_milli, 1, request.gpu_model), lent=self.lent_too)
+            if isinstance(fit, Fit):
+                self._promise([piece.device for piece in fit.pieces])
+                return True
+        for spot in sorted({self._spot_of(at) for at in self.ledger.draining if self._model_fits(at)}):
+            room = self._room(spot, ())
+            if len(room) >= self.many:
+                self._promise(room)
+                return True
+        return False
+
+    def _walk(self) -> None:
+        candidates = self._candidates()
+        while self._wants_more():
+            holder = next(candidates, None)
+            if holder is None:
+                return
+            for spot in sorted({self._spot_of(piece.device) for piece in holder.pieces if self._takes(holder, piece)}):
+                self.near[spot].append(holder)
+                while self._wants_more() and self._take_at(spot):
+                    pass
+
+    def _takes(self, holder: Holder, piece: Piece) -> bool:
+        """Whether asking this holder to leave frees anything for the asker on this device."""
+        if not self._model_fits(piece.device):
+            return False
+        return self.lent_too or not holder.borrower or self.ledger.lent[piece.device] > self.ledger.held[piece.device]
+
+    def _model_fits(self, at: int) -> bool:
+        return self.asker.request.gpu_model in (None, self.ledger.model[at])
+
+    def _spot_of(self, at: int) -> int:
+        return at if self.many == 1 else self.ledger.node_of[at]
+
+    def _take_at(self, spot: int) -> bool:
+        """Place one rank on a spot if a legal set of the candidates seen there frees enough."""
+        candidates = [holder for holder in self.near[spot] if holder.id not in self.picked]
+        if len(self._room(spot, candidates)) < self.many:
+            return False
+        chosen = self._in_order(spot, candidates)
+        if chosen is None and len(candidates) <= EXHAUSTIVE:
+            chosen = self._exhaustively(spot, candidates)
+        if chosen is None:
+            return False
+        for holder in chosen:
+            self._pick(holder)
+        self._promise(self._room(spot, ()))
+        return True
+
+    def _in_order(self, spot: int, candidates: Sequence[Holder]) -> list[Holder] | None:
+        chosen: list[Holder] = []
+        for holder in candidates:
+            if not self._is_legal([*chosen, holder]):
+                continue
+            chosen.append(holder)
+            if self._suffices(spot, chosen):
+                return self._cut(spot, chosen)
+        return None
+
+    def _cut(self, spot: int, chosen: list[Holder]) -> list[Holder]:
+        """Put back whoever need not leave, the one that the order would spare most first."""
+        for holder in reversed(chosen[:-1]):
+            without = [other for other in chosen if other is not holder]
+            if self._suffices(spot, without):
+                chosen = without
+        return chosen
+
+    def _exhaustively(self, spot: int, candidates: Sequence[Holder]) -> list[Holder] | None:
+        core = [
+            holder
+            for holder in candidates
+            if not self._suffices(spot, [other for other in candidates if other is not holder])
+        ]
+        if core and not self._is_legal(core):
+            return None
+        rest = [holder for holder in candidates if holder not in core]
+        for count in range(len(rest) + 1):
+            for more in combinations(rest, count):
+                if self._suffices(spot, [*core, *more]) and self._is_legal([*core, *more]):
+                    return [*core, *more]
+        return None
+
+    def _suffices(self, spot: int, gone: Sequence[Holder]) -> bool:
+        return len(self._room(spot, gone)) >= self.many and self._keeps_limit(gone)
+
+    def _keeps_limit(self, gone: Sequence[Holder]) -> bool:
+        own = self.asker.standing
+        left = sum(holder.size for holder in (*self.picked.values(), *gone) if holder.project is own)
+        return self.notebook or own.use - left + self.asker.request.size <= own.ceiling
+
+    def _room(self, spot: int, gone: Iterable[Holder]) -> list[int]:
+        """The devices of a spot that would take their part of a rank once these holders, too, have left."""
+        firm, lent = dict[int, int](), dict[int, int]()
+        for holder in gone:
+            column = lent if holder.borrower else firm
+            for piece in holder.pieces:
+                column[piece.device] = column.get(piece.device, 0) + piece.gpu_milli
+        after = self.ledger.lendable_after if self.lent_too else self.ledger.plain_after
+        devices = (spot,) if self.many == 1 else self.ledger.on_node[spot]
+        return [
+            at
+            for at in devices
+            if self._model_fits(at) and after(at, firm_gone=firm.get(at, 0), lent_gone=lent.get(at, 0)) >= self.need
+        ]
+
+    def _promise(self, room: Sequence[int]) -> None:
+        pieces = [Piece(self.rank, at, self.need) for at in room[: self.many]]
+        promise(self.ledger, pieces, lent=False)
+        self.pieces += pieces
+        self.rank += 1
+
+    def _pick(self, holder: Holder) -> None:
+        self.picked[holder.id] = holder
+        self.taken[holder.project].add(holder)
+        leave(self.pool, holder)
+
+    # -- who may be asked -----------------------------------------------------------------------------------
+
+    def _candidates(self) -> Iterator[Holder]:
+        """In the order of the contract: promised places, borrowers, then work by project most above; own last."""
+        if self.asker.own_only:
+            yield from self._own()
+            return
+        others = [standing for standing in self.pool.standings.values() if self._is_above(standing)]
+        if self.notebook:
+            yield from self._borrowers()
+        if self.asker.right <= Right.GUARANTEE:
+            yield from [holder for holder in self.pool.promised if holder.project in others and holder.preemptible]
+        if not self.notebook:
+            yield from self._borrowers()
+        yield from self._by_project(others)
+        if not self.notebook:
+            yield from self._own()
+
+    def _is_above(self, standing: Standing) -> bool:
+        if standing is self.asker.standing and not self.notebook:
+            return False
+        bar = standing.fair if self.asker.right is Right.FAIR else standing.guarantee
+        return standing.use > bar
+
+    def _borrowers(self) -> list[Holder]:
+        """Borrowers count as over quota whatever their project uses; above guarantee their project must be above."""
+        asked = [
+            holder
+            for holder in self.pool.borrowers
+            if (self.asker.right <= Right.GUARANTEE or self._is_above(holder.project))
+            and (holder.project is not self.asker.standing or self.notebook)
+            and (self.notebook or self._may_go(holder))
+        ]
+        return sorted(asked, key=lambda holder: (*_most_above(holder.project, holder.project.use), holder.order))
+
+    def _may_go(self, holder: Holder) -> bool:
+        return holder.preemptible and (self.protected_too or not holder.protected)
+
+    def _by_project(self, standings: Iterable[Standing]) -> Iterator[Holder]:
+        heap = [(*_most_above(standing, standing.use), standing.use, standing) for standing in standings]
+        rows = {row[-1]: iter(row[-1].holders) for row in heap}
+        heapify(heap)
+        while heap:
+            *_, use, standing = heappop(heap)
+            holder = next((holder for holder in rows[standing] if self._may_go(holder)), None)
+            if holder is not None:
+                yield holder
+                use -= holder.size
+                heappush(heap, (*_most_above(standing, use), use, standing))
+
+    def _own(self) -> list[Holder]:
+        own, priority = self.asker.standing, self.asker.priority
+        if not any(holder.priority < priority for holder in (*own.holders[:1], *self.pool.borrowers)):
+            return []
+        asked = [
+            holder
+            for holder in (*self.pool.borrowers, *own.holders)
+            if holder.project is own and holder.priority < priority and self._may_go(holder)
+        ]
+        return sorted(asked, key=lambda holder: holder.order)
+
+    # -- what is legal --------------------------------------------------------------------------------------
+
+    def _is_legal(self, chosen: Sequence[Holder]) -> bool:
+        """Whether taking these beside what was picked keeps every rule; a larger set is never more legal."""
+        sums: dict[Standing, _Taken] = {}
+        for standing, taken in self.taken.items():
+            sums[standing] = _Taken(taken.firm, taken.largest_firm, taken.lent, taken.largest_lent)
+        for holder in chosen:
+            sums.setdefault(holder.project, _Taken()).add(holder)
+        gain = self._gain(sums)
+        return all(
+            self._may_take(standing, taken, gain, chosen)
+            for standing, taken in sums.items()
+            if standing is not self.asker.standing or self.notebook
+        )
+
+    def _gain(self, sums: dict[Standing, _Taken]) -> int:
+        """What the asker's project uses more of after the claim."""
+        own = sums.get(self.asker.standing, _Taken())
+        return self.asker.request.size - own.firm - own.lent
+
+    def _may_take(self, standing: Standing, taken: _Taken, gain: int, chosen: Sequence[Holder]) -> bool:
+        after = standing.use - taken.firm - taken.lent
+        if self.asker.right <= Right.GUARANTEE:
+            if not taken.firm:
+                return True
+            legal = after + taken.largest_firm > standing.guarantee
+            return legal and (self.below_too or after >= standing.guarantee)
+        if after + max(taken.largest_firm, taken.largest_lent) <= standing.fair:
+            return False
+        if after < standing.guarantee and (not self.below_too or self._claims_back(standing, after, chosen)):
+            return False
+        return self._stays_balanced(standing, after, gain)
+
+    def _claims_back(self, standing: Standing, after: int, chosen: Sequence[Holder]) -> bool:
+        paused = (holder.size for holder in (*self.picked.values(), *chosen) if holder.project is standing)
+        return any(after + size <= standing.guarantee for size in (*paused, *waiting_sizes(standing)))
+
+    def _stays_balanced(self, victim: Standing, after: int, gain: int) -> bool:
+        """Imbalance is never switched: the claimer ends no further above its quota, by weight, than a victim."""
+        claimer = self.asker.standing
+        if victim.priority != claimer.priority or victim.weight == 0:
+            return True
+        above = (claimer.use + gain - claimer.guarantee) * victim.weight
+        return above <= (after - victim.guarantee) * claimer.weight
+
+
+def _most_above(standing: Standing, use: int) -> tuple[bool, int, str]:
+    """Sorts the first victim first: weight 0, then furthest above the fair share, then name."""
+    return standing.weight > 0, standing.fair - use, standing.name
+
+
+def leave(pool: Pool, holder: Holder, *, sign: int = 1) -> None:
+    """Note in the ledger that a holder is asked to leave, or gives up its promised place; -1 takes it back."""
+    for piece in holder.pieces:
+        amount = sign * piece.gpu_milli
+        if holder.promised and holder.borrower:
+            pool.ledger.shift(piece.device, promised_lent=-amount)
+        elif holder.promised:
+            pool.ledger.shift(piece.device, promised=-amount)
+        elif holder.borrower:
+            pool.ledger.shift(piece.device, lent=-amount, leaving=amount)
+        else:
+            pool.ledger.shift(piece.device, firm=-amount, leaving=amount)
+
+
+def count_out(pool: Pool, holder: Holder) -> None:
+    """Note in the books of its project that a holder is asked to leave."""
+    standing = holder.project
+    rows = pool.promised if holder.promised else pool.borrowers if holder.borrower else standing.holders
+    rows.remove(holder)
+    standing.remove(holder.size, holder.user)
+    if not holder.promised:
+        standing.returning.append(holder.size)
+        standing.leaving += holder.size

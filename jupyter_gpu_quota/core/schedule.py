@@ -1,0 +1,95 @@
+"""``decide``: who starts, who is asked to leave, and what is kept for whom, on one snapshot.
+
+Each pool is decided for itself, in this order: who must leave anyway, reservations that no longer hold, notebooks
+(admitted or refused), the division of the pool, slices, reservations whose devices are free, then the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .model import Job, JobState, JobTarget, Policy, Snapshot
+from .plan import Action, Plan, Reason, ReasonCode, Refuse, Stop, Unreserve
+from .pool import SECOND, Pool, read_pools
+from .round import Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A plan, and why each job that waits in it waits."""
+
+    plan: Plan
+    waits: Mapping[str, Reason] = field(default_factory=dict)
+    pools: tuple[Pool, ...] = ()
+
+
+def decide(snapshot: Snapshot, policy: Policy) -> Plan:
+    """The actions of one tick. Pure: equal snapshots and policies give equal plans, in whatever order rows come.
+
+    Takes a coherent snapshot (ids are unique, an allocation names a workload and a device that exist).
+    Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for.
+    Source: design/fairness.md.
+    """
+    return decide_and_explain(snapshot, policy).plan
+
+
+def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
+    """The same plan, with the binding reason of everything that waits."""
+    stops = [stop for job in snapshot.jobs if (stop := _stop(job, snapshot.now, policy)) is not None]
+    stops.sort(key=lambda stop: stop.workload)
+    pools = read_pools(snapshot, policy, frozenset(stop.workload for stop in stops))
+    rounds = [Round(pool) for pool in pools]
+    drafts = [one.run() for one in rounds]
+    lost = _reserved_nowhere(snapshot, pools)
+    actions: list[Action] = [*lost, *stops, *_refuse_nowhere(snapshot, policy)]
+    for draft in drafts:
+        actions += draft.actions()
+    waits = {job: reason for draft in drafts for job, reason in draft.waits().items()}
+    plan = Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions))
+    return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy), pools=tuple(pools))
+
+
+def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
+    if job.state not in (JobState.STARTING, JobState.RUNNING):
+        return None
+    grace_s = policy.preemption.lent_grace_s if job.borrower else policy.preemption.grace_s
+    code = _STOPS.get(job.target)
+    if code is not None:
+        reason = Reason(code=code, figures=(("user", job.user), ("grace_s", grace_s)))
+        return Stop(workload=job.id, target=job.target, grace_s=grace_s, reason=reason)
+    ran_ms = 0 if job.started_at is None else now - job.started_at
+    if ran_ms < job.time_limit_s * SECOND:
+        return None
+    figures = (("ran_s", ran_ms // SECOND), ("time_limit_s", job.time_limit_s), ("grace_s", grace_s))
+    reason = Reason(code=ReasonCode.TIME_LIMIT, figures=figures)
+    return Stop(workload=job.id, target=JobTarget.FAILED, grace_s=grace_s, reason=reason)
+
+
+_STOPS = {JobTarget.HELD: ReasonCode.HELD_BY_PERSON, JobTarget.CANCELLED: ReasonCode.CANCELLED_BY_PERSON}
+
+
+def _refuse_nowhere(snapshot: Snapshot, policy: Policy) -> list[Refuse]:
+    """Requests of notebooks for a pool that does not exist."""
+    pools = set(policy.pools)
+    lost = [book for book in snapshot.notebooks if book.pool not in pools and book.state == "requested"]
+    lost.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
+    return [
+        Refuse(workload=notebook.id, reason=Reason(code=ReasonCode.NO_SUCH_POOL, figures=(("pool", notebook.pool),)))
+        for notebook in lost
+    ]
+
+
+def _reserved_nowhere(snapshot: Snapshot, pools: list[Pool]) -> list[Unreserve]:
+    """Reservations of workloads that are in no pool any more: gone from the snapshot, or with their pool."""
+    seen = {reservation.workload for pool in pools for reservation in pool.reservations}
+    gone = sorted({reservation.workload for reservation in snapshot.reservations} - seen)
+    return [Unreserve(workload=name, reason=Reason(code=ReasonCode.CLAIM_ENDED)) for name in gone]
+
+
+def _wait_nowhere(snapshot: Snapshot, policy: Policy) -> dict[str, Reason]:
+    pools = set(policy.pools)
+    reason = ReasonCode.NO_SUCH_POOL
+    return {
+        job.id: Reason(code=reason, figures=(("pool", job.pool),)) for job in snapshot.jobs if job.pool not in pools
+    }

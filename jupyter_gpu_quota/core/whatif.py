@@ -1,0 +1,302 @@
+"""Changed worlds for explanations: a little more freed, another quota, a larger pool, what runs has ended."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .lifecycle import WAITING
+from .model import (
+    WHOLE_DEVICE,
+    Allocation,
+    Amounts,
+    Device,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Notebook,
+    NotebookState,
+    Policy,
+    Project,
+    Snapshot,
+)
+from .plan import Plan, Reason, Refuse, Reserve, Resume, Start
+from .schedule import decide
+
+MOST_SPOTS = 256
+"""How many places are freed at most, one after the other, before nothing is promised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One workload in the part of the snapshot that belongs to its pool: pools are decided independently."""
+
+    id: str
+    snapshot: Snapshot
+    policy: Policy
+    job: Job | None
+    notebook: Notebook | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> Case:
+        """Cut the case out. Raises KeyError for an id that the snapshot does not have."""
+        job = next((job for job in snapshot.jobs if job.id == workload_id), None)
+        notebook = next((one for one in snapshot.notebooks if one.id == workload_id), None)
+        if notebook is not None and notebook.state is NotebookState.REFUSED:
+            notebook = replace(notebook, state=NotebookState.REQUESTED)
+        work = job or notebook
+        if work is None:
+            raise KeyError(workload_id)
+        part = _part(snapshot, work.pool, notebook)
+        return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook)
+
+    @property
+    def work(self) -> Job | Notebook:
+        """The workload itself."""
+        found = self.job or self.notebook
+        assert found is not None
+        return found
+
+    @property
+    def is_notebook(self) -> bool:
+        """Whether it is a notebook's slice."""
+        return self.notebook is not None
+
+    @property
+    def state(self) -> str:
+        """Its state, in the word that people read."""
+        return str(self.work.state)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a plan could start it."""
+        if self.notebook is not None:
+            return self.notebook.state is NotebookState.REQUESTED
+        assert self.job is not None
+        return self.job.state in WAITING and self.job.target in (JobTarget.RUNNING, JobTarget.PAUSED)
+
+    @property
+    def pool(self) -> str:
+        """Its pool."""
+        return self.work.pool
+
+    @property
+    def project(self) -> str:
+        """Its project."""
+        return self.work.project
+
+    @property
+    def amounts(self) -> Amounts:
+        """What its project has in its pool."""
+        row = next((row for row in self.policy.projects if row.name == self.project), None)
+        return (row.amounts.get(self.pool) if row else None) or Amounts(limit_milli=0, weight=0)
+
+    @property
+    def quota(self) -> int:
+        """The quota that admits it."""
+        return self.amounts.notebook_milli if self.is_notebook else self.amounts.training_milli
+
+    @property
+    def limit(self) -> int | None:
+        """The limit on its project in its pool."""
+        return None if self.is_notebook else self.amounts.limit_milli
+
+    @property
+    def most_quota(self) -> int:
+        """The largest quota that makes a difference: everything the project wants, under its limit."""
+        own = self._sizes(lambda project: project == self.project)
+        other = self.amounts.training_milli if self.is_notebook else self.amounts.notebook_milli
+        limit = self.amounts.limit_milli
+        return self.quota + own if limit is None else min(self.quota + own, limit - other)
+
+    @property
+    def demand_milli(self) -> int:
+        """Everything that anybody wants in the pool."""
+        return self._sizes(lambda _project: True)
+
+    @property
+    def capacity_milli(self) -> int:
+        """The healthy devices of the pool."""
+        healthy = [device for device in self.snapshot.devices if device.health is Health.HEALTHY]
+        return sum(WHOLE_DEVICE - device.foreign_milli for device in healthy)
+
+    def _sizes(self, of: Callable[[str], bool]) -> int:
+        jobs = sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs if of(job.project))
+        return jobs + sum(one.gpu_milli for one in self.snapshot.notebooks if of(one.project))
+
+    def starts(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> bool:
+        """Whether the next plan of a changed world starts it or pauses others for it."""
+        plan = decide(snapshot or self.snapshot, policy or self.policy)
+        return self.placed_by(plan) is not None
+
+    def placed_by(self, plan: Plan) -> Reason | None:
+        """The reason with which a plan starts it or keeps a place for it."""
+        for action in plan.actions:
+            if isinstance(action, (Start, Resume, Reserve)) and action.workload == self.id:
+                return action.reason
+        return None
+
+    def refusal(self, plan: Plan) -> Reason:
+        """The reason with which a plan refuses it. Raises StopIteration if it does not."""
+        return next(a.reason for a in plan.actions if isinstance(a, Refuse) and a.workload == self.id)
+
+
+def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
+    devices = tuple(device for device in snapshot.devices if device.pool == pool)
+    jobs = tuple(job for job in snapshot.jobs if job.pool == pool)
+    notebooks = tuple(
+        changed if changed is not None and one.id == changed.id else one
+        for one in snapshot.notebooks
+        if one.pool == pool
+    )
+    names = {device.id for device in devices}
+    work = {job.id for job in jobs} | {one.id for one in notebooks}
+    return replace(
+        snapshot,
+        devices=devices,
+        jobs=jobs,
+        notebooks=notebooks,
+        allocations=tuple(one for one in snapshot.allocations if one.device in names),
+        reservations=tuple(one for one in snapshot.reservations if one.workload in work),
+    )
+
+
+def with_quota(case: Case, milli: int) -> Policy:
+    """The policy with another quota for the case's project: the notebook quota of a notebook, else the training one."""
+    if case.is_notebook:
+        return _with_amounts(case, replace(case.amounts, notebook_milli=milli))
+    return _with_amounts(case, replace(case.amounts, training_milli=milli))
+
+
+def with_limit(case: Case, milli: int) -> Policy:
+    """The policy with another limit for the case's project."""
+    return _with_amounts(case, replace(case.amounts, limit_milli=milli))
+
+
+def _with_amounts(case: Case, amounts: Amounts) -> Policy:
+    def changed(project: Project) -> Project:
+        mine = project.name == case.project
+        return replace(project, amounts={**project.amounts, case.pool: amounts}) if mine else project
+
+    return replace(case.policy, projects=tuple(changed(project) for project in case.policy.projects))
+
+
+def with_devices(case: Case, milli: int) -> Snapshot:
+    """The pool with one more node of so much, of the model that the case asks for."""
+    models = sorted(device.model for device in case.snapshot.devices)
+    model = (case.job.gpu_model if case.job else None) or (models[0] if models else "any")
+    count = -(-milli // WHOLE_DEVICE)
+    node = Node(id="\uffffadded", name="added", cpu_milli=0, memory_mib=0)
+    added = tuple(
+        Device(
+            id=f"\uffffadded{index:06d}",
+            node=node.id,
+            index=index,
+            model=model,
+            memory_mib=0,
+            pool=case.pool,
+            foreign_milli=max(0, (index + 1) * WHOLE_DEVICE - milli),
+        )
+        for index in range(count)
+    )
+    return replace(case.snapshot, nodes=(*case.snapshot.nodes, node), devices=(*case.snapshot.devices, *added))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """Work of others shrinks, place after place, the place that lacks least first: (device, milli) in order."""
+
+    case: Case
+    steps: tuple[tuple[str, int], ...]
+
+    @property
+    def most(self) -> int:
+        """All of it."""
+        return sum(milli for _, milli in self.steps)
+
+    def starts(self, milli: int) -> bool:
+        """Whether the workload starts when so much of it is free."""
+        left = dict[str, int]()
+        for device, step in self.steps:
+            part = min(step, milli)
+            left[device] = left.get(device, 0) + part
+            milli -= part
+        return self.case.starts(snapshot=_without(self.case.snapshot, left))
+
+
+def _without(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
+    running = {job.id for job in snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+    kept: list[Allocation] = []
+    for one in sorted(snapshot.allocations, key=lambda row: (row.device, row.workload, row.rank, row.id)):
+        part = min(one.gpu_milli, freed_milli.get(one.device, 0)) if one.workload in running else 0
+        if part:
+            freed_milli = freed_milli | {one.device: freed_milli[one.device] - part}
+        if part < one.gpu_milli:
+            kept.append(replace(one, gpu_milli=one.gpu_milli - part))
+    return replace(snapshot, allocations=tuple(kept))
+
+
+def freed(case: Case) -> Freed:
+    """The places where the workload would go if enough were free, the cheapest first."""
+    each = min(case.work.gpu_milli, WHOLE_DEVICE)
+    lacks = _lacks(case, each)
+    many = max(1, case.work.gpu_milli // WHOLE_DEVICE)
+    if many == 1:
+        rows = sorted((milli, device) for row in lacks.values() for device, milli in row)
+        spots = [[(device, milli)] for milli, device in rows]
+    else:
+        cheapest = {node: sorted(row, key=lambda part: (part[1], part[0]))[:many] for node, row in lacks.items()}
+        full = {node: row for node, row in cheapest.items() if len(row) == many}
+        spots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
+    steps = tuple((device, milli) for spot in spots[:MOST_SPOTS] for device, milli in spot if milli)
+    return Freed(case=case, steps=steps)
+
+
+def _lacks(case: Case, each: int) -> dict[str, list[tuple[str, int]]]:
+    """By node: each device that jobs could leave far enough, and how much is not free there."""
+    running = {job.id for job in case.snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+    used, jobs = defaultdict[str, int](int), defaultdict[str, int](int)
+    for one in case.snapshot.allocations:
+        used[one.device] += one.gpu_milli
+        jobs[one.device] += one.gpu_milli if one.workload in running else 0
+    model = case.job.gpu_model if case.job else None
+    rows = defaultdict[str, list[tuple[str, int]]](list)
+    for device in case.snapshot.devices:
+        if device.health is Health.HEALTHY and model in (None, device.model):
+            lack = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
+            if lack <= jobs[device.id]:
+                rows[device.node].append((device.id, lack))
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """When what runs in the pool ends at the latest, in order, and the world after so many ends."""
+
+    snapshot: Snapshot
+    jobs: tuple[str, ...]
+    at: tuple[int, ...]
+
+    def after(self, count: int) -> Snapshot:
+        """The world at the instant of an end, with everything that ended by then gone."""
+        gone = set(self.jobs[:count])
+        return replace(
+            self.snapshot,
+            now=self.at[count - 1],
+            jobs=tuple(job for job in self.snapshot.jobs if job.id not in gone),
+            allocations=tuple(one for one in self.snapshot.allocations if one.workload not in gone),
+        )
+
+
+def latest_ends(case: Case) -> Ends:
+    """The ends that time limits promise, in order."""
+    rows = sorted(
+        (job.started_at + job.time_limit_s * 1000, job.id)
+        for job in case.snapshot.jobs
+        if job.state in (JobState.STARTING, JobState.RUNNING) and job.started_at is not None
+    )
+    late = [(max(at, case.snapshot.now), name) for at, name in rows]
+    return Ends(snapshot=case.snapshot, jobs=tuple(name for _, name in late), at=tuple(at for at, _ in late))
