@@ -1,0 +1,154 @@
+"""Rows in dictionaries: the store of simulations and unit tests, with the same transactions as the database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from .ids import new_ulid
+from .ledger import LedgerStore
+from .protocol import Page
+from .rows import HEAD, TABLES, Head, Key, Table, TableWrites, Value, Where
+
+R = TypeVar("R")
+
+
+class _Shelf:
+    """The rows of one table, with its indexes, in the order in which they last changed."""
+
+    def __init__(self, table: Table[Any]) -> None:
+        self.table = table
+        self.rows: dict[Key, Any] = {}
+        self.live: dict[Key, None] = {}
+        self.indexes: dict[str, dict[Value, dict[Key, None]]] = {
+            column: {} for column in table.indexes + table.live_indexes
+        }
+        self._ended = table.fields[table.ended] if table.ended else None
+
+    def is_live(self, row: Any) -> bool:
+        return self._ended is None or self._ended(row) is None
+
+    def insert(self, row: Any) -> None:
+        key = self.table.key(row)
+        if key in self.rows:
+            raise KeyError(f"{self.table.name} already has a row {key}")
+        self.rows[key] = row
+        live = self.is_live(row)
+        if live:
+            self.live[key] = None
+        for column, index in self.indexes.items():
+            if live or column not in self.table.live_indexes:
+                index.setdefault(self.table.fields[column](row), {})[key] = None
+
+    def delete(self, key: Key) -> None:
+        row = self.rows.pop(key)
+        self.live.pop(key, None)
+        for column, index in self.indexes.items():
+            value = self.table.fields[column](row)
+            keys = index.get(value, {})
+            keys.pop(key, None)
+            if not keys:
+                index.pop(value, None)
+
+    def update(self, row: Any) -> None:
+        self.delete(self.table.key(row))
+        self.insert(row)
+
+
+class _MemoryScope:
+    """A transaction: the caller holds the lock, and writes come in one piece at its end."""
+
+    def __init__(self, shelves: dict[str, _Shelf]) -> None:
+        self._shelves = shelves
+
+    def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
+        rows = self._shelves[table.name].rows
+        return {key: rows[key] for key in keys if key in rows}
+
+    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
+        shelf = self._shelves[table.name]
+        index = shelf.indexes[column]
+        return [shelf.rows[key] for value in dict.fromkeys(values) for key in index.get(value, ())]
+
+    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
+        shelf, found = self._shelves[table.name], []
+        changed_of = cast("Callable[[R], int]", table.fields["changed"])
+        for key in reversed(shelf.live if live else shelf.rows):
+            row = shelf.rows[key]
+            if changed_of(row) <= since:
+                break
+            found.append(row)
+        return found
+
+    def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
+        rows = [row for row in self._shelves[table.name].rows.values() if _matches(table, where, row)]
+        rows.sort(key=lambda row: tuple(cast(Any, table.fields[column](row)) for column in table.order), reverse=True)
+        return rows[page.offset : page.offset + page.limit], len(rows)
+
+    def distinct(self, table: Table[R], column: str) -> set[Value]:
+        value_of = table.fields[column]
+        return {value_of(row) for row in self._shelves[table.name].rows.values()}
+
+    def scan(self, table: Table[R]) -> Iterator[R]:
+        rows = self._shelves[table.name].rows
+        return (rows[key] for key in sorted(rows))
+
+    def apply(self, writes: Sequence[TableWrites]) -> None:
+        for change in writes:
+            shelf = self._shelves[change.table.name]
+            for row in change.inserts:
+                shelf.insert(row)
+            for row in change.updates:
+                shelf.update(row)
+            for key in change.deletes:
+                shelf.delete(key)
+
+    def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
+        shelf, value_of = self._shelves[table.name], cast("Callable[[R], int | None]", table.fields[column])
+        keys = [key for key, row in shelf.rows.items() if (at := value_of(row)) is not None and at < value][:limit]
+        for key in keys:
+            shelf.delete(key)
+        return len(keys)
+
+
+def _matches(table: Table[R], where: Where, row: R) -> bool:
+    if where.live and table.ended and table.fields[table.ended](row) is not None:
+        return False
+
+    def number(column: str) -> int | None:
+        return cast("int | None", table.fields[column](row))
+
+    return (
+        all(table.fields[column](row) in values for column, values in where.among.items())
+        and (not where.either or any(table.fields[column](row) in values for column, values in where.either.items()))
+        and all((at := number(column)) is not None and at >= least for column, least in where.at_least.items())
+        and all((at := number(column)) is not None and at < bound for column, bound in where.below.items())
+    )
+
+
+class MemoryRows:
+    """Rows of one process. Transactions are one after the other; readers wait for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._shelves = {table.name: _Shelf(table) for table in TABLES}
+        self._shelves[HEAD.name].insert(Head())
+
+    @contextmanager
+    def reading(self) -> Iterator[_MemoryScope]:
+        with self._lock:
+            yield _MemoryScope(self._shelves)
+
+    writing = reading
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class MemoryStore(LedgerStore):
+    """The store without a disk. ``new_id`` makes ids from an instant; give a counter for runs that repeat exactly."""
+
+    def __init__(self, *, new_id: Callable[[int], str] = new_ulid) -> None:
+        super().__init__(MemoryRows(), new_id=new_id)

@@ -1,0 +1,44 @@
+"""What is dropped when its time is over; audit rows never are."""
+
+from __future__ import annotations
+
+import threading
+
+from .rows import ALLOCATIONS, BATCHES, IDEMPOTENCY, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, SAMPLES, SECRETS, Rows
+from .work import Work
+
+JOBS_AT_A_TIME = 1_000
+SAMPLES_AT_A_TIME = 20_000
+
+
+def forget_jobs(work: Work) -> list[str]:
+    """Drop jobs and notebooks that ended before ``work.now``, with everything of them; returns the jobs' ids."""
+    jobs = [record.job.id for record in work.over(JOBS, JOBS_AT_A_TIME)]
+    notebooks = [record.notebook.id for record in work.over(NOTEBOOKS, JOBS_AT_A_TIME)]
+    for rank in work.find(RANKS, "job", jobs):
+        work.delete(RANKS, RANKS.key(rank))
+    for told in work.find(IDEMPOTENCY, "job", jobs):
+        work.delete(IDEMPOTENCY, IDEMPOTENCY.key(told))
+    work.fetch(RESERVATIONS, [(id,) for id in jobs + notebooks])
+    work.fetch(SECRETS, [(id,) for id in jobs])
+    for id in jobs + notebooks:
+        work.delete(RESERVATIONS, (id,))
+        work.delete(SECRETS, (id,))
+    for allocation in work.over(ALLOCATIONS, 10 * JOBS_AT_A_TIME):
+        work.delete(ALLOCATIONS, ALLOCATIONS.key(allocation))
+    for id in jobs:
+        work.delete(JOBS, (id,))
+    for id in notebooks:
+        work.delete(NOTEBOOKS, (id,))
+    if jobs or notebooks:
+        payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
+        work.audit("system:controller", "retention", "retention", payload, None)
+    return jobs
+
+
+def forget_samples(rows: Rows, writer: threading.Lock, before: int) -> bool:
+    """Drop some of the samples taken before an instant; whether there may be more. Short, so that nobody waits long."""
+    with writer, rows.writing() as scope:
+        dropped = scope.delete_below(SAMPLES, "at", before, SAMPLES_AT_A_TIME)
+        dropped += scope.delete_below(BATCHES, "at", before, SAMPLES_AT_A_TIME)
+    return dropped >= SAMPLES_AT_A_TIME

@@ -1,0 +1,184 @@
+"""A reader's copy of the live work, kept up to date by what changed, and the snapshots that ``decide`` looks at."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from ..core.lifecycle import FINAL, NOTEBOOK_FINAL
+from ..core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation, Snapshot
+from .protocol import Changes, JobRecord, NotebookRecord, Store
+
+V = TypeVar("V")
+
+
+class _Part(Generic[V]):
+    """One part of a snapshot: values by id, and their tuple in the order of the ids, made anew only after a change."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, V] = {}
+        self._ids: list[str] = []
+        self._cached: tuple[V, ...] | None = ()
+
+    def put(self, id: str, value: V) -> bool:
+        """Whether this is news."""
+        before = self._by_id.get(id)
+        if before is None:
+            insort(self._ids, id)
+        elif before == value:
+            return False
+        self._by_id[id] = value
+        self._cached = None
+        return True
+
+    def drop(self, id: str) -> bool:
+        if self._by_id.pop(id, None) is None:
+            return False
+        del self._ids[bisect_left(self._ids, id)]
+        self._cached = None
+        return True
+
+    def all(self) -> tuple[V, ...]:
+        if self._cached is None:
+            self._cached = tuple([self._by_id[id] for id in self._ids])
+        return self._cached
+
+    def get(self, id: str) -> V | None:
+        return self._by_id.get(id)
+
+
+class Mirror:
+    """The store's live work in memory.
+
+    ``jobs``, ``notebooks`` and ``devices`` are the present records by id, of work that has not ended;
+    ``latest`` are the changes that the last :meth:`update` brought, where those that have just ended are.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.version = 0
+        self.policy: Policy | None = None
+        self.latest: Changes | None = None
+        self.jobs: dict[str, JobRecord] = {}
+        self.notebooks: dict[str, NotebookRecord] = {}
+        self.devices: dict[str, Device] = {}
+        self._nodes: _Part[Node] = _Part()
+        self._devices: _Part[Device] = _Part()
+        self._jobs: _Part[Job] = _Part()
+        self._notebooks: _Part[Notebook] = _Part()
+        self._allocations: _Part[Allocation] = _Part()
+        self._reservations: _Part[Reservation] = _Part()
+        self._pauses: list[tuple[int, str]] = []
+
+    def update(self, store: Store) -> bool:
+        """Read what changed; whether anything that a snapshot or the policy says is new.
+
+        Raises StoreUnavailable, with the mirror as it was.
+        """
+        changes = store.changes(self.version, ended=False)
+        if changes.version < self.version:  # a backup was restored under us
+            changes = store.changes(0, ended=False)
+            self._clear()
+        first = self.latest is None
+        self.version, self.latest = changes.version, changes
+        return any([*self._apply(changes), first])
+
+    def _apply(self, changes: Changes) -> Iterator[bool]:
+        if changes.quota is not None:
+            yield self._set_policy(changes.quota.policy)
+        for node in changes.nodes:
+            yield self._nodes.put(node.id, node)
+        for device in changes.devices:
+            self.devices[device.id] = device
+            yield self._devices.put(device.id, device)
+        for job in changes.jobs:
+            yield self._put_job(job)
+        for notebook in changes.notebooks:
+            yield self._put_notebook(notebook)
+        yield from self._apply_holdings(changes)
+
+    def _apply_holdings(self, changes: Changes) -> Iterator[bool]:
+        for id in changes.released:
+            yield self._allocations.drop(id)
+        for allocation in changes.allocations:
+            yield self._allocations.put(allocation.id, allocation)
+        for workload in changes.unreserved:
+            yield self._reservations.drop(workload)
+        for reservation in changes.reservations:
+            yield self._reservations.put(reservation.workload, reservation)
+
+    def _set_policy(self, policy: Policy) -> bool:
+        before, self.policy = self.policy, policy
+        if before is None or before.preemption.per_s != policy.preemption.per_s:
+            for id in [id for id, record in self.jobs.items() if record.job.paused_at]:
+                self._jobs.put(id, self.jobs[id].job)
+                self._expect(self.jobs[id].job)
+        return before != policy
+
+    def _put_job(self, record: JobRecord) -> bool:
+        job = record.job
+        if job.state in FINAL:
+            self.jobs.pop(job.id, None)
+            return self._jobs.drop(job.id)
+        before = self.jobs.get(job.id)
+        self.jobs[job.id] = record
+        if before is not None and before.job == job:
+            return False  # its metrics moved, and no plan depends on those
+        self._expect(job)
+        return self._jobs.put(job.id, job)
+
+    def _put_notebook(self, record: NotebookRecord) -> bool:
+        notebook = record.notebook
+        if notebook.state in NOTEBOOK_FINAL:
+            self.notebooks.pop(notebook.id, None)
+            return self._notebooks.drop(notebook.id)
+        self.notebooks[notebook.id] = record
+        return self._notebooks.put(notebook.id, notebook)
+
+    # --- pauses that do not count any more ---------------------------------------------------------------------------
+    def _window_ms(self) -> int:
+        return (self.policy or Policy(revision=0)).preemption.per_s * 1000
+
+    def _expect(self, job: Job) -> None:
+        """Look at this job again when its oldest counted pause leaves the window."""
+        if job.paused_at:
+            heapq.heappush(self._pauses, (min(job.paused_at) + self._window_ms(), job.id))
+
+    def _drop_old_pauses(self, now: int) -> None:
+        window_ms = self._window_ms()
+        while self._pauses and self._pauses[0][0] <= now:
+            _, id = heapq.heappop(self._pauses)
+            job = self._jobs.get(id)
+            if job is None:
+                continue
+            counted = replace(job, paused_at=tuple(at for at in job.paused_at if at + window_ms > now))
+            self._jobs.put(id, counted)
+            self._expect(counted)
+
+    # --- what is read ------------------------------------------------------------------------------------------------
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every live allocation, in the order of their ids."""
+        return self._allocations.all()
+
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by id."""
+        return {node.id: node for node in self._nodes.all()}
+
+    def snapshot(self, now: int) -> Snapshot:
+        """All live work as of the last update; pauses older than the policy's window at ``now`` are left out."""
+        self._drop_old_pauses(now)
+        return Snapshot(
+            version=self.version,
+            now=now,
+            nodes=self._nodes.all(),
+            devices=self._devices.all(),
+            jobs=self._jobs.all(),
+            notebooks=self._notebooks.all(),
+            allocations=self._allocations.all(),
+            reservations=self._reservations.all(),
+        )

@@ -1,0 +1,191 @@
+"""Rows in an SQL database: SQLite by default; nothing but the pragmas and the way a transaction begins is SQLite's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Engine,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy import (
+    Table as SqlTable,
+)
+
+from .coding import CODINGS, Columns
+from .protocol import Page
+from .rows import HEAD, TABLES, Key, Table, TableWrites, Value, Where
+from .schema import metadata
+from .trouble import translated
+
+R = TypeVar("R")
+AT_A_TIME = 500
+"""Keys in one query, well under what any database takes as parameters."""
+
+
+def _sql(table: Table[Any]) -> SqlTable:
+    return metadata.tables[table.name]
+
+
+def _update_of(table: Table[Any]) -> Update:
+    sql = _sql(table)
+    same = and_(*(sql.c[name] == bindparam(f"key_{name}") for name in table.keys))
+    return update(sql).where(same)
+
+
+SELECTS: Mapping[str, Select[Any]] = {table.name: select(_sql(table)) for table in TABLES}
+UPDATES: Mapping[str, Update] = {table.name: _update_of(table) for table in TABLES}
+
+
+class SqlScope:
+    """One transaction on one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _rows(self, table: Table[R], query: Select[Any]) -> list[R]:
+        result = self._connection.execute(query)
+        names, row_of = tuple(result.keys()), CODINGS[table.name].row
+        return [row_of(dict(zip(names, values, strict=True))) for values in result]
+
+    def _in_chunks(self, table: Table[R], column: Any, values: Sequence[Any], *also: ColumnElement[bool]) -> list[R]:
+        rows: list[R] = []
+        for start in range(0, len(values), AT_A_TIME):
+            some = values[start : start + AT_A_TIME]
+            rows += self._rows(table, SELECTS[table.name].where(column.in_(some), *also))
+        return rows
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
+        columns = [_sql(table).c[name] for name in table.keys]
+        if len(columns) == 1:
+            rows = self._in_chunks(table, columns[0], [key[0] for key in keys])
+        else:
+            rows = self._in_chunks(table, tuple_(*columns), list(keys))
+        return {table.key(row): row for row in rows}
+
+    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
+        also = [_is_live(table)] if column in table.live_indexes else []
+        return self._in_chunks(table, _sql(table).c[column], list(dict.fromkeys(values)), *also)
+
+    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
+        query = SELECTS[table.name].where(_sql(table).c.changed > since)
+        return self._rows(table, query.where(_is_live(table)) if live else query)
+
+    def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
+        conditions = _conditions(table, where)
+        order = [_sql(table).c[name].desc() for name in table.order]
+        query = SELECTS[table.name].where(*conditions).order_by(*order).limit(page.limit).offset(page.offset)
+        count = select(func.count()).select_from(_sql(table)).where(*conditions)
+        return self._rows(table, query), self._connection.execute(count).scalar_one()
+
+    def distinct(self, table: Table[R], column: str) -> set[Value]:
+        return set(self._connection.execute(select(_sql(table).c[column]).distinct()).scalars())
+
+    def scan(self, table: Table[R]) -> Iterator[R]:
+        columns = [_sql(table).c[name] for name in table.keys]
+        query = SELECTS[table.name].order_by(*columns).execution_options(yield_per=1000)
+        result = self._connection.execute(query)
+        names, row_of = tuple(result.keys()), CODINGS[table.name].row
+        return (row_of(dict(zip(names, values, strict=True))) for values in result)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+    def apply(self, writes: Sequence[TableWrites]) -> None:
+        """Parents before children; what is dropped goes last, children before parents."""
+        for change in writes:
+            self._put(change)
+        for change in reversed(writes):
+            self._drop(change)
+
+    def _put(self, change: TableWrites) -> None:
+        table, columns_of = change.table, CODINGS[change.table.name].columns
+        if change.inserts:
+            self._connection.execute(insert(_sql(table)), [columns_of(row) for row in change.inserts])
+        if change.updates:
+            parameters = [_with_key(table, columns_of(row)) for row in change.updates]
+            self._connection.execute(UPDATES[table.name], parameters)
+
+    def _drop(self, change: TableWrites) -> None:
+        names = change.table.keys
+        if change.deletes:
+            sql = _sql(change.table)
+            same = and_(*(sql.c[name] == bindparam(f"key_{name}") for name in names))
+            parameters = [
+                {f"key_{name}": part for name, part in zip(names, key, strict=True)} for key in change.deletes
+            ]
+            self._connection.execute(delete(sql).where(same), parameters)
+
+    def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
+        sql = _sql(table)
+        keys = [sql.c[name] for name in table.keys]
+        old = select(*keys).where(sql.c[column] < value).limit(limit)
+        result = self._connection.execute(delete(sql).where(tuple_(*keys).in_(old)))
+        return cast("CursorResult[Any]", result).rowcount
+
+
+def _with_key(table: Table[Any], columns: Columns) -> Columns:
+    return {f"key_{name}" if name in table.keys else name: value for name, value in columns.items()}
+
+
+def _is_live(table: Table[Any]) -> ColumnElement[bool]:
+    return _sql(table).c[table.ended or ""].is_(None)
+
+
+def _conditions(table: Table[Any], where: Where) -> list[ColumnElement[bool]]:
+    columns = _sql(table).c
+    conditions: list[ColumnElement[bool]] = [columns[name].in_(list(values)) for name, values in where.among.items()]
+    if where.either:
+        conditions.append(or_(*(columns[name].in_(list(values)) for name, values in where.either.items())))
+    conditions += [columns[name] >= least for name, least in where.at_least.items()]
+    conditions += [columns[name] < bound for name, bound in where.below.items()]
+    return [*conditions, _is_live(table)] if where.live and table.ended else conditions
+
+
+class SqlRows:
+    """Rows behind one engine. Every failing of the database is a StoreUnavailable."""
+
+    def __init__(self, engine: Engine, *, ready: Callable[[], None]) -> None:
+        self._engine = engine
+        self._ready = ready
+        self._is_sqlite = engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[SqlScope]:
+        with translated(self._engine.url), self._begun("BEGIN") as connection:
+            yield SqlScope(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[SqlScope]:
+        with translated(self._engine.url), self._begun("BEGIN IMMEDIATE") as connection:
+            if not self._is_sqlite:  # one writer at a time, as SQLite has it
+                connection.execute(select(_sql(HEAD).c.id).with_for_update())
+            yield SqlScope(connection)
+            connection.commit()
+
+    @contextmanager
+    def _begun(self, begin: str) -> Iterator[Connection]:
+        self._ready()
+        with self._engine.connect() as connection:
+            if self._is_sqlite:
+                connection.exec_driver_sql(begin)
+            elif begin == "BEGIN":
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+    def close(self) -> None:
+        self._engine.dispose()

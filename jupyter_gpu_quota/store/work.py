@@ -1,0 +1,163 @@
+"""One writing transaction: reads through to the rows, keeps what is written until the end, and can take it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from ..core.canonical import canonical, digest
+from .protocol import AuditRow, Page
+from .rows import AUDIT, HEAD, HEAD_KEY, TABLES, Head, Key, Scope, Table, TableWrites, Value, Where
+
+R = TypeVar("R")
+_ABSENT: Any = object()
+Mark = tuple[int, Head, bool]
+
+
+def audit_hash(row: AuditRow) -> str:
+    """The link of the chain: SHA-256 over the canonical JSON of every field and the previous link."""
+    return digest((row.seq, row.at, row.actor, row.kind, row.subject, row.project, row.payload, row.previous))
+
+
+class Work:
+    """What one transaction sees and does.
+
+    ``now`` is the caller's instant; ``new_id`` makes ULIDs. Nothing reaches the rows before :meth:`writes` is
+    applied, so a refused request, a stale plan and a raised error leave no trace.
+    """
+
+    def __init__(self, scope: Scope, *, now: int, new_id: Callable[[int], str]) -> None:
+        self.now = now
+        self._scope = scope
+        self._new_id = new_id
+        self._read: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
+        self._written: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
+        self._journal: list[tuple[dict[Key, Any], Key, Any]] = []
+        self._stamped = False
+        self._before = self.head = scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY]
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    def fetch(self, table: Table[R], keys: Iterable[Key]) -> None:
+        """Read many rows in one go, so that the gets that follow cost nothing."""
+        read = self._read[table.name]
+        missing = [key for key in dict.fromkeys(keys) if key not in read]
+        if missing:
+            found = self._scope.get_many(table, missing)
+            for key in missing:
+                read[key] = found.get(key)
+
+    def get(self, table: Table[R], key: Key) -> R | None:
+        written = self._written[table.name]
+        if key in written:
+            return cast("R | None", written[key])
+        read = self._read[table.name]
+        if key not in read:
+            self.fetch(table, [key])
+        return cast("R | None", read[key])
+
+    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
+        """Rows with one of these values in an indexed column, as this transaction would leave them."""
+        written, read, found = self._written[table.name], self._read[table.name], {}
+        for row in self._scope.find(table, column, values):
+            key = table.key(row)
+            read.setdefault(key, row)
+            if key not in written:
+                found[key] = row
+        matches = table.fields[column]
+        ended = table.fields[table.ended] if table.ended and column in table.live_indexes else None
+        for key, row in written.items():
+            if row is not None and matches(row) in values and (ended is None or ended(row) is None):
+                found[key] = row
+        return list(found.values())
+
+    def every(self, table: Table[R]) -> list[R]:
+        """All rows of a small versioned table, as this transaction would leave them."""
+        read, written = self._read[table.name], self._written[table.name]
+        for row in self._scope.changed(table, -1, live=False):
+            read.setdefault(table.key(row), row)
+        return [row for row in (read | written).values() if row is not None]
+
+    def over(self, table: Table[R], limit: int) -> list[R]:
+        """Rows that ended before ``now``, at most ``limit`` of them, the latest first."""
+        rows, _ = self._scope.listing(table, Where(below={table.ended or "": self.now}), Page(limit=limit))
+        self._read[table.name].update((table.key(row), row) for row in rows)
+        return rows
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+    def put(self, table: Table[R], row: R) -> None:
+        """Insert or replace. A row that may be there already must have been read in this transaction."""
+        self._set(table, table.key(row), row)
+
+    def delete(self, table: Table[R], key: Key) -> None:
+        if self.get(table, key) is not None:
+            self._set(table, key, None)
+
+    def _set(self, table: Table[R], key: Key, row: R | None) -> None:
+        written = self._written[table.name]
+        self._journal.append((written, key, written.get(key, _ABSENT)))
+        written[key] = row
+
+    def stamp(self) -> int:
+        """The version this transaction makes, for ``changed``; taking it makes the version grow."""
+        self._stamped = True
+        return self._before.version + 1
+
+    def version(self) -> int:
+        """The version as this transaction would leave it."""
+        return self._before.version + (1 if self._stamped else 0)
+
+    def new_id(self) -> str:
+        return self._new_id(self.now)
+
+    def audit(self, actor: str, kind: str, subject: str, payload: Mapping[str, object], project: str | None) -> None:
+        """Append one row to the chain. ``payload`` holds ids, never names or secrets."""
+        row = AuditRow(
+            seq=self.head.audit_seq + 1,
+            at=self.now,
+            actor=actor,
+            kind=kind,
+            subject=subject,
+            project=project,
+            payload=canonical(payload).decode(),
+            previous=self.head.audit_hash,
+            hash="",
+        )
+        row = replace(row, hash=audit_hash(row))
+        self.put(AUDIT, row)
+        self.head = replace(self.head, audit_seq=row.seq, audit_hash=row.hash)
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+    def mark(self) -> Mark:
+        """A point to which :meth:`undo` can go back."""
+        return len(self._journal), self.head, self._stamped
+
+    def undo(self, mark: Mark) -> None:
+        length, self.head, self._stamped = mark
+        while len(self._journal) > length:
+            written, key, before = self._journal.pop()
+            if before is _ABSENT:
+                del written[key]
+            else:
+                written[key] = before
+
+    def writes(self) -> list[TableWrites]:
+        """Everything this transaction does, table by table; empty if it changes nothing."""
+        head = replace(self.head, version=self.version())
+        if head != self._before:
+            self._read[HEAD.name][HEAD_KEY] = self._before
+            self.put(HEAD, head)
+        return [writes for table in TABLES if (writes := self._writes_of(table)) is not None]
+
+    def _writes_of(self, table: Table[Any]) -> TableWrites | None:
+        written, read = self._written[table.name], self._read[table.name]
+        if not written:
+            return None
+        writes = TableWrites(table=table, inserts=[], updates=[], deletes=[])
+        for key, row in written.items():
+            there = read.get(key) is not None
+            if row is not None:
+                (writes.updates if there else writes.inserts).append(row)
+            elif there:
+                writes.deletes.append(key)
+        return writes
