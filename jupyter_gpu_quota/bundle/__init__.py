@@ -1,0 +1,24 @@
+"""The code of a job: packed at submit, checked at the door, kept by its content, unpacked before it runs.
+
+A bundle is a gzipped tar of regular files and folders, nothing else. Everything here rests on the standard library
+alone: a rank's process imports it before it drops its rights.
+"""
+
+from .kept import BundleStore, Incoming
+from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused
+from .packing import Bundle, digest_of, pack
+from .reading import check, unpack, unpack_whole
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Bundle",
+    "BundleLimits",
+    "BundleRefused",
+    "BundleStore",
+    "Incoming",
+    "check",
+    "digest_of",
+    "pack",
+    "unpack",
+    "unpack_whole",
+]

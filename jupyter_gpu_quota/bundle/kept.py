@@ -1,0 +1,112 @@
+"""Bundles on disk, by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused
+from .reading import check
+
+
+class BundleStore:
+    """Bundles on disk by their content: ``<dir>/<2 digits>/<digest>``, written beside and renamed."""
+
+    def __init__(self, directory: str | os.PathLike[str], limit_bytes: int = DEFAULT_LIMITS.packed_bytes) -> None:
+        self.directory = Path(directory).absolute()
+        self.limits = BundleLimits(packed_bytes=limit_bytes, unpacked_bytes=4 * limit_bytes)
+        self._incoming = self.directory / "incoming"
+        self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.chmod(0o700)
+
+    def path(self, digest: str) -> Path:
+        """Where a bundle of this digest stands, or would; raises ValueError for what is no digest."""
+        if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            raise ValueError(f"{digest[:80]!r} is not the SHA-256 of a bundle: 64 digits 0-9 and a-f are expected")
+        return self.directory / digest[:2] / digest
+
+    def has(self, digest: str) -> bool:
+        """Whether it is here. One that is asked for is kept from the next sweep."""
+        with suppress(FileNotFoundError):
+            os.utime(self.path(digest))
+            return True
+        return False
+
+    def begin(self, digest: str) -> Incoming:
+        """Take in a bundle, piece by piece; nothing is kept of one that is not finished."""
+        self.path(digest)
+        return Incoming(self, digest, self._incoming / f"{digest}.{os.getpid()}.{os.urandom(6).hex()}")
+
+    def sweep(self, keep: set[str], *, unused_for_s: int = 86_400) -> list[str]:
+        """Remove bundles that no kept job names and nobody sent lately. Returns their digests.
+
+        A bundle is sent before its job is submitted, so a young one is left alone; so is what is still coming in.
+        """
+        removed = []
+        for path in self.directory.glob("*/*"):
+            with suppress(FileNotFoundError):
+                age_s = self._now_s() - path.stat().st_mtime
+                if path.name not in keep and age_s > unused_for_s:
+                    path.unlink()
+                    removed.append(path.name)
+        return sorted(name for name in removed if len(name) == 64)
+
+    def _now_s(self) -> float:
+        """The clock of the file system itself, which the ages are measured by."""
+        probe = self._incoming / f"clock.{os.getpid()}"
+        probe.touch()
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink()
+
+
+class Incoming:
+    """A bundle on its way in. Use as a context: what is not finished is gone at its end."""
+
+    def __init__(self, store: BundleStore, digest: str, temporary: Path) -> None:
+        self._store, self._digest, self._temporary = store, digest, temporary
+        self._hash, self.size_bytes = hashlib.sha256(), 0
+        self._file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+    def write(self, data: bytes) -> None:
+        """Take the next piece. Raises BundleRefused beyond the limit, OSError when the disk is full."""
+        self.size_bytes += len(data)
+        if self.size_bytes > self._store.limits.packed_bytes:
+            raise BundleRefused(
+                f"the bundle has more than {self._store.limits.packed_bytes} bytes, which is the limit."
+            )
+        self._hash.update(data)
+        self._file.write(data)
+
+    def finish(self) -> int:
+        """Check the whole and put it in its place, durably. Returns its size in bytes. Raises BundleRefused."""
+        found = self._hash.hexdigest()
+        if found != self._digest:
+            raise BundleRefused(f"the content has the digest {found}, not {self._digest}: it was changed on its way.")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        check(self._temporary, self._store.limits)
+        place = self._store.path(self._digest)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        self._temporary.rename(place)
+        for folder in (place.parent, place.parent.parent):
+            _sync(folder)
+        return self.size_bytes
+
+    def __enter__(self) -> Incoming:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,44 @@
+"""What a bundle may be, and the names it may hold."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+MIB = 1 << 20
+LONGEST_PATH = 1024
+LONGEST_NAME = 255
+
+
+class BundleRefused(Exception):
+    """This is no bundle that is taken; the message says what was found and what the limit is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleLimits:
+    """What a bundle may be. ``ratio`` is unpacked to packed size, beyond the first 10 MiB."""
+
+    packed_bytes: int = 256 * MIB
+    unpacked_bytes: int = 1024 * MIB
+    files: int = 20_000
+    ratio: int = 200
+
+
+DEFAULT_LIMITS = BundleLimits()
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The parts of a member's name, relative to the folder; raises BundleRefused for a name that leaves it."""
+    shown = repr(name[:100])
+    if name.startswith("/"):
+        raise BundleRefused(f"the bundle has the absolute path {shown}; paths in it are relative.")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise BundleRefused(f"the bundle has the path {shown}, which leaves its folder.")
+    if not name.isprintable():
+        raise BundleRefused(f"the bundle has a name with control characters: {shown}.")
+    if len(os.fsencode(name)) > LONGEST_PATH or any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+        raise BundleRefused(
+            f"the bundle has a path longer than {LONGEST_PATH} bytes, or {LONGEST_NAME} in one name: {shown}."
+        )
+    return parts

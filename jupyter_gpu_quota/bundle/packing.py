@@ -1,0 +1,98 @@
+"""A folder becomes a bundle; the same content gives the same bytes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .ignore import Ignored
+from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, parts_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A packed folder. ``digest`` is the SHA-256 of the packed bytes; ``skipped`` says what was left out, and why."""
+
+    path: Path
+    digest: str
+    size_bytes: int
+    files: int
+    skipped: tuple[str, ...] = ()
+
+
+def pack(
+    directory: str | os.PathLike[str], into: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS
+) -> Bundle:
+    """Pack a folder into the file ``into``; the same content gives the same bytes.
+
+    Left out: what ``.gpuquotaignore`` names (:mod:`.bundle_ignore`), and, with a notice, links, sockets and pipes.
+    Raises BundleRefused with a sentence: not a folder, too large, too many files, a name or a file that cannot go in.
+    """
+    root, skipped = Path(directory), list[str]()
+    if not root.is_dir():
+        raise BundleRefused(f"{root} is not a folder; --dir names the folder whose files the job needs.")
+    count = 0
+    with (
+        Path(into).open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path, name in _chosen(root, "", Ignored.of(root), skipped):
+            _add(archive, path, name)
+            count += 1
+            _compare(raw.tell(), count, limits, root)
+    size = Path(into).stat().st_size
+    _compare(size, count, limits, root)
+    return Bundle(path=Path(into), digest=digest_of(into), size_bytes=size, files=count, skipped=tuple(skipped))
+
+
+def _chosen(folder: Path, prefix: str, ignored: Ignored, skipped: list[str]) -> Iterator[tuple[Path, str]]:
+    for path in sorted(folder.iterdir()):
+        name = prefix + path.name
+        is_folder = path.is_dir() and not path.is_symlink()
+        if ignored(name, is_folder=is_folder):
+            continue
+        if is_folder:
+            yield path, name
+            yield from _chosen(path, name + "/", ignored, skipped)
+        elif path.is_symlink() or not path.is_file():
+            skipped.append(f"{name} is {'a link' if path.is_symlink() else 'no regular file'}, and was left out")
+        else:
+            yield path, name
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    parts_of(name)
+    entry = tarfile.TarInfo(name)
+    try:
+        if path.is_dir():
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+            return
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o111 else 0o644
+            archive.addfile(entry, file)
+    except OSError as error:
+        raise BundleRefused(f"{name} cannot be packed: {error.strerror or 'it changed while it was read'}.") from error
+
+
+def _compare(size: int, files: int, limits: BundleLimits, root: Path) -> None:
+    if files > limits.files:
+        raise BundleRefused(f"{root} holds more than {limits.files} files; name in .gpuquotaignore what no job needs.")
+    if size > limits.packed_bytes:
+        raise BundleRefused(
+            f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed; name in .gpuquotaignore what no job "
+            "needs, and read data from a mount."
+        )
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file, as 64 hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,206 @@
+"""A bundle is read: by a parser of its own that knows only what a bundle may hold, streams, and stops at the first
+thing that is wrong. What comes from outside is hostile input.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, parts_of
+
+BLOCK = 512
+CHUNK = 1 << 20
+LARGEST_HEADER = 1 << 16
+FREE_OF_RATIO = 10 * MIB
+"""So much may be unpacked from however little: short texts of one word shrink well."""
+
+
+def check(path: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> int:
+    """Read a bundle from front to end, stopping at the first wrong thing.
+
+    Returns how many files it holds. Raises BundleRefused with what was found and the limit.
+    """
+    with Path(path).open("rb") as file:
+        return sum(entry.is_file for entry in _checked(file, limits))
+
+
+def unpack(file: IO[bytes], into: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> None:
+    """Unpack an open bundle into a new folder; only what ``check`` passes is written. Raises BundleRefused, OSError."""
+    root = Path(into)
+    root.mkdir(mode=0o700)
+    for entry in _checked(file, limits):
+        place = root.joinpath(*entry.parts)
+        folder = place.parent if entry.is_file else place
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if entry.is_file:
+            _write(place, entry)
+
+
+def unpack_whole(file: IO[bytes], place: str, temporary: str, limits: BundleLimits = DEFAULT_LIMITS) -> None:
+    """Unpack so that ``place`` is there whole or not at all; if somebody else was faster, theirs stands."""
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        unpack(file, temporary, limits)
+        os.rename(temporary, place)  # noqa: PTH104 - both are plain paths
+    except OSError:
+        if not Path(place).is_dir():
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+class _Entry(NamedTuple):
+    """One member while it is being read; its content must be taken before the next one."""
+
+    parts: tuple[str, ...]
+    is_file: bool
+    executable: bool
+    content: Iterator[bytes]
+
+
+def _write(place: Path, entry: _Entry) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(place, flags, 0o755 if entry.executable else 0o644), "wb") as file:
+        for part in entry.content:
+            file.write(part)
+
+
+def _checked(file: IO[bytes], limits: BundleLimits) -> Iterator[_Entry]:
+    """The members that may be written, in order; each name once, and no name below a file."""
+    packed = os.fstat(file.fileno()).st_size
+    if packed > limits.packed_bytes:
+        raise BundleRefused(f"the bundle has {packed} bytes; the limit is {limits.packed_bytes}.")
+    most = min(limits.unpacked_bytes, max(FREE_OF_RATIO, packed * limits.ratio))
+    kinds: dict[tuple[str, ...], bool] = {}
+    for entry in _entries(_Stream(gzip.GzipFile(fileobj=file, mode="rb"), most)):
+        if not entry.parts:
+            continue
+        _note(entry, kinds, limits)
+        yield entry
+        for _ in entry.content:  # whatever the caller did not take
+            pass
+
+
+def _note(entry: _Entry, kinds: dict[tuple[str, ...], bool], limits: BundleLimits) -> None:
+    name = "/".join(entry.parts)
+    if kinds.get(entry.parts, False) or (entry.is_file and entry.parts in kinds):
+        raise BundleRefused(f"the bundle names {name!r} twice.")
+    for length in range(1, len(entry.parts)):
+        if kinds.setdefault(entry.parts[:length], False):
+            raise BundleRefused(f"the bundle has {name!r} below what it says is a file.")
+    kinds[entry.parts] = entry.is_file
+    if len(kinds) > limits.files:
+        raise BundleRefused(f"the bundle holds more than {limits.files} files and folders, which is the limit.")
+
+
+class _Stream:
+    """The unpacked bytes, up to a limit that no bomb passes."""
+
+    def __init__(self, source: gzip.GzipFile, most: int) -> None:
+        self.source, self.left, self.most = source, most, most
+
+    def read(self, size: int) -> bytes:
+        """Exactly so many bytes; fewer only at the end."""
+        data = b""
+        try:
+            while len(data) < size and (part := self.source.read(min(size - len(data), CHUNK))):
+                data += part
+        except (EOFError, zlib.error, OSError) as error:
+            raise BundleRefused(f"the bundle is not a whole gzip file: {error}.") from error
+        self.left -= len(data)
+        if self.left < 0:
+            raise BundleRefused(f"the bundle unpacks to more than {self.most} bytes, which is the limit for its size.")
+        return data
+
+    def content(self, size: int) -> Iterator[bytes]:
+        """The content of a member, in helpings, and the padding behind it."""
+        left = size
+        while left:
+            part = self.whole(min(left, CHUNK))
+            left -= len(part)
+            yield part
+        self.whole(-size % BLOCK)
+
+    def whole(self, size: int) -> bytes:
+        data = self.read(size)
+        if len(data) < size:
+            raise BundleRefused("the bundle ends in the middle of a file.")
+        return data
+
+
+def _entries(stream: _Stream) -> Iterator[_Entry]:
+    """The members of a tar (ustar, pax, GNU), headers that lengthen names already applied."""
+    longer: dict[str, str] = {}
+    while (block := stream.read(BLOCK)) and block != bytes(BLOCK):
+        kind, size = _kind_and_size(block)
+        if kind in b"xgL":
+            text = _header_text(stream, size)
+            longer |= {"path": _text(text.rstrip(b"\0"))} if kind == b"L" else _pax(text) if kind == b"x" else {}
+            continue
+        if kind not in b"0\0" and kind != b"5":
+            raise BundleRefused(f"{_name(block, longer)!r} is {_KINDS.get(kind, 'something else')}; {_ONLY}")
+        size = _number(longer["size"].encode(), 10) if "size" in longer else size
+        is_file = kind != b"5"
+        mode = _number(block[100:108], 8)
+        yield _Entry(parts_of(_name(block, longer)), is_file, bool(mode & 0o111), stream.content(size))
+        longer = {}
+
+
+_KINDS = {b"1": "a hard link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+_ONLY = "a bundle holds regular files and folders only."
+
+
+def _kind_and_size(block: bytes) -> tuple[bytes, int]:
+    if len(block) < BLOCK or _number(block[148:156], 8) != sum(block[:148]) + sum(block[156:]) + 8 * 32:
+        raise BundleRefused("the bundle is not a tar file, or is damaged: a header's checksum is wrong.")
+    return block[156:157], _number(block[124:136], 8)
+
+
+def _number(field: bytes, base: int) -> int:
+    try:
+        number = int(field.strip(b" \0") or b"0", base)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise BundleRefused("the bundle is not a tar file, or is damaged: a header holds no number where one belongs.")
+    return number
+
+
+def _header_text(stream: _Stream, size: int) -> bytes:
+    if size > LARGEST_HEADER:
+        raise BundleRefused(f"the bundle has a header of {size} bytes; the limit is {LARGEST_HEADER}.")
+    return b"".join(stream.content(size))
+
+
+def _pax(text: bytes) -> dict[str, str]:
+    """The records "length key=value" that matter here."""
+    found = {}
+    while text.strip(b"\0"):
+        length = _number(text.partition(b" ")[0], 10)
+        record, text = text[:length], text[length:]
+        key, _, value = record.partition(b" ")[2].removesuffix(b"\n").partition(b"=")
+        if not length:
+            raise BundleRefused("the bundle is damaged: an extended header has a record without a length.")
+        if key in (b"path", b"size"):
+            found[key.decode()] = _text(value)
+    return found
+
+
+def _name(block: bytes, longer: dict[str, str]) -> str:
+    if "path" in longer:
+        return longer["path"]
+    name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
+    return _text(prefix + b"/" + name if prefix and block[257:263] == b"ustar\0" else name)
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise BundleRefused(f"the bundle has a name that is not UTF-8: {name[:80]!r}.") from None

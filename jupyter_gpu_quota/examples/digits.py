@@ -1,0 +1,202 @@
+"""A small training job that really learns: handwritten digits, a network of one hidden layer, plain numpy.
+
+The data are the 1,797 images of 8 x 8 pixels that scikit-learn brings with it. It saves as it goes; paused and resumed,
+however often, it ends with the same loss to the last bit as if it had never been disturbed.
+
+    python -m jupyter_gpu_quota.examples.digits --epochs 60
+"""
+
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import os
+
+# Sums over several threads are added in no fixed order; one thread each is also what a shared machine wants.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse
+import gzip
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+
+from jupyter_gpu_quota import job
+
+job.pause_requested()  # from here on SIGTERM asks, and no longer ends the process at once
+
+import numpy as np
+from numpy.typing import NDArray
+
+PIXELS, CLASSES, TRAIN = 64, 10, 1500
+BATCH, RATE, MOMENTUM = 50, 0.05, 0.9
+CHECKPOINT = "digits.npz"
+
+Floats = NDArray[np.float64]
+
+
+class Paused(Exception):
+    """The queue wants the device back; everything is saved."""
+
+
+class Training:
+    """Everything that a resumed run needs to go on bit by bit where the last one stopped."""
+
+    def __init__(self, seed: int, width: int) -> None:
+        self.chance = np.random.default_rng(seed)
+        scale = np.sqrt(2 / PIXELS), np.sqrt(2 / width)
+        self.weights: list[Floats] = [
+            self.chance.normal(0, scale[0], (PIXELS, width)),
+            np.zeros(width),
+            self.chance.normal(0, scale[1], (width, CLASSES)),
+            np.zeros(CLASSES),
+        ]
+        self.speeds: list[Floats] = [np.zeros_like(weight) for weight in self.weights]
+        self.epoch, self.position, self.loss_sum = 0, 0, 0.0
+        self.order = self.chance.permutation(TRAIN)
+
+    def save(self, path: Path) -> None:
+        """Write beside and rename: a checkpoint is the last whole one, or the one before."""
+        arrays = {f"weight{i}": weight for i, weight in enumerate(self.weights)}
+        arrays |= {f"speed{i}": speed for i, speed in enumerate(self.speeds)}
+        state = {"chance": self.chance.bit_generator.state, "epoch": self.epoch, "position": self.position}
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            np.savez(file, state=json.dumps(state), loss_sum=self.loss_sum, order=self.order, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Take everything from a checkpoint; raises ValueError if it was made with another width."""
+        with np.load(path) as saved:
+            if saved["weight1"].shape != self.weights[1].shape:
+                raise ValueError(f"{path} was saved by a network of another width; use the same --width, or remove it")
+            self.weights = [saved[f"weight{i}"] for i in range(4)]
+            self.speeds = [saved[f"speed{i}"] for i in range(4)]
+            state = json.loads(str(saved["state"]))
+            self.loss_sum, self.order = float(saved["loss_sum"]), saved["order"]
+        self.chance.bit_generator.state = state["chance"]
+        self.epoch, self.position = state["epoch"], state["position"]
+
+    def step(self, images: Floats, labels: NDArray[np.int64]) -> None:
+        """One batch of the epoch's order, by gradient descent with momentum."""
+        chosen = self.order[self.position : self.position + BATCH]
+        loss, gradients = loss_and_gradients(self.weights, images[chosen], labels[chosen])
+        for weight, speed, gradient in zip(self.weights, self.speeds, gradients, strict=True):
+            speed *= MOMENTUM
+            speed -= RATE * gradient
+            weight += speed
+        self.loss_sum += loss * len(chosen)
+        self.position += len(chosen)
+
+    def next_epoch(self) -> float:
+        """Close the epoch. Returns its mean loss."""
+        loss = self.loss_sum / TRAIN
+        self.epoch, self.position, self.loss_sum = self.epoch + 1, 0, 0.0
+        self.order = self.chance.permutation(TRAIN)
+        return loss
+
+
+def forward(weights: list[Floats], images: Floats) -> tuple[Floats, Floats]:
+    """The hidden layer's activity, and the probability of each class."""
+    hidden = np.maximum(images @ weights[0] + weights[1], 0)
+    scores = hidden @ weights[2] + weights[3]
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return hidden, powers / powers.sum(axis=1, keepdims=True)
+
+
+def loss_and_gradients(weights: list[Floats], images: Floats, labels: NDArray[np.int64]) -> tuple[float, list[Floats]]:
+    """The mean cross-entropy of a batch, and its slope along every weight."""
+    hidden, chances = forward(weights, images)
+    rows = np.arange(len(labels))
+    loss = float(-np.log(chances[rows, labels] + 1e-12).mean())
+    error = chances.copy()
+    error[rows, labels] -= 1
+    error /= len(labels)
+    back = (error @ weights[2].T) * (hidden > 0)
+    return loss, [images.T @ back, back.sum(axis=0), hidden.T @ error, error.sum(axis=0)]
+
+
+def accuracy(weights: list[Floats], images: Floats, labels: NDArray[np.int64]) -> float:
+    """The part of the images whose most probable class is right."""
+    return float((forward(weights, images)[1].argmax(axis=1) == labels).mean())
+
+
+def digits() -> tuple[Floats, NDArray[np.int64]]:
+    """The images, scaled to 0..1, and their labels. Read from scikit-learn's folder: importing it takes a second."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise SystemExit("this example needs scikit-learn for its data: pip install scikit-learn")
+    with gzip.open(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    return table[:, :PIXELS] / 16.0, table[:, PIXELS].astype(np.int64)
+
+
+def train_epoch(training: Training, images: Floats, labels: NDArray[np.int64], step_ms: int) -> float:
+    """One pass over the training images, never shorter than ``step_ms``: what is left is spent on looking again.
+
+    Returns the mean loss; raises Paused as soon as a pause is wanted.
+    """
+    until = time.monotonic() + step_ms / 1000
+    while training.position < TRAIN:
+        leave_if_asked(training)
+        training.step(images[:TRAIN], labels[:TRAIN])
+    while time.monotonic() < until:
+        leave_if_asked(training)
+        accuracy(training.weights, images[:200], labels[:200])
+    return training.next_epoch()
+
+
+def leave_if_asked(training: Training) -> None:
+    if job.pause_requested():
+        training.save(job.checkpoint_path(CHECKPOINT))
+        raise Paused
+
+
+def run(options: argparse.Namespace) -> None:
+    images, labels = digits()
+    training = Training(options.seed, options.width)
+    if job.checkpoint_path(CHECKPOINT).exists():
+        training.load(job.checkpoint_path(CHECKPOINT))
+        print(f"resumed at epoch {training.epoch}", flush=True)
+    while training.epoch < options.epochs:
+        loss = train_epoch(training, images, labels, options.step_ms)
+        job.report_progress(training.epoch, options.epochs, loss=loss)
+        if training.epoch % options.save_every == 0 or training.epoch == options.epochs:
+            training.save(job.checkpoint_path(CHECKPOINT))
+        print(f"epoch {training.epoch} loss {loss:.4f}", flush=True)
+    finish(training, images, labels)
+
+
+def finish(training: Training, images: Floats, labels: NDArray[np.int64]) -> None:
+    """Write the result, measured anew from the weights, so that it is the same however the run was cut."""
+    loss = loss_and_gradients(training.weights, images[:TRAIN], labels[:TRAIN])[0]
+    held_out = accuracy(training.weights, images[TRAIN:], labels[TRAIN:])
+    result = {"epochs": training.epoch, "final_loss": loss, "accuracy": held_out}
+    job.output_path("result.json").write_text(json.dumps(result) + "\n")
+    job.complete()
+    print(f"done final_loss {loss!r} accuracy {held_out:.4f}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or go on training. Returns 0 when done, 75 when saved on request."""
+    parser = argparse.ArgumentParser(description="Learn handwritten digits.")
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--width", type=int, default=128, help="neurons of the hidden layer: more is slower and better")
+    parser.add_argument("--step-ms", type=int, default=0, help="least duration of an epoch, filled with real work")
+    parser.add_argument("--save-every", type=int, default=5, help="epochs between two checkpoints")
+    parser.add_argument("--seed", type=int, default=0)
+    try:
+        run(parser.parse_args(arguments))
+    except Paused:
+        print("paused, saved", flush=True)
+        return job.CHECKPOINTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Processes as /proc shows them: who descends from whom, who carries a job's mark, and how to end all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+
+class ProcessStat(NamedTuple):
+    """One process. ``started`` is in clock ticks since boot, ``cpu_ticks`` user and system time of itself."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    started: int
+    cpu_ticks: int
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def process(pid: int) -> ProcessStat | None:
+    """What /proc/<pid>/stat says; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The command name stands in brackets and may hold blanks and brackets itself.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return ProcessStat(
+        pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]),
+        int(fields[11]) + int(fields[12]),
+    )  # fmt: skip
+
+
+def processes() -> dict[int, ProcessStat]:
+    """Every process that can be seen now."""
+    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {each.pid: each for each in found if each is not None}
+
+
+def descendants(root: int, world: Mapping[int, ProcessStat] | None = None) -> set[int]:
+    """Living processes below ``root``, itself not counted."""
+    seen = processes() if world is None else world
+    children: dict[int, list[int]] = {}
+    for each in seen.values():
+        children.setdefault(each.parent, []).append(each.pid)
+    found: set[int] = set()
+    waiting = list(children.get(root, ()))
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting.extend(children.get(pid, ()))
+    return {pid for pid in found if seen[pid].alive}
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is: process ids and start ticks mean nothing beyond it."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def is_same_process(pid: int | None, started: int | None) -> bool:
+    """Whether the process of this id is still the one that started at these ticks, and lives."""
+    found = None if pid is None else process(pid)
+    return found is not None and found.alive and found.started == started
+
+
+def marked(marks: Iterable[str], session: int | None = None) -> set[int]:
+    """Living processes whose environment carries all marks (``NAME=value``), or that stand in a session."""
+    wanted = [mark.encode() for mark in marks]
+    return {
+        pid
+        for pid, each in processes().items()
+        if each.alive and pid != os.getpid() and (each.session == session or _carries(pid, wanted))
+    }
+
+
+def _carries(pid: int, marks: list[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:
+        return False
+    return all(mark in variables for mark in marks)
+
+
+def send(pid: int, number: int) -> bool:
+    """Send a signal; False if the process is gone or not ours to signal."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def kill_all(find: Callable[[], set[int]]) -> set[int]:
+    """SIGKILL everything that ``find`` lists, so that nothing forks away meanwhile. Returns what was listed last.
+
+    All are stopped first, round by round until no new one appears: a process that is stopped cannot fork.
+    """
+    stopped: set[int] = set()
+    for _ in range(50):
+        fresh = find() - stopped
+        if not fresh:
+            break
+        for pid in fresh:
+            send(pid, signal.SIGSTOP)
+        stopped |= fresh
+    for pid in stopped:
+        send(pid, signal.SIGKILL)
+    return stopped

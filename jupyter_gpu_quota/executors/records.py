@@ -1,0 +1,101 @@
+"""Small JSON records that survive a kill between any two lines, and the fencing number of the leader that rules."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LARGEST_RECORD = 1 << 20
+
+
+def write_record(path: str, record: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replace a JSON file atomically; ``durable`` also waits until it is on the disk."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, json.dumps(record).encode())
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if durable:
+        sync_directory(os.path.dirname(path))
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None if there is no file, or no object in it."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read(LARGEST_RECORD))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_untrusted(path: str) -> dict[str, Any] | None:
+    """The JSON object in a file that a job wrote; None for a link, a pipe, more than 64 KiB, or no object.
+
+    The caller may have more rights than the job has, so the file is opened without following and without waiting.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with contextlib.closing(os.fdopen(fd, "rb")) as file:
+        try:
+            if not _is_small_file(os.fstat(fd)):
+                return None
+            value = json.loads(file.read(1 << 16))
+        except (OSError, ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_small_file(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size <= 1 << 16
+
+
+def sync_directory(path: str) -> None:
+    """Wait until the names in a directory are on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def held_lock(path: str) -> Iterator[bool]:
+    """Try to hold the lock of a rank; gives whether it is ours. The kernel frees it when its holder dies."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
+def read_fence(path: str) -> int:
+    """The newest fencing number that was told; 0 before the first."""
+    record = read_record(path)
+    return int(record["fencing"]) if record else 0
+
+
+def raise_fence(path: str, fencing: int) -> int:
+    """Make the stored fencing number at least this, durably. Returns what rules now."""
+    with open(f"{path}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        present = read_fence(path)
+        if fencing > present:
+            write_record(path, {"fencing": fencing})
+        return max(fencing, present)

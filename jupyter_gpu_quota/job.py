@@ -1,0 +1,98 @@
+"""For training scripts: hear of a pause, know where to save, tell how far one is.
+
+One file on the standard library; copy it beside a script if the package is not in its environment. Outside a job
+everything works and does little: nothing asks for a pause, progress goes nowhere, files go to the working directory.
+
+    from jupyter_gpu_quota import job
+
+    for step in range(first, total):
+        train(step)
+        job.report_progress(step + 1, total, loss=loss)
+        if job.pause_requested():
+            save(job.checkpoint_path("state.npz"))
+            raise SystemExit(job.CHECKPOINTED)
+    job.complete()
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+CHECKPOINTED = 75
+"""Exit with this after saving, and the job is queued again to go on from there."""
+
+_progress: dict[str, object] = {}
+_sigterm = {"awaited": False, "came": False}
+
+
+def pause_requested() -> bool:
+    """Whether the queue, or a person, wants this job to save and leave.
+
+    SIGTERM comes with the request. From the first call on it no longer ends the process at once, but makes this
+    true; ask often enough to save within the grace period. A handler that the script set itself stays.
+    """
+    _await_sigterm()
+    pause_file = os.environ.get("GPU_QUOTA_PAUSE_FILE")
+    return _sigterm["came"] or (pause_file is not None and Path(pause_file).exists())
+
+
+def _await_sigterm() -> None:
+    """Only inside a job, and only from the main thread, where Python lets a handler be set."""
+    if _sigterm["awaited"] or "GPU_QUOTA_PAUSE_FILE" not in os.environ:
+        return
+    try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _note_sigterm)
+    except ValueError:
+        return
+    _sigterm["awaited"] = True
+
+
+def _note_sigterm(number: int, frame: FrameType | None) -> None:
+    _sigterm["came"] = True
+
+
+def checkpoint_path(name: str = "") -> Path:
+    """A path in the folder that survives pauses and restarts; outside a job, in ``checkpoint`` here."""
+    return _folder("GPU_QUOTA_CHECKPOINT_DIR", "checkpoint") / name
+
+
+def output_path(name: str = "") -> Path:
+    """A path in the folder whose files are kept and shown after the job; outside a job, in ``outputs`` here."""
+    return _folder("GPU_QUOTA_OUTPUT_DIR", "outputs") / name
+
+
+def _folder(variable: str, here: str) -> Path:
+    folder = Path(os.environ.get(variable) or here)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def report_progress(done: int, total: int, **metrics: float) -> None:
+    """Tell how far the job is, and its figures; shown live. ``done`` = ``total`` also says that it is complete.
+
+    Metrics that are not finite numbers are left out: JSON has no word for them.
+    """
+    numbers = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+    _progress.update(done=int(done), total=int(total), metrics=numbers)
+    _write_progress()
+
+
+def complete() -> None:
+    """Say that the work is done. An exit with 0 after a pause request counts as success only if this was said."""
+    _progress["completed"] = True
+    _write_progress()
+
+
+def _write_progress() -> None:
+    path = os.environ.get("GPU_QUOTA_PROGRESS_FILE")
+    if path is None:
+        return
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(_progress))
+    temporary.replace(path)

@@ -1,0 +1,177 @@
+"""What processes are told about their share, by variables. Pure: a booking goes in, names and values come out."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from .core.model import WHOLE_DEVICE, Device, Placement
+
+SHARE_VARIABLE = "JUPYTER_GPU_QUOTA_SHARE"
+"""In a notebook server: the share as one JSON object, from which the kernel provisioner renders kernels."""
+
+OUR_PREFIX = "GPU_QUOTA_"
+
+OUR_VARIABLES = frozenset(
+    {
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "GPU_QUOTA_JOB_ID",
+        "GPU_QUOTA_ATTEMPT",
+        "GPU_QUOTA_MILLI",
+        "GPU_QUOTA_MEMORY_MIB",
+        "GPU_QUOTA_CHECKPOINT_DIR",
+        "GPU_QUOTA_OUTPUT_DIR",
+        "GPU_QUOTA_PAUSE_FILE",
+        "GPU_QUOTA_PROGRESS_FILE",
+        SHARE_VARIABLE,
+    }
+)
+"""What only the platform sets; values that people supply for these, or for any GPU_QUOTA_ name, are stripped."""
+
+NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+"""For a CPU-only notebook: no device by any road. Images often bake NVIDIA_VISIBLE_DEVICES=all."""
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FIRST_GANG_PORT, GANG_PORTS = 20_000, 10_000
+
+
+class SlicePart(Protocol):
+    """A part of a slice, as :class:`.wire.AllocationView` tells it."""
+
+    @property
+    def device_uuid(self) -> str | None: ...
+    @property
+    def gpu_milli(self) -> int: ...
+    @property
+    def memory_mib(self) -> int: ...
+
+
+class Slice(Protocol):
+    """A notebook's slice, as :class:`.wire.NotebookView` tells it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def allocations(self) -> Sequence[SlicePart]: ...
+
+
+class Places(Protocol):
+    """Where a rank finds its files: absolute paths, as ``executors.layout.RankPaths`` names them."""
+
+    @property
+    def checkpoint(self) -> str: ...
+    @property
+    def outputs(self) -> str: ...
+    @property
+    def pause(self) -> str: ...
+    @property
+    def progress(self) -> str: ...
+
+
+def without_ours(variables: Mapping[str, str]) -> dict[str, str]:
+    """A person's variables, less those that only the platform sets."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in OUR_VARIABLES and not name.startswith(OUR_PREFIX)
+    }
+
+
+def rank_environment(
+    *,
+    job: str,
+    attempt: int,
+    rank: int,
+    ranks: int,
+    placements: Iterable[Placement],
+    devices: Iterable[Device],
+    places: Places,
+    variables: Mapping[str, str],
+    path_first: str,
+) -> dict[str, str]:
+    """Everything a rank's process is told, except who it runs as.
+
+    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs.
+    Nothing of the caller's own environment is in it. Source: design/interface.md, "Inside a job".
+    """
+    own = [placement for placement in placements if placement.rank == rank]
+    uuids = {device.id: device.uuid for device in devices}
+    return {
+        "PATH": f"{path_first}:{SYSTEM_PATH}",
+        "LANG": "C.UTF-8",
+        **without_ours(variables),
+        **_share([(uuids.get(part.device), part.gpu_milli) for part in own]),
+        **_amounts(sum(part.gpu_milli for part in own), sum(part.memory_mib for part in own)),
+        "GPU_QUOTA_JOB_ID": job,
+        "GPU_QUOTA_ATTEMPT": str(attempt),
+        "GPU_QUOTA_CHECKPOINT_DIR": places.checkpoint,
+        "GPU_QUOTA_OUTPUT_DIR": places.outputs,
+        "GPU_QUOTA_PAUSE_FILE": places.pause,
+        "GPU_QUOTA_PROGRESS_FILE": places.progress,
+        **(_gang(job, attempt, rank, ranks) if ranks > 1 else {}),
+    }
+
+
+def _share(parts: Sequence[tuple[str | None, int]]) -> dict[str, str]:
+    """The devices by UUID. One whose UUID is unknown cannot be named, so it is not shown at all."""
+    uuids = list(dict.fromkeys(uuid for uuid, _ in parts if uuid is not None))
+    if not uuids:
+        return dict(NO_DEVICE)
+    shown = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(uuids),
+    }
+    fraction = any(gpu_milli < WHOLE_DEVICE for _, gpu_milli in parts)
+    return {**shown, "TF_FORCE_GPU_ALLOW_GROWTH": "true"} if fraction else shown
+
+
+def _amounts(gpu_milli: int, memory_mib: int) -> dict[str, str]:
+    return {"GPU_QUOTA_MILLI": str(gpu_milli), "GPU_QUOTA_MEMORY_MIB": str(memory_mib)}
+
+
+def _gang(job: str, attempt: int, rank: int, ranks: int) -> dict[str, str]:
+    """The rendezvous of ranks on one machine; the port differs between jobs and between attempts of one."""
+    port = FIRST_GANG_PORT + zlib.crc32(f"{job}.{attempt}".encode()) % GANG_PORTS
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
+
+
+def notebook_environment(booked: Slice | None) -> dict[str, str]:
+    """What a notebook server is told: its devices, and its share for the kernel provisioner to pass on.
+
+    None, or a slice without a device, is a CPU-only notebook. GPU_QUOTA_ names are for kernels alone.
+    """
+    if booked is None or not booked.allocations:
+        return dict(NO_DEVICE)
+    share = {
+        "notebook": booked.id,
+        "gpu_milli": sum(part.gpu_milli for part in booked.allocations),
+        "memory_mib": sum(part.memory_mib for part in booked.allocations),
+    }
+    shown = _share([(part.device_uuid, part.gpu_milli) for part in booked.allocations])
+    return {**shown, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
+
+
+def kernel_environment(share_json: str | None) -> dict[str, str]:
+    """What a kernel is told beyond its server's variables: the amounts of the share, none without a share.
+
+    Raises ValueError for a text that ``notebook_environment`` did not write.
+    """
+    if not share_json:
+        return {}
+    share = json.loads(share_json)
+    try:
+        return _amounts(int(share["gpu_milli"]), int(share["memory_mib"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{SHARE_VARIABLE} holds no share: {share_json[:200]}") from error

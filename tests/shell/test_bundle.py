@@ -1,0 +1,290 @@
+"""Bundles: the same content gives the same bytes, and nothing hostile gets in or out."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import random
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.bundle import BundleLimits, BundleRefused, BundleStore, check, pack, unpack
+
+DAY_S = 86_400
+
+
+def tree(root: Path) -> dict[str, tuple[bytes, bool]]:
+    """Every file below a folder: its content, and whether it may be run."""
+    return {
+        str(path.relative_to(root)): (path.read_bytes(), bool(path.stat().st_mode & 0o111))
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "package" / "sub").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (root / "train.py").write_text("print('hello')\n")
+    (root / "package" / "sub" / ("n" * 150 + ".py")).write_text("x = 1\n")
+    (root / "größe.txt").write_text("umlaut")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    return root
+
+
+def test_what_is_packed_is_unpacked(project: Path, tmp_path: Path) -> None:
+    bundle = pack(project, tmp_path / "b")
+    assert check(bundle.path) == 4
+    with bundle.path.open("rb") as file:
+        unpack(file, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(project) and (tmp_path / "again" / "empty").is_dir()
+    assert bundle.digest == hashlib.sha256(bundle.path.read_bytes()).hexdigest()
+    assert bundle.size_bytes == bundle.path.stat().st_size
+
+
+def test_the_same_content_gives_the_same_bytes(project: Path, tmp_path: Path) -> None:
+    first = pack(project, tmp_path / "first")
+    for path in project.rglob("*"):
+        os.utime(path, (1, 1))
+    os.umask(os.umask(0o077))
+    (project / "train.py").chmod(0o600)
+    assert pack(project, tmp_path / "second").digest == first.digest
+
+
+def test_links_and_pipes_are_left_out_with_a_notice(project: Path, tmp_path: Path) -> None:
+    (project / "link").symlink_to("/etc/passwd")
+    (project / "folder").symlink_to(project / "package")
+    os.mkfifo(project / "pipe")
+    bundle = pack(project, tmp_path / "b")
+    assert bundle.skipped == (
+        "folder is a link, and was left out",
+        "link is a link, and was left out",
+        "pipe is no regular file, and was left out",
+    )
+    assert check(bundle.path) == 4
+
+
+EVERYTHING = {"a.py", "data/x.bin", "data/keep.bin", "sub/data/y.bin"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        pytest.param("", EVERYTHING, id="defaults leave out caches and .git"),
+        pytest.param("data/", {"a.py"}, id="a folder's name leaves out every such folder"),
+        pytest.param("/data/", {"a.py", "sub/data/y.bin"}, id="a leading slash means the top folder alone"),
+        pytest.param("*.bin\n!keep.bin", {"a.py", "data/keep.bin"}, id="an exclamation mark takes back in"),
+        pytest.param("# note\n\ndata/x.bin", EVERYTHING - {"data/x.bin"}, id="a path is a path"),
+        pytest.param("!__pycache__/", EVERYTHING | {"__pycache__/c.txt"}, id="a default can be taken back"),
+    ],
+)
+def test_the_ignore_file_is_obeyed(tmp_path: Path, lines: str, left: set[str]) -> None:
+    root = tmp_path / "p"
+    for name in ("a.py", "data/x.bin", "data/keep.bin", "sub/data/y.bin", "__pycache__/c.txt", ".git/config", "m.pyc"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    (root / ".gpuquotaignore").write_text(lines)
+    with pack(root, tmp_path / "b").path.open("rb") as file:
+        unpack(file, tmp_path / "out")
+    assert set(tree(tmp_path / "out")) == left | {".gpuquotaignore"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        pytest.param(BundleLimits(packed_bytes=1 << 20), "larger than 1 MiB", id="too large"),
+        pytest.param(BundleLimits(files=3), "more than 3 files", id="too many files"),
+    ],
+)
+def test_a_folder_beyond_the_limits_is_not_packed(
+    project: Path, tmp_path: Path, limits: BundleLimits, told: str
+) -> None:
+    (project / "noise").write_bytes(random.Random(1).randbytes(2 << 20))
+    with pytest.raises(BundleRefused, match=told):
+        pack(project, tmp_path / "b", limits)
+
+
+def test_a_file_is_no_folder(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleRefused, match="is not a folder"):
+        pack(project / "train.py", tmp_path / "b")
+
+
+# --- hostile bundles ----------------------------------------------------------------------------------------------
+def tar(*members: tarfile.TarInfo | tuple[str, bytes], format: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz", format=format) as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                entry = tarfile.TarInfo(member[0])
+                entry.size = len(member[1])
+                archive.addfile(entry, io.BytesIO(member[1]))
+    return out.getvalue()
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    return entry
+
+
+HOSTILE = [
+    pytest.param(tar(("/etc/cron.d/x", b"x")), "absolute path", id="an absolute path"),
+    pytest.param(tar(("a/../../x", b"x")), "leaves its folder", id="a path with .."),
+    pytest.param(tar(("..", b"x")), "leaves its folder", id="only .."),
+    pytest.param(
+        tar(("a" * 120 + "/../../x", b"x")), "leaves its folder", id="a long path with .. in an extended header"
+    ),
+    pytest.param(tar(special("l", tarfile.SYMTYPE, "/etc/passwd")), "is a link", id="a link"),
+    pytest.param(tar(special("l", tarfile.LNKTYPE, "/etc/passwd")), "is a hard link", id="a hard link"),
+    pytest.param(tar(special("d", tarfile.CHRTYPE)), "is a device", id="a device"),
+    pytest.param(tar(special("d", tarfile.BLKTYPE)), "is a device", id="a block device"),
+    pytest.param(tar(special("d", tarfile.FIFOTYPE)), "is a pipe", id="a pipe"),
+    pytest.param(tar(special("d", tarfile.GNUTYPE_SPARSE)), "something else", id="a sparse file"),
+    pytest.param(tar(("a", b"1"), ("a", b"2")), "twice", id="a name twice"),
+    pytest.param(tar(("a", b"1"), ("./a", b"2")), "twice", id="a name twice, spelt otherwise"),
+    pytest.param(tar(("a", b"1"), ("a/b", b"2")), "below what it says is a file", id="a file as a folder"),
+    pytest.param(tar(("a/b", b"1"), ("a", b"2")), "twice", id="a folder as a file"),
+    pytest.param(tar(("a\nb", b"x")), "control characters", id="a name with a line end"),
+    pytest.param(tar(("a\x1b[2J", b"x")), "control characters", id="a name that clears the screen"),
+    pytest.param(tar(("x" * 300, b"x")), "longer than", id="a name that is too long"),
+    pytest.param(tar(("d/" * 800 + "x", b"x")), "longer than", id="a path that is too long"),
+    pytest.param(tar(("a", bytes(40 << 20))), "unpacks to more than", id="a bomb"),
+    pytest.param(tar(*[(str(n), b"") for n in range(200)]), "more than 100 files", id="too many files"),
+    pytest.param(b"PK\x03\x04" + bytes(100), "not a whole gzip file", id="a zip file"),
+    pytest.param(gzip.compress(b"x" * 2000), "not a tar file", id="a gzip of something else"),
+    pytest.param(tar(("a", bytes(range(256)) * 4000))[:-3000], "not a whole gzip file", id="the first half of one"),
+    pytest.param(
+        gzip.compress(gzip.decompress(tar(("a", b"x" * 5000)))[:2048]), "ends in the middle", id="a tar cut short"
+    ),
+    pytest.param(
+        tar(("a", b"x" * 200), format=tarfile.GNU_FORMAT).__add__(b"trailing"), "", id="rubbish behind its end"
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "told"), HOSTILE)
+def test_a_hostile_bundle_is_refused_with_the_reason(tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / "b").write_bytes(content)
+    limits = BundleLimits(unpacked_bytes=20 << 20, files=100)
+    if not told:
+        assert check(tmp_path / "b", limits) == 1
+        return
+    with pytest.raises(BundleRefused, match=told):
+        check(tmp_path / "b", limits)
+    (tmp_path / "into").mkdir()
+    with pytest.raises(BundleRefused, match=told), (tmp_path / "b").open("rb") as file:
+        unpack(file, tmp_path / "into" / "deep", limits)
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "into"}
+    assert [path for path in (tmp_path / "into").iterdir() if path.name != "deep"] == []
+
+
+def test_a_header_that_claims_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    header = special("x", b"x")
+    header.size = 1 << 30
+    (tmp_path / "b").write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT)))
+    with pytest.raises(BundleRefused, match="header of 1073741824 bytes"):
+        check(tmp_path / "b")
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_bundles_of_other_tools_are_read(tmp_path: Path, format: int) -> None:
+    name = "folder-" * 12 + "/" + "name-" * 15 + ".py"
+    (tmp_path / "b").write_bytes(tar(("./" + name, b"one"), ("two", b"2" * 1000), format=format))
+    with (tmp_path / "b").open("rb") as file:
+        unpack(file, tmp_path / "out")
+    assert tree(tmp_path / "out") == {name: (b"one", False), "two": (b"2" * 1000, False)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(damage=st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), max_size=6), cut=st.integers(0, 4096))
+def test_a_damaged_bundle_is_refused_or_read_and_nothing_else(damage: list[tuple[int, int]], cut: int) -> None:
+    raw = bytearray(gzip.decompress(tar(("a/b", b"1" * 600), ("c" * 120, b"2"), ("d", b""))))[:4096]
+    for place, byte in damage:
+        raw[place % len(raw)] = byte
+    path = Path(f"/proc/self/fd/{os.memfd_create('bundle')}")
+    try:
+        path.write_bytes(gzip.compress(bytes(raw[:cut] if cut else raw)))
+        check(path)
+    except BundleRefused:
+        pass
+    finally:
+        os.close(int(path.name))
+
+
+# --- the store ----------------------------------------------------------------------------------------------------
+def keep(store: BundleStore, content: bytes, digest: str | None = None) -> str:
+    digest = digest or hashlib.sha256(content).hexdigest()
+    with store.begin(digest) as incoming:
+        for start in range(0, len(content), 7):
+            incoming.write(content[start : start + 7])
+        incoming.finish()
+    return digest
+
+
+def files(store: BundleStore) -> list[str]:
+    return sorted(path.name for path in store.directory.rglob("*") if path.is_file())
+
+
+def test_a_bundle_is_kept_by_its_content(tmp_path: Path) -> None:
+    store, content = BundleStore(tmp_path / "s"), tar(("a", b"1"))
+    digest = keep(store, content)
+    assert store.path(digest) == tmp_path / "s" / digest[:2] / digest
+    assert store.path(digest).read_bytes() == content and store.has(digest) and not store.has("0" * 64)
+    assert keep(store, content) == digest and files(store) == [digest]
+
+
+@pytest.mark.parametrize(
+    ("content", "digest", "told"),
+    [
+        pytest.param(tar(("a", b"1")), "0" * 64, "was changed on its way", id="another digest"),
+        pytest.param(tar(("../a", b"1")), None, "leaves its folder", id="a hostile one"),
+        pytest.param(bytes(3000), None, "more than 2000 bytes", id="too large a one"),
+    ],
+)
+def test_nothing_is_kept_of_a_bundle_that_is_refused(
+    tmp_path: Path, content: bytes, digest: str | None, told: str
+) -> None:
+    store = BundleStore(tmp_path / "s", limit_bytes=2000)
+    with pytest.raises(BundleRefused, match=told):
+        keep(store, content, digest)
+    assert files(store) == []
+
+
+def test_nothing_is_kept_of_a_bundle_that_never_came_to_its_end(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "s")
+    with store.begin("0" * 64) as incoming:
+        incoming.write(b"the line broke")
+    assert files(store) == []
+
+
+@pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "/x"])
+def test_a_path_trick_is_no_digest(tmp_path: Path, digest: str) -> None:
+    store = BundleStore(tmp_path / "s")
+    for ask in (store.path, store.has, store.begin):
+        with pytest.raises(ValueError, match="not the SHA-256"):
+            ask(digest)
+
+
+def test_a_sweep_removes_what_nobody_names_and_nobody_sent_lately(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "s")
+    named, old, young, asked = (keep(store, tar((name, b"1"))) for name in ("named", "old", "young", "asked"))
+    begun = store.begin("0" * 64)
+    for digest in (named, old, asked):
+        os.utime(store.path(digest), (1, 1))
+    assert store.has(asked)
+    assert store.sweep({named}) == [old]
+    assert set(files(store)) >= {named, young, asked} and len(files(store)) == 4
+    begun.__exit__()
+    os.utime(store.path(young), (1, 1))
+    assert store.sweep(set(), unused_for_s=DAY_S) == sorted([named, young])
