@@ -1,0 +1,277 @@
+"""The loop: observe, decide, commit, apply; and nothing else.
+
+One tick reads the clock once. What a plan does to the world is seen on a later tick, never assumed, so a controller
+that is killed between any two lines is replaced by one that compares what is with what should be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from .core.canonical import digest
+from .core.facts import RankFact
+from .core.lifecycle import HOLDS_GPU
+from .core.model import Allocation, Device, JobState, Placement, Policy, Snapshot
+from .core.plan import ReasonCode
+from .core.schedule import decide
+from .executors.protocol import Executor, LeaveOrder, StartOrder
+from .quotafile import QuotaFile
+from .sampler import Sampler
+from .store.protocol import Committed, JobRecord, Lease, QuotaRevision, SetInventory, Store
+from .store.snapshot import Mirror
+
+log = logging.getLogger(__name__)
+
+TELL_AGAIN_MS = 5_000
+"""An order whose effect is not seen is given again after this long; orders are idempotent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often the loop does what it does, in milliseconds; ages of what retention removes."""
+
+    lease_ms: int = 3_000
+    sample_ms: int = 10_000
+    inventory_ms: int = 60_000
+    retention_ms: int = 3_600_000
+    keep_jobs_ms: int = 30 * 86_400_000
+    keep_samples_ms: int = 7 * 86_400_000
+
+
+class Sweeper(Protocol):
+    """What retention does with code bundles that no kept job names."""
+
+    def sweep(self, keep: set[str]) -> object: ...
+
+
+class Controller:
+    """One scheduler; ``tick`` is the whole of it.
+
+    Takes a clock (milliseconds since 1970), a store, an executor and a sampler, and ``tell``, called with the
+    store's version whenever it moved. ``holder`` names this process in the lease.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int],
+        store: Store,
+        executor: Executor,
+        sampler: Sampler,
+        bundles: Sweeper,
+        holder: str,
+        rhythm: Rhythm | None = None,
+        outputs_limit_mib: int | None = None,
+        tell: Callable[[int], object] = lambda version: None,
+    ) -> None:
+        self.clock, self.store, self.executor, self.sampler, self.bundles = clock, store, executor, sampler, bundles
+        self.holder, self.rhythm, self.tell = holder, rhythm or Rhythm(), tell
+        self.outputs_limit_mib = outputs_limit_mib
+        self.mirror = Mirror()
+        self.lease: Lease | None = None
+        self.revision: QuotaRevision | None = None
+        self.world_changed = True
+        self.decide_again_at: int | None = None
+        self.told: dict[tuple[str, int, JobState], int] = {}
+        self.due: dict[str, int] = {}
+        self.sequence = 0
+        self.quota_file: QuotaFile | None = None
+
+    def tick(self) -> bool:
+        """One turn of the ring. Returns whether another should follow at once."""
+        now = self.clock()
+        if not self._rule(now):
+            return False
+        assert self.lease is not None
+        before = self.mirror.version
+        self._observe(self.lease, now)
+        committed = self._decide(self.lease, now)
+        self._apply(self.lease, now)
+        self._on_time("sample", self.rhythm.sample_ms, now, self._sample)
+        self._on_time("retention", self.rhythm.retention_ms, now, self._retain)
+        if self.mirror.version != before:
+            self.tell(self.mirror.version)
+        return committed
+
+    def resign(self) -> None:
+        """Give the lease back, so that a successor need not wait for its end."""
+        if self.lease is not None:
+            self.store.release_lease(self.lease)
+            self.lease = None
+
+    # --- lease ----------------------------------------------------------------------------------------------------
+    def _rule(self, now: int) -> bool:
+        """Take or renew the right to decide; a new reign fences off the old one before anything else."""
+        fencing = self.lease.fencing if self.lease else None
+        self.lease = self.store.acquire_lease(self.holder, now=now, ttl_ms=self.rhythm.lease_ms)
+        if self.lease is None:
+            return False
+        if self.lease.fencing != fencing:
+            self.executor.fence(self.lease.fencing)
+            self.told.clear()
+            self.due.clear()
+            log.info("this controller decides now, fencing number %d", self.lease.fencing)
+        return True
+
+    # --- observe --------------------------------------------------------------------------------------------------
+    def _observe(self, lease: Lease, now: int) -> None:
+        self._refresh(now)
+        self._on_time("inventory", self.rhythm.inventory_ms, now, self._take_inventory)
+        facts = list(self.executor.observe())
+        if facts:
+            self.store.observe(facts, lease=lease, now=now)
+        self._refresh(now)
+        for fact in facts:
+            if self._is_settled(fact):
+                self.executor.settled(fact.job, fact.attempt)
+
+    def _refresh(self, now: int) -> None:
+        """Bring the mirror up to date; a new quota file may move devices between pools, so it is followed at once."""
+        self.world_changed |= self.mirror.update(self.store)
+        changes = self.mirror.latest
+        if changes is not None and changes.quota is not None:
+            self.revision = changes.quota
+            self.quota_file = QuotaFile.from_document(changes.quota.document)
+            self._take_inventory(now)
+            self.world_changed |= self.mirror.update(self.store)
+
+    def _is_settled(self, fact: RankFact) -> bool:
+        if not fact.tree_gone or fact.ended_at is None:
+            return False
+        record = self.mirror.jobs.get(fact.job)
+        return record is None or record.job.attempt > fact.attempt or record.job.state not in HOLDS_GPU
+
+    def _take_inventory(self, now: int) -> None:
+        nodes, devices = self.executor.inventory()
+        names = {node.id: node.name for node in nodes}
+        pools = {d.id: self.quota_file.pool_of(d, names.get(d.node, "")) if self.quota_file else None for d in devices}
+        placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
+        self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now)
+
+    # --- decide and commit ----------------------------------------------------------------------------------------
+    def _decide(self, lease: Lease, now: int) -> bool:
+        """Decide if anything the decision rests on changed. Returns whether a plan was committed or found stale."""
+        due = self.decide_again_at is not None and now >= self.decide_again_at
+        if self.revision is None or not (due or self.world_changed):
+            return False
+        snapshot, policy = self.mirror.snapshot(now), self.revision.policy
+        plan = decide(snapshot, policy)
+        self.world_changed, self.decide_again_at = False, next_instant(snapshot, policy)
+        if not plan.actions:
+            return False
+        outcome = self.store.commit(plan, policy=policy, snapshot_digest=digest(snapshot), lease=lease, now=now)
+        if not isinstance(outcome, Committed):
+            log.info("the plan for version %d was dropped: %s", snapshot.version, outcome.why)
+            self.world_changed = True
+        self._refresh(now)
+        return True
+
+    # --- apply ----------------------------------------------------------------------------------------------------
+    def _apply(self, lease: Lease, now: int) -> None:
+        """Give the orders that take every job from what it is to what it should be."""
+        if self.clock() >= lease.expires_at:
+            return
+        wanted = {(r.job.id, r.job.attempt, r.job.state): r for r in self._in_motion()}
+        for key in self.told.keys() - wanted.keys():
+            del self.told[key]
+        due = [key for key in wanted if now - self.told.get(key, -TELL_AGAIN_MS) >= TELL_AGAIN_MS]
+        held = self._held() if due else {}
+        for key in due:
+            self._order(wanted[key], held.get(key[0], []), lease)
+            self.told[key] = now
+
+    def _in_motion(self) -> list[JobRecord]:
+        motion = (JobState.STARTING, JobState.PAUSING)
+        return [record for record in self.mirror.jobs.values() if record.job.state in motion]
+
+    def _held(self) -> dict[str, list[Allocation]]:
+        held: dict[str, list[Allocation]] = {}
+        for allocation in self.mirror.allocations():
+            held.setdefault(allocation.workload, []).append(allocation)
+        return held
+
+    def _order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> None:
+        if record.job.state is JobState.STARTING:
+            self.executor.start(self._start_order(record, held, lease))
+        else:
+            self.executor.leave(self._leave_order(record, lease))
+
+    def _start_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StartOrder:
+        spec = record.spec
+        return StartOrder(
+            job=record.job.id,
+            attempt=record.job.attempt,
+            fencing=lease.fencing,
+            command=spec.command,
+            placements=tuple(map(_placement, held)),
+            devices=tuple(self.mirror.devices[name] for name in sorted({a.device for a in held})),
+            account=record.account,
+            variables=spec.variables,
+            secrets=self.store.secrets(record.job.id) if spec.secret_names else {},
+            bundle=spec.bundle,
+            directory=spec.directory,
+            live=spec.live,
+            ranks=spec.ranks,
+            outputs_limit_mib=self.outputs_limit_mib,
+            python=self._python_of(spec.environment),
+        )
+
+    def _leave_order(self, record: JobRecord, lease: Lease) -> LeaveOrder:
+        assert self.revision is not None, "nothing is in motion before the first quota file"
+        times = self.revision.policy.preemption
+        code = record.reason.code if record.reason else None
+        grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
+        job = record.job
+        return LeaveOrder(
+            job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=code or str(job.target)
+        )
+
+    def _python_of(self, environment: str | None) -> str | None:
+        return self.quota_file.python_of(environment) if self.quota_file and environment else None
+
+    # --- on time --------------------------------------------------------------------------------------------------
+    def _on_time(self, what: str, every_ms: int, now: int, do: Callable[[int], None]) -> None:
+        if now >= self.due.get(what, now):
+            self.due[what] = now + every_ms
+            do(now)
+
+    def _sample(self, now: int) -> None:
+        """Read the devices; a reading that cannot be had is unknown, and never stops the queue."""
+        rows = self.sampler.sample(self._holders(), self.executor.pids(), now=now)
+        if not rows:
+            return
+        self.sequence += 1
+        self.store.add_samples(self.holder, self.sequence, rows, now=now)
+
+    def _holders(self) -> dict[Device, list[Allocation]]:
+        holders: dict[Device, list[Allocation]] = {device: [] for device in self.mirror.devices.values()}
+        for held in self.mirror.allocations():
+            holders[self.mirror.devices[held.device]].append(held)
+        return holders
+
+    def _retain(self, now: int) -> None:
+        for job in self.store.forget(
+            jobs_ended_before=now - self.rhythm.keep_jobs_ms, samples_before=now - self.rhythm.keep_samples_ms
+        ):
+            self.executor.forget(job)
+        self.bundles.sweep(self.store.bundles_in_use())
+
+
+def next_instant(snapshot: Snapshot, policy: Policy) -> int | None:
+    """When, with nothing else changing, time alone could change the plan: limits and protections that end."""
+    times = policy.preemption
+    ends = (
+        job.started_at + seconds * 1000
+        for job in snapshot.jobs
+        if job.started_at is not None and job.state is JobState.RUNNING
+        for seconds in (job.time_limit_s, times.min_runtime_s)
+    )
+    windows = (at + times.per_s * 1000 for job in snapshot.jobs for at in job.paused_at)
+    return min((at for at in (*ends, *windows) if at > snapshot.now), default=None)
+
+
+def _placement(held: Allocation) -> Placement:
+    return Placement(rank=held.rank, device=held.device, gpu_milli=held.gpu_milli, memory_mib=held.memory_mib)

@@ -1,0 +1,146 @@
+"""The scheduler process: one controller, the bell that wakes it, and its end.
+
+It is the child of the web door and ends with it: the door holds this process's standard input open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from . import bell, quotafile
+from .bundle import BundleStore
+from .config import GPUQuota, database_url, settings_from_environment
+from .controller import Controller, Rhythm
+from .executors.local import LocalExecutor
+from .sampler import open_sampler
+from .store.open import open_store
+from .store.protocol import ApplyQuota, Refusal, Store, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+UNAVAILABLE_PAUSE_S = 1.0
+"""How long the loop rests when the database cannot be used; running jobs do not notice."""
+
+DAY_MS = 86_400_000
+
+
+def now_ms() -> int:
+    """The one clock: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def main() -> int:
+    """Run until told to end, or until the web door is gone."""
+    logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s scheduler] %(message)s")
+    config = settings_from_environment()
+    state = Path(config.state_dir)
+    store = open_store(database_url(config))
+    with bell.Bell.bind(state / "controller.sock") as wake:
+        controller = build(config, store)
+        _apply_first_quota(config, store)
+        ending = _Ending()
+        try:
+            _loop(controller, wake, ending, config.tick_ms / 1000)
+        finally:
+            _resign(controller)
+            store.close()
+    return 0
+
+
+def build(config: GPUQuota, store: Store) -> Controller:
+    """The controller of this machine, as its settings describe it."""
+    state = Path(config.state_dir)
+    simulated = [dict(device) for device in config.simulated_devices]
+    executor = LocalExecutor(
+        state,
+        wake=state / "controller.sock",
+        simulated_devices=simulated,
+        log_limit_mib=config.log_limit_mib,
+        outputs_limit_mib=config.outputs_limit_mib,
+    )
+    return Controller(
+        clock=now_ms,
+        store=store,
+        executor=executor,
+        sampler=open_sampler(simulated),
+        bundles=BundleStore(state / "bundles", limit_bytes=config.bundle_limit_mib << 20),
+        holder=f"{socket.gethostname()}:{os.getpid()}",
+        rhythm=Rhythm(
+            lease_ms=config.lease_ms,
+            keep_jobs_ms=config.keep_jobs_days * DAY_MS,
+            keep_samples_ms=config.keep_samples_days * DAY_MS,
+        ),
+        outputs_limit_mib=config.outputs_limit_mib,
+        tell=lambda version: bell.ring(state / "web.sock", b'{"version":%d}' % version),
+    )
+
+
+class _Ending:
+    """Whether this process should end: a signal came, or the door's end of standard input closed."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+    def now(self) -> bool:
+        readable, _, _ = select.select([sys.stdin], [], [], 0)
+        return self.asked or (bool(readable) and not os.read(sys.stdin.fileno(), 1))
+
+
+def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, tick_s: float) -> None:
+    while not ending.now():
+        try:
+            again = controller.tick()
+        except StoreUnavailable as error:
+            log.error("%s; jobs run on, trying again", error)
+            wake.wait(UNAVAILABLE_PAUSE_S)
+            continue
+        if not again:
+            wake.wait(tick_s)
+
+
+def _resign(controller: Controller) -> None:
+    try:
+        controller.resign()
+    except StoreUnavailable as error:
+        log.warning("the lease could not be given back, it ends by itself: %s", error)
+
+
+def _apply_first_quota(config: GPUQuota, store: Store) -> None:
+    """Put the deployment's quota file in force where the database has none yet."""
+    if not config.quota_file or store.quota() is not None:
+        return
+    text = Path(config.quota_file).read_text()
+    parsed = quotafile.parse(text)
+    if isinstance(parsed, list):
+        _complain(config.quota_file, [f"line {error.line}: {error.message}" for error in parsed])
+        return
+    request = ApplyQuota(
+        actor="system:controller",
+        text=text,
+        document=parsed.to_document(),
+        policy=parsed.policy(1),
+        expected_revision=0,
+        comment="the deployment's quota_file",
+    )
+    for outcome in store.record([request], now=now_ms()):
+        if isinstance(outcome, Refusal):
+            _complain(config.quota_file, [outcome.message])
+
+
+def _complain(path: str, messages: Sequence[str]) -> None:
+    for message in messages:
+        log.error("%s is not in force: %s", path, message)

@@ -1,0 +1,283 @@
+"""The loop on a virtual clock: the shipped controller and core, the in-memory store, the labelled fake executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.controller import Controller, Rhythm
+from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
+from jupyter_gpu_quota.executors.protocol import StartOrder
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.protocol import (
+    ApplyQuota,
+    ChangeJob,
+    JobSpec,
+    Recorded,
+    RequestNotebook,
+    ReturnNotebook,
+    SampleRow,
+    StoreUnavailable,
+    SubmitJob,
+)
+from tests.shell.fake_executor import FakeExecutor, Script
+
+QUOTA = """
+version: 1
+pools:
+  - {name: train, selector: {gpu_model: [Big]}, uses: [training]}
+  - {name: build, selector: {gpu_model: [Small]}, uses: [notebook]}
+projects:
+  - {name: vision, quota: {train: {training: 2}, build: {notebook: 0.5}}, members: {users: [bob]}}
+  - {name: speech, quota: {train: {training: 2}, build: {notebook: 0.5}}, members: {users: [patty]}}
+policy:
+  preemption: {min_runtime: 0s, grace: 10s, lent_grace: 5s, max_pauses: 4, per: 24h}
+"""
+NODE = Node(id="n1", name="n1", cpu_milli=16_000, memory_mib=65_536)
+DEVICES = tuple(
+    Device(id=f"n1-{i}", node="n1", index=i, model="Big" if i < 4 else "Small", memory_mib=16_384, pool=None)
+    for i in range(5)
+)
+
+
+@dataclass
+class NoSampler:
+    """Reads nothing: every reading is unknown."""
+
+    def sample(self, holders: object, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow]:
+        return []
+
+
+@dataclass
+class NoBundles:
+    kept: list[set[str]] = field(default_factory=list)
+
+    def sweep(self, keep: set[str]) -> None:
+        self.kept.append(keep)
+
+
+class World:
+    """One store and one executor that controllers come and go on."""
+
+    def __init__(self, script: Callable[[StartOrder], Script] = lambda order: Script()) -> None:
+        self.now = 1_000_000
+        self.store = MemoryStore()
+        self.executor = FakeExecutor(now=lambda: self.now, nodes=(NODE,), devices=DEVICES, script=script)
+        self.told: list[int] = []
+        self.users = {name: self.store.user_id(name, now=self.now) for name in ("bob", "patty")}
+        self.apply_quota(QUOTA)
+        self.controller = self.another("first")
+
+    def another(self, holder: str) -> Controller:
+        return Controller(
+            clock=lambda: self.now,
+            store=self.store,
+            executor=self.executor,
+            sampler=NoSampler(),
+            bundles=NoBundles(),
+            holder=holder,
+            rhythm=Rhythm(lease_ms=3000),
+            tell=self.told.append,
+        )
+
+    def apply_quota(self, text: str) -> None:
+        file = quotafile.parse(text)
+        assert not isinstance(file, list), file
+        request = ApplyQuota(
+            actor="system:controller",
+            text=text,
+            document=file.to_document(),
+            policy=file.policy((revision.revision if (revision := self.store.quota()) else 0) + 1),
+            expected_revision=None,
+        )
+        assert isinstance(self.store.record([request], now=self.now)[0], Recorded)
+
+    def submit(self, user: str, *names: str, **spec: object) -> None:
+        project = {"bob": "vision", "patty": "speech"}[user]
+        for name in names:
+            wanted = JobSpec(
+                **{  # type: ignore[arg-type]
+                    "command": ("train",), "project": project, "pool": "train", "gpu_asked": "1", "gpu_milli": 1000,
+                    "name": name, **spec,
+                }
+            )  # fmt: skip
+            request = SubmitJob(job=name, user=self.users[user], account=None, spec=wanted)
+            assert isinstance(self.store.record([request], now=self.now)[0], Recorded)
+            self.now += 1
+
+    def turn(self, ticks: int = 1, every_ms: int = 1000) -> None:
+        for _ in range(ticks):
+            while self.controller.tick():
+                pass
+            self.now += every_ms
+
+    def states(self) -> dict[str, str]:
+        listed = {}
+        for name in self.names:
+            record = self.store.job(name)
+            listed[name] = str(record.job.state) if record else "gone"
+        return listed
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({order.job for order in self.executor.starts} | set(self.controller.mirror.jobs))
+
+    def state(self, job: str) -> JobState:
+        record = self.store.job(job)
+        assert record is not None
+        return record.job.state
+
+
+def test_bob_uses_every_idle_gpu_and_pattys_guarantee_pauses_two_of_his_jobs_which_resume() -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3", "b4", "b5", "b6")
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}
+    world.submit("patty", "p1", "p2")
+    world.turn(4)
+    assert {"p1", "p2"} <= world.executor.running()
+    paused = {name for name, state in world.states().items() if state == "paused"}
+    assert len(paused) == 2 and paused < {"b1", "b2", "b3", "b4"}
+    world.executor.end("p1", 0, completed=True)
+    world.executor.end("p2", 0, completed=True)
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}, "the paused ones were submitted before b5 and b6"
+    assert {world.executor.starts[-1].attempt, world.executor.starts[-2].attempt} == {2}
+    assert world.store.audit_verify() != ""
+
+
+def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3", "b4", "b5")
+    world.turn(3)
+    calls = []
+    monkeypatch.setattr("jupyter_gpu_quota.controller.decide", lambda *given: calls.append(given))
+    world.turn(20)
+    assert calls == []
+
+
+def test_a_time_limit_ends_a_job_though_nothing_else_happens() -> None:
+    world = World()
+    world.submit("bob", "b1", time_limit_s=30)
+    world.turn(29)
+    assert world.state("b1") is JobState.RUNNING
+    world.turn(5)
+    assert world.state("b1") is JobState.FAILED
+
+
+def test_a_held_job_leaves_and_comes_back_when_released() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    world.store.record([ChangeJob(job="b1", actor=world.users["bob"], change="hold")], now=world.now)
+    world.turn(3)
+    assert world.state("b1") is JobState.HELD and not world.executor.running()
+    world.store.record([ChangeJob(job="b1", actor=world.users["bob"], change="release")], now=world.now)
+    world.turn(2)
+    assert world.executor.running() == {"b1"}
+
+
+def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_still_comes_back() -> None:
+    world = World(script=lambda order: Script(on_leave=None))
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.submit("patty", "p1")
+    world.turn(9)
+    assert "p1" not in world.executor.running(), "the grace is not over"
+    world.turn(4)
+    assert "p1" in world.executor.running()
+    assert sorted(world.states().values()).count("paused") == 1
+
+
+def test_a_notebook_starts_at_once_within_its_quota_and_gives_back() -> None:
+    world = World()
+    asked = [
+        RequestNotebook(notebook=name, user=world.users[user], server="", project=project, pool="build", gpu_milli=125)
+        for name, user, project in (("nb1", "bob", "vision"), ("nb2", "patty", "speech"))
+    ]
+    world.store.record(asked, now=world.now)
+    world.turn(1)
+    booked = [world.store.notebook(name) for name in ("nb1", "nb2")]
+    assert all(record is not None and record.notebook.state is NotebookState.BOOKED for record in booked)
+    assert {held.device for held in world.controller.mirror.allocations()} == {"n1-4"}
+    world.store.record([ReturnNotebook(notebook="nb1", actor="system:hub", why="stopped")], now=world.now)
+    world.turn(1)
+    assert [held.workload for held in world.controller.mirror.allocations()] == ["nb2"]
+
+
+def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_nothing() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    frozen, second = world.controller, world.another("second")
+    assert second.tick() is False and second.lease is None
+    world.now += 4000
+    world.controller = second
+    world.turn(1)
+    version, orders = world.store.version(), len(world.executor.starts)
+    assert second.lease is not None and frozen.lease is not None and second.lease.fencing > frozen.lease.fencing
+    world.submit("bob", "b2")
+    before = world.store.version()
+    frozen._observe(frozen.lease, world.now)
+    assert not frozen._decide(frozen.lease, world.now) or world.state("b2") is JobState.QUEUED
+    frozen._apply(frozen.lease, world.now)
+    assert world.state("b2") is JobState.QUEUED and len(world.executor.starts) == orders
+    assert world.store.version() == before > version
+
+
+def test_a_controller_killed_after_its_commit_is_replaced_by_one_that_carries_it_out() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    first = world.controller
+    assert first._rule(world.now) and first.lease is not None
+    first._observe(first.lease, world.now)
+    assert first._decide(first.lease, world.now)
+    assert world.state("b1") is JobState.STARTING and not world.executor.running()
+    world.controller = world.another("second")
+    world.now += 4000
+    world.turn(2)
+    assert world.executor.running() == {"b1"} and world.state("b1") is JobState.RUNNING
+
+
+def test_an_edited_quota_pauses_by_claims_only() -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    world.submit("patty", "p1", "p2", "p3")
+    world.turn(3)
+    running = world.executor.running()
+    world.apply_quota(
+        QUOTA.replace("{name: vision, quota: {train: {training: 2}", "{name: vision, quota: {train: {training: 0}")
+    )
+    world.turn(2)
+    assert world.executor.running() >= running - {"b1", "b2"}
+    assert len(world.executor.running()) == 4
+
+
+def test_the_door_is_told_of_every_move_and_not_when_nothing_moves() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(3)
+    told = list(world.told)
+    assert told == sorted(told) and told
+    world.turn(10)
+    assert world.told == told
+
+
+def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+
+    def full(*given: object, **named: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.store, "acquire_lease", full)
+        with pytest.raises(StoreUnavailable):
+            world.controller.tick()
+    assert world.executor.running() == {"b1"}
+    world.turn(1)
+    assert world.state("b1") is JobState.RUNNING
