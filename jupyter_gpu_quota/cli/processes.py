@@ -1,0 +1,32 @@
+"""The commands that run something: the demo; and, for the hub and the service, the service and its scheduler."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def demo(arguments: tuple[str, ...]) -> None:
+    """Play the whole story in a real hub; --help lists its options."""
+    from ..demo import main
+
+    sys.exit(main(list(arguments)))
+
+
+@click.command(hidden=True)
+def serve() -> None:
+    """Run the service; the hub starts it."""
+    from ..service.main import main
+
+    sys.exit(main())
+
+
+@click.command(hidden=True)
+def controller() -> None:
+    """Run the scheduler; the service starts it."""
+    from ..scheduler import main
+
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""``submit``: queue a job; its id alone goes to stdout."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from ..client import Client
+from ..wire import DryRunView, JobRequest
+from .session import as_json, asks_service
+from .tables import gpus, print_json
+from .waiting import wait_for
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+@click.command()
+@click.option("--project", metavar="P", help="Default: this notebook's project, or your only one.")
+@click.option("--gpu", default="1", show_default=True, metavar="0.5|1/3|2|8GiB", help="GPU per node.")
+@click.option("--nodes", type=click.IntRange(1), default=1, metavar="N", help="Nodes of the job.")
+@click.option("--min-nodes", type=click.IntRange(1), metavar="M", help="Fewest nodes it can run on.")
+@click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes per node.")
+@click.option("--pool", metavar="P", help="Default: the project's pool for training.")
+@click.option("--gpu-model", metavar="M", help="Only devices of this model, such as H100.")
+@click.option("--name", metavar="N", help="Default: the command.")
+@click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Above 50: leads only.")
+@click.option("--non-preemptible", is_flag=True, help="Never paused; must fit inside the training quota.")
+@click.option("--env", "variables", multiple=True, metavar="K=V", help="A variable of the job; repeatable.")
+@click.option("--secret", "secrets", multiple=True, metavar="K", help="A variable taken from yours, or asked for.")
+@click.option("--environment", metavar="E", help="A named environment of the quota file.")
+@click.option(
+    "--dir", "directory", default=".", show_default=True, metavar="D", help="The folder that is packed and sent."
+)
+@click.option("--live", is_flag=True, help="Run in the folder itself, in your home, without packing it.")
+@click.option("--time-limit", metavar="T", help="Running time per attempt, such as 90m or 24h.")
+@click.option("--retries", type=click.IntRange(0, 100), default=0, metavar="N", help="New tries after a failure.")
+@click.option("--private", is_flag=True, help="Shown only to you, leads and admins.")
+@click.option("--idempotency-key", metavar="K", help="The same key gives the same job.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and store nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end; the exit code is the job's.")
+@as_json
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND ...", type=click.UNPROCESSED)
+@asks_service
+def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: bool, **options: Any) -> None:
+    """Queue a job and print its id."""
+    options["preemptible"] = not options.pop("non_preemptible")
+    options["variables"] = _variables(options["variables"])
+    options["secrets"] = {name: _secret(name) for name in options["secrets"]}
+    key = options.pop("idempotency_key")
+    command = options.pop("command")
+    _checked(client, command, options)
+    if dry_run:
+        _tell(client.dry_run(command, dir=directory, **options), json_=json_)
+        return
+    _folder(directory)
+    job = client.submit(command, dir=directory, idempotency_key=key, **options)
+    if json_:
+        print_json(job.view.model_dump(mode="json"))
+    else:
+        click.echo(job.id)
+    if wait:
+        sys.stdout.flush()
+        sys.exit(wait_for(client, job.id))
+
+
+def _checked(client: Client, command: tuple[str, ...], options: dict[str, Any]) -> JobRequest:
+    """Wrong usage is told before anything is packed or sent."""
+    try:
+        return client.request(command, **options)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = str(first["loc"][0]).replace("_", "-")
+        raise click.UsageError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def _folder(directory: str) -> None:
+    if not Path(directory).is_dir():
+        raise click.UsageError(f"--dir {directory[:200]!r} is no folder here")
+
+
+def _variables(given: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not VARIABLE.fullmatch(name):
+            raise click.UsageError(f"--env {each[:40]!r} is not NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _secret(name: str) -> str:
+    """A secret's value, from the caller's variables or a prompt; on the command line others could read it."""
+    if not VARIABLE.fullmatch(name):
+        raise click.UsageError("--secret takes the name of a variable; its value is taken from yours, or asked for")
+    if name in os.environ:
+        return os.environ[name]
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"--secret {name}: there is no variable {name}, and no terminal to ask for its value")
+    value: str = click.prompt(f"Value of {name}", hide_input=True, err=True)
+    return value
+
+
+def _tell(answer: DryRunView, *, json_: bool) -> None:
+    if json_:
+        print_json(answer.model_dump(mode="json"))
+        return
+    click.echo(
+        f"{'starts now' if answer.starts_now else 'waits'}, charged {gpus(answer.charged_milli)} GPU:"
+        f" {answer.reason.message}"
+    )
+    for each in answer.pauses:
+        click.echo(f"pauses {each.job} of {each.user} ({each.project}): {each.message}")

@@ -1,0 +1,81 @@
+"""Results on a terminal and for programs: tables, and one JSON document with the service's own field names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from pydantic import BaseModel
+
+from ..amount import gpu_text
+
+WIDE = 240
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def show(items: Sequence[BaseModel], columns: Sequence[str], rows: Iterable[Sequence[object]], *, json_: bool) -> None:
+    """Print a listing: the items as JSON, or the rows as a table under its columns."""
+    if json_:
+        print_json([item.model_dump(mode="json") for item in items])
+    else:
+        print_table(columns, rows)
+
+
+def show_one(item: BaseModel, rows: Iterable[tuple[str, object]], *, json_: bool) -> None:
+    """Print one thing: as JSON, or its facts one below the other."""
+    if json_:
+        print_json(item.model_dump(mode="json"))
+    else:
+        print_facts(rows)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain_text(cell)) for cell in row))
+    _console().print(table)
+
+
+def print_facts(rows: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one pair a line; what is unknown says so."""
+    known = [(name, plain_text(value)) for name, value in rows]
+    width = max((len(name) for name, _ in known), default=0)
+    for name, value in known:
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE, highlight=False, soft_wrap=False)
+
+
+def plain_text(value: object) -> str:
+    """A cell: unknown as "-", instants in UTC, and nothing that could steer a terminal."""
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case _:
+            return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(value))
+
+
+def gpus(milli: int | None) -> str | None:
+    """An amount in GPUs, such as "0.5"; None stays unknown."""
+    return None if milli is None else gpu_text(milli)

@@ -1,0 +1,362 @@
+"""The service from Python: ``Client().submit("python train.py", gpu=2)``.
+
+Results are the messages of :mod:`jupyter_gpu_quota.wire`. Every call may raise Refused (the service said no, with its
+sentence) or Unreachable. In a notebook of the hub nothing needs to be set.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from ..bundle import BundleRefused, pack
+from ..wire import (
+    AuditView,
+    CloneRequest,
+    DeviceView,
+    DryRunView,
+    ExplainView,
+    JobDetail,
+    JobRequest,
+    JobView,
+    MeView,
+    NodeView,
+    NotebookView,
+    OutputView,
+    PoolView,
+    PreviewView,
+    ProjectView,
+    QuotaEdit,
+    QuotaView,
+    ReadyView,
+    VerifiedView,
+    VersionView,
+)
+from .connection import Call, Connection, Event, GPUQuotaError, Query, Refused, Unreachable, WireModel, service_root
+from .following import FINAL, follow_events, follow_log
+from .job import Job, describe, watch
+
+__all__ = [
+    "FINAL",
+    "Client",
+    "Event",
+    "GPUQuotaError",
+    "Job",
+    "Refused",
+    "Unreachable",
+    "describe",
+    "watch",
+]
+
+PAGE = 200
+"""Items asked for at once in a listing."""
+
+URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
+"""Where the service's address is found in a notebook: its own, else the hub's public one."""
+
+
+class Client:
+    """The service as one person sees it.
+
+    ``url`` is the hub's address or the service's own, ``token`` one of the hub's; both default to what a notebook
+    of the hub has in its environment. ``timeout_s`` is how long one answer may take.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 30,
+        *,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        address = url or next((environment[name] for name in URL_VARIABLES if environment.get(name)), None)
+        if not address:
+            raise Unreachable(
+                "No address of a gpu-quota service is known here; give --url or set JUPYTER_GPU_QUOTA_URL."
+            )
+        try:
+            root = service_root(address)
+        except ValueError as error:
+            raise Unreachable(f"{error}.") from None
+        self._project = environment.get("JUPYTER_GPU_QUOTA_PROJECT") or None
+        self._connection = Connection(root, token or environment.get("JUPYTERHUB_API_TOKEN"), timeout_s)
+
+    @property
+    def url(self) -> str:
+        """The service's root."""
+        return self._connection.url
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+    def submit(
+        self,
+        command: str | Sequence[str],
+        *,
+        gpu: str | int | float = "1",
+        dir: str | Path | None = ".",
+        live: bool = False,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> Job:
+        """Queue a job; what is said here is stored before this returns.
+
+        ``command`` is split as a shell would, without running one. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is
+        packed and sent unless ``live``, which runs in it as it stands; None sends nothing. ``options`` are the other
+        fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, and ValueError for options
+        that are wrong in themselves.
+        """
+        request = self.request(command, gpu=gpu, dir=dir, live=live, **options)
+        key = idempotency_key or uuid.uuid4().hex
+        return Job(self, self._submit(request.model_copy(update={"idempotency_key": key}), dir))
+
+    def dry_run(
+        self, command: str | Sequence[str], *, gpu: str | int | float = "1", live: bool = False, **options: Any
+    ) -> DryRunView:
+        """Whether a job would start now, whom it would pause, or why it would wait; nothing is sent or stored."""
+        request = self.request(command, gpu=gpu, dir=None, live=live, **options)
+        return self._post(DryRunView, "jobs", request.model_copy(update={"dry_run": True}))
+
+    def request(
+        self,
+        command: str | Sequence[str],
+        *,
+        gpu: str | int | float = "1",
+        dir: str | Path | None = None,
+        live: bool = False,
+        **options: Any,
+    ) -> JobRequest:
+        """The message that ``submit`` sends, with this notebook's project where none is named."""
+        given = {name: value for name, value in options.items() if value is not None}
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        if live:
+            given["directory"] = _below_home(Path(dir or "."))
+        if self._project:
+            given.setdefault("project", self._project)
+        return JobRequest(command=words, gpu=str(gpu), live=live, **given)
+
+    def _submit(self, request: JobRequest, directory: str | Path | None) -> JobView:
+        if not request.live and request.bundle is None and directory is not None:
+            request = request.model_copy(update={"bundle": self.put_bundle(directory)})
+        return self._post(JobView, "jobs", request)
+
+    def put_bundle(self, directory: str | Path) -> str:
+        """Pack a folder and send it if the service does not have it from this person; answers its digest."""
+        with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+            try:
+                bundle = pack(directory, Path(folder) / "bundle.tar.gz")
+            except BundleRefused as error:
+                raise Refused(413, "bundle", str(error)) from None
+            path = f"bundles/{bundle.digest}"
+            if not self._has(path):
+                self._connection.bytes_of(Call(method="PUT", path=path, body=bundle.path))
+            return bundle.digest
+
+    def _has(self, path: str) -> bool:
+        try:
+            self._connection.bytes_of(Call(method="HEAD", path=path))
+        except Refused as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def jobs(
+        self,
+        *,
+        all: bool = False,
+        project: str | None = None,
+        mine: bool = False,
+        state: str | None = None,
+        limit: int = 1000,
+    ) -> list[JobView]:
+        """Jobs of one's projects that have not ended, newest first; ``all`` takes in those that have."""
+        query: Query = {
+            "live": None if all or state else True,
+            "project": project,
+            "mine": mine or None,
+            "state": state,
+        }
+        return self._list(JobView, "jobs", query, limit)
+
+    def job(self, job: str) -> JobDetail:
+        return self._connection.get(JobDetail, f"jobs/{_part(job)}")
+
+    def attach(self, job: str) -> Job:
+        """A job that was submitted elsewhere, to wait for or to change."""
+        return Job(self, self.job(job))
+
+    def hold(self, job: str) -> JobView:
+        return self._act(job, "hold")
+
+    def release(self, job: str) -> JobView:
+        return self._act(job, "release")
+
+    def cancel(self, job: str) -> JobView:
+        return self._act(job, "cancel")
+
+    def clone(self, job: str, *, name: str | None = None, gpu: str | None = None, priority: int | None = None) -> Job:
+        """The same job again, with these differences."""
+        wanted = {"name": name, "gpu": gpu, "priority": priority, "idempotency_key": uuid.uuid4().hex}
+        body = CloneRequest(**{key: value for key, value in wanted.items() if value is not None})  # type: ignore[arg-type]
+        return Job(self, self._post(JobView, f"jobs/{_part(job)}/actions/clone", body))
+
+    def rerun(self, job: str) -> Job:
+        """The same code, command and environment again."""
+        body = CloneRequest(idempotency_key=uuid.uuid4().hex)
+        return Job(self, self._post(JobView, f"jobs/{_part(job)}/actions/rerun", body))
+
+    def _act(self, job: str, action: str) -> JobView:
+        found = self._connection.json_of(Call(method="POST", path=f"jobs/{_part(job)}/actions/{action}"))
+        return self._connection.as_model(JobView, found)
+
+    def explain(self, workload: str) -> ExplainView:
+        """Why a job or notebook waits or was paused, and what would change it."""
+        return self._connection.get(ExplainView, f"explain/{_part(workload)}")
+
+    # --- what a job says and leaves -------------------------------------------------------------------------------
+    def logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> str:
+        """The log of one attempt as it is now; None means the newest."""
+        offset, parts = 0, []
+        while True:
+            query: Query = {"attempt": attempt, "rank": rank, "offset": offset}
+            part, headers = self._connection.bytes_of(Call(method="GET", path=f"jobs/{_part(job)}/logs", query=query))
+            following = int(headers.get("X-Next-Offset", offset))
+            parts.append(part)
+            if not part or following <= offset:
+                return b"".join(parts).decode(errors="replace")
+            offset = following
+
+    def follow_logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
+        """The log as it is written, until the job has ended; a broken wire is taken up where it broke."""
+        path = f"jobs/{_part(job)}/logs"
+        return follow_log(self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt)
+
+    def outputs(self, job: str) -> list[OutputView]:
+        return self._list(OutputView, f"jobs/{_part(job)}/outputs", {})
+
+    def download(self, job: str, into: str | Path) -> list[Path]:
+        """Copy every output below a folder, which is made; answers the files written, each whole or not at all."""
+        folder = Path(into)
+        place = f"jobs/{_part(job)}/outputs"
+        return [self._fetch(f"{place}/{quote(each.path)}", _inside(folder, each.path)) for each in self.outputs(job)]
+
+    def _fetch(self, path: str, target: Path) -> Path:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        try:
+            with partial.open("wb") as file:
+                self._connection.save(Call(method="GET", path=path), file)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    # --- what there is --------------------------------------------------------------------------------------------
+    def me(self) -> MeView:
+        return self._connection.get(MeView, "me")
+
+    def notebooks(self) -> list[NotebookView]:
+        return self._list(NotebookView, "notebooks", {})
+
+    def devices(self) -> list[DeviceView]:
+        return self._list(DeviceView, "devices", {})
+
+    def nodes(self) -> list[NodeView]:
+        return self._list(NodeView, "nodes", {})
+
+    def pools(self) -> list[PoolView]:
+        return self._list(PoolView, "pools", {})
+
+    def projects(self) -> list[ProjectView]:
+        return self._list(ProjectView, "projects", {})
+
+    def events(self) -> Iterator[Event]:
+        """What changes of all one may see, as it changes, without an end."""
+        return follow_events(self._connection)
+
+    # --- quotas and the audit -------------------------------------------------------------------------------------
+    def quota(self) -> QuotaView:
+        """The quota file in force, its revision written into it."""
+        return self._connection.get(QuotaView, "quota")
+
+    def preview(self, text: str) -> PreviewView:
+        """What a quota file would do, without applying it: the arithmetic, and everybody affected."""
+        return self._post(PreviewView, "quota/preview", QuotaEdit(text=text))
+
+    def apply(self, text: str, *, accept_overcommit: bool = False, comment: str = "") -> QuotaView:
+        """Put a quota file in force; refused if the revision it was made from is not the present one."""
+        edit = QuotaEdit(text=text, accept_overcommit=accept_overcommit, comment=comment)
+        found = self._connection.json_of(Call(method="PUT", path="quota", body=edit, repeatable=False))
+        return self._connection.as_model(QuotaView, found)
+
+    def history(self, limit: int = 1000) -> list[QuotaView]:
+        """The revisions of the quota file, newest first."""
+        return self._list(QuotaView, "quota/revisions", {}, limit)
+
+    def revert(self, revision: int) -> QuotaView:
+        """Put an earlier revision in force again, as a new one."""
+        call = Call(method="POST", path=f"quota/revisions/{int(revision)}/actions/revert", repeatable=False)
+        return self._connection.as_model(QuotaView, self._connection.json_of(call))
+
+    def audit(self, *, since: str | None = None, limit: int = 10_000) -> list[AuditView]:
+        """Decisions and edits, newest first; ``since`` is an instant such as 2027-01-01T00:00:00Z."""
+        return self._list(AuditView, "audit", {"since": since}, limit)
+
+    def audit_verify(self) -> VerifiedView:
+        """Whether every row of the audit follows from the one before."""
+        return self._connection.get(VerifiedView, "audit/verify")
+
+    def snapshot(self) -> dict[str, Any]:
+        """The document that ``decide`` reads."""
+        found = self._connection.json_of(Call(method="GET", path="snapshot"))
+        if not isinstance(found, dict):
+            raise Unreachable(f"What answers at {self.url} is not the gpu-quota service: no snapshot came.")
+        return found
+
+    def version(self) -> VersionView:
+        return self._connection.get(VersionView, "version")
+
+    def ready(self) -> ReadyView:
+        return self._connection.get(ReadyView, "ready")
+
+    # --- how ------------------------------------------------------------------------------------------------------
+    def _post(self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | QuotaEdit) -> WireModel:
+        return self._connection.as_model(model, self._connection.json_of(Call(method="POST", path=path, body=body)))
+
+    def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:
+        found: list[WireModel] = []
+        while len(found) < limit:
+            window = {"offset": len(found), "limit": min(PAGE, limit - len(found))}
+            answer = self._connection.json_of(Call(method="GET", path=path, query={**query, **window}))
+            items = answer["items"] if isinstance(answer, dict) and isinstance(answer.get("items"), list) else []
+            found += [self._connection.as_model(model, item) for item in items]
+            total = answer.get("_pagination", {}).get("total", 0) if isinstance(answer, dict) else 0
+            if not items or len(found) >= total:
+                break
+        return found
+
+
+def _part(name: str) -> str:
+    """An id as one part of a path: what a person typed cannot lead elsewhere."""
+    return quote(name, safe="").replace(".", "%2E") if set(name) <= {"."} else quote(name, safe="")
+
+
+def _below_home(directory: Path) -> str:
+    """A folder of a live job as the service takes it: relative to one's home, where it is inside."""
+    full = directory.expanduser().resolve()
+    home = Path.home().resolve()
+    return str(full.relative_to(home)) if full.is_relative_to(home) else str(full)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Where an output is written: below the folder, whatever the name says."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
+        raise Refused(502, "path", f"The service named an output {name[:80]!r}, which is no path below a folder.")
+    return folder.joinpath(*parts)

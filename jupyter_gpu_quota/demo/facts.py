@@ -1,0 +1,60 @@
+"""The facts of the story: each is missing until somebody outside saw it, and then says what was seen, and when."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+
+@dataclass(slots=True)
+class Fact:
+    """One fact. ``at_s`` is seconds since the story began; ``ok`` is None until it was looked at."""
+
+    key: str
+    name: str
+    seen: str = "not seen"
+    at_s: float | None = None
+    ok: bool | None = None
+
+
+class Facts:
+    """The rows of the table, in the order in which the story tells them."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.begun = time.monotonic()
+        self.rows = {key: Fact(key, name) for key, name in names.items()}
+
+    def now_s(self) -> float:
+        """Seconds since the story began."""
+        return time.monotonic() - self.begun
+
+    def note(self, key: str, seen: str, *, ok: bool = True) -> Fact:
+        """Write down what was seen. A fact that was once not so stays so."""
+        row = self.rows[key]
+        row.seen, row.at_s, row.ok = seen, self.now_s(), ok and row.ok is not False
+        return row
+
+    def all_seen(self) -> bool:
+        return all(row.ok is True for row in self.rows.values())
+
+    def missing(self) -> list[Fact]:
+        return [row for row in self.rows.values() if row.ok is not True]
+
+    def table(self) -> Table:
+        """Fact, what was seen, at which second, ok or missing."""
+        table = Table(title="What was seen from outside", title_justify="left", show_lines=False)
+        for heading, justify in (("fact", "left"), ("seen", "left"), ("at", "right"), ("", "left")):
+            table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        for row in self.rows.values():
+            at = "" if row.at_s is None else f"{row.at_s:.1f} s"
+            table.add_row(row.name, row.seen, at, "[green]ok[/]" if row.ok else "[bold red]missing[/]")
+        return table
+
+    def write(self, path: Path, more: dict[str, object]) -> None:
+        """The same as one JSON document; ``more`` goes beside the facts."""
+        document = {**more, "ok": self.all_seen(), "facts": [asdict(row) for row in self.rows.values()]}
+        path.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,157 @@
+"""What a person does in a browser, done over the same addresses: log in, start a server, run code in a kernel of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from tornado.httpclient import HTTPRequest
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+CALL_TIMEOUT_S = 30.0
+SPAWN_TIMEOUT_S = 120.0
+CODE_TIMEOUT_S = 60.0
+
+
+class Unexpected(RuntimeError):
+    """A door answered what the story has no line for; the message holds the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who is logged in: their name, their own token, and the hub's public address."""
+
+    name: str
+    token: str
+    url: str
+
+    @property
+    def server_url(self) -> str:
+        return f"{self.url}/user/{quote(self.name)}"
+
+
+async def call(method: str, url: str, token: str | None, body: object = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+    """One JSON call. Returns what was answered, None for an empty answer. Raises Unexpected for 4xx and 5xx."""
+    headers = {"Authorization": f"token {token}"} if token else {}
+    payload = None if body is None and method in ("GET", "DELETE") else json.dumps(body if body is not None else {})
+    request = HTTPRequest(url, method, headers, body=payload, request_timeout=timeout_s, allow_nonstandard_methods=True)
+    answer = await SimpleAsyncHTTPClient(force_instance=True, max_body_size=1 << 30).fetch(request, raise_error=False)
+    text = answer.body.decode(errors="replace") if answer.buffer else ""
+    if answer.code >= 400:
+        raise Unexpected(f"{method} {url} answered {answer.code}: {text[:500]}")
+    return json.loads(text) if text.strip() else None
+
+
+async def log_in(url: str, name: str, password: str) -> Person:
+    """Log in at the hub with a password, as the login page does; the token is the person's own."""
+    body = {"auth": {"username": name, "password": password}, "note": "the demo", "expires_in": 86_400}
+    answer = await call("POST", f"{url}/hub/api/users/{quote(name)}/tokens", None, body)
+    return Person(name=name, token=answer["token"], url=url)
+
+
+async def start_server(person: Person, options: Mapping[str, str], tell: Callable[[str], None]) -> float:
+    """Start the person's server by the hub's own spawn; ``tell`` gets each message of its progress.
+
+    Returns the seconds from the request until the server is ready. Raises Unexpected where it fails.
+    """
+    begun, api = time.monotonic(), f"{person.url}/hub/api/users/{quote(person.name)}"
+    await call("POST", f"{api}/server", person.token, dict(options), SPAWN_TIMEOUT_S)
+    while time.monotonic() - begun < SPAWN_TIMEOUT_S:
+        last = await _follow(f"{api}/server/progress", person.token, tell)
+        if last.get("failed"):
+            raise Unexpected(f"{person.name}'s server did not start: {last.get('message')}")
+        if last.get("ready"):
+            return time.monotonic() - begun
+        await asyncio.sleep(0.2)
+    raise Unexpected(f"{person.name}'s server was not ready after {SPAWN_TIMEOUT_S:.0f} s")
+
+
+async def _follow(url: str, token: str, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Read the events of one spawn as they come. Returns the last, {} if the stream closed before the first."""
+    rest, last = b"", dict[str, Any]()
+
+    def on_chunk(chunk: bytes) -> None:
+        nonlocal rest, last
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                last = json.loads(line.removeprefix(b"data:"))
+                if not (last.get("ready") or last.get("failed")):
+                    tell(str(last.get("message", "")))
+
+    headers = {"Authorization": f"token {token}"}
+    request = HTTPRequest(url, headers=headers, request_timeout=SPAWN_TIMEOUT_S, streaming_callback=on_chunk)
+    await SimpleAsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
+    return last
+
+
+class Kernel:
+    """A kernel of a person's server and the socket to it: what a notebook in a browser holds."""
+
+    def __init__(self, socket: WebSocketClientConnection, name: str) -> None:
+        self.socket, self.name = socket, name
+
+    @staticmethod
+    async def start(person: Person) -> Kernel:
+        """Start a Python kernel and connect to it."""
+        kernel = await call("POST", f"{person.server_url}/api/kernels", person.token, {"name": "python3"})
+        address = f"{person.server_url}/api/kernels/{kernel['id']}/channels".replace("http", "ws", 1)
+        request = HTTPRequest(
+            address, headers={"Authorization": f"token {person.token}"}, request_timeout=CALL_TIMEOUT_S
+        )
+        return Kernel(await websocket_connect(request), str(kernel["id"]))
+
+    async def run(self, code: str, timeout_s: float = CODE_TIMEOUT_S) -> str:
+        """Run one cell. Returns what it printed. Raises Unexpected with the traceback where it failed."""
+        message = _execute_request(code)
+        await self.socket.write_message(json.dumps(message))
+        async with asyncio.timeout(timeout_s):
+            return await self._output_of(message["header"]["msg_id"])
+
+    async def _output_of(self, request: str) -> str:
+        printed: list[str] = []
+        while True:
+            raw = await self.socket.read_message()
+            if raw is None:
+                raise Unexpected(f"the socket to kernel {self.name} closed before its cell ended: {''.join(printed)}")
+            message = json.loads(raw)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                printed.append(content["text"])
+            elif kind == "error":
+                raise Unexpected(f"a cell failed: {content['ename']}: {content['evalue']}")
+            elif kind == "status" and content["execution_state"] == "idle":
+                return "".join(printed)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _execute_request(code: str) -> dict[str, Any]:
+    header = {
+        "msg_id": uuid.uuid4().hex,
+        "msg_type": "execute_request",
+        "username": "",
+        "session": uuid.uuid4().hex,
+        "date": datetime.now(UTC).isoformat(),
+        "version": "5.3",
+    }
+    content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
+    return {
+        "header": header,
+        "parent_header": {},
+        "metadata": {},
+        "content": content,
+        "channel": "shell",
+        "buffers": [],
+    }

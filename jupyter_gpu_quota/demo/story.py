@@ -1,0 +1,292 @@
+"""The story of Bob, Patty and Carol, played on a stage and watched from outside.
+
+What people do goes through their own doors: the hub's spawn, and cells run in kernels of their own notebooks. What
+came of it is read from the process table, from logs and from checkpoints, never from what the product says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from rich.console import Console
+
+from . import trainer
+from .facts import Facts
+from .people import Kernel, Person, Unexpected, call, log_in, start_server
+from .stage import Stage
+from .witness import RankOf, Sighting, Witness, log_of, server_with_device
+
+STORY_WITHIN_S = 180.0
+"""After this the story is over, whatever is missing."""
+
+STEP_WITHIN_S = 60.0
+POLL_S = 0.1
+AT_ONCE_S = 12.0
+"""A notebook within its fixed quota starts within the quota file's lent_grace (10 s) and two ticks."""
+
+SLICE_MILLI = 125
+SLICE_TEXT = "1/8"
+
+Found = TypeVar("Found")
+
+FACTS = {
+    "shared": "Bob's and Patty's notebooks hold 1/8 each, on one device",
+    "filled": "four of Bob's six jobs run, on all 4 devices",
+    "claimed": "Patty's two run, on devices that two of Bob's left",
+    "saved": "those two of Bob's left a checkpoint",
+    "carol": "Carol's notebook started while every training device was busy",
+    "patty": "Patty's two finish",
+    "resumed": "Bob's two resume from their step",
+    "finished": "all six of Bob's finish",
+    "same": "the two that were paused end with the loss of an undisturbed run",
+    "whole": "no device ever carried more than 1000 milli, no job ran twice at once",
+}
+
+
+class Missed(RuntimeError):
+    """Something was not seen in time, and what follows rests on it."""
+
+
+class Story:
+    """One telling. ``train_gpus`` devices are in the pool; half of them are guaranteed to each of the two teams."""
+
+    def __init__(self, stage: Stage, witness: Witness, facts: Facts, console: Console, train_gpus: int) -> None:
+        self.stage, self.witness, self.facts, self.console = stage, witness, facts, console
+        self.train_gpus, self.half = train_gpus, train_gpus // 2
+        self.owners: dict[str, str] = {}
+        self.kernels: list[Kernel] = []
+
+    async def play(self) -> None:
+        """Tell the whole story; the facts say what was seen of it. Never raises for something that went wrong."""
+        try:
+            async with asyncio.timeout(STORY_WITHIN_S):
+                await self._acts()
+        except* TimeoutError:
+            self.say(f"[red]the story was not over after {STORY_WITHIN_S:.0f} s[/]")
+        except* (Missed, Unexpected, OSError) as errors:
+            for error in errors.exceptions:
+                self.say(f"[red]{error}[/]")
+        finally:
+            self._close_the_books()
+            for kernel in self.kernels:
+                kernel.close()
+
+    async def _acts(self) -> None:
+        bob, patty, carol = await self._people("bob", "patty", "carol")
+        bobs, pattys = await asyncio.gather(self._notebook(bob), self._notebook(patty))
+        self._see_shared_slice(bob, patty)
+        await self._submit(bob, bobs, self.train_gpus + self.half)
+        first = await self._four_run()
+        async with asyncio.TaskGroup() as meanwhile:
+            meanwhile.create_task(self._carol(carol))
+            gone = await self._patty_claims(patty, pattys, first)
+            meanwhile.create_task(self._ends("patty", self.half, "patty"))
+            meanwhile.create_task(self._resumes(self._see_checkpoints(gone)))
+            meanwhile.create_task(self._ends("bob", self.train_gpus + self.half, "finished"))
+        await self._same_loss(gone)
+
+    # --- people and notebooks -------------------------------------------------------------------------------------
+    async def _people(self, *names: str) -> list[Person]:
+        password = self.stage.cast.user_password
+        return list(await asyncio.gather(*(log_in(self.stage.url, name, password) for name in names)))
+
+    async def _notebook(self, person: Person) -> Kernel:
+        """Start a server with a slice of 1/8, and a kernel in it that the witness has seen."""
+        options = {"gpu_project": f"team-{person.name}", "gpu_size": SLICE_TEXT}
+        took_s = await start_server(person, options, lambda message: self.say(f"  [dim]{person.name}: {message}[/]"))
+        kernel = await Kernel.start(person)
+        self.kernels.append(kernel)
+        seen = await self.until(lambda: self._kernel_of(person), f"a kernel of {person.name} with a slice")
+        self.say(f"{person.name}'s notebook holds {seen.milli} milli of {seen.devices[0]} ({took_s:.1f} s to ready)")
+        return kernel
+
+    def _kernel_of(self, person: Person) -> Sighting | None:
+        return self.witness.notebooks().get(f"/user/{person.name}/")
+
+    def _see_shared_slice(self, *people: Person) -> None:
+        seen = [found for found in map(self._kernel_of, people) if found]
+        devices = {device for sighting in seen for device in sighting.devices}
+        milli = [sighting.milli for sighting in seen]
+        what = f"{' + '.join(map(str, milli))} milli on {', '.join(sorted(devices))}"
+        self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(people))
+
+    async def _carol(self, carol: Person) -> None:
+        """Carol comes while every training device is busy; her slice is there at once, her kernel a little later."""
+        begun, busy = time.monotonic(), len(self._busy_devices())
+        opening = asyncio.create_task(self._notebook(carol))
+        try:
+            prefix = f"/user/{carol.name}/"
+            await self.until(lambda: server_with_device(self.witness.ours, prefix), "Carol's server with a slice")
+            granted_s = time.monotonic() - begun
+            await opening
+        finally:
+            opening.cancel()
+        seen = self._kernel_of(carol)
+        milli = seen.milli if seen is not None else 0
+        what = f"server with a slice {granted_s:.1f} s after she asked, kernel with {milli} milli after "
+        what += f"{time.monotonic() - begun:.1f} s; {busy} training devices busy then"
+        at_once = granted_s <= AT_ONCE_S and milli == SLICE_MILLI
+        self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+    async def _submit(self, person: Person, kernel: Kernel, jobs: int) -> float:
+        """Run a cell that submits jobs, a seed each. Returns when the cell was sent, on the monotonic clock."""
+        trainer.put_in(self.stage.home(person.name))
+        sent = time.monotonic()
+        ids = (await kernel.run(trainer.cell(person.name, jobs))).split()
+        if len(ids) != jobs:
+            raise Unexpected(f"{person.name}'s cell submitted {jobs} jobs and printed {' '.join(ids)[:300]!r}")
+        self.owners.update(dict.fromkeys(ids, person.name))
+        self.say(f"[bold]{person.name} submitted {jobs} jobs[/] from the kernel, in {time.monotonic() - sent:.1f} s")
+        return sent
+
+    def _running(self, person: str) -> list[Sighting]:
+        """The attempts of a person's jobs that are in the process table now."""
+        return [s for s in self.witness.ranks() if s.present and self.owner(s) == person]
+
+    def owner(self, sighting: Sighting) -> str | None:
+        return self.owners.get(_rank(sighting).job)
+
+    def _busy_devices(self) -> set[str]:
+        return {device for s in self.witness.ranks() if s.present for device in s.devices}
+
+    async def _four_run(self) -> list[Sighting]:
+        """Until Bob's jobs are on every device, and each has learnt something that is worth a checkpoint."""
+
+        def on_all() -> list[Sighting] | None:
+            running = self._running("bob")
+            devices = {device for s in running for device in s.devices}
+            return running if len(running) == len(devices) == self.train_gpus else None
+
+        first = await self.until(on_all, f"{self.train_gpus} of Bob's jobs at once")
+        devices = sorted(device for s in first for device in s.devices)
+        self.facts.note("filled", f"{len(first)} trainers on {', '.join(devices)}")
+        self.say(f"Bob's jobs are on all {self.train_gpus} devices")
+        await self.until(lambda: all(trainer.epoch_of(log_of(s)) for s in first) or None, "an epoch of each of them")
+        return first
+
+    async def _patty_claims(self, patty: Person, kernel: Kernel, first: list[Sighting]) -> list[Sighting]:
+        """Patty submits; returns the attempts of Bob's that left for hers."""
+        sent = await self._submit(patty, kernel, self.half)
+        cell_s = time.monotonic() - sent
+
+        def hers() -> list[Sighting] | None:
+            running = self._running("patty")
+            return running if len(running) == self.half else None
+
+        running = await self.until(hers, "Patty's jobs in the process table")
+        took_s = max(s.first for s in running) - sent
+        freed = {device for s in running for device in s.devices}
+        gone = [s for s in first if not s.present and freed & set(s.devices)]
+        where = f"{len(running)} of hers on {', '.join(sorted(freed))}"
+        what = f"{where}, {took_s:.1f} s after her cell was sent ({cell_s:.1f} s of it are the cell); {len(gone)} of Bob's left"
+        self.facts.note("claimed", what, ok=len(gone) == self.half)
+        self.say(f"Patty's jobs run; [yellow]{len(gone)} of Bob's were paused[/]")
+        return gone
+
+    def _see_checkpoints(self, gone: list[Sighting]) -> dict[str, int | None]:
+        """{job: the epoch that its checkpoint holds} of those who left."""
+        saved = {_rank(s).job: trainer.saved_epoch(s.environ) for s in gone}
+        what = ", ".join(f"{_short(job)} at epoch {epoch}" for job, epoch in saved.items())
+        self.facts.note("saved", what or "nobody left", ok=bool(saved) and all(saved.values()))
+        return saved
+
+    async def _resumes(self, saved: Mapping[str, int | None]) -> None:
+        for job in saved:
+            await self.until(lambda job=job: self._resumption(job), f"{_short(job)} resumed")  # type: ignore[misc]
+        pairs = {job: (epoch, self._resumption(job)) for job, epoch in saved.items()}
+        what = ", ".join(f"{_short(job)} saved {a}, resumed at {b}" for job, (a, b) in pairs.items())
+        self.facts.note("resumed", what, ok=bool(pairs) and all(a == b for a, b in pairs.values()))
+        self.say(f"Bob's paused jobs run again: {what}")
+
+    def _resumption(self, job: str) -> int | None:
+        """The epoch at which the second attempt of a job took up its work, from its log."""
+        later = (s for s in self.witness.ranks() if _rank(s) == RankOf(job=job, attempt=2, rank=0))
+        return next((epoch for s in later if (epoch := trainer.resumed_epoch(log_of(s))) is not None), None)
+
+    def losses(self, person: str) -> dict[str, str]:
+        """{job: final loss} of a person's jobs that are through, from the logs."""
+        ends = ((_rank(s).job, trainer.final_loss(log_of(s))) for s in self.witness.ranks() if self.owner(s) == person)
+        return {job: loss for job, loss in ends if loss is not None}
+
+    async def _ends(self, person: str, jobs: int, key: str) -> None:
+        """Until all jobs of a person wrote their final loss and their processes are gone."""
+
+        def all_through() -> dict[str, str] | None:
+            through = self.losses(person)
+            return through if len(through) == jobs and not self._running(person) else None
+
+        await self.until(all_through, f"the end of {person}'s {jobs} jobs", STORY_WITHIN_S)
+        losses = [loss for _, loss in sorted(self.losses(person).items())]
+        self.facts.note(key, f"{len(losses)} final losses: {', '.join(losses)}")
+        self.say(f"[green]{person}'s {jobs} jobs are through[/]")
+
+    async def _same_loss(self, gone: list[Sighting]) -> None:
+        """Run the seeds of the paused jobs once more, undisturbed, outside the queue; compare the final losses."""
+        alone = await asyncio.gather(*(self._undisturbed(s) for s in gone))
+        ended = [self.losses("bob").get(_rank(s).job) for s in gone]
+        words = (f"{_short(_rank(s).job)}: {a} and {b}" for s, a, b in zip(gone, ended, alone, strict=True))
+        self.facts.note("same", ", ".join(words), ok=bool(gone) and None not in ended and ended == list(alone))
+
+    async def _undisturbed(self, paused: Sighting) -> str | None:
+        folder = self.stage.folder / "undisturbed" / _rank(paused).job
+        folder.mkdir(parents=True)
+        trainer.put_in(folder)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *trainer.without_pauses(paused.command)),
+            cwd=folder / trainer.FOLDER,
+            env={"PATH": os.defpath},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        return trainer.final_loss(output.decode(errors="replace"))
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+    async def until(self, look: Callable[[], Found | None], what: str, within_s: float = STEP_WITHIN_S) -> Found:
+        """Look until there is something. Raises Missed after ``within_s``, or where a job has failed meanwhile."""
+        deadline, next_question = time.monotonic() + within_s, time.monotonic() + 1
+        while (found := look()) is None:
+            if time.monotonic() > deadline:
+                raise Missed(f"{what} was not seen within {within_s:.0f} s")
+            if self.owners and time.monotonic() > next_question:
+                await self._stop_at_a_failed_job(what)
+                next_question = time.monotonic() + 1
+            await asyncio.sleep(POLL_S)
+        return found
+
+    async def _stop_at_a_failed_job(self, what: str) -> None:
+        """Ask the service for jobs that failed: only to stop waiting for them, never as a fact."""
+        url = f"{self.stage.service_api}/jobs?all=true&state=failed"
+        failed = (await call("GET", url, self.stage.admin_token))["items"]
+        if failed:
+            names = ", ".join(f"{job['name']} (exit {job['exit_status']})" for job in failed)
+            raise Missed(f"{what} cannot be seen any more: {names} failed")
+
+    def _close_the_books(self) -> None:
+        seen = self.witness
+        what = f"{seen.looks} looks at the process table, at most {seen.highest} milli on a device"
+        broken = "; ".join(violation.what for violation in seen.violations)
+        self.facts.note("whole", broken or what, ok=not broken and seen.looks > 0 and seen.highest > 0)
+
+    def say(self, line: str) -> None:
+        """Tell the people who watch, with the second."""
+        self.console.print(f"[cyan]{self.facts.now_s():6.1f} s[/]  {line}", highlight=False)
+
+
+def _rank(sighting: Sighting) -> RankOf:
+    assert isinstance(sighting.holder, RankOf)
+    return sighting.holder
+
+
+def _short(job: str) -> str:
+    return f"job {job[-4:]}"

@@ -1,0 +1,43 @@
+"""The kernel provisioner: every kernel of a notebook gets the notebook's GPU share, as the hub rendered it.
+
+The hub makes it the default (``JUPYTER_DEFAULT_PROVISIONER_NAME``); a kernelspec that names a provisioner of its own
+keeps it. In a server that no such hub started it is the ordinary local provisioner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from ..manifests import NO_DEVICE, OUR_VARIABLES, SHARE_VARIABLE, kernel_environment, without_ours
+
+OUR_HUB_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
+SERVER_ONLY = frozenset({SHARE_VARIABLE, "JUPYTER_DEFAULT_PROVISIONER_NAME"})
+
+
+class GPUQuotaProvisioner(LocalProvisioner):
+    """Starts kernels as local processes with the share's variables; ``"gpu": false`` in a kernelspec means none."""
+
+    def _finalize_env(self, env: dict[str, str]) -> None:
+        """Set the share last: neither a kernelspec nor a request to start a kernel can say otherwise."""
+        super()._finalize_env(env)
+        if OUR_HUB_VARIABLE in os.environ:
+            wants_gpu = self.kernel_spec.metadata.get("gpu") is not False
+            kernel = kernel_variables(env, os.environ, wants_gpu=wants_gpu)
+            env.clear()
+            env.update(kernel)
+
+
+def kernel_variables(asked: Mapping[str, str], server: Mapping[str, str], *, wants_gpu: bool) -> dict[str, str]:
+    """A kernel's variables.
+
+    Takes what the kernel would get without us and the server's own variables, whose devices are the share's.
+    Returns the first less everything of ours, with the devices of the second and the amounts of the share.
+    """
+    others = {name: value for name, value in without_ours(asked).items() if name not in SERVER_ONLY}
+    if not wants_gpu:
+        return {**others, **NO_DEVICE}
+    devices = {name: server[name] for name in OUR_VARIABLES & server.keys() if name != SHARE_VARIABLE}
+    return {**others, **devices, **kernel_environment(server.get(SHARE_VARIABLE))}

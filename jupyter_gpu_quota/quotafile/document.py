@@ -1,0 +1,327 @@
+"""The quota file as values: what each section holds, and what the rest of the product asks of it.
+
+The same classes read the file, write it and give its JSON Schema. Sections of the contract that this release cannot
+enforce are fields too, so that they are refused by name and not as unknown keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from ..amount import is_model
+from ..core.model import Amounts, Device, Policy, Preemption, Project
+from .fields import (
+    Amount,
+    Ceiling,
+    Count,
+    InterpreterPath,
+    ItemName,
+    Milliseconds,
+    ModelName,
+    PersonName,
+    Priority,
+    Seconds,
+    Unenforced,
+    Weight,
+    refuse,
+)
+
+Kind = Literal["notebook", "training", "inference"]
+Role = Literal["member", "lead"]
+DAY_S = 86_400
+
+
+class Section(BaseModel):
+    """Any part of the file: unknown keys are refused, nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Selector(Section):
+    """Which devices a pool takes: those that match every key that is given, in one of its values."""
+
+    gpu_model: Annotated[list[ModelName], Field(min_length=1)] | None = None
+    node: Annotated[list[ModelName], Field(min_length=1)] | None = None
+
+    def takes(self, device: Device, node_name: str) -> bool:
+        by_model = self.gpu_model is None or any(is_model(asked, device.model) for asked in self.gpu_model)
+        by_node = self.node is None or device.node in self.node or node_name in self.node
+        return by_model and by_node
+
+
+class PoolSection(Section):
+    """A named set of devices. Without a selector it takes every device that no pool before it took."""
+
+    name: ItemName
+    selector: Selector = Selector()
+    uses: Annotated[list[Kind], Field(min_length=1)] = ["notebook", "training", "inference"]
+    cost_per_gpu_hour: Unenforced = None
+
+
+class Members(Section):
+    groups: list[PersonName] = []
+    users: list[PersonName] = []
+    leads: list[PersonName] = []
+
+
+class AmountsSection(Section):
+    """What a project has in one pool, in milli-GPU. Source: design/fairness.md, section 1."""
+
+    notebook: Amount = 0
+    training: Amount = 0
+    limit: Ceiling = None
+    weight: Weight = 1
+    per_user: Unenforced = None
+
+
+class KindPools(Section):
+    notebook: ItemName | None = None
+    training: ItemName | None = None
+    inference: ItemName | None = None
+
+
+def _positive(seconds: int) -> int:
+    if not seconds:
+        raise refuse("a time limit of 0 would end every job at once; write a duration such as 24h")
+    return seconds
+
+
+class Defaults(Section):
+    environment: ItemName | None = None
+    pool: KindPools = KindPools()
+    time_limit: Annotated[Seconds, AfterValidator(_positive)] = DAY_S
+
+
+class ProjectSection(Section):
+    name: ItemName
+    department: Unenforced = None
+    priority: Priority = 50
+    members: Members = Members()
+    quota: dict[ItemName, AmountsSection]
+    defaults: Defaults = Defaults()
+    storage: Unenforced = None
+
+
+class EnvironmentSection(Section):
+    """An interpreter that jobs may name; ``projects`` None means every project."""
+
+    name: ItemName
+    image: Unenforced = None
+    python: InterpreterPath
+    projects: list[ItemName] | None = None
+
+
+def _reports(mode: object) -> object:
+    if mode == "reclaim":
+        raise refuse("reclaim cannot be enforced by this release, which frees no idle notebook; write mode: report")
+    return mode
+
+
+class Idle(Section):
+    """Idle notebooks. This release frees none, whatever the durations say, so ``mode`` is report."""
+
+    mode: Annotated[Literal["report"], BeforeValidator(_reports)] = "report"
+    gpu_idle_after: Seconds = 1200
+    kernel_idle_after: Seconds = 1200
+    when_nobody_waits: Seconds = 7200
+    warn_for: Seconds = 300
+    keep_at_most: Count = 3
+    release_after: Seconds = 7200
+    stop_server_after: Seconds = 43_200
+    maximum_lease: Unenforced = None
+
+
+class PreemptionSection(Section):
+    min_runtime: Seconds = 600
+    grace: Seconds = 60
+    lent_grace: Seconds = 10
+    max_pauses: Count = 4
+    per: Annotated[Seconds, AfterValidator(_positive)] = DAY_S
+
+
+STRENGTHS = ("hardware", "driver", "mps", "policed", "cooperative", "none")
+
+
+def _promised(level: object) -> object:
+    if level in STRENGTHS[:-1]:
+        raise refuse(f"{level} cannot be enforced by this release, which would have to refuse every share; write none")
+    return level
+
+
+Strength = Annotated[Literal["none"], BeforeValidator(_promised)]
+
+
+class EnforcementSection(Section):
+    """The weakest enforcement that a share may have; this release can promise none."""
+
+    memory: Strength = "none"
+    compute: Strength = "none"
+
+
+def _no_history(k: object) -> object:
+    if k != 0 or isinstance(k, bool):
+        raise refuse(
+            "history with k other than 0 cannot be enforced by this release; leave the section out, or write k: 0"
+        )
+    return 0
+
+
+class History(Section):
+    """Decayed use in dividing the surplus; k = 0 turns it off."""
+
+    k: Annotated[Literal[0], BeforeValidator(_no_history)] = 0
+    half_life: Seconds = 2 * DAY_S
+    window: Seconds = 7 * DAY_S
+
+
+def _at_most_a_second(milliseconds: int) -> int:
+    if not 10 <= milliseconds <= 1000:
+        raise refuse("a tick is 10ms at least and 1s at most")
+    return milliseconds
+
+
+class PolicySection(Section):
+    idle: Idle = Idle()
+    preemption: PreemptionSection = PreemptionSection()
+    enforcement: EnforcementSection = EnforcementSection()
+    history: History = History()
+    within_project: Literal["users_in_turn", "first_come"] = "users_in_turn"
+    tick_max: Annotated[Milliseconds, AfterValidator(_at_most_a_second)] = 1000
+
+
+def _this_version(version: object) -> object:
+    if version != 1 or isinstance(version, bool):
+        raise refuse(f"{version!s:.40} is no version of the quota file that this release reads; write version: 1")
+    return 1
+
+
+class QuotaFile(Section):
+    """The whole file. Made by ``quotafile.parse`` or :meth:`from_document`; they also check what refers to what."""
+
+    version: Annotated[Literal[1], BeforeValidator(_this_version)]
+    revision: Annotated[int, Field(strict=True, ge=0)] | None = None
+    pools: list[PoolSection]
+    departments: Unenforced = None
+    projects: list[ProjectSection]
+    environments: list[EnvironmentSection] = []
+    data: Unenforced = None
+    calendar: Unenforced = None
+    policy_section: Annotated[PolicySection, Field(alias="policy")] = PolicySection()
+
+    # --- what the core sees ---------------------------------------------------------------------------------------
+    def policy(self, revision: int) -> Policy:
+        """The policy of the core, at one revision."""
+        times = self.policy_section.preemption
+        return Policy(
+            revision=revision,
+            pools=tuple(pool.name for pool in self.pools),
+            projects=tuple(map(_project, self.projects)),
+            preemption=Preemption(
+                min_runtime_s=times.min_runtime,
+                grace_s=times.grace,
+                lent_grace_s=times.lent_grace,
+                max_pauses=times.max_pauses,
+                per_s=times.per,
+            ),
+            within_project=self.policy_section.within_project,
+        )
+
+    @property
+    def tick_max_ms(self) -> int:
+        """The longest time between two ticks, in milliseconds."""
+        return self.policy_section.tick_max
+
+    # --- people ---------------------------------------------------------------------------------------------------
+    def membership(self, user: str, groups: Collection[str]) -> dict[str, Role]:
+        """The projects of one person, by hub name and hub groups, with the role in each; a lead is no mere member."""
+        found: dict[str, Role] = {}
+        for project in self.projects:
+            members = project.members
+            if user in members.leads:
+                found[project.name] = "lead"
+            elif user in members.users or not set(members.groups).isdisjoint(groups):
+                found[project.name] = "member"
+        return found
+
+    # --- devices and pools ----------------------------------------------------------------------------------------
+    def pool_of(self, device: Device, node_name: str = "") -> str | None:
+        """The first pool in the file whose selector takes this device; None if none does."""
+        return next((pool.name for pool in self.pools if pool.selector.takes(device, node_name)), None)
+
+    def allows(self, pool: str, kind: Kind) -> bool:
+        """Whether a pool is for this kind of work."""
+        return any(kind in each.uses for each in self.pools if each.name == pool)
+
+    def default_pool(self, project: str, kind: Kind) -> str | None:
+        """Where a project's work goes that names no pool; None where that is not clear and the person must say.
+
+        It is the project's default, else the only pool for this kind of work, else the only such pool in which the
+        project has quota for it.
+        """
+        section = self._project(project)
+        named: str | None = getattr(section.defaults.pool, kind) if section else None
+        if named or section is None:
+            return named
+        usable = [pool.name for pool in self.pools if kind in pool.uses]
+        owned = [name for name in usable if name in section.quota and _quota_of(section.quota[name], kind)]
+        return usable[0] if len(usable) == 1 else owned[0] if len(owned) == 1 else None
+
+    # --- defaults and environments --------------------------------------------------------------------------------
+    def time_limit_s(self, project: str) -> int:
+        """The running time per attempt of a project's jobs that name none, in seconds."""
+        section = self._project(project)
+        return section.defaults.time_limit if section else DAY_S
+
+    def default_environment(self, project: str) -> str | None:
+        section = self._project(project)
+        return section.defaults.environment if section else None
+
+    def environments_of(self, project: str) -> tuple[str, ...]:
+        """The names of the environments that a project's jobs may use."""
+        return tuple(e.name for e in self.environments if e.projects is None or project in e.projects)
+
+    def python_of(self, environment: str) -> str | None:
+        """The interpreter of an environment; None for one that the file does not name."""
+        return next((e.python for e in self.environments if e.name == environment), None)
+
+    # --- as a document --------------------------------------------------------------------------------------------
+    def to_document(self) -> dict[str, object]:
+        """The file as plain JSON values; :meth:`from_document` reads it back. The revision is no part of it."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"revision"})
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, object]) -> QuotaFile:
+        """The file that :meth:`to_document` wrote; raises ValueError with every error where it is not one."""
+        from .check import check
+
+        found = check(dict(document), None)
+        if isinstance(found, cls):
+            return found
+        assert isinstance(found, list)
+        raise ValueError("; ".join(error.message for error in found))
+
+    def _project(self, name: str) -> ProjectSection | None:
+        return next((project for project in self.projects if project.name == name), None)
+
+
+def _quota_of(amounts: AmountsSection, kind: Kind) -> int:
+    return amounts.notebook if kind == "notebook" else amounts.training
+
+
+def _project(section: ProjectSection) -> Project:
+    return Project(
+        name=section.name,
+        priority=section.priority,
+        amounts={
+            pool: Amounts(
+                notebook_milli=amounts.notebook,
+                training_milli=amounts.training,
+                limit_milli=amounts.limit,
+                weight=amounts.weight,
+            )
+            for pool, amounts in section.quota.items()
+        },
+    )

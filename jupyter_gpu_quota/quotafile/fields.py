@@ -1,0 +1,127 @@
+"""The kinds of values in a quota file: amounts, durations, weights, names, and what this release cannot enforce.
+
+Each reads what was written (text, an integer, an exact decimal, never a binary float) and writes it back so that
+it reads the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from ..amount import AmountRefusal, duration_ms, duration_s, duration_text, exact_milli, gpu_text
+from ..wire import Name
+
+
+def refuse(message: str) -> PydanticCustomError:
+    """The error of a value that is understood and not accepted; the message is a sentence."""
+    return PydanticCustomError("refused", "{message}", {"message": message})  # type: ignore[arg-type,unused-ignore]
+
+
+def _written(value: object) -> str:
+    """The text of a number or a string, as a person would write it; refuses all others."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return str(value)
+    raise refuse(
+        "nothing, a list or a truth value is no amount; write a number such as 2 or 0.5, or a duration such as 90m"
+    )
+
+
+def _reader(read: Callable[[str], int | AmountRefusal]) -> Callable[[object], int]:
+    def checked(value: object) -> int:
+        found = read(_written(value))
+        if isinstance(found, AmountRefusal):
+            raise refuse(found.message)
+        return found
+
+    return checked
+
+
+def _amount_or_none(value: object) -> int | None:
+    return None if value is None else _reader(exact_milli)(value)
+
+
+def _amount_out(milli: int | None) -> int | str | None:
+    return milli if milli is None else milli // 1000 if milli % 1000 == 0 else gpu_text(milli)
+
+
+AMOUNT_SCHEMA: dict[str, object] = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": 100_000, "multipleOf": 0.001},
+        {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"},
+    ],
+    "description": "GPUs, with up to three decimals, exact",
+}
+DURATION_SCHEMA: dict[str, object] = {
+    "anyOf": [
+        {"type": "string", "pattern": r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$"},
+        {"type": "integer", "minimum": 0},
+    ],
+    "description": "a duration such as 90m or 24h; a plain number is seconds",
+}
+
+Amount = Annotated[
+    int, BeforeValidator(_reader(exact_milli)), PlainSerializer(_amount_out), WithJsonSchema(AMOUNT_SCHEMA)
+]
+"""Milli-GPU inside, GPUs in the file."""
+
+Ceiling = Annotated[
+    int | None,
+    BeforeValidator(_amount_or_none),
+    PlainSerializer(_amount_out),
+    WithJsonSchema({"anyOf": [AMOUNT_SCHEMA, {"type": "null"}]}),
+]
+"""An amount, or null for the whole pool."""
+
+Seconds = Annotated[
+    int, BeforeValidator(_reader(duration_s)), PlainSerializer(duration_text), WithJsonSchema(DURATION_SCHEMA)
+]
+Milliseconds = Annotated[
+    int,
+    BeforeValidator(_reader(duration_ms)),
+    PlainSerializer(lambda ms: duration_text(ms // 1000) if ms % 1000 == 0 else f"{ms}ms"),
+    WithJsonSchema(DURATION_SCHEMA),
+]
+
+
+def _weight(value: object) -> object:
+    if isinstance(value, Decimal):
+        raise refuse(
+            f"{value} is no whole number; weights only compare with each other, so multiply all of them until they are"
+            " whole (1.5 and 1 are 3 and 2)"
+        )
+    return value
+
+
+Weight = Annotated[int, BeforeValidator(_weight), Field(strict=True, ge=0, le=1_000_000)]
+Priority = Annotated[int, Field(strict=True, ge=0, le=100)]
+Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+PersonName = Annotated[
+    str, StringConstraints(strict=True, min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")
+]
+"""A user's or group's name as the hub knows it."""
+
+ModelName = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+InterpreterPath = Annotated[str, StringConstraints(strict=True, max_length=4096, pattern=r"^/[^\x00-\x1f\x7f]*$")]
+ItemName = Annotated[Name, Field(strict=True)]
+
+
+def _only_off(value: object, known: ValidationInfo) -> None:
+    """Accept a section only where it says nothing."""
+    if value is None or value == [] or value == {}:
+        return
+    raise refuse(f"{known.field_name} cannot be enforced by this release; leave the section out")
+
+
+Unenforced = Annotated[
+    None,
+    BeforeValidator(_only_off),
+    WithJsonSchema({"enum": [None, [], {}], "description": "cannot be enforced by this release; leave it out"}),
+]
+"""A section that this release refuses by name: a rule that is written and not kept is worse than none."""

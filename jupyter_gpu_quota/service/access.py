@@ -1,0 +1,122 @@
+"""Who may see and change what: the one place where that is said, for REST, pages, streams, logs, outputs and bundles.
+
+Pure functions of a person and what is asked about. A thing that may not be seen is answered as if it did not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+Role = Literal["member", "lead"]
+
+
+class Scope(StrEnum):
+    """What a route asks for. The hub's spawner passes only where ``hub`` is named."""
+
+    OPEN = "open"  # no login
+    READ = "read"
+    READ_OR_HUB = "read or hub"
+    SUBMIT = "submit"
+    AUDIT = "audit"
+    ADMIN = "admin"
+    APPLY = "apply"  # the change of policy: an admin with a token that may change things
+    ADMIN_OR_HUB = "admin or hub"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Who asks. ``scopes`` are the short names of custom:gpu-quota:*; ``roles`` says lead or member by project.
+
+    ``hub_admin``: the hub's own admin flag. ``is_hub``: the hub's spawner, which presents the service's own token.
+    """
+
+    name: str
+    id: str
+    scopes: frozenset[str] = frozenset()
+    hub_admin: bool = False
+    is_hub: bool = False
+    roles: Mapping[str, Role] = field(default_factory=dict)
+
+    @property
+    def admin(self) -> bool:
+        return self.hub_admin or "admin" in self.scopes
+
+    @property
+    def auditor(self) -> bool:
+        return self.admin or "audit" in self.scopes
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        return tuple(sorted(project for project, role in self.roles.items() if role == "lead"))
+
+
+def may_enter(person: Person | None, scope: Scope) -> bool:
+    """Whether somebody may use a route at all; what they see there is decided by the functions below."""
+    if scope is Scope.OPEN:
+        return True
+    if person is None:
+        return False
+    if person.is_hub:
+        return scope in {Scope.HUB, Scope.READ_OR_HUB, Scope.ADMIN_OR_HUB}
+    return _person_may_enter(person, scope)
+
+
+def _person_may_enter(person: Person, scope: Scope) -> bool:
+    match scope:
+        case Scope.READ | Scope.READ_OR_HUB:
+            return "read" in person.scopes
+        case Scope.SUBMIT:
+            return "submit" in person.scopes
+        case Scope.AUDIT:
+            return person.auditor or bool(person.leads and "read" in person.scopes)
+        case Scope.ADMIN | Scope.ADMIN_OR_HUB:
+            return person.admin and not person.scopes.isdisjoint({"read", "admin"})
+        case Scope.APPLY:
+            return "admin" in person.scopes or (person.hub_admin and "submit" in person.scopes)
+        case _:
+            return False
+
+
+def sees_work(person: Person, *, project: str, owner: str, private: bool = False) -> bool:
+    """Members see the work of their projects; private work shows only to its owner, leads and admins."""
+    if person.is_hub or person.admin or owner == person.id:
+        return True
+    role = person.roles.get(project)
+    return role == "lead" or (role == "member" and not private)
+
+
+def changes_work(person: Person, *, project: str, owner: str) -> bool:
+    """Only the owner, leads of the project and admins change a job."""
+    return person.admin or owner == person.id or person.roles.get(project) == "lead"
+
+
+def sees_project(person: Person, project: str) -> bool:
+    return person.admin or project in person.roles
+
+
+def submits_to(person: Person, project: str) -> bool:
+    """Members and leads submit to their projects. Admins do not for that alone: use is charged to a project's people."""
+    return project in person.roles
+
+
+def raises_priority(person: Person, project: str) -> bool:
+    """Above 50 only leads and admins go. Source: design/fairness.md, section 1."""
+    return person.admin or person.roles.get(project) == "lead"
+
+
+def reads_policy(person: Person) -> bool:
+    """The quota file names people and groups: admins, auditors and leads read it."""
+    return person.auditor or bool(person.leads)
+
+
+def audited_projects(person: Person) -> tuple[str, ...] | None:
+    """The projects whose audit rows somebody reads; None means every row."""
+    return None if person.auditor else person.leads
+
+
+def visible_projects(person: Person, every: Iterable[str]) -> tuple[str, ...]:
+    return tuple(project for project in every if sees_project(person, project))

@@ -1,0 +1,86 @@
+"""Everything the acts of the web door share, put together once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import bell
+from ..bundle import BundleStore
+from ..config import GPUQuota
+from ..core.model import Device
+from ..store.protocol import Recorded, Request, Store, StoreUnavailable
+from .foresight import Foresight
+from .people import People
+from .resource import refused
+from .streams import Streams
+from .world import World
+from .writer import Writer
+
+
+def now_ms() -> int:
+    """The door's clock: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class StoreSlot:
+    """Where the store will be once it could be opened; until then every use says why not."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = store
+        self.why = "The database is not open yet."
+
+    def __call__(self) -> Store:
+        if self.store is None:
+            raise StoreUnavailable(self.why)
+        return self.store
+
+
+@dataclass(slots=True, kw_only=True)
+class Door:
+    """The parts: settings, who people are, the mirror of the store, the one writer, the bundles on disk.
+
+    ``controller_alive`` tells whether the scheduler's process runs. ``new_id`` makes ULIDs from an instant.
+    """
+
+    settings: GPUQuota
+    slot: StoreSlot
+    people: People
+    world: World
+    foresight: Foresight
+    writer: Writer
+    bundles: BundleStore
+    streams: Streams
+    new_id: Callable[[int], str]
+    clock: Callable[[], int] = now_ms
+    controller_alive: Callable[[], bool] = field(default=lambda: True)
+
+    @property
+    def state_dir(self) -> Path:
+        return Path(self.settings.state_dir)
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """(cluster, hub) of this deployment's records."""
+        return self.settings.cluster, self.settings.hub
+
+    async def record(self, request: Request) -> Recorded:
+        """Record a request and see it in the mirror; raises Refused with the store's reason, or StoreUnavailable."""
+        outcome = await self.writer.record(request)
+        if not isinstance(outcome, Recorded):
+            raise refused(outcome)
+        await self.world.at_least(outcome.version)
+        return outcome
+
+    def devices_in(self, pool: str) -> list[Device]:
+        return self.world.devices_in(pool)
+
+    def wake_controller(self) -> None:
+        bell.ring(self.state_dir / "controller.sock")
+
+    def committed(self) -> None:
+        """After each batch that wrote: the scheduler looks at once, and so does the mirror."""
+        self.wake_controller()
+        self.world.nudge()

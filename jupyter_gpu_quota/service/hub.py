@@ -1,0 +1,107 @@
+"""The hub as the service sees it: who a token belongs to, what groups a person is in, which servers run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+
+TIMEOUT_S = 10.0
+PAGE_SIZE = 200
+MOST_PAGES = 1000
+
+
+class HubAway(Exception):
+    """The hub did not answer, or not with what it promises; nothing may be concluded from that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One user of the hub: groups decide project membership, ``admin`` is the hub's own flag."""
+
+    name: str
+    groups: tuple[str, ...]
+    admin: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One server the hub knows: active, or on its way up or down (``pending``)."""
+
+    user: str
+    name: str
+    active: bool
+
+
+class Hub(Protocol):
+    """What the service asks of the hub with its own token."""
+
+    async def account(self, name: str) -> Account | None:
+        """A user by name, None if the hub knows none. Raises HubAway."""
+
+    async def servers(self) -> Sequence[Server]:
+        """Every server that is active or pending. Raises HubAway."""
+
+
+class RestHub:
+    """The hub's REST API at ``api_url`` (``.../hub/api``), asked with the service's token.
+
+    Needs the scopes list:users, read:users:name, read:users:groups and read:servers.
+    """
+
+    def __init__(self, api_url: str, token: str) -> None:
+        self._api_url, self._token = api_url.rstrip("/"), token
+
+    async def account(self, name: str) -> Account | None:
+        found = await self._get(f"users/{quote(name, safe='')}")
+        if found is None:
+            return None
+        groups = found.get("groups", [])
+        return Account(name=str(found["name"]), groups=tuple(map(str, groups)), admin=bool(found.get("admin")))
+
+    async def servers(self) -> list[Server]:
+        users: list[Mapping[str, Any]] = []
+        for _ in range(MOST_PAGES):
+            query = urlencode({"state": "active", "offset": len(users), "limit": PAGE_SIZE})
+            page = await self._get(f"users?{query}", paged=True)
+            items = page["items"] if page else []
+            users += items
+            if not items or page is None or page.get("_pagination", {}).get("next") is None:
+                break
+        return [_server(user, server) for user in users for server in _servers_of(user)]
+
+    async def _get(self, path: str, *, paged: bool = False) -> dict[str, Any] | None:
+        headers = {"Authorization": f"token {self._token}"}
+        if paged:
+            headers["Accept"] = "application/jupyterhub-pagination+json"
+        request = HTTPRequest(
+            f"{self._api_url}/{path}", headers=headers, connect_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S
+        )
+        try:
+            answer = await AsyncHTTPClient().fetch(request)
+            found = json.loads(answer.body)
+        except HTTPClientError as error:
+            if error.code == 404:
+                return None
+            raise HubAway(f"the hub answered {error.code} to GET {path.partition('?')[0]}") from error
+        except (OSError, ValueError, asyncio.TimeoutError) as error:
+            raise HubAway(f"the hub cannot be asked for {path.partition('?')[0]}: {error}") from error
+        if not isinstance(found, dict):
+            raise HubAway(f"the hub's answer to GET {path.partition('?')[0]} is not what was expected")
+        return found
+
+
+def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Raises HubAway where servers are not told: a token without read:servers must not look like a hub without servers."""
+    if "servers" not in user:
+        raise HubAway("the hub does not tell this service's token which servers run; it needs the scope read:servers")
+    return list(user["servers"].values())
+
+
+def _server(user: Mapping[str, Any], server: Mapping[str, Any]) -> Server:
+    return Server(user=str(user["name"]), name=str(server.get("name", "")), active=not server.get("stopped", False))

@@ -1,0 +1,244 @@
+"""Jobs at the REST door: submit, list, look, change, run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..core.lifecycle import WAITING
+from ..core.model import JobState
+from ..store.protocol import ChangeJob, JobFilter, JobRecord, JobSpec, KeepBundle, Page, SubmitJob
+from ..wire import CloneRequest, JobRequest, JobView
+from .access import Person, changes_work, raises_priority, sees_work
+from .bundles import bundle_size
+from .door import Door
+from .foresight import dry_run
+from .resource import Answer, Call, Refused, not_found
+from .submission import USUAL_PRIORITY, Ground, account_of, spec_of
+from .views import job_detail, job_view
+
+LONGEST_KEY = 200
+MOST_PER_PAGE = 1000
+
+
+async def submit(call: Call) -> Answer:
+    """Queue a job, or with ``dry_run`` say what would happen; nothing is stored unless 201 is answered."""
+    request: JobRequest = call.body
+    await call.door.world.fresh()
+    spec = spec_of(request, _ground(call))
+    if spec.bundle is not None:
+        await _owns_bundle(call, spec.bundle)
+    if request.dry_run:
+        return Answer(body=await dry_run(call.door, call.person, spec))
+    return await _queue(call, spec, request.secrets, request.idempotency_key, clone_of=None)
+
+
+def _ground(call: Call) -> Ground:
+    world = call.door.world
+    return Ground(
+        person=call.person,
+        quota=world.quota_file,
+        devices=tuple(world.mirror.devices.values()),
+        accounts=call.door.settings.accounts,
+    )
+
+
+async def _owns_bundle(call: Call, digest: str) -> None:
+    world = call.door.world
+    if not await world.read(world.store.bundle_owned, digest, call.person.id):
+        sentence = f"There is no bundle {digest} that {call.person.name} put here; PUT bundles/{digest} first."
+        raise Refused(404, "no_such_bundle", sentence)
+
+
+async def _queue(
+    call: Call, spec: JobSpec, secrets: dict[str, str], key: str | None, *, clone_of: str | None
+) -> Answer:
+    door = call.door
+    request = SubmitJob(
+        job=door.new_id(door.clock()),
+        user=call.person.id,
+        account=account_of(call.person, door.settings.accounts),
+        spec=spec,
+        secrets=dict(secrets),
+        idempotency_key=key or _key_of_header(call),
+        clone_of=clone_of,
+    )
+    recorded = await door.record(request)
+    record = await record_of(call, recorded.id)
+    location = f"{door.people.auth.base_url}api/v1/jobs/{recorded.id}"
+    body = job_view(record, door.world)
+    return Answer(body=body, status=200 if recorded.existed else 201, headers={"Location": location})
+
+
+def _key_of_header(call: Call) -> str | None:
+    key = call.resource.request.headers.get("Idempotency-Key")
+    if key is not None and not (0 < len(key) <= LONGEST_KEY):
+        raise Refused(400, "invalid", f"Idempotency-Key has {len(key)} characters; it has 1 to {LONGEST_KEY}.")
+    return key
+
+
+async def record_of(call: Call, job: str) -> JobRecord:
+    """A job in any state, from the mirror or, if it is over, the store. Raises Refused 404 where there is none."""
+    world = call.door.world
+    record = world.mirror.jobs.get(job) or await world.read(world.store.job, job)
+    if record is None:
+        raise not_found("job", job)
+    await world.learn_names([record.job.user])
+    return record
+
+
+async def seen_job(call: Call, job: str | None = None) -> JobRecord:
+    """A job that this person may see; any other is answered as if there were none."""
+    name = job or call.names["id"]
+    await call.door.world.fresh()
+    record = await record_of(call, name)
+    if not sees_work(call.person, project=record.job.project, owner=record.job.user, private=record.spec.private):
+        raise not_found("job", name)
+    return record
+
+
+async def changeable_job(call: Call) -> JobRecord:
+    """A job that this person may change."""
+    record = await seen_job(call)
+    if not changes_work(call.person, project=record.job.project, owner=record.job.user):
+        owner = call.door.world.name_of(record.job.user)
+        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}; only {owner}, leads of {record.job.project} and admins change it."
+        raise Refused(403, "not_yours", sentence)
+    return record
+
+
+async def show(call: Call) -> Answer:
+    record = await seen_job(call)
+    world = call.door.world
+    ranks = await world.read(world.store.ranks, record.job.id)
+    if record.reason is None and record.job.state in WAITING:
+        await call.door.foresight.think()
+        record = replace(record, reason=call.door.foresight.wait_of(record.job.id))
+    return Answer(body=job_detail(record, ranks, world))
+
+
+async def listing(call: Call, limit: int = 100) -> Answer:
+    """The jobs of this person's projects, newest first; ``all`` takes in every project for admins, and ended ones always."""
+    page = page_of(call, limit)
+    which = filter_of(call)
+    if which is None:
+        return listed([], 0, page)
+    world = call.door.world
+    await world.fresh()
+    records, total = await world.read(world.store.jobs, which, page)
+    await world.learn_names([record.job.user for record in records])
+    if any(record.job.state in WAITING for record in records):
+        await call.door.foresight.think()
+    return listed([job_view_now(call.door, record) for record in records], total, page)
+
+
+def page_of(call: Call, limit: int = 100) -> Page:
+    """The window that was asked for, ``limit`` long where nothing was said."""
+    offset = call.integer("offset", 0, least=0, most=10**9)
+    return Page(offset=offset, limit=call.integer("limit", limit, least=1, most=MOST_PER_PAGE))
+
+
+def listed(items: Sequence[object], total: int, page: Page) -> Answer:
+    return Answer(body={"items": items, "_pagination": {"offset": page.offset, "limit": page.limit, "total": total}})
+
+
+def filter_of(call: Call) -> JobFilter | None:
+    """What of the jobs was asked for, cut to what this person may see; None where that is nothing."""
+    person, project = call.person, call.text("project")
+    mine = call.flag("mine")
+    projects = None if person.admin else tuple(sorted(person.roles))
+    if project is not None:
+        if projects is not None and project not in projects:
+            return None
+        projects = (project,)
+    if mine and not person.admin:
+        projects = (project,) if project else None
+    elif projects == ():
+        return None
+    return JobFilter(
+        projects=projects,
+        user=person.id if mine else None,
+        live=call.flag("live"),
+        states=_states(call),
+        reader=None if person.admin else person.id,
+        led=person.leads,
+    )
+
+
+def _states(call: Call) -> tuple[JobState, ...]:
+    words = (call.text("state") or "").split(",")
+    try:
+        return tuple(JobState(word) for word in words if word)
+    except ValueError:
+        known = ", ".join(JobState)
+        raise Refused(400, "invalid", f"state was {','.join(words)[:80]!r}; it is one or more of {known}.") from None
+
+
+async def change(call: Call) -> Answer:
+    """Hold, release or cancel; repeating a change changes nothing."""
+    record = await changeable_job(call)
+    await call.door.record(ChangeJob(job=record.job.id, actor=call.person.id, change=call.names["change"]))
+    return Answer(body=job_view(await record_of(call, record.job.id), call.door.world))
+
+
+async def again(call: Call) -> Answer:
+    """A new job from an old one's spec, as its caller and under the quota file of now; ``clone`` may change settings.
+
+    Secrets are not kept, so a job that had some is refused with the advice to submit it again.
+    """
+    record = await seen_job(call)
+    overrides: CloneRequest = call.body
+    _may_repeat(call.person, record)
+    spec = spec_of(_request_again(call.person, record.spec, overrides), _ground(call))
+    if spec.bundle is not None:
+        await _take_over_bundle(call, record.job.id, spec.bundle)
+    return await _queue(call, spec, {}, overrides.idempotency_key, clone_of=record.job.id)
+
+
+def _may_repeat(person: Person, record: JobRecord) -> None:
+    old = record.spec
+    if old.secret_names:
+        names = ", ".join(old.secret_names)
+        sentence = f"Job {record.job.id} had the secrets {names}, which are not kept; submit it again with them."
+        raise Refused(409, "had_secrets", sentence)
+    if old.live and record.job.user != person.id:
+        sentence = f"Job {record.job.id} ran live in its owner's home, which {person.name}'s jobs do not see."
+        raise Refused(403, "not_yours", sentence)
+
+
+def _request_again(person: Person, old: JobSpec, overrides: CloneRequest) -> JobRequest:
+    """The old spec as a request; a priority that was a lead's is the usual one in another's hands, unless they ask."""
+    priority = old.priority if raises_priority(person, old.project) else min(old.priority, USUAL_PRIORITY)
+    return JobRequest(
+        command=list(old.command),
+        gpu=overrides.gpu or old.gpu_asked,
+        project=old.project,
+        pool=old.pool,
+        gpu_model=old.gpu_model,
+        name=overrides.name or old.name,
+        priority=priority if overrides.priority is None else overrides.priority,
+        preemptible=old.preemptible,
+        variables=dict(old.variables),
+        environment=old.environment,
+        directory=old.directory,
+        live=old.live,
+        bundle=old.bundle,
+        time_limit=f"{old.time_limit_s}s",
+        retries=old.retries,
+        private=old.private,
+    )
+
+
+async def _take_over_bundle(call: Call, job: str, digest: str) -> None:
+    """Who sees a job may run its code again: the bundle is put under their name too, so that it is kept for them."""
+    size = await call.door.world.read(bundle_size, call.door.bundles, digest)
+    if size is None:
+        raise Refused(410, "bundle_gone", f"The code of job {job} is not kept any more; submit it anew.")
+    await call.door.record(KeepBundle(digest=digest, user=call.person.id, size_bytes=size))
+
+
+def job_view_now(door: Door, record: JobRecord) -> JobView:
+    """A job's view; one that waits, for no reason on record, shows the reason that was last thought of."""
+    if record.reason is None and record.job.state in WAITING:
+        record = replace(record, reason=door.foresight.wait_of(record.job.id))
+    return job_view(record, door.world)

@@ -1,0 +1,184 @@
+"""Logs and outputs of jobs, for those who may see the job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from tornado.iostream import StreamClosedError
+
+from ..core.lifecycle import FINAL, HOLDS_GPU
+from ..executors.outputs import OutputRefused, list_outputs, open_output
+from ..executors.rank_log import LogPart, read_log
+from ..store.protocol import JobRecord
+from ..wire import OutputView
+from .jobs import listed, page_of, record_of, seen_job
+from .people import NotAllowed
+from .hub import HubAway
+from .resource import Answer, Call, Refused
+from .streams import HEARTBEAT_S, EventStream
+from .views import instant
+
+LARGEST_PART = 1 << 20
+PIECE = 1 << 16
+LOOK_S = 0.3
+"""How often a followed log is looked at; only while somebody follows it."""
+
+SHORTEST_MASKED = 4
+MASK = b"***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a log as it may be shown: whole UTF-8 characters, values of secrets replaced."""
+
+    text: str
+    next_offset: int
+
+
+async def show(call: Call) -> Answer | None:
+    """A part of one rank's log as text, or with ``follow=1`` what is there and all that comes, as events."""
+    record = await seen_job(call)
+    rank = call.integer("rank", 0, least=0, most=10**6)
+    attempt = call.integer("attempt", 0, least=0, most=10**6)
+    offset = call.integer("offset", 0, least=-(10**15), most=10**15)
+    if call.flag("follow"):
+        await _follow(call, record.job.id, attempt, rank, offset)
+        return None
+    limit = call.integer("limit", LARGEST_PART, least=1, most=LARGEST_PART)
+    part = await part_of(call, record, attempt or record.job.attempt, rank, offset, limit)
+    headers = {"X-Next-Offset": str(part.next_offset), "X-Attempt": str(attempt or record.job.attempt)}
+    return Answer(body=part.text.encode(), content_type="text/plain; charset=utf-8", headers=headers)
+
+
+async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = PIECE) -> Part:
+    """Read on from an offset; at the end of what there is the text is empty."""
+    world = call.door.world
+    secrets = await world.read(world.store.secrets, record.job.id) if record.spec.secret_names else {}
+    part = await world.read(read_log, str(call.door.state_dir), record.job.id, attempt, rank, offset, limit)
+    return shown(part, secrets.values(), whole=len(part.data) < limit and not _runs(record, attempt))
+
+
+def shown(part: LogPart, secrets: Collection[str], *, whole: bool) -> Part:
+    """Mask secrets and end at a whole character; what may go on in the next part is left for it, unless this is the ``whole``."""
+    values = sorted({secret.encode() for secret in secrets if len(secret) >= SHORTEST_MASKED}, key=len, reverse=True)
+    data = part.data
+    if not whole:
+        data = data[: len(data) - max(_begun(data, values), _torn(data))]
+    length = len(data)
+    for value in values:
+        data = data.replace(value, MASK)
+    return Part(text=data.decode("utf-8", "replace"), next_offset=part.offset + length)
+
+
+def _begun(data: bytes, values: Collection[bytes]) -> int:
+    """How many bytes at the end could be the beginning of a secret."""
+    return max((n for value in values for n in range(1, len(value)) if data.endswith(value[:n])), default=0)
+
+
+def _torn(data: bytes) -> int:
+    """How many bytes at the end are the beginning of one UTF-8 character."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0xC0:
+            size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if size > back else 0
+        if byte & 0x80 == 0:
+            return 0
+    return 0
+
+
+def _runs(record: JobRecord, attempt: int) -> bool:
+    return record.job.attempt == attempt and record.job.state in HOLDS_GPU
+
+
+async def _follow(call: Call, job: str, attempt: int, rank: int, offset: int) -> None:
+    """``log`` events, then ``end`` with the job's state. Without an attempt the log goes on into later ones."""
+    with EventStream(call.resource, call.door.streams, call.person) as stream:
+        with contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused):
+            await _Follower(call, stream, job, attempt, rank, offset).run()
+
+
+class _Follower:
+    def __init__(self, call: Call, stream: EventStream, job: str, attempt: int, rank: int, offset: int) -> None:
+        self.call, self.stream, self.job, self.rank, self.offset = call, stream, job, rank, offset
+        self.only, self.attempt = attempt, attempt
+        self.quiet_s = 0.0
+
+    async def run(self) -> None:
+        while True:
+            record = await record_of(self.call, self.job)
+            self.attempt = self.attempt or record.job.attempt
+            if await self._tell(record):
+                continue
+            if await self._over(record):
+                await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
+                return
+            await self._rest()
+
+    async def _tell(self, record: JobRecord) -> bool:
+        """Send what is new; whether there was any."""
+        if not self.attempt:
+            return False
+        part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
+        if part.next_offset == self.offset or not part.text:
+            return False
+        body = {"offset": part.next_offset, "attempt": self.attempt, "text": part.text}
+        await self.stream.send("log", json.dumps(body, ensure_ascii=False), f"{self.attempt}-{part.next_offset}")
+        self.offset, self.quiet_s = part.next_offset, 0.0
+        return True
+
+    async def _over(self, record: JobRecord) -> bool:
+        """Whether nothing more comes; a later attempt is gone over to, unless one attempt was asked for."""
+        if _runs(record, self.attempt):
+            return False
+        if not self.only and record.job.attempt > self.attempt:
+            self.attempt, self.offset = self.attempt + 1, 0
+            return False
+        return bool(self.only and self.attempt <= record.job.attempt) or record.job.state in FINAL
+
+    async def _rest(self) -> None:
+        self.quiet_s += LOOK_S
+        if self.quiet_s >= HEARTBEAT_S:
+            await self.call.door.people.again(self.call.person)
+            await self.stream.beat()
+            self.quiet_s = 0.0
+        await asyncio.sleep(LOOK_S)
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+async def outputs(call: Call) -> Answer:
+    """The files that a job left in its outputs folder."""
+    record = await seen_job(call)
+    found = await call.door.world.read(list_outputs, str(call.door.state_dir), record.job.id)
+    page = page_of(call)
+    views = [
+        OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
+        for each in found[page.offset : page.offset + page.limit]
+    ]
+    return listed(views, len(found), page)
+
+
+async def output(call: Call) -> None:
+    """One file, always as a download: what a job wrote is never shown as a page of ours."""
+    record = await seen_job(call)
+    path, resource = call.names["path"], call.resource
+    try:
+        file = await call.door.world.read(open_output, str(call.door.state_dir), record.job.id, path)
+    except OutputRefused as error:
+        raise Refused(404, "not_found", str(error)) from None
+    with file:
+        resource.set_header("Content-Type", "application/octet-stream")
+        resource.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
+        name = quote(path.rpartition("/")[2], safe="")
+        resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+        with contextlib.suppress(StreamClosedError):
+            while piece := await call.door.world.read(file.read, PIECE):
+                resource.write(piece)
+                await resource.flush()
+
+

@@ -1,0 +1,136 @@
+"""Notebook slices at the REST door: the hub's spawner asks and gives back, people look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..core.lifecycle import NOTEBOOK_FINAL
+from ..core.model import WHOLE_DEVICE, NotebookState
+from ..store.protocol import NotebookRecord, RequestNotebook, ReturnNotebook
+from ..wire import NotebookRequest, NotebookView
+from .access import Person, sees_work
+from .jobs import listed, page_of
+from .resource import Answer, Call, Refused, not_found
+from .submission import milli_of, pool_of, project_of, quota_in_force
+from .views import notebook_view
+
+DECISION_WAIT_S = 2.0
+LONGEST_WAIT_S = 30
+EVERY_STATE = tuple(NotebookState)
+
+
+async def request(call: Call) -> Answer:
+    """Ask for a slice; waits up to 2 s for the decision. The same server asking again for the same gets the same."""
+    asked: NotebookRequest = call.body
+    door = call.door
+    await door.world.fresh()
+    person = await person_called(call, asked.user)
+    milli, pool = _checked(call, asked, person)
+    recorded = await door.record(
+        RequestNotebook(
+            notebook=door.new_id(door.clock()),
+            user=person.id,
+            server=asked.server,
+            project=asked.project,
+            pool=pool,
+            gpu_milli=milli,
+        )
+    )
+    await door.world.wait_until(lambda: not _undecided(call, recorded.id), DECISION_WAIT_S)
+    record = await record_of(call, recorded.id)
+    location = f"{door.people.auth.base_url}api/v1/notebooks/{recorded.id}"
+    return Answer(body=notebook_view(record, door.world), status=201, headers={"Location": location})
+
+
+def _undecided(call: Call, notebook: str) -> bool:
+    record = call.door.world.mirror.notebooks.get(notebook)
+    return record is not None and record.notebook.state is NotebookState.REQUESTED
+
+
+async def person_called(call: Call, name: str) -> Person:
+    """A hub user by name, for the spawner that asks in their place."""
+    person = await call.door.people.named(name)
+    if person is None:
+        raise Refused(404, "no_such_user", f"The hub knows no user {name[:80]!r}.")
+    return person
+
+
+def _checked(call: Call, asked: NotebookRequest, person: Person) -> tuple[int, str]:
+    """(milli-GPU, pool) of a request that may be booked; raises Refused."""
+    quota = quota_in_force(call.door.world.quota_file)
+    project = project_of(asked.project, person)
+    pool = pool_of(asked.pool, project, quota, "notebook")
+    milli = milli_of(asked.gpu, pool, None, tuple(call.door.world.mirror.devices.values()))
+    if milli > WHOLE_DEVICE:
+        raise Refused(400, "too_large", f"{person.name} asked for {asked.gpu} GPU for a notebook; a notebook's slice is at most one whole device.")
+    return milli, pool
+
+
+async def record_of(call: Call, notebook: str) -> NotebookRecord:
+    world = call.door.world
+    record = world.mirror.notebooks.get(notebook) or await world.read(world.store.notebook, notebook)
+    if record is None:
+        raise not_found("notebook", notebook)
+    await world.learn_names([record.notebook.user])
+    return record
+
+
+async def seen_notebook(call: Call) -> NotebookRecord:
+    """A slice that this person may see; any other is answered as if there were none."""
+    name = call.names["id"]
+    await call.door.world.fresh()
+    record = await record_of(call, name)
+    if not sees_work(call.person, project=record.notebook.project, owner=record.notebook.user):
+        raise not_found("notebook", name)
+    return record
+
+
+async def show(call: Call) -> Answer:
+    """One slice. With ``wait_s`` the answer comes when state or reason differ from what was seen, or after so long."""
+    record = await seen_notebook(call)
+    wait_s = call.integer("wait_s", 0, least=0, most=LONGEST_WAIT_S)
+    if wait_s and record.notebook.state not in NOTEBOOK_FINAL:
+        seen = (call.text("seen_state"), call.text("seen_reason"))
+        await call.door.world.wait_until(lambda: _seen_as(call, record.notebook.id) != seen, wait_s)
+        record = await record_of(call, record.notebook.id)
+    return Answer(body=_view(call, record))
+
+
+def _seen_as(call: Call, notebook: str) -> tuple[str | None, str | None] | None:
+    """(state, reason's code) as the mirror has it, None once the slice is over."""
+    record = call.door.world.mirror.notebooks.get(notebook)
+    if record is None:
+        return None
+    reason = _view(call, record).reason
+    return record.notebook.state.value, reason.code if reason else None
+
+
+def _view(call: Call, record: NotebookRecord) -> NotebookView:
+    """A slice that waits shows why it waits now."""
+    if record.reason is None and record.notebook.state is NotebookState.REQUESTED:
+        record = replace(record, reason=call.door.foresight.wait_of(record.notebook.id))
+    return notebook_view(record, call.door.world)
+
+
+async def listing(call: Call) -> Answer:
+    """The live slices that this person may see, newest first."""
+    world, page = call.door.world, page_of(call)
+    await world.fresh()
+    live = sorted(world.mirror.notebooks.values(), key=lambda r: (r.notebook.requested_at, r.notebook.id), reverse=True)
+    seen = [
+        record
+        for record in live
+        if record.notebook.state not in NOTEBOOK_FINAL
+        and sees_work(call.person, project=record.notebook.project, owner=record.notebook.user)
+    ]
+    items = [_view(call, record) for record in seen[page.offset : page.offset + page.limit]]
+    return listed(items, len(seen), page)
+
+
+async def give_back(call: Call) -> Answer:
+    """Return a slice; one that is unknown or returned already is fine."""
+    notebook = call.names["id"]
+    world = call.door.world
+    if await world.read(world.store.notebook, notebook) is not None:
+        await call.door.record(ReturnNotebook(notebook=notebook, actor=call.person.id, why="the hub's server stopped"))
+    return Answer(status=204)

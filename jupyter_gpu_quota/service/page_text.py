@@ -1,0 +1,193 @@
+"""Templates and the words in them: amounts, times, bars, states; what is written is escaped by the templates."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from ..amount import duration_text, gpu_text
+from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
+from ..core.model import JobState
+from ..wire import DeviceView, JobView
+from .resource import Answer, Call
+
+if TYPE_CHECKING:
+    from .world import World
+
+COLOURS = 8
+SIGNS = {
+    "queued": "○", "starting": "◔", "running": "●", "pausing": "◑", "paused": "❙❙", "held": "■",
+    "succeeded": "✓", "failed": "✕", "cancelled": "–", "requested": "○", "booked": "●", "refused": "✕", "returned": "–",
+}  # fmt: skip
+"""A shape for each state, so that colour is never the only sign."""
+
+
+def render(template: str, **content: Any) -> str:
+    return _environment().get_template(template).render(**content)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("jupyter_gpu_quota.service", "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "gpu": gpu_text,
+        "duration": duration_text,
+        "size": size_text,
+        "stamp": stamp,
+        "colour": colour_of,
+        "segments": segments,
+        "command": command_text,
+    }
+    environment.globals["signs"] = SIGNS
+    return environment
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them."""
+    amount, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007 - the last unit is used after the loop
+        if amount < 1024:
+            break
+        amount /= 1024
+    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def stamp(at: datetime) -> str:
+    """An instant in words, in UTC; a script shows it in the reader's own time."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def colour_of(project: str | None) -> str:
+    """The class of a project's colour: always the same for a name; hidden work has its own."""
+    if project is None:
+        return "hidden"
+    return f"c{hashlib.sha256(project.encode()).digest()[0] % COLOURS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of a device's bar, in thousandths of its width."""
+
+    start: int
+    width: int
+    colour: str
+
+
+def segments(device: DeviceView) -> list[Segment]:
+    """The bar of a device: its holders side by side, then foreign use."""
+    parts = [(holder.gpu_milli, colour_of(holder.project)) for holder in device.holders]
+    parts.append((device.foreign_milli, "foreign"))
+    found, start = [], 0
+    for width, colour in parts:
+        if width:
+            found.append(Segment(start, width, colour))
+            start += width
+    return found
+
+
+def command_text(command: Sequence[str]) -> str:
+    """A command as it would be typed."""
+    import shlex
+
+    return shlex.join(command)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    running: int
+    waiting: int
+    held: int
+
+
+def counts(world: World) -> Counts:
+    """How many jobs there are of each kind, of all projects: numbers alone show nobody's work."""
+    states = [record.job.state for record in world.mirror.jobs.values()]
+    return Counts(
+        running=sum(state in HOLDS_GPU for state in states),
+        waiting=sum(state in WAITING for state in states),
+        held=sum(state is JobState.HELD for state in states),
+    )
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job in the list, and whether its reader may change it."""
+
+    job: JobView
+    changeable: bool
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        return actions_of(self.job) if self.changeable else ()
+
+
+def actions_of(job: JobView) -> tuple[str, ...]:
+    """What may be done to a job as it is."""
+    state = JobState(job.state)
+    if state in FINAL or job.target == "cancelled":
+        return ()
+    if state is JobState.HELD or job.target == "held":
+        return ("release", "cancel")
+    return ("hold", "cancel")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One link of the filter; ``here`` says that it is in force."""
+
+    label: str
+    href: str
+    here: bool
+
+
+def job_filters(call: Call) -> dict[str, list[Filter]]:
+    """Whose jobs, and in what state, as links that keep the other choice."""
+    mine, project, live = call.flag("mine"), call.text("project"), call.flag("live")
+    whose = [Filter("All I may see", _link(live=live), not mine and not project)]
+    whose.append(Filter("Mine", _link(live=live, mine=True), mine))
+    whose += [
+        Filter(name, _link(live=live, project=name), project == name and not mine) for name in sorted(call.person.roles)
+    ]
+    what = [
+        Filter("All", _link(mine=mine, project=project), not live),
+        Filter("Not ended", _link(mine=mine, project=project, live=True), live),
+    ]
+    return {"Whose": whose, "State": what}
+
+
+def _link(*, live: bool = False, mine: bool = False, project: str | None = None) -> str:
+    chosen = {"live": "1" if live else "", "mine": "1" if mine else "", "project": project or ""}
+    return "?" + urlencode({name: value for name, value in chosen.items() if value})
+
+
+def pager(answer: Answer, call: Call) -> dict[str, Any]:
+    """Where a listing stands, and the links to its neighbours."""
+    assert isinstance(answer.body, Mapping)
+    where = answer.body["_pagination"]
+    offset, limit, total = where["offset"], where["limit"], where["total"]
+    kept = {name: word for name in ("mine", "project", "live", "since", "state") if (word := call.text(name))}
+
+    def link(start: int) -> str:
+        return "?" + urlencode({**kept, "offset": start, "limit": limit})
+
+    return {
+        "first": offset + 1,
+        "last": min(offset + limit, total),
+        "total": total,
+        "newer": link(max(0, offset - limit)) if offset else None,
+        "older": link(offset + limit) if offset + limit < total else None,
+    }

@@ -1,0 +1,199 @@
+"""The pages that people see: rendered here, kept live by small scripts that fetch them again when something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from jupyterhub.services.auth import HubOAuthenticated
+from tornado.web import HTTPError, RequestHandler
+
+from .. import __version__
+from ..store.protocol import StoreUnavailable
+from . import audits, jobs, logs, notebooks, page_text, places, quotas
+from .access import Person, Scope, changes_work, may_enter, reads_policy
+from .hub import HubAway
+from .people import NotAllowed
+from .resource import SECURITY_HEADERS, Answer, Call, Refused, error_of
+from .status import ready_view
+
+if TYPE_CHECKING:
+    from .door import Door
+
+LOG_SHOWN = 65_536
+JOBS_SHOWN = 50
+ROWS_SHOWN = 100
+
+
+class Page(HubOAuthenticated, RequestHandler):
+    """One page: a logged-in person, a template, and what it shows."""
+
+    template: ClassVar[str]
+    title: ClassVar[str]
+
+    def initialize(self, door: Door) -> None:
+        self.door = door
+        self.hub_auth = door.people.auth
+        self.person: Person | None = None
+
+    def set_default_headers(self) -> None:
+        for name, value in SECURITY_HEADERS.items():
+            self.set_header(name, value)
+
+    async def prepare(self) -> None:
+        person = await self.door.people.identify(self)
+        if person is None or person.is_hub:
+            self.redirect(self.get_login_url())
+            return
+        self.person = self.current_user = person
+        if not may_enter(person, Scope.READ):
+            raise Refused(403, "not_allowed", f"{person.name}'s login does not hold the scope custom:gpu-quota:read.")
+
+    async def get(self, **names: str) -> None:
+        call = Call(door=self.door, resource=self, names=names, maybe_person=self.person)
+        await self.door.world.fresh()
+        await self.door.foresight.think()
+        await self.show(self.template, **await self.content(call))
+
+    async def content(self, call: Call) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def show(self, template: str, **content: Any) -> None:
+        """Write a template with what every page has."""
+        await self.door.world.learn_names([])
+        self.finish(page_text.render(template, **self._frame(), **content, ready=await ready_view(self.door)))
+
+    def _frame(self) -> dict[str, Any]:
+        prefix = self.hub_auth.base_url
+        return {
+            "prefix": prefix,
+            "api": f"{prefix}api/v1/",
+            "static": lambda name: self.static_url(name),
+            "xsrf": self.xsrf_token.decode() if self.person else "",
+            "person": self.person,
+            "reads_policy": self.person is not None and reads_policy(self.person),
+            "hub_home": f"{self.hub_auth.hub_host}{self.hub_auth.hub_prefix}home",
+            "one_account": not self.door.settings.accounts,
+            "version": __version__,
+            "here": self.template,
+            "page_title": self.title,
+        }
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, Refused | HTTPError | StoreUnavailable | HubAway | NotAllowed):
+            super().log_exception(typ, value, tb)
+
+    def write_error(self, status_code: int, **details: Any) -> None:
+        error = error_of(details.get("exc_info", (None, None, None))[1], status_code)
+        self.set_status(error.status)
+        frame = self._frame() | {"here": "", "page_title": f"{error.status}"}
+        self.finish(page_text.render("error.html", **frame, error=error, ready=None))
+
+
+class Overview(Page):
+    template, title = "overview.html", "Overview"
+
+    async def content(self, call: Call) -> dict[str, Any]:
+        world, person = self.door.world, call.person
+        await world.sampled()
+        by_pool: dict[str, list[Any]] = {}
+        for device in places.device_views(self.door, person):
+            by_pool.setdefault(device.pool or "", []).append(device)
+        return {
+            "pools": places.pool_views(self.door),
+            "devices": by_pool,
+            "projects": await places.project_views(self.door, person),
+            "notebooks": _items(await notebooks.listing(call)),
+            "counts": page_text.counts(world),
+        }
+
+
+class Jobs(Page):
+    template, title = "jobs.html", "Jobs"
+
+    async def content(self, call: Call) -> dict[str, Any]:
+        answer = await jobs.listing(call, limit=JOBS_SHOWN)
+        shown = [page_text.JobRow(job, changeable(call.person, job)) for job in _items(answer)]
+        return {"rows": shown, "filters": page_text.job_filters(call), **page_text.pager(answer, call)}
+
+
+class Job(Page):
+    template, title = "job.html", "Job"
+
+    async def content(self, call: Call) -> dict[str, Any]:
+        record = await jobs.seen_job(call)
+        detail = (await jobs.show(call)).body
+        tail = await logs.part_of(call, record, record.job.attempt, 0, -LOG_SHOWN, LOG_SHOWN)
+        return {
+            "page_title": record.spec.name,
+            "job": detail,
+            "changeable": changeable(call.person, detail),
+            "explanation": (await audits.explain(call)).body,
+            "log": tail,
+            "outputs": _items(await logs.outputs(call)),
+        }
+
+
+class Quota(Page):
+    template, title = "quota.html", "Quotas"
+
+    async def content(self, call: Call) -> dict[str, Any]:
+        history = _items(await quotas.revisions(call))
+        current = (await quotas.current(call)).body if self.door.world.quota else None
+        return {"current": current, "history": history, "may_apply": may_enter(call.person, Scope.APPLY)}
+
+
+class Audit(Page):
+    template, title = "audit.html", "Audit"
+
+    async def content(self, call: Call) -> dict[str, Any]:
+        if not may_enter(call.person, Scope.AUDIT):
+            raise Refused(403, "not_allowed", f"{call.person.name} is no lead, admin or auditor.")
+        answer = await audits.rows(call)
+        return {"rows": _items(answer), "verifies": call.person.auditor, **page_text.pager(answer, call)}
+
+
+class LogOut(Page):
+    """Forget this login here, then at the hub."""
+
+    template, title = "error.html", "Log out"
+
+    async def prepare(self) -> None:
+        return None
+
+    async def get(self, **names: str) -> None:
+        self.hub_auth.clear_cookie(self)
+        self.redirect(f"{self.hub_auth.hub_host}{self.hub_auth.hub_prefix}logout")
+
+
+class NoSuchPage(Page):
+    template, title = "error.html", "Not found"
+
+    async def get(self, **names: str) -> None:
+        raise Refused(404, "not_found", "There is no such page here.")
+
+
+def changeable(person: Person, job: Any) -> bool:
+    """Whether somebody may hold, release or cancel a job of this view; the REST door checks again."""
+    return changes_work(person, project=job.project, owner=person.id if job.user == person.name else "")
+
+
+def _items(answer: Answer) -> list[Any]:
+    assert isinstance(answer.body, Mapping)
+    return list(answer.body["items"])
+
+
+def page_handlers(door: Door, prefix: str) -> list[tuple[str, type[RequestHandler], dict[str, object]]]:
+    """(pattern, handler, arguments) of every page; what has none of these is a page that says so."""
+    pages: list[tuple[str, type[RequestHandler]]] = [
+        ("", Overview),
+        ("jobs/?", Jobs),
+        (r"jobs/(?P<id>[^/]+)", Job),
+        ("quota", Quota),
+        ("audit", Audit),
+        ("logout", LogOut),
+        (r"(?!static/).*", NoSuchPage),
+    ]
+    return [(f"{prefix}{pattern}", page, {"door": door}) for pattern, page in pages]
+
+

@@ -1,0 +1,212 @@
+"""What there is and who holds it, at the REST door: me, projects, pools, nodes, devices, samples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, NotebookState
+from ..store.protocol import JobRecord, NotebookRecord, SampleRow
+from ..wire import (
+    ChoiceView,
+    DeviceView,
+    IngestedView,
+    MeView,
+    NodeView,
+    PoolView,
+    ProjectView,
+    SampleBatch,
+    SampleIn,
+)
+from .access import Person, sees_project
+from .door import Door
+from .jobs import listed, page_of
+from .notebooks import person_called
+from .resource import Answer, Call, Refused
+from .views import device_view, node_view, sample_view
+
+Held = dict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]]
+
+
+def held_by_device(door: Door) -> Held:
+    """Every allocation by device, each with the work it belongs to."""
+    mirror, held = door.world.mirror, defaultdict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]](list)
+    for part in sorted(door.world.allocations.values(), key=lambda a: (a.device, a.id)):
+        held[part.device].append((part, mirror.jobs.get(part.workload) or mirror.notebooks.get(part.workload)))
+    return dict(held)
+
+
+def device_views(door: Door, person: Person, names: Iterable[str] | None = None) -> list[DeviceView]:
+    """Devices as one person sees them, all or those named, by node and index."""
+    mirror, held = door.world.mirror, held_by_device(door)
+    wanted = mirror.devices.values() if names is None else [mirror.devices[n] for n in names if n in mirror.devices]
+    order = sorted(wanted, key=lambda device: (device.pool or "", device.node, device.index, device.id))
+    return [device_view(device, held.get(device.id, []), person, door.world, door.where) for device in order]
+
+
+# --- me ---------------------------------------------------------------------------------------------------------------
+async def me(call: Call) -> Answer:
+    """Who asks; the hub's spawner may ask for another with ``user``."""
+    await call.door.world.fresh()
+    asked = call.text("user")
+    person = call.person
+    if asked is not None and asked != person.name:
+        if not person.is_hub:
+            raise Refused(403, "not_allowed", f"{person.name} may ask about nobody else.")
+        person = await person_called(call, asked)
+    return Answer(body=me_view(call.door, person))
+
+
+def me_view(door: Door, person: Person) -> MeView:
+    return MeView(
+        name=person.name,
+        admin=person.admin,
+        scopes=sorted(person.scopes),
+        projects=dict(person.roles),
+        notebook_choices=choices(door, person),
+        hub_token=person.is_hub,
+    )
+
+
+def choices(door: Door, person: Person) -> list[ChoiceView]:
+    """The projects and pools in which this person may have a notebook slice."""
+    revision = door.world.quota
+    if revision is None:
+        return []
+    return [
+        _choice(door, project.name, pool, amounts.notebook_milli)
+        for project in revision.policy.projects
+        if project.name in person.roles
+        for pool, amounts in sorted(project.amounts.items())
+        if amounts.notebook_milli
+    ]
+
+
+def _choice(door: Door, project: str, pool: str, quota_milli: int) -> ChoiceView:
+    devices = door.devices_in(pool)
+    models = {(device.model, device.memory_mib) for device in devices}
+    model, memory_mib = next(iter(models)) if len(models) == 1 else (None, None)
+    return ChoiceView(
+        project=project,
+        pool=pool,
+        quota_milli=quota_milli,
+        used_milli=_notebook_use(door, project, pool),
+        device_model=model,
+        device_memory_mib=memory_mib,
+    )
+
+
+def _notebook_use(door: Door, project: str, pool: str) -> int:
+    return sum(
+        record.notebook.gpu_milli
+        for record in door.world.mirror.notebooks.values()
+        if (record.notebook.project, record.notebook.pool) == (project, pool)
+        and record.notebook.state in (NotebookState.BOOKED, NotebookState.REQUESTED)
+    )
+
+
+# --- projects and pools -----------------------------------------------------------------------------------------------
+async def projects(call: Call) -> Answer:
+    """The projects of this person, every one for admins: quota, use, fair share, what waits."""
+    await call.door.world.fresh()
+    views = await project_views(call.door, call.person)
+    page = page_of(call)
+    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+
+
+async def project_views(door: Door, person: Person) -> list[ProjectView]:
+    revision = door.world.quota
+    if revision is None:
+        return []
+    standings = await door.foresight.standings()
+    return [
+        ProjectView(
+            name=project.name,
+            priority=project.priority,
+            role=person.roles.get(project.name),
+            pools=[standings[project.name, pool] for pool in sorted(project.amounts) if (project.name, pool) in standings],
+        )
+        for project in sorted(revision.policy.projects, key=lambda project: project.name)
+        if sees_project(person, project.name)
+    ]
+
+
+async def pools(call: Call) -> Answer:
+    await call.door.world.fresh()
+    views, page = pool_views(call.door), page_of(call)
+    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+
+
+def pool_views(door: Door) -> list[PoolView]:
+    revision = door.world.quota
+    used = defaultdict[str, int](int)
+    for part in door.world.allocations.values():
+        used[part.device] += part.gpu_milli
+    return [_pool_view(pool, door.devices_in(pool), used) for pool in (revision.policy.pools if revision else ())]
+
+
+def _pool_view(pool: str, devices: list[Device], used: dict[str, int]) -> PoolView:
+    healthy = [device for device in devices if device.health is Health.HEALTHY]
+    free = sum(max(0, WHOLE_DEVICE - device.foreign_milli - used.get(device.id, 0)) for device in healthy)
+    return PoolView(
+        name=pool,
+        devices=len(devices),
+        capacity_milli=sum(WHOLE_DEVICE - device.foreign_milli for device in healthy),
+        free_milli=free,
+        models=sorted({device.model for device in devices}),
+        simulated=any(device.simulated for device in devices),
+    )
+
+
+async def nodes(call: Call) -> Answer:
+    await call.door.world.fresh()
+    views, page = node_views(call.door), page_of(call)
+    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+
+
+def node_views(door: Door) -> list[NodeView]:
+    mirror = door.world.mirror
+    count = defaultdict[str, int](int)
+    for device in mirror.devices.values():
+        count[device.node] += 1
+    order = sorted(door.world.nodes.values(), key=lambda node: (node.name, node.id))
+    return [node_view(node, count[node.id], door.where) for node in order]
+
+
+async def devices(call: Call) -> Answer:
+    await call.door.world.fresh()
+    await call.door.world.sampled()
+    views, page = device_views(call.door, call.person), page_of(call)
+    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+async def samples(call: Call) -> Answer:
+    """The newest reading of every device."""
+    await call.door.world.sampled()
+    rows = call.door.world.samples
+    views, page = [sample_view(rows[device]) for device in sorted(rows)], page_of(call)
+    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+
+
+async def ingest(call: Call) -> Answer:
+    """One node's readings; a batch that was seen already is accepted and ignored."""
+    batch: SampleBatch = call.body
+    world = call.door.world
+    rows = [_sample_row(batch.node, sample) for sample in batch.samples]
+    new = await world.read(world.store.add_samples, batch.node, batch.sequence, rows, now=call.door.clock())
+    return Answer(body=IngestedView(accepted=new))
+
+
+def _sample_row(node: str, sample: SampleIn) -> SampleRow:
+    if sample.at.tzinfo is None:
+        raise Refused(400, "invalid", "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z.")
+    return SampleRow(
+        node=node,
+        device=sample.device,
+        at=int(sample.at.timestamp() * 1000),
+        utilisation_percent=sample.utilisation_percent,
+        memory_used_mib=sample.memory_used_mib,
+        coverage_permille=None,
+        simulated=sample.simulated,
+    )

@@ -1,0 +1,153 @@
+"""The quota file at the REST door: read, preview, apply, history, revert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import quotafile
+from ..quotafile import QuotaFile
+from ..store.protocol import ApplyQuota, Page, QuotaRevision
+from ..wire import QuotaEdit
+from .access import reads_policy
+from .foresight import preview
+from .jobs import listed, page_of
+from .resource import Answer, Call, Refused
+from .views import quota_view
+
+MOST_ERRORS_TOLD = 20
+
+
+async def current(call: Call) -> Answer:
+    """The file in force, with its revision written into it."""
+    _may_read(call)
+    await call.door.world.fresh()
+    return await _answer(call, _in_force(call))
+
+
+def _may_read(call: Call) -> None:
+    if not reads_policy(call.person):
+        raise Refused(403, "not_allowed", f"{call.person.name} is no lead, admin or auditor; the quota file names people and is for those.")
+
+
+def _in_force(call: Call) -> QuotaRevision:
+    revision = call.door.world.quota
+    if revision is None:
+        raise Refused(404, "no_quota", "No quota file is in force yet; apply one with `jupyter gpu-quota quota apply FILE`.")
+    return revision
+
+
+async def _answer(call: Call, revision: QuotaRevision) -> Answer:
+    world = call.door.world
+    await world.learn_names([revision.actor])
+    view = quota_view(revision, world)
+    text = quotafile.export(view.text, view.revision)
+    return Answer(body=view.model_copy(update={"text": text}), headers={"ETag": f'"{view.revision}"'})
+
+
+async def apply(call: Call) -> Answer:
+    """Put a file in force. It must rest on the revision that is in force: header If-Match, or its own ``revision:``."""
+    edit: QuotaEdit = call.body
+    await call.door.world.fresh()
+    file = _parsed(edit.text)
+    expected = _expected(call, file)
+    await _acceptable(call, file, edit)
+    return await _put(call, file, edit.text, expected, edit.comment)
+
+
+async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> None:
+    """Refuse quotas that do not fit their pools, unless the overcommitment is accepted by name."""
+    seen = await preview(call.door, call.person, file)
+    if seen.refusals and not edit.accept_overcommit:
+        arithmetic = " ".join([*seen.refusals, *seen.arithmetic])
+        raise Refused(409, "overcommitted", f"{arithmetic} Accept it by name with accept_overcommit, or lower a quota.")
+
+
+async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
+    present = call.door.world.quota
+    await call.door.record(
+        ApplyQuota(
+            actor=call.person.id,
+            text=text,
+            document=file.to_document(),
+            policy=file.policy((present.revision if present else 0) + 1),
+            expected_revision=expected,
+            comment=comment,
+        )
+    )
+    return await _answer(call, _in_force(call))
+
+
+def _parsed(text: str) -> QuotaFile:
+    parsed = quotafile.parse(text)
+    if isinstance(parsed, QuotaFile):
+        return parsed
+    told = [f"line {error.line}: {error.message}" for error in parsed[:MOST_ERRORS_TOLD]]
+    more = f" ({len(parsed) - MOST_ERRORS_TOLD} more)" if len(parsed) > MOST_ERRORS_TOLD else ""
+    raise Refused(400, "quota_file", "; ".join(told) + more)
+
+
+def _expected(call: Call, file: QuotaFile) -> int:
+    header = call.resource.request.headers.get("If-Match")
+    if header is not None:
+        word = header.strip().removeprefix("W/").strip('"')
+        if not (word.isascii() and word.isdigit()):
+            raise Refused(400, "invalid", f"If-Match was {header[:40]!r}; it is the number of a revision.")
+        return int(word)
+    if file.revision is not None:
+        return file.revision
+    if call.door.world.quota is None:
+        return 0
+    sentence = "The file says no revision: and there is no header If-Match; export the file in force and edit that."
+    raise Refused(428, "which_revision", sentence)
+
+
+async def look_ahead(call: Call) -> Answer:
+    """What a file would do, without applying it."""
+    edit: QuotaEdit = call.body
+    await call.door.world.fresh()
+    return Answer(body=await preview(call.door, call.person, _parsed(edit.text)))
+
+
+async def revisions(call: Call) -> Answer:
+    """Every revision, newest first."""
+    _may_read(call)
+    world, page = call.door.world, page_of(call)
+    found, total = await world.read(world.store.quota_revisions, page)
+    await _learn_authors(call, found)
+    return listed([quota_view(revision, world) for revision in found], total, page)
+
+
+async def _learn_authors(call: Call, found: Sequence[QuotaRevision]) -> None:
+    await call.door.world.learn_names([revision.actor for revision in found])
+
+
+async def revision(call: Call) -> Answer:
+    _may_read(call)
+    return await _answer(call, await _revision(call))
+
+
+async def _revision(call: Call) -> QuotaRevision:
+    word, world = call.names["revision"], call.door.world
+    if word.isascii() and word.isdigit() and len(word) < 10:
+        newest = world.quota.revision if world.quota else 0
+        page = page_for(newest - int(word))
+        found, _ = await world.read(world.store.quota_revisions, page)
+        for row in found:
+            if row.revision == int(word):
+                return row
+    raise Refused(404, "not_found", f"There is no revision {word[:40]!r} of the quota file.")
+
+
+def page_for(offset: int) -> Page:
+    """The page, newest first, on which a row with so many newer ones stands; one to each side if more were added since."""
+    return Page(offset=max(0, offset - 1), limit=20)
+
+
+async def revert(call: Call) -> Answer:
+    """Put an earlier revision's text in force again, as a new revision."""
+    await call.door.world.fresh()
+    old = await _revision(call)
+    text = quotafile.export(old.text, old.revision)
+    file = _parsed(text)
+    present = _in_force(call).revision
+    return await _put(call, file, text, present, f"back to revision {old.revision}")

@@ -1,0 +1,254 @@
+"""What a person may submit: a request checked against the quota file and the devices, as the spec that is charged.
+
+Pure but for the look at an account's home. Every refusal says what was asked, what is true, and stores nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..amount import AmountRefusal, duration_s, gpu_amount, is_model
+from ..core.model import WHOLE_DEVICE, Device
+from ..manifests import OUR_PREFIX, OUR_VARIABLES
+from ..quotafile import QuotaFile
+from ..store.protocol import JobSpec
+from ..wire import JobRequest
+from .access import Person, raises_priority, submits_to
+from .resource import Refused
+
+USUAL_PRIORITY = 50
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+LONGEST_NAME = 60
+RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a request is judged on: who asks, the quota file in force, and every device there is."""
+
+    person: Person
+    quota: QuotaFile | None
+    devices: Sequence[Device]
+    accounts: bool = False
+
+
+def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
+    """The checked spec of a request; raises Refused. The bundle's owner is checked by the caller, in the store."""
+    _one_node(request)
+    quota = quota_in_force(ground.quota)
+    project = project_of(request.project, ground.person)
+    pool = _training_pool(request.pool, project, quota)
+    model = model_in_pool(request.gpu_model, pool, ground.devices)
+    milli = milli_of(request.gpu, pool, model, ground.devices)
+    _fits_somewhere(request.gpu, milli, pool, model, ground.devices)
+    _may_have_priority(request.priority, ground.person, project)
+    _own_variables_only(request.variables, request.secrets)
+    return JobSpec(
+        command=_command(request.command),
+        project=project,
+        pool=pool,
+        gpu_asked=request.gpu.strip(),
+        gpu_milli=milli,
+        name=request.name or name_of(request.command),
+        gpu_model=model,
+        priority=request.priority,
+        preemptible=request.preemptible,
+        variables=dict(request.variables),
+        secret_names=tuple(sorted(request.secrets)),
+        environment=_environment(request.environment, project, quota),
+        directory=_directory(request, ground),
+        live=request.live,
+        bundle=request.bundle,
+        time_limit_s=_time_limit_s(request.time_limit, project, quota),
+        retries=request.retries,
+        private=request.private,
+    )
+
+
+def quota_in_force(quota: QuotaFile | None) -> QuotaFile:
+    if quota is None:
+        raise Refused(409, "no_quota", "No quota file is in force yet; an admin applies one with `jupyter gpu-quota quota apply FILE`.")
+    return quota
+
+
+def project_of(asked: str | None, person: Person) -> str:
+    """The named project, or the only one of this person."""
+    if asked is not None and not submits_to(person, asked):
+        sentence = f"{person.name} is not a member of a project {asked!r}; {_own_projects(person)}"
+        raise Refused(403, "no_such_project", sentence)
+    if asked is not None:
+        return asked
+    if len(person.roles) == 1:
+        return next(iter(person.roles))
+    raise Refused(400, "which_project", f"{person.name} named no project; {_own_projects(person)}")
+
+
+def _own_projects(person: Person) -> str:
+    if not person.roles:
+        return "no project of the quota file has them as a member: an admin or a lead can add them."
+    return f"name one of {', '.join(sorted(person.roles))}."
+
+
+def _one_node(request: JobRequest) -> None:
+    for name in ("nodes", "processes"):
+        if getattr(request, name) > 1:
+            raise Refused(400, "not_in_this_release", f"{name} was {getattr(request, name)}; this release starts jobs of one process on one node, so it is 1.")
+    if request.min_nodes is not None:
+        raise Refused(400, "not_in_this_release", "min_nodes belongs to elastic jobs, which this release does not have; leave it out.")
+
+
+def _training_pool(asked: str | None, project: str, quota: QuotaFile) -> str:
+    return pool_of(asked, project, quota, "training")
+
+
+def pool_of(asked: str | None, project: str, quota: QuotaFile, kind: str) -> str:
+    """The named pool, or the project's default for this kind of work; it must be for it, and give the project something."""
+    work = "notebook" if kind == "notebook" else "training"
+    own = _pools_with_quota(project, quota)
+    pool = asked or quota.default_pool(project, work)
+    if pool is None:
+        raise Refused(400, "which_pool", f"{project} names no default pool for {kind}; name one of {', '.join(own) or 'none'}.")
+    if pool not in {each.name for each in quota.pools}:
+        raise Refused(400, "no_such_pool", f"There is no pool {pool!r}; {project} has quota in {', '.join(own) or 'none'}.")
+    if not quota.allows(pool, work):
+        raise Refused(409, "pool_not_for_this", f"The pool {pool} is not for {kind}; its uses in the quota file leave that out.")
+    if pool not in own:
+        raise Refused(409, "no_quota_in_pool", f"{project} has no quota in the pool {pool}; it has some in {', '.join(own) or 'none'}.")
+    return pool
+
+
+def _pools_with_quota(project: str, quota: QuotaFile) -> list[str]:
+    return [pool for section in quota.projects if section.name == project for pool in section.quota]
+
+
+def model_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> str | None:
+    """The full name of the one model in the pool that was meant; None where none was asked for."""
+    if asked is None:
+        return None
+    there = sorted({device.model for device in devices if device.pool == pool})
+    meant = [model for model in there if model == asked] or [model for model in there if is_model(asked, model)]
+    if len(meant) == 1:
+        return meant[0]
+    choice = ", ".join(meant or there) or "none"
+    word = "several models" if meant else "no model"
+    raise Refused(409, "which_model", f"{word.capitalize()} of the pool {pool} is called {asked!r}; name one of: {choice}.")
+
+
+def milli_of(text: str, pool: str, model: str | None, devices: Sequence[Device]) -> int:
+    """What a request for GPU is charged, in milli-GPU."""
+    choice = [(d.model, d.memory_mib) for d in devices if d.pool == pool and model in (None, d.model)]
+    amount = gpu_amount(text, choice)
+    if isinstance(amount, AmountRefusal):
+        raise Refused(400, amount.code, f"{amount.message}. Nothing was stored.")
+    return amount
+
+
+def _fits_somewhere(text: str, milli: int, pool: str, model: str | None, devices: Sequence[Device]) -> None:
+    """Refuse at once what the pool could not hold even empty and healthy. Source: design/fairness.md, section 3."""
+    if not devices:
+        return
+    whole = max(1, milli // WHOLE_DEVICE)
+    most = _most_on_a_node(device for device in devices if device.pool == pool and model in (None, device.model))
+    if whole > most:
+        kind = f" of model {model}" if model else ""
+        sentence = f"{text} GPU can never start in the pool {pool}: it needs {whole} devices{kind} on one node, and no node has more than {most}."
+        raise Refused(409, "never_fits", sentence)
+
+
+def _most_on_a_node(devices: Iterable[Device]) -> int:
+    count: dict[str, int] = {}
+    for device in devices:
+        count[device.node] = count.get(device.node, 0) + 1
+    return max(count.values(), default=0)
+
+
+def _may_have_priority(priority: int, person: Person, project: str) -> None:
+    if priority > USUAL_PRIORITY and not raises_priority(person, project):
+        sentence = f"{person.name} asked for priority {priority}; above {USUAL_PRIORITY} only leads of {project} and admins go."
+        raise Refused(403, "priority", sentence)
+
+
+def _own_variables_only(variables: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+    for name in (*variables, *secrets):
+        if name in OUR_VARIABLES | RENDEZVOUS or name.startswith(OUR_PREFIX):
+            raise Refused(400, "our_variable", f"{name} is set by the queue itself in every job; choose another name.")
+    both = sorted(variables.keys() & secrets.keys())
+    if both:
+        raise Refused(400, "invalid", f"{both[0]} is given as a variable and as a secret; give it once.")
+
+
+def _command(command: Sequence[str]) -> tuple[str, ...]:
+    if not command[0].strip():
+        raise Refused(400, "invalid", "command.0: the program's name is empty.")
+    return tuple(command)
+
+
+def name_of(command: Sequence[str]) -> str:
+    """A job without a name is called by its command, as far as a name can hold it."""
+    told = re.sub(r"[^A-Za-z0-9._ @+-]+", " ", " ".join(command)[: 4 * LONGEST_NAME])
+    return re.sub(r" +", " ", told).strip(" ._@+-")[:LONGEST_NAME].strip() or "job"
+
+
+def _environment(asked: str | None, project: str, quota: QuotaFile) -> str | None:
+    name = asked or quota.default_environment(project)
+    known = quota.environments_of(project)
+    if name is not None and name not in known:
+        raise Refused(400, "no_such_environment", f"{project} has no environment {name!r}; it may use {', '.join(known) or 'none by name'}.")
+    return name
+
+
+def _time_limit_s(asked: str | None, project: str, quota: QuotaFile) -> int:
+    if asked is None:
+        return quota.time_limit_s(project)
+    seconds = duration_s(asked)
+    if isinstance(seconds, AmountRefusal):
+        raise Refused(400, seconds.code, f"time_limit: {seconds.message}.")
+    if seconds < 1:
+        raise Refused(400, "too_small", f"time_limit was {asked!r}; the shortest is 1s.")
+    return seconds
+
+
+def account_of(person: Person, accounts: bool) -> str | None:
+    """The account a person's jobs run under; None where all run under the service's own."""
+    if not accounts:
+        return None
+    try:
+        entry = pwd.getpwnam(person.name)
+    except KeyError:
+        raise Refused(409, "no_account", f"There is no account {person.name!r} on this machine for {person.name}'s jobs to run under.") from None
+    if entry.pw_uid == 0:
+        raise Refused(403, "no_account", f"Jobs of {person.name} would run as root, which this queue does not do.")
+    return person.name
+
+
+def _directory(request: JobRequest, ground: Ground) -> str:
+    """Relative to the bundle without ``..``, or, live, a path below the submitter's home."""
+    text = request.directory
+    if CONTROL.search(text):
+        raise Refused(400, "path", "directory holds a control character; it is a plain path.")
+    path = PurePosixPath(text)
+    if ".." in path.parts:
+        raise Refused(400, "path", f"directory was {text[:80]!r}; it may not go up with '..'.")
+    if request.live:
+        return _live_directory(path, request, ground)
+    if path.is_absolute():
+        raise Refused(400, "path", f"directory was {text[:80]!r}; it is relative to the code that was packed (absolute only with live).")
+    if request.bundle is None and str(path) != ".":
+        raise Refused(400, "path", f"directory was {text[:80]!r}, but the job has no bundle that could hold it.")
+    return str(path)
+
+
+def _live_directory(path: PurePosixPath, request: JobRequest, ground: Ground) -> str:
+    if request.bundle is not None:
+        raise Refused(400, "invalid", "live runs in place and takes no bundle; give one of the two.")
+    account = account_of(ground.person, ground.accounts)
+    home = os.path.normpath(pwd.getpwnam(account).pw_dir if account else Path.home())
+    full = os.path.normpath(os.path.join(home, path))
+    if os.path.commonpath([home, full]) != home:
+        raise Refused(400, "path", f"directory was {str(path)[:80]!r}; a live job runs below its submitter's home, {home}.")
+    return full

@@ -1,0 +1,288 @@
+"""Records as the REST door shows them. Values of secrets never come here; what a person may not see is left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ..core.sentences import sentence
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Node
+from ..core.plan import Reason
+from ..store.protocol import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
+from ..wire import (
+    AllocationView,
+    AuditView,
+    DeviceView,
+    Enforcement,
+    HolderView,
+    JobDetail,
+    JobView,
+    NodeView,
+    NotebookView,
+    ProgressView,
+    QuotaView,
+    RankView,
+    ReasonView,
+    SampleView,
+)
+from .access import Person, sees_work
+
+UNENFORCED = Enforcement(memory="none", compute="none")
+"""What holds a share in its bounds in this release: nothing but the queue's own bookkeeping."""
+
+
+class Picture(Protocol):
+    """What the views look up beside the record itself."""
+
+    @property
+    def samples(self) -> Mapping[str, SampleRow]: ...
+
+    def name_of(self, user: str) -> str: ...
+
+    def allocations_of(self, workload: str) -> Sequence[Allocation]: ...
+
+    def device(self, name: str) -> Device | None: ...
+
+    def is_simulated(self, pool: str) -> bool: ...
+
+
+def instant(at: int) -> datetime:
+    """Milliseconds since 1970 as a UTC datetime."""
+    return datetime.fromtimestamp(at / 1000, UTC)
+
+
+def maybe_instant(at: int | None) -> datetime | None:
+    return None if at is None else instant(at)
+
+
+def reason_view(reason: Reason, picture: Picture) -> ReasonView:
+    """A reason with people by their names."""
+    figures = tuple((name, picture.name_of(str(value)) if name == "user" else value) for name, value in reason.figures)
+    named = replace(reason, figures=figures)
+    return ReasonView.model_construct(code=reason.code.value, figures=dict(figures), message=sentence(named))
+
+
+def maybe_reason(reason: Reason | None, picture: Picture) -> ReasonView | None:
+    return None if reason is None else reason_view(reason, picture)
+
+
+def allocation_views(held: Sequence[Allocation], picture: Picture) -> list[AllocationView]:
+    return [
+        AllocationView(
+            rank=part.rank,
+            device=part.device,
+            device_uuid=device.uuid if (device := picture.device(part.device)) else None,
+            gpu_milli=part.gpu_milli,
+            memory_mib=part.memory_mib,
+        )
+        for part in held
+    ]
+
+
+def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
+    job, spec = record.job, record.spec
+    held = allocation_views(picture.allocations_of(job.id), picture)
+    progress = None if record.done is None or record.total is None else ProgressView(done=record.done, total=record.total)
+    return {
+        **_asked(record),
+        "user": picture.name_of(job.user),
+        "state": job.state,
+        "target": job.target,
+        "reason": maybe_reason(record.reason, picture),
+        "attempt": job.attempt,
+        "pauses": record.pauses,
+        "retries_left": record.retries_left,
+        "submitted_at": instant(job.submitted_at),
+        "started_at": maybe_instant(job.started_at),
+        "ended_at": maybe_instant(record.ended_at),
+        "exit_status": record.exit_status,
+        "progress": progress,
+        "metrics": dict(record.metrics),
+        "allocations": held,
+        "borrower": job.borrower,
+        "enforcement": UNENFORCED if held else None,
+        "simulated": picture.is_simulated(spec.pool),
+    }
+
+
+def _asked(record: JobRecord) -> dict[str, object]:
+    """The part of a job's view that was settled when it was submitted."""
+    spec = record.spec
+    return {
+        "id": record.job.id,
+        "name": spec.name,
+        "project": spec.project,
+        "pool": spec.pool,
+        "command": list(spec.command),
+        "gpu": spec.gpu_asked,
+        "gpu_milli": spec.gpu_milli,
+        "ranks": spec.ranks,
+        "gpu_model": spec.gpu_model,
+        "priority": spec.priority,
+        "preemptible": spec.preemptible,
+        "private": spec.private,
+        "live": spec.live,
+        "bundle": spec.bundle,
+        "directory": spec.directory,
+        "environment": spec.environment,
+        "variables": dict(spec.variables),
+        "secret_names": list(spec.secret_names),
+        "time_limit_s": spec.time_limit_s,
+        "retries": spec.retries,
+        "clone_of": record.clone_of,
+        "cluster": record.cluster,
+        "hub": record.hub,
+    }
+
+
+def job_view(record: JobRecord, picture: Picture) -> JobView:
+    return JobView.model_construct(**_job_fields(record, picture))
+
+
+def job_detail(record: JobRecord, ranks: Sequence[RankRecord], picture: Picture) -> JobDetail:
+    return JobDetail.model_construct(**_job_fields(record, picture), rank_records=[rank_view(rank) for rank in ranks])
+
+
+def rank_view(rank: RankRecord) -> RankView:
+    return RankView(
+        attempt=rank.attempt,
+        rank=rank.rank,
+        node=rank.node,
+        pid=rank.pid,
+        started_at=maybe_instant(rank.started_at),
+        ended_at=maybe_instant(rank.ended_at),
+        exit_status=rank.exit_status,
+    )
+
+
+def notebook_view(record: NotebookRecord, picture: Picture) -> NotebookView:
+    notebook = record.notebook
+    held = allocation_views(picture.allocations_of(notebook.id), picture)
+    return NotebookView(
+        id=notebook.id,
+        user=picture.name_of(notebook.user),
+        server=record.server,
+        project=notebook.project,
+        pool=notebook.pool,
+        gpu_milli=notebook.gpu_milli,
+        state=notebook.state,
+        reason=maybe_reason(record.reason, picture),
+        requested_at=instant(notebook.requested_at),
+        booked_at=maybe_instant(record.booked_at),
+        ended_at=maybe_instant(record.ended_at),
+        allocations=held,
+        activity="unknown",
+        enforcement=UNENFORCED if held else None,
+        simulated=picture.is_simulated(notebook.pool),
+        cluster=record.cluster,
+        hub=record.hub,
+    )
+
+
+def device_view(
+    device: Device,
+    held: Sequence[tuple[Allocation, JobRecord | NotebookRecord | None]],
+    person: Person,
+    picture: Picture,
+    where: tuple[str, str],
+) -> DeviceView:
+    """One device with its holders, those of other projects hidden. ``where`` is (cluster, hub)."""
+    sample = picture.samples.get(device.id)
+    used = sum(part.gpu_milli for part, _ in held) + device.foreign_milli
+    free = max(0, WHOLE_DEVICE - used) if device.health is Health.HEALTHY else 0
+    return DeviceView(
+        id=device.id,
+        uuid=device.uuid,
+        node=device.node,
+        index=device.index,
+        model=device.model,
+        memory_mib=device.memory_mib,
+        pool=device.pool,
+        health=device.health,
+        simulated=device.simulated,
+        foreign_milli=device.foreign_milli,
+        free_milli=free,
+        holders=[holder_view(part, record, person, picture) for part, record in held],
+        utilisation_percent=sample.utilisation_percent if sample else None,
+        sampled_at=instant(sample.at) if sample else None,
+        cluster=where[0],
+        hub=where[1],
+    )
+
+
+def holder_view(
+    part: Allocation, record: JobRecord | NotebookRecord | None, person: Person, picture: Picture
+) -> HolderView:
+    """Who holds a part of a device; of work that one may not see only that it is there."""
+    hidden = HolderView(
+        kind="hidden", workload=None, user=None, project=None, gpu_milli=part.gpu_milli, state="hidden"
+    )
+    match record:
+        case None:
+            return hidden
+        case JobRecord():
+            work, kind, private = record.job, "job", record.spec.private
+        case NotebookRecord():
+            work, kind, private = record.notebook, "notebook", False
+    if not sees_work(person, project=work.project, owner=work.user, private=private):
+        return hidden
+    return HolderView(
+        kind="job" if kind == "job" else "notebook",
+        workload=work.id,
+        user=picture.name_of(work.user),
+        project=work.project,
+        gpu_milli=part.gpu_milli,
+        state=work.state,
+    )
+
+
+def node_view(node: Node, devices: int, where: tuple[str, str]) -> NodeView:
+    return NodeView(
+        id=node.id,
+        name=node.name,
+        cpu_milli=node.cpu_milli,
+        memory_mib=node.memory_mib,
+        schedulable=node.schedulable,
+        devices=devices,
+        cluster=where[0],
+        hub=where[1],
+    )
+
+
+def quota_view(revision: QuotaRevision, picture: Picture) -> QuotaView:
+    return QuotaView(
+        revision=revision.revision,
+        text=revision.text,
+        author=picture.name_of(revision.actor),
+        at=instant(revision.at),
+        comment=revision.comment,
+    )
+
+
+def audit_view(row: AuditRow, picture: Picture) -> AuditView:
+    return AuditView(
+        seq=row.seq,
+        at=instant(row.at),
+        actor=picture.name_of(row.actor),
+        kind=row.kind,
+        subject=row.subject,
+        project=row.project,
+        payload=json.loads(row.payload),
+        previous=row.previous,
+        hash=row.hash,
+    )
+
+
+def sample_view(row: SampleRow) -> SampleView:
+    return SampleView(
+        node=row.node,
+        device=row.device,
+        at=instant(row.at),
+        utilisation_percent=row.utilisation_percent,
+        memory_used_mib=row.memory_used_mib,
+        coverage_permille=row.coverage_permille,
+        simulated=row.simulated,
+    )

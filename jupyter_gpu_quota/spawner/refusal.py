@@ -1,0 +1,43 @@
+"""A start that is refused, said so that the hub shows its sentence and counts it as nobody's failure.
+
+JupyterHub 6 has an exception for it; on 5 the same sentence travels in an HTTP error.
+"""
+
+from __future__ import annotations
+
+from tornado.web import HTTPError, RequestHandler
+
+try:
+    from jupyterhub.spawner import SpawnException
+except ImportError:  # JupyterHub 5
+    SpawnException = None
+
+
+def refused(message: str, *, reason: str, status: int = 409) -> HTTPError:
+    """The exception to raise from ``Spawner.start``.
+
+    Takes a sentence for the person, a short code for metrics, and a status below 500: from 500 on, hubs that give
+    up after a number of failed starts would count it.
+    """
+    status = status if 400 <= status < 500 else 424
+    if SpawnException is not None:
+        refusal: HTTPError = SpawnException(message, reason=reason, status_code=status)
+        return refusal
+    return _Refused5(status, message)
+
+
+class _Refused5(HTTPError):
+    """An HTTP error whose sentence JupyterHub 5 shows as it is."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.jupyterhub_message = message
+
+
+def uncounted(error: BaseException, handler: RequestHandler | None) -> None:
+    """Keep a refusal out of JupyterHub 5's count of failed starts, at whose limit a hub gives up; 6 does so itself.
+
+    Takes what ended the start, and the request that began it: the hub adds one to the count it keeps there.
+    """
+    if isinstance(error, _Refused5) and handler is not None:
+        handler.settings["failure_count"] = handler.settings.get("failure_count", 0) - 1

@@ -1,0 +1,447 @@
+"""The JSON of the REST door, as pydantic models that the service and the client share.
+
+Amounts are integers (milli-GPU, MiB); instants are ISO-8601 with Z. Unknown keys are refused.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
+VariableName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+NoNul = r"^[^\x00]*$"
+Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=NoNul)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Wire(BaseModel):
+    """The base of every message: strict about keys, frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JobRequest(Wire):
+    """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB". ``project`` and ``pool`` default to the person's only or default ones.
+
+    ``idempotency_key`` may also come as the header ``Idempotency-Key``. ``time_limit`` is seconds or "90m", "24h".
+    """
+
+    command: Annotated[list[Argument], Field(min_length=1, max_length=1000)]
+    gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)] = "1"
+    project: Name | None = None
+    pool: Name | None = None
+    gpu_model: Name | None = None
+    name: Name | None = None
+    priority: Annotated[int, Field(strict=True, ge=0, le=100)] = 50
+    preemptible: Annotated[bool, Field(strict=True)] = True
+    variables: Annotated[dict[VariableName, Argument], Field(max_length=500)] = {}
+    secrets: Annotated[dict[VariableName, Argument], Field(max_length=100)] = {}
+    environment: Name | None = None
+    directory: Annotated[str, StringConstraints(max_length=4096)] = "."
+    live: Annotated[bool, Field(strict=True)] = False
+    bundle: Digest | None = None
+    time_limit: Annotated[str, StringConstraints(max_length=32)] | None = None
+    retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
+    private: Annotated[bool, Field(strict=True)] = False
+    nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+    processes: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+    min_nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
+    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    dry_run: Annotated[bool, Field(strict=True)] = False
+
+
+class ReasonView(Wire):
+    """Why: a code of :class:`core.plan.ReasonCode`, its figures and the sentence people read."""
+
+    code: str
+    figures: dict[str, int | str]
+    message: str
+
+
+class ProgressView(Wire):
+    done: int
+    total: int
+
+
+class AllocationView(Wire):
+    rank: int
+    device: str
+    device_uuid: str | None
+    gpu_milli: int
+    memory_mib: int
+
+
+class RankView(Wire):
+    attempt: int
+    rank: int
+    node: str
+    pid: int | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_status: int | None
+
+
+class Enforcement(Wire):
+    """What was read back, never what was configured: hardware, driver, mps, policed, cooperative or none."""
+
+    memory: str
+    compute: str
+
+
+class JobView(Wire):
+    """One job as its project sees it. Values of secrets are never in it; ``private`` jobs show only to their owner, leads and admins."""
+
+    id: str
+    name: str
+    project: str
+    pool: str
+    user: str
+    state: str
+    target: str
+    reason: ReasonView | None
+    command: list[str]
+    gpu: str
+    gpu_milli: int
+    ranks: int
+    gpu_model: str | None
+    priority: int
+    preemptible: bool
+    private: bool
+    live: bool
+    bundle: str | None
+    directory: str
+    environment: str | None
+    variables: dict[str, str]
+    secret_names: list[str]
+    time_limit_s: int
+    retries: int
+    retries_left: int
+    attempt: int
+    pauses: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_status: int | None
+    progress: ProgressView | None
+    metrics: dict[str, float]
+    allocations: list[AllocationView]
+    borrower: bool
+    enforcement: Enforcement | None
+    clone_of: str | None
+    simulated: bool
+    cluster: str
+    hub: str
+
+
+class JobDetail(JobView):
+    """``GET jobs/{id}``: with every rank of every attempt."""
+
+    rank_records: list[RankView]
+
+
+class NotebookRequest(Wire):
+    """``POST notebooks``, from the hub's spawner alone. ``user`` is the hub's user name, ``server`` "" for the default server."""
+
+    user: Annotated[str, StringConstraints(min_length=1, max_length=255)]
+    server: Annotated[str, StringConstraints(max_length=255)] = ""
+    project: Name
+    pool: Name | None = None
+    gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)]
+
+
+class NotebookView(Wire):
+    """One notebook's slice. ``state`` is requested, booked, refused or returned; ``activity`` is busy, idle or unknown."""
+
+    id: str
+    user: str
+    server: str
+    project: str
+    pool: str
+    gpu_milli: int
+    state: str
+    reason: ReasonView | None
+    requested_at: datetime
+    booked_at: datetime | None
+    ended_at: datetime | None
+    allocations: list[AllocationView]
+    activity: str
+    enforcement: Enforcement | None
+    simulated: bool
+    cluster: str
+    hub: str
+
+
+class ChoiceView(Wire):
+    """What one person may start a notebook with: a project, its pool and the sizes that its quota admits."""
+
+    project: str
+    pool: str
+    quota_milli: int
+    used_milli: int
+    device_model: str | None
+    device_memory_mib: int | None
+
+
+class MeView(Wire):
+    """``GET me``: who the token is, and what they may do."""
+
+    name: str
+    admin: bool
+    scopes: list[str]
+    projects: dict[str, Literal["member", "lead"]]
+    notebook_choices: list[ChoiceView]
+    hub_token: bool = False
+
+
+class ErrorView(Wire):
+    """Every answer of 4xx and 5xx."""
+
+    status: int
+    message: str
+    reason: str
+
+
+class Pagination(Wire):
+    offset: int
+    limit: int
+    total: int
+
+
+class ProjectPoolView(Wire):
+    """One project in one pool: what it has, what it uses, what it could have now."""
+
+    pool: str
+    notebook_milli: int
+    training_milli: int
+    limit_milli: int | None
+    weight: int
+    notebook_used_milli: int
+    training_used_milli: int
+    borrowed_milli: int
+    fair_share_milli: int
+    in_force_training_milli: int
+    queued_jobs: int
+
+
+class ProjectView(Wire):
+    name: str
+    priority: int
+    pools: list[ProjectPoolView]
+    role: str | None
+
+
+class HolderView(Wire):
+    """Who holds a part of a device; ``user`` and ``workload`` are null for work of projects one is not a member of."""
+
+    kind: Literal["notebook", "job", "hidden"]
+    workload: str | None
+    user: str | None
+    project: str | None
+    gpu_milli: int
+    state: str
+
+
+class DeviceView(Wire):
+    id: str
+    uuid: str | None
+    node: str
+    index: int
+    model: str
+    memory_mib: int
+    pool: str | None
+    health: str
+    simulated: bool
+    foreign_milli: int
+    free_milli: int
+    holders: list[HolderView]
+    utilisation_percent: int | None
+    sampled_at: datetime | None
+    cluster: str
+    hub: str
+
+
+class NodeView(Wire):
+    id: str
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    schedulable: bool
+    devices: int
+    cluster: str
+    hub: str
+
+
+class PoolView(Wire):
+    name: str
+    devices: int
+    capacity_milli: int
+    free_milli: int
+    models: list[str]
+    simulated: bool
+
+
+class QuotaView(Wire):
+    revision: int
+    text: str
+    author: str
+    at: datetime
+    comment: str
+
+
+class QuotaEdit(Wire):
+    """``PUT quota`` and ``POST quota/preview``: the YAML document as text."""
+
+    text: Annotated[str, StringConstraints(max_length=1_000_000)]
+    accept_overcommit: Annotated[bool, Field(strict=True)] = False
+    comment: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+
+class AffectedView(Wire):
+    job: str
+    project: str
+    user: str
+    effect: Literal["paused", "starts", "waits"]
+    message: str
+
+
+class PreviewView(Wire):
+    """What a quota file would do: the arithmetic of every pool, and everybody affected."""
+
+    arithmetic: list[str]
+    refusals: list[str]
+    affected: list[AffectedView]
+
+
+class AuditView(Wire):
+    seq: int
+    at: datetime
+    actor: str
+    kind: str
+    subject: str
+    project: str | None
+    payload: dict[str, object]
+    previous: str
+    hash: str
+
+
+class WouldStart(Wire):
+    kind: str
+    message: str
+
+
+class ExplainView(Wire):
+    """``GET explain/{id}``."""
+
+    id: str
+    state: str
+    reason: ReasonView
+    would_start: list[WouldStart]
+    estimate_at: datetime | None
+
+
+class DryRunView(Wire):
+    """The answer to a job request with ``dry_run``."""
+
+    starts_now: bool
+    pauses: list[AffectedView]
+    reason: ReasonView
+    charged_milli: int
+
+
+class SampleIn(Wire):
+    device: Annotated[str, StringConstraints(max_length=128)]
+    at: datetime
+    utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] | None
+    memory_used_mib: Annotated[int, Field(strict=True, ge=0)] | None
+    simulated: bool = False
+
+
+class SampleBatch(Wire):
+    """``POST samples``: one node's readings; a sequence number already seen is accepted and ignored."""
+
+    node: Annotated[str, StringConstraints(max_length=128)]
+    sequence: Annotated[int, Field(strict=True, ge=0)]
+    samples: Annotated[list[SampleIn], Field(max_length=10_000)]
+
+
+class SampleView(Wire):
+    """``GET samples``: the newest reading of one device; null is unknown."""
+
+    node: str
+    device: str
+    at: datetime
+    utilisation_percent: int | None
+    memory_used_mib: int | None
+    coverage_permille: int | None
+    simulated: bool
+
+
+class IngestedView(Wire):
+    """The answer to ``POST samples``: whether this batch was new."""
+
+    accepted: bool
+
+
+class OutputView(Wire):
+    path: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class CloneRequest(Wire):
+    """``POST jobs/{id}/actions/clone`` and ``rerun``: what the new job has otherwise than the old one."""
+
+    name: Name | None = None
+    gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)] | None = None
+    priority: Annotated[int, Field(strict=True, ge=0, le=100)] | None = None
+    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+
+
+class BundleView(Wire):
+    """The answer to ``PUT bundles/{digest}``."""
+
+    digest: str
+    size_bytes: int
+    existed: bool
+
+
+class VerifiedView(Wire):
+    """``GET audit/verify``: whether every row of the audit follows from the one before; ``message`` says it in words."""
+
+    whole: bool
+    rows: int | None
+    message: str
+
+
+class HealthView(Wire):
+    """``GET health``: the web door is alive."""
+
+    alive: bool = True
+
+
+class ReadyView(Wire):
+    """``GET ready``: each part that must hold before the service does its work; status 503 while one does not."""
+
+    ready: bool
+    store: bool
+    lease: bool
+    observed: bool
+    controller: bool
+    message: str
+
+
+class VersionView(Wire):
+    version: str
+    api: str
+
+
+class ChangedView(Wire):
+    """The data of the event ``changed``: the whole present views of what changed and may be seen."""
+
+    version: int
+    jobs: list[JobView]
+    notebooks: list[NotebookView]
+    devices: list[DeviceView]

@@ -1,0 +1,140 @@
+"""The witness itself: it must cry out when a promise is broken before its silence says anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from jupyter_gpu_quota.demo.witness import Process, RankOf, Witness, broken, loads, look, process_of
+
+
+def job(job_id: str, milli: int, *devices: str, attempt: int = 1, rank: int = 0, pid: int = 1) -> Process:
+    environ = {
+        "GPU_QUOTA_JOB_ID": job_id,
+        "GPU_QUOTA_ATTEMPT": str(attempt),
+        "GPU_QUOTA_MILLI": str(milli),
+        "CUDA_VISIBLE_DEVICES": ",".join(devices),
+        "RANK": str(rank),
+    }
+    found = process_of(pid, 7, environ)
+    assert found is not None
+    return found
+
+
+def notebook(user: str, milli: int, device: str) -> Process:
+    environ = {
+        "JUPYTERHUB_SERVICE_PREFIX": f"/user/{user}/",
+        "GPU_QUOTA_MILLI": str(milli),
+        "CUDA_VISIBLE_DEVICES": device,
+    }
+    found = process_of(1, 7, environ)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        pytest.param([], {}, id="an empty machine carries nothing"),
+        pytest.param([job("a", 1000, "g0")], {"g0": 1000}, id="a whole device is whole"),
+        pytest.param(
+            [job("a", 500, "g0", pid=1), job("a", 500, "g0", pid=2)],
+            {"g0": 500},
+            id="the workers of one rank share what it was given",
+        ),
+        pytest.param(
+            [notebook("bob", 125, "g0"), notebook("bob", 125, "g0"), notebook("patty", 125, "g0")],
+            {"g0": 250},
+            id="two kernels of a notebook hold one slice",
+        ),
+        pytest.param(
+            [job("a", 2000, "g0", "g1")], {"g0": 1000, "g1": 1000}, id="a rank on two devices fills each once"
+        ),
+    ],
+)
+def test_what_devices_carry(processes: Sequence[Process], expected: dict[str, int]) -> None:
+    assert loads(processes) == expected
+
+
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [
+        pytest.param([job("a", 600, "g0"), job("b", 400, "g0")], [], id="to the brim is fine"),
+        pytest.param(
+            [job("a", 600, "g0"), job("b", 401, "g0")], ["device g0 carried 1001 milli"], id="one milli more is not"
+        ),
+        pytest.param(
+            [job("a", 1000, "g0"), notebook("bob", 125, "g0")],
+            ["device g0 carried 1125 milli"],
+            id="a notebook under a whole job is seen",
+        ),
+        pytest.param(
+            [job("a", 500, "g0"), job("a", 500, "g1", attempt=2)],
+            ["job a ran twice at once: attempts [1, 2]"],
+            id="a resume beside its own predecessor is seen",
+        ),
+        pytest.param([job("a", 500, "g0"), job("a", 500, "g1", rank=1)], [], id="ranks of one attempt run together"),
+    ],
+)
+def test_broken_promises_are_reported(processes: Sequence[Process], words: list[str]) -> None:
+    found = broken(processes)
+    assert len(found) == len(words)
+    assert all(one.startswith(word) for one, word in zip(found, words, strict=True))
+
+
+def test_a_violation_is_kept_and_told_once() -> None:
+    witness = Witness(lambda environ: True)
+    witness.note([job("a", 600, "g0"), job("b", 600, "g0")], 1.0)
+    witness.note([job("a", 600, "g0"), job("b", 600, "g0")], 2.0)
+    witness.note([], 3.0)
+    assert [(v.at, v.what[:30]) for v in witness.violations] == [(1.0, "device g0 carried 1200 milli: ")]
+    assert (witness.looks, witness.highest) == (3, 1200)
+    assert [s.present for s in witness.ranks()] == [False, False]
+
+
+@pytest.fixture
+def two_on_one_device() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two real processes that claim 600 milli each of one device, as no service would have started them."""
+    mark = {
+        "WITNESS_TEST": str(os.getpid()),
+        "CUDA_VISIBLE_DEVICES": "g0",
+        "GPU_QUOTA_MILLI": "600",
+        "GPU_QUOTA_ATTEMPT": "1",
+    }
+    code = "import time; time.sleep(60)"
+    started = [
+        subprocess.Popen([sys.executable, "-S", "-c", code], env={**mark, "GPU_QUOTA_JOB_ID": name})
+        for name in ("a", "b")
+    ]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_it_reads_the_real_process_table(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
+    mine = str(os.getpid())
+    witness = Witness(lambda environ: environ.get("WITNESS_TEST") == mine)
+    witness.start()
+    deadline = time.monotonic() + 20
+    while not witness.violations and time.monotonic() < deadline:
+        witness.join(0.02)
+    witness.leave()
+    assert [v.what for v in witness.violations] == [
+        "device g0 carried 1200 milli: job a attempt 1 rank 0, job b attempt 1 rank 0"
+    ]
+
+
+def test_the_dead_hold_nothing(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
+    """A zombie keeps its pid until its parent reads its status; its share is free all the same."""
+    mine = str(os.getpid())
+    victim = two_on_one_device[0]
+    os.kill(victim.pid, 9)
+    os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+    seen = look(lambda environ: environ.get("WITNESS_TEST") == mine)
+    assert [p.holder for p in seen] == [RankOf(job="b", attempt=1, rank=0)]

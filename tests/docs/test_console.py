@@ -1,0 +1,96 @@
+"""What the texts tell people to type is typed: on a real hub, page by page, in the order of the page.
+
+The hub has the README's quota file, four simulated A100 and one simulated T4. Each page has a folder of its own with
+the files it shows, and each person the variables of a notebook of theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.demo.stage import Cast, Stage
+from tests.docs.pages import PAGES, ROOT, Block, blocks, commands
+
+pytestmark = pytest.mark.hub
+
+CAST = Cast(groups={"fraud-ds": ("ann",), "churn-ds": ("ben",)}, users=("lea",))
+SETTINGS = """\
+c.GPUQuota.quota_file = {quota!r}
+c.GPUQuota.simulated_devices = [
+    {{"model": "Simulated A100", "memory_mib": 81920, "count": 4}},
+    {{"model": "Simulated T4", "memory_mib": 16384, "count": 1}},
+]
+"""
+BLOCK_TIMEOUT_S = 120
+
+TYPED = [
+    page for page in PAGES if any(block.kind in ("run", "cell") and block.told != "make" for block in blocks(page))
+]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A hub whose first quota file is the README's."""
+    folder = tmp_path_factory.mktemp("stage")
+    quota = folder / "quota.yaml"
+    quota.write_text(_file(ROOT / "README.md", "quota.yaml"))
+    stage = Stage(folder / "hub", cast=CAST, extra_config=SETTINGS.format(quota=str(quota)))
+    try:
+        stage.start()
+        yield stage
+    finally:
+        stage.end()
+
+
+def _file(page: Path, name: str) -> str:
+    return next(block.text for block in blocks(page) if block.kind == "file" and block.told == name)
+
+
+@pytest.mark.parametrize("page", TYPED, ids=[str(page.relative_to(ROOT)) for page in TYPED])
+def test_what_a_page_says_to_type_works(page: Path, stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_file(ROOT / "docs/tutorial/first-job.md", "train.py"))
+    for block in blocks(page):
+        match block.kind:
+            case "file":
+                (tmp_path / block.told).write_text(block.text)
+            case "cell":
+                _works(block, [sys.executable, "-c", block.text], stage, tmp_path)
+            case "run" if block.told != "make":
+                _works(block, ["bash", "-c", _script(block, tmp_path)], stage, tmp_path)
+
+
+def _script(block: Block, folder: Path) -> str:
+    """The block as one shell: it stops at the first failure, and knows $job of the blocks before it."""
+    typed = commands(block)
+    if block.told.endswith("; fails"):
+        typed[-1] = f"! {typed[-1]} || exit 99"
+    kept = folder.parent / f"{folder.name}.job"
+    return "\n".join(["set -euo pipefail", f"job=$(cat {kept} 2>/dev/null || true)", *typed, f'echo "$job" > {kept}'])
+
+
+def _works(block: Block, command: list[str], stage: Stage, folder: Path) -> None:
+    who = block.told.removesuffix("; fails")
+    done = subprocess.run(
+        command, cwd=folder, env=_notebook(who, stage), capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
+    )
+    assert done.returncode == 0, (
+        f"{block.place} as {who}\n{block.text}\n{done.stdout}\n{done.stderr}\n{stage.last_words('hub')}"
+    )
+
+
+def _notebook(who: str, stage: Stage) -> dict[str, str]:
+    """The variables of a terminal in this person's notebook."""
+    project = {"JUPYTER_GPU_QUOTA_PROJECT": "fraud"} if who in ("ann", "lea") else {}
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "HOME": str(stage.home(who)),
+        "JUPYTER_GPU_QUOTA_URL": f"{stage.url}/services/gpu-quota/",
+        "JUPYTERHUB_API_TOKEN": stage.token_of(who),
+        **project,
+    }

@@ -1,0 +1,234 @@
+"""The texts say nothing that is not there: what they name exists, what they show can be read, what they link to is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from traitlets.config import Config
+
+from jupyter_gpu_quota import job, quotafile
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.client import Job
+from jupyter_gpu_quota.config import GPUQuota
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.plan import ReasonCode
+from jupyter_gpu_quota.hub import CUSTOM_SCOPES, setup_gpu_quota
+from jupyter_gpu_quota.manifests import OUR_VARIABLES
+from tests.docs.pages import (
+    MARKED_LANGUAGES,
+    PAGES,
+    ROOT,
+    Block,
+    blocks,
+    code_of,
+    commands,
+    every_block,
+    inline,
+)
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+PEOPLE = ("ann", "lea", "admin")
+
+
+def each(*languages: str, kind: str = "") -> pytest.MarkDecorator:
+    found = [block for block in every_block(*languages) if block.kind == kind or not kind]
+    return pytest.mark.parametrize("block", found, ids=[block.place for block in found])
+
+
+# --- blocks -------------------------------------------------------------------------------------------------------
+@by_page
+def test_every_block_that_people_type_says_who_runs_it(page: Path) -> None:
+    for block in blocks(page):
+        if block.language in MARKED_LANGUAGES and page.name != "CONTRIBUTING.md":
+            assert block.kind, f"{block.place}: a {block.language} block without a mark; see tests/docs/pages.py"
+        if block.kind == "run":
+            assert block.told.removesuffix("; fails") in (*PEOPLE, "make"), block.place
+        if block.kind in ("not run", "compile"):
+            assert block.told, f"{block.place}: the reason is missing"
+
+
+@each("console")
+def test_a_console_block_is_lines_that_begin_with_a_dollar(block: Block) -> None:
+    if block.page.name != "CONTRIBUTING.md":
+        assert len(commands(block)) == len(block.text.splitlines()), block.place
+
+
+@each("yaml")
+def test_a_quota_file_in_the_texts_is_one(block: Block) -> None:
+    found = quotafile.parse(block.text)
+    assert isinstance(found, quotafile.QuotaFile), found
+
+
+@each("python")
+def test_python_in_the_texts_compiles(block: Block) -> None:
+    compile(block.text, block.place, "exec")
+
+
+@each("python", kind="config")
+def test_lines_of_jupyterhub_config_are_taken_by_the_hub(block: Block) -> None:
+    c = Config()
+    exec(compile(block.text, block.place, "exec"), {"c": c})
+    setup_gpu_quota(c)
+    settings = GPUQuota(config=c)
+    assert all(getattr(settings, name) == value for name, value in c.GPUQuota.items())
+
+
+@each("console")
+def test_a_make_target_in_the_texts_exists(block: Block) -> None:
+    for line in commands(block) or block.text.splitlines():
+        if line.startswith("make "):
+            target = [word for word in shlex.split(line, comments=True)[1:] if "=" not in word]
+            subprocess.run(["make", "--dry-run", *target], cwd=ROOT, check=True, capture_output=True)
+
+
+# --- links and pictures -------------------------------------------------------------------------------------------
+@by_page
+def test_links_and_pictures_are_in_this_checkout(page: Path) -> None:
+    for target in _targets(page):
+        assert not re.match(r"(?:[a-z]+:)?//", target), f"{page.name} links outside: {target}"
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.is_relative_to(ROOT), f"{page.name}: {target} leads out of the checkout"
+        assert there.exists(), f"{page.name}: {target} is not there"
+        if anchor:
+            assert anchor in _anchors(there), f"{page.name}: {target} has no such heading"
+
+
+def _targets(page: Path) -> Iterator[str]:
+    for token in inline(page):
+        target = token.attrGet("href") if token.type == "link_open" else token.attrGet("src")
+        if target:
+            yield str(target)
+
+
+def _anchors(page: Path) -> set[str]:
+    text = page.read_text()
+    named = re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {*named, *(re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads)}
+
+
+def test_pictures_say_what_they_show() -> None:
+    for page in PAGES:
+        for token in inline(page):
+            assert token.type != "image" or len(token.content) > 20, f"{page.name}: a picture without words"
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+@by_page
+def test_commands_and_options_in_the_texts_exist(page: Path) -> None:
+    for text in code_of(page):
+        for line in re.split(r"[|;&>)]|\$\(|^\$ ", text):
+            words = line.split()
+            if words[:2] == ["jupyter", "gpu-quota"]:
+                _check_command(words[2:], f"{page.name}: {line}")
+
+
+def _check_command(words: list[str], place: str) -> None:
+    command, known = main, _options(main)
+    for word in words:
+        if word == "--":
+            return
+        if word.startswith("-"):
+            assert word.partition("=")[0] in known, f"{place}: no option {word}"
+        elif below := _below(command):
+            assert word in below, f"{place}: no command {word}"
+            command = below[word]
+            known |= _options(command)
+
+
+def _below(command: click.Command) -> dict[str, click.Command]:
+    """The commands of a group that people may call; none of what is no group."""
+    if not isinstance(command, click.Group):
+        return {}
+    context = click.Context(command)
+    found = {name: command.get_command(context, name) for name in command.list_commands(context)}
+    return {name: each for name, each in found.items() if each is not None and not each.hidden}
+
+
+def _options(command: click.Command) -> set[str]:
+    return {"--help", *(name for param in command.params for name in (*param.opts, *param.secondary_opts))}
+
+
+def test_options_named_alone_belong_to_some_command() -> None:
+    known = _all_options(main)
+    for page in PAGES:
+        for token in inline(page):
+            word = token.content.partition(" ")[0]
+            if token.type == "code_inline" and re.fullmatch(r"--?[a-z][a-z-]*", word):
+                assert word in known, f"{page.name}: no command has {word}"
+
+
+def _all_options(command: click.Command) -> set[str]:
+    return _options(command).union(*map(_all_options, _below(command).values()))
+
+
+def _everywhere(pattern: str) -> set[str]:
+    return {found for page in PAGES for found in re.findall(pattern, page.read_text())}
+
+
+def test_settings_in_the_texts_exist() -> None:
+    assert _everywhere(r"c\.GPUQuota\.(\w+)") <= set(GPUQuota.class_trait_names(config=True))
+
+
+def test_extras_in_the_texts_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {name for listed in _everywhere(r"jupyter-gpu-quota\[([\w,]+)\]") for name in listed.split(",")}
+    assert named <= set(extras)
+    assert _everywhere(r"pip install '\.\[(\w+)\]'") <= set(extras)
+
+
+def test_scopes_in_the_texts_exist() -> None:
+    assert _everywhere(r"custom:gpu-quota:[a-z]+") <= set(CUSTOM_SCOPES)
+
+
+def test_keys_of_the_policy_in_the_texts_exist() -> None:
+    known = quotafile.schema()["$defs"]["PolicySection"]["properties"]  # type: ignore[index]
+    assert _everywhere(r"\bpolicy\.([a-z_]+)") <= set(known)
+
+
+def test_variables_in_the_texts_are_read_or_set_somewhere() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "jupyter_gpu_quota").rglob("*.py"))
+    for name in _everywhere(r"\b(?:JUPYTER_)?GPU_QUOTA_[A-Z_]+[A-Z]\b"):
+        assert name in sources, f"nothing knows the variable {name}"
+
+
+def test_functions_of_job_in_the_texts_exist() -> None:
+    """``job`` is the module inside a training script, and what ``submit`` answers in a notebook."""
+    code = "\n".join(line for page in PAGES for line in code_of(page))
+    for name in set(re.findall(r"(?<![\w/-])job\.([a-z_A-Z]+)\b", code)) - {"py"}:
+        assert hasattr(job, name) or hasattr(Job, name), f"neither jupyter_gpu_quota.job nor a submitted job has {name}"
+
+
+def test_files_of_the_package_in_the_texts_exist() -> None:
+    for name in _everywhere(r"`(jupyter_gpu_quota/[\w/.]+|docs/[\w/.-]+|tests/[\w/.]+)`"):
+        assert (ROOT / name).exists(), f"there is no {name}"
+
+
+# --- nothing is left out ------------------------------------------------------------------------------------------
+def test_every_reason_is_explained() -> None:
+    told = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/reasons.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(ReasonCode)
+
+
+def test_every_variable_of_a_job_is_explained() -> None:
+    told = (ROOT / "docs/reference/variables.md").read_text()
+    assert {name for name in OUR_VARIABLES if f"`{name}`" not in told} == set()
+
+
+def test_states_in_the_texts_are_states() -> None:
+    contract = (ROOT / "docs/scheduling.md").read_text()
+    assert {state for state in ("paused", "held", "succeeded", "failed", "queued") if state in contract} <= set(
+        JobState
+    )
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 250

@@ -1,0 +1,399 @@
+"""The quota file: what is read, what it means, and what is said of everything else."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+import tracemalloc
+
+import jsonschema
+import pytest
+import yaml
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.core.model import Amounts, Device, Policy, Preemption, Project
+from jupyter_gpu_quota.quotafile import QuotaFile
+
+WHOLE = textwrap.dedent("""\
+    version: 1
+    revision: 17                     # written by export
+    pools:
+      - {name: big, selector: {gpu_model: [H100, A100]}, uses: [training, inference]}
+      - {name: small, selector: {gpu_model: [T4]}, uses: [notebook, inference]}
+      - {name: lab, selector: {node: [ws-1], gpu_model: [RTX 4090]}}
+      - {name: rest}
+    projects:
+      - name: fraud
+        priority: 60                 # of the project, in dividing the surplus
+        members: {groups: [fraud-ds], users: [ann], leads: [bob]}
+        quota:
+          big:   {training: 2, limit: 6, weight: 2}
+          small: {notebook: 0.3, training: 0.25, limit: null}
+        defaults: {environment: torch-2, pool: {notebook: small, training: big, inference: small}, time_limit: 90m}
+      - {name: risk, members: {users: [bob]}, quota: {big: {training: 1.125}}}
+    environments:
+      - {name: torch-2, python: /opt/torch-2/bin/python, projects: [fraud]}
+      - {name: plain, python: /usr/bin/python3}
+    policy:
+      idle: {mode: report, gpu_idle_after: 20m, kernel_idle_after: 20m, when_nobody_waits: 2h, warn_for: 5m,
+             keep_at_most: 3, release_after: 2h, stop_server_after: 12h, maximum_lease: null}
+      preemption: {min_runtime: 10m, grace: 60s, lent_grace: 10s, max_pauses: 4, per: 24h}
+      enforcement: {memory: none, compute: none}
+      history: {k: 0, half_life: 2d, window: 7d}
+      within_project: first_come
+      tick_max: 500ms
+    """)
+
+LEAST = "version: 1\npools: []\nprojects: []\n"
+
+
+def read(text: str) -> QuotaFile:
+    found = quotafile.parse(text)
+    assert isinstance(found, QuotaFile), found
+    return found
+
+
+def refused(text: str) -> list[tuple[int, str]]:
+    found = quotafile.parse(text)
+    assert isinstance(found, list), "the file was accepted"
+    return [(error.line, error.message) for error in found]
+
+
+def project(body: str) -> str:
+    """A file with pool a, and one project whose keys are these lines; ``body`` begins on line 4."""
+    return "version: 1\npools: [{name: a}]\nprojects:\n" + textwrap.indent("- name: p\n" + textwrap.indent(body, "  "), "  ")
+
+
+# --- what it means ------------------------------------------------------------------------------------------------
+def test_the_whole_file_becomes_the_policy() -> None:
+    assert read(WHOLE).policy(18) == Policy(
+        revision=18,
+        pools=("big", "small", "lab", "rest"),
+        projects=(
+            Project(
+                name="fraud",
+                priority=60,
+                amounts={
+                    "big": Amounts(training_milli=2000, limit_milli=6000, weight=2),
+                    "small": Amounts(notebook_milli=300, training_milli=250),
+                },
+            ),
+            Project(name="risk", amounts={"big": Amounts(training_milli=1125)}),
+        ),
+        preemption=Preemption(min_runtime_s=600, grace_s=60, lent_grace_s=10, max_pauses=4, per_s=86_400),
+        within_project="first_come",
+    )
+
+
+def test_the_least_file_is_one() -> None:
+    file = read(LEAST)
+    assert file.policy(1) == Policy(revision=1)
+    assert file.tick_max_ms == 1000
+
+
+def test_the_rest_of_the_file_is_at_hand() -> None:
+    file = read(WHOLE)
+    assert file.revision == 17
+    assert file.tick_max_ms == 500
+    assert file.time_limit_s("fraud") == 5400
+    assert file.time_limit_s("risk") == 86_400
+    assert file.default_environment("fraud") == "torch-2"
+    assert file.environments_of("fraud") == ("torch-2", "plain")
+    assert file.environments_of("risk") == ("plain",)
+    assert file.python_of("torch-2") == "/opt/torch-2/bin/python"
+    assert file.python_of("gone") is None
+
+
+@pytest.mark.parametrize(
+    ("user", "groups", "roles"),
+    [
+        pytest.param("ann", [], {"fraud": "member"}, id="a named user is a member"),
+        pytest.param("zoe", ["fraud-ds", "other"], {"fraud": "member"}, id="a group of the hub brings its people"),
+        pytest.param("bob", ["fraud-ds"], {"fraud": "lead", "risk": "member"}, id="a lead is a lead, and a member elsewhere"),
+        pytest.param("mallory", ["other"], {}, id="nobody else is anything"),
+        pytest.param("fraud-ds", [], {}, id="a user who is called like a group is not the group"),
+    ],
+)
+def test_membership(user: str, groups: list[str], roles: dict[str, str]) -> None:
+    assert read(WHOLE).membership(user, groups) == roles
+
+
+def device(model: str, node: str = "n1") -> Device:
+    return Device(id="d", node=node, index=0, model=model, memory_mib=1, pool=None)
+
+
+@pytest.mark.parametrize(
+    ("found", "pool"),
+    [
+        pytest.param(device("NVIDIA H100 80GB HBM3"), "big", id="an H100 is big"),
+        pytest.param(device("Tesla T4"), "small", id="a T4 is small"),
+        pytest.param(device("NVIDIA GeForce RTX 4090", "ws-1"), "lab", id="model and node both match"),
+        pytest.param(device("NVIDIA GeForce RTX 4090", "ws-2"), "rest", id="the node does not match"),
+        pytest.param(device("NVIDIA A10"), "rest", id="A10 is no A100"),
+    ],
+)
+def test_a_device_is_in_the_first_pool_that_takes_it(found: Device, pool: str) -> None:
+    assert read(WHOLE).pool_of(found) == pool
+
+
+def test_a_node_is_known_by_its_name_too() -> None:
+    assert read(WHOLE).pool_of(device("RTX 4090", "01J"), "ws-1") == "lab"
+
+
+def test_a_device_that_no_selector_takes_is_in_no_pool() -> None:
+    file = read("version: 1\npools: [{name: a, selector: {gpu_model: [H100]}}]\nprojects: []")
+    assert file.pool_of(device("Tesla T4")) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "pool"),
+    [
+        pytest.param("quota: {}", "training", None, id="several pools and nothing said"),
+        pytest.param("quota: {b: {training: 1}}", "training", "b", id="the only one with quota"),
+        pytest.param("quota: {a: {training: 1}, b: {training: 1}}", "training", None, id="quota in both"),
+        pytest.param("quota: {a: {training: 1}}\ndefaults: {pool: {training: b}}", "training", "b", id="the default counts"),
+        pytest.param("quota: {}", "notebook", "a", id="the only pool for notebooks"),
+    ],
+)
+def test_where_work_goes_that_names_no_pool(body: str, kind: str, pool: str | None) -> None:
+    pools = "[{name: a, selector: {gpu_model: [x]}}, {name: b, uses: [training]}]"
+    file = read(project(body).replace("[{name: a}]", pools))
+    assert file.default_pool("p", kind) == pool  # type: ignore[arg-type]
+
+
+def test_a_pool_is_for_what_it_says() -> None:
+    file = read(WHOLE)
+    assert file.allows("big", "training")
+    assert not file.allows("big", "notebook")
+    assert file.allows("rest", "notebook")
+    assert not file.allows("gone", "training")
+
+
+def test_amounts_are_exact() -> None:
+    quota = read(project("quota: {a: {notebook: 0.1, training: 0.2, limit: 0.3}}")).projects[0].quota["a"]
+    assert (quota.notebook, quota.training, quota.limit) == (100, 200, 300)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        pytest.param("", 1, "is empty", id="an empty file"),
+        pytest.param("# nothing\n", 1, "is empty", id="a file of comments"),
+        pytest.param("- 1", 1, "keys and values", id="a list"),
+        pytest.param("version: 1\npools: []", 1, "has no projects", id="a required section is missing"),
+        pytest.param(LEAST.replace("1", "2"), 1, "version: 1", id="a version of the future"),
+        pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is no number"),
+        pytest.param(LEAST + "polices: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
+        pytest.param(LEAST + "xyzzy: {}", 4, "it knows version, revision, pools", id="an unknown key near nothing"),
+        pytest.param(LEAST + "version: 1", 4, "stands twice", id="a key that stands twice"),
+        pytest.param(LEAST + "pools: []", 4, "stands twice", id="a section that stands twice"),
+        pytest.param(project("quotas: {}"), 5, "did you mean 'quota'?", id="a misspelt key of a project"),
+        pytest.param(project("quota:\n  a:\n    trainig: 1"), 7, "did you mean 'training'?", id="a misspelt key deep inside"),
+        pytest.param(project("priority: 5"), 4, "projects.p has no quota", id="a project without quota"),
+        pytest.param(project("quota:\n  a:\n    training: 0.0005"), 7, "up to three", id="half a milli"),
+        pytest.param(project("quota:\n  a:\n    training: -1"), 7, "below zero", id="a negative amount"),
+        pytest.param(project("quota:\n  a:\n    training: .nan"), 7, "no amount", id="not a number"),
+        pytest.param(project("quota:\n  a:\n    training: .inf"), 7, "no amount", id="infinity"),
+        pytest.param(project("quota:\n  a:\n    training: 1e9"), 7, "no amount", id="an exponent"),
+        pytest.param(project("quota:\n  a:\n    training: 1000000000"), 7, "more than", id="a thousand million"),
+        pytest.param(project("quota:\n  a:\n    training: [1]"), 7, "no amount", id="a list for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: null"), 7, "no amount", id="nothing for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: true"), 7, "no amount", id="a truth value for an amount"),
+        pytest.param(project("quota:\n  a:\n    weight: 1.5"), 7, "3 and 2", id="a fractional weight"),
+        pytest.param(project("quota:\n  a:\n    weight: -1"), 7, "greater than or equal to 0", id="a negative weight"),
+        pytest.param(project("priority: 101\nquota: {}"), 5, "less than or equal to 100", id="a priority above 100"),
+        pytest.param(project("priority: '50'\nquota: {}"), 5, "no whole number", id="a priority in quotes"),
+        pytest.param(project("quota:\n  b: {}"), 6, "no pool b", id="quota in a pool that is not there"),
+        pytest.param(
+            project("quota:\n  a:\n    notebook: 1\n    training: 2\n    limit: 2.999"), 9, "1 + 2 = 3", id="a limit below the quotas"
+        ),
+        pytest.param(project("quota: {}\ndefaults: {time_limit: 20:00}"), 6, 'write "20:00"', id="a time that YAML counts in sixties"),
+        pytest.param(project('quota: {}\ndefaults: {time_limit: "20:00"}'), 6, "no duration", id="a time of day is no duration"),
+        pytest.param(project("quota: {}\ndefaults: {time_limit: 0s}"), 6, "would end every job", id="no time at all"),
+        pytest.param(project("quota: {}\ndefaults: {environment: x}"), 6, "no environment x", id="an environment that is not there"),
+        pytest.param(project("quota: {}\ndefaults: {pool: {training: b}}"), 6, "no pool b", id="a default pool that is not there"),
+        pytest.param(project("quota: {}\nmembers: {users: [NO]}"), 6, 'write "NO"', id="a user called NO"),
+        pytest.param(project("quota: {}\nmembers: {users: [y]}"), 6, 'write "y"', id="a user called y"),
+        pytest.param(project("quota: {}\nmembers: {users: [true]}"), 6, "put quotes", id="a user called true"),
+        pytest.param(project("quota: {}\nmembers: {users: [12]}"), 6, "put quotes", id="a user called 12"),
+        pytest.param(project("quota: {}\nmembers: {users: [1_2]}"), 6, '"1_2"', id="a user called 1_2"),
+        pytest.param(project("quota: {}\nmembers: {users: ann}"), 6, "a list is expected", id="one user without a list"),
+        pytest.param(LEAST.replace("[]\n", "[{name: NO}]\n", 1), 2, 'write "NO"', id="a pool called NO"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "characters", id="a pool with a slash"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a}, {name: b}]\n", 1), 2, "never have a device", id="a pool behind one that takes all"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a, uses: [train]}]\n", 1), 2, "none of", id="a use that is none"),
+        pytest.param(LEAST + "policy: {tick_max: 2s}", 4, "1s at most", id="a tick above a second"),
+        pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
+        pytest.param(LEAST + "revision: -1", 4, "greater than or equal to 0", id="a negative revision"),
+        pytest.param("a: &x 1\nb: *x", 1, "anchors", id="an anchor"),
+        pytest.param("a: !!python/object:os.system x", 1, "tags", id="a tag"),
+        pytest.param("a: !!float 1", 1, "tags", id="even a harmless tag"),
+        pytest.param("version: 1\n---\nversion: 1", 3, "second document", id="two documents"),
+        pytest.param("a: b: c", 1, "not YAML", id="no YAML"),
+        pytest.param("a:\n\tb: 1", 2, "not YAML", id="a tab"),
+        pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
+        pytest.param("a: \ud800", 1, "U+D800", id="half a character"),
+        pytest.param("? [a]\n: b", 1, "a key is a word", id="a list as a key"),
+    ],
+)
+def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None:
+    found = refused(text)
+    assert any(at == line and words in message for at, message in found), found
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        pytest.param("departments: [{name: risk}]", "departments cannot be enforced", id="departments"),
+        pytest.param("calendar: [{name: nights}]", "calendar cannot be enforced", id="calendar"),
+        pytest.param("data: [{name: transactions}]", "data cannot be enforced", id="data"),
+        pytest.param("policy: {idle: {mode: reclaim}}", "reclaim cannot be enforced", id="freeing idle notebooks"),
+        pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
+        pytest.param("policy: {history: {k: 0.5}}", "history with k other than 0 cannot be enforced", id="history"),
+        pytest.param("policy: {enforcement: {memory: driver}}", "driver cannot be enforced", id="enforcement by the driver"),
+        pytest.param("policy: {enforcement: {compute: policed}}", "policed cannot be enforced", id="policed compute"),
+    ],
+)
+def test_what_this_release_cannot_enforce_is_refused_by_name(section: str, words: str) -> None:
+    assert [words in message for line, message in refused(LEAST + section) if line == 4] == [True]
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        ("department", "quota: {}\ndepartment: risk"),
+        ("storage", "quota: {}\nstorage: {outputs: 50GiB}"),
+        ("per_user", "quota: {a: {per_user: {jobs: 4}}}"),
+    ],
+)
+def test_what_a_project_cannot_have_yet_is_refused_by_name(key: str, body: str) -> None:
+    assert any(f"{key} cannot be enforced by this release" in message for _, message in refused(project(body)))
+
+
+def test_the_interface_s_own_example_is_refused_for_its_later_sections_alone() -> None:
+    example = LATER
+    found = refused(example)
+    assert {re.match(r"(\w+)", message.split(": ", 1)[1])[1] for _, message in found} == {  # type: ignore[index]
+        "cost_per_gpu_hour", "departments", "department", "per_user", "storage", "image", "data", "calendar",
+    }  # fmt: skip
+
+
+LATER = """\
+version: 1
+pools:
+  - {name: big, selector: {gpu_model: [H100, A100]}, uses: [training, inference]}
+  - {name: small, uses: [notebook, inference], cost_per_gpu_hour: {amount: 0.4, currency: EUR}}
+departments:
+  - {name: risk, priority: 50, quota: {big: {training: 8, limit: 12, weight: 1}, small: {notebook: 2, training: 1}}}
+projects:
+  - name: fraud
+    department: risk
+    quota:
+      big:   {training: 2, limit: 6, weight: 2, per_user: {jobs: 4}}
+    storage: {outputs: 50GiB, keep: 30d}
+environments:
+  - {name: torch-2, image: "registry/torch:2", python: /opt/torch-2/bin/python, projects: [fraud]}
+data:
+  - {name: transactions, path: /data/transactions, mount: /data/transactions, read_only: true, until: 2027-01-31}
+calendar:
+  - name: nights
+    when: {from: "20:00", to: "06:00", days: [mon, tue], timezone: Europe/London, except_holidays: GB-ENG}
+    projects: {fraud: {big: {training: 6}}}
+"""
+
+
+def test_every_error_is_told_at_once_in_the_order_of_lines() -> None:
+    found = refused(project("priority: high\nquota: {a: {weight: 1.5, trainng: 2}}\nmembers: {users: [NO]}") + "\nx: 1")
+    assert [line for line, _ in found] == [5, 6, 6, 7, 8]
+
+
+def test_a_bomb_of_aliases_is_refused_at_once() -> None:
+    bomb = "a: &a [x,x]\n" + "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)},*{chr(97 + i)}]" for i in range(20))
+    assert refused(bomb) == [(1, "anchors (&name) and aliases (*name) are not read here; write the values out")]
+
+
+@pytest.mark.parametrize("text", ["[" * 900_000, "{a: " * 200_000, "- " * 400_000], ids=["lists", "mappings", "dashes"])
+def test_deep_nesting_ends_early(text: str) -> None:
+    tracemalloc.start()
+    assert any("nested deeper" in message for _, message in refused(text))
+    assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    tracemalloc.stop()
+
+
+def test_a_huge_file_is_not_read() -> None:
+    assert "1000001 characters" in refused("#" * 1_000_001)[0][1]
+
+
+def test_a_thousand_errors_are_not_all_told() -> None:
+    many = "version: 1\npools: []\nprojects: [" + ", ".join("{name: p, quota: {}, x: 1}" for _ in range(1000)) + "]"
+    assert len(refused(many)) == 100
+
+
+# --- out again ----------------------------------------------------------------------------------------------------
+def test_a_document_reads_back() -> None:
+    file = read(WHOLE)
+    document = json.loads(json.dumps(file.to_document()))
+    again = QuotaFile.from_document(document)
+    assert again.policy(1) == file.policy(1)
+    assert again.to_document() == document
+    assert "revision" not in document
+
+
+def test_a_document_that_is_none_raises() -> None:
+    with pytest.raises(ValueError, match="no pool b"):
+        QuotaFile.from_document({"version": 1, "pools": [], "projects": [{"name": "p", "quota": {"b": {}}}]})
+
+
+def test_a_binary_float_is_no_amount() -> None:
+    document = {"version": 1, "pools": [{"name": "a"}], "projects": [{"name": "p", "quota": {"a": {"training": 0.1}}}]}
+    with pytest.raises(ValueError, match="no amount"):
+        QuotaFile.from_document(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("version: 1 # a\nrevision: 3 # b\npools: []\nprojects: []\n", "version: 1 # a\nrevision: 9 # b\npools: []\nprojects: []\n", id="replaced where it stood"),
+        pytest.param("# head\nversion: 1\npools: []\nprojects: []", "# head\nrevision: 9\nversion: 1\npools: []\nprojects: []", id="added, comments kept"),
+        pytest.param("{version: 1, pools: [], projects: []}", "{revision: 9, version: 1, pools: [], projects: []}", id="added to a file of braces"),
+        pytest.param("---\n  version: 1\n  pools: []\n  projects: []\n", "---\n  revision: 9\n  version: 1\n  pools: []\n  projects: []\n", id="added where it is indented"),
+        pytest.param("version: 1\r\npools: []\r\nprojects: []\r\n", "revision: 9\nversion: 1\r\npools: []\r\nprojects: []\r\n", id="added to a file from Windows"),
+        pytest.param("\ufeffversion: 1\npools: []\nprojects: []\n", "revision: 9\nversion: 1\npools: []\nprojects: []\n", id="a byte order mark goes"),
+    ],
+)  # fmt: skip
+def test_export_writes_the_revision_into_the_author_s_text(text: str, expected: str) -> None:
+    assert quotafile.export(text, 9) == expected
+    assert read(expected).revision == 9
+    assert read(expected).policy(1) == read(text).policy(1)
+
+
+def test_export_changes_nothing_else_of_the_whole_file() -> None:
+    assert quotafile.export(WHOLE, 17) == WHOLE
+    assert quotafile.export(WHOLE, 18) == WHOLE.replace("revision: 17", "revision: 18")
+
+
+def test_a_made_file_is_written_and_reads_back() -> None:
+    text = quotafile.text_of(read(WHOLE))
+    assert read(text).policy(1) == read(WHOLE).policy(1)
+    assert "notebook: 0.3\n" in text
+
+
+# --- the schema ---------------------------------------------------------------------------------------------------
+def test_the_schema_accepts_what_the_reader_accepts() -> None:
+    jsonschema.validate(yaml.safe_load(WHOLE), quotafile.schema())
+    jsonschema.validate(read(WHOLE).to_document(), quotafile.schema())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"polices": {}}, {"version": 2}, {"departments": [{"name": "x"}]}, {"projects": [{"name": "p"}]}, {"pools": [{"name": ""}]}],
+    ids=["unknown key", "another version", "departments", "no quota", "no name"],
+)
+def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, object]) -> None:
+    document = {**yaml.safe_load(LEAST), **change}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, quotafile.schema())
+    assert isinstance(quotafile.parse(json.dumps(document)), list)

@@ -1,0 +1,121 @@
+"""Whatever stands in a quota file: reading never raises, and what was read is written so that it reads the same."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.quotafile import QuotaError, QuotaFile
+
+TRAPS = ["NO", "yes", "y", "1", "007", "1_000", "0x1F", "0o17", "1e9", "null", "true", "2027-01-31", "a b", "1.5", "0b1"]
+LETTERS = "abcXYZ0189._ @+-"
+
+names = st.sampled_from(TRAPS) | st.builds(
+    lambda first, rest: first + rest, st.sampled_from("abcXYZ0189"), st.text(LETTERS, max_size=8)
+)
+people = st.sampled_from([*TRAPS, "a: b", "- x", "# c", "'", '"', "ä", "*a", "&a", "!a", "[", "{x}", " a ", "20:00", "~", "é\u3042"])
+amounts = st.integers(0, 3_000).map(lambda milli: milli // 1000 if milli % 1000 == 0 else f"{milli / 1000:.3f}")
+durations = st.builds(lambda n, unit: f"{n}{unit}", st.integers(1, 5000), st.sampled_from(["s", "m", "h", "d"]))
+
+
+def some(**fields: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
+    """A section with any of these keys."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, object]:
+    """A document that the reader accepts."""
+    pools = draw(st.lists(names, unique=True, max_size=4))
+    quota = st.dictionaries(st.sampled_from(pools), quotas(), max_size=4) if pools else st.just({})
+    defaults = some(time_limit=durations, pool=some(training=st.sampled_from(pools)) if pools else st.just({}))
+    people_of = st.lists(people, max_size=3)
+    member = some(users=people_of, groups=people_of, leads=people_of)
+    project = st.builds(
+        lambda rest, amounts: {"quota": amounts, **rest},
+        some(priority=st.integers(0, 100), members=member, defaults=defaults),
+        quota,
+    )
+    projects = [{"name": name, **draw(project)} for name in draw(st.lists(names, unique=True, max_size=4))]
+    selectors = st.lists(people, min_size=1, max_size=3)
+    optional = some(policy=policies())
+    return {
+        "version": 1,
+        "pools": [{"name": name, "selector": draw(some(node=selectors)) or {"gpu_model": ["x"]}} for name in pools],
+        "projects": projects,
+        **draw(optional),
+    }
+
+
+@st.composite
+def quotas(draw: st.DrawFn) -> dict[str, object]:
+    section = draw(some(notebook=amounts, training=amounts, weight=st.integers(0, 100)))
+    return section | draw(some(limit=st.integers(6, 100)))
+
+
+def policies() -> st.SearchStrategy[dict[str, object]]:
+    return some(
+        preemption=some(min_runtime=durations, grace=durations, max_pauses=st.integers(0, 9)),
+        idle=some(mode=st.just("report"), warn_for=durations, keep_at_most=st.integers(0, 9)),
+        within_project=st.sampled_from(["users_in_turn", "first_come"]),
+        tick_max=st.sampled_from(["10ms", "1s", "999ms"]),
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(documents(), st.integers(0, 10**9))
+def test_a_document_that_is_written_and_exported_reads_back(document: dict[str, object], revision: int) -> None:
+    file = QuotaFile.from_document(document)
+    text = quotafile.export(quotafile.text_of(file), revision)
+    again = quotafile.parse(text)
+    assert isinstance(again, QuotaFile), (text, again)
+    assert again.revision == revision
+    assert again.to_document() == file.to_document()
+    assert again.policy(1) == file.policy(1)
+    assert QuotaFile.from_document(json.loads(json.dumps(file.to_document()))).policy(1) == file.policy(1)
+
+
+FRAGMENTS = [
+    "version: 1\n", "pools:", "projects:", " - {name: a}\n", "- name: p\n", "  quota: {a: {training: 0.5}}\n", "policy: ",
+    "{", "}", "[", "]", ":", ",", "\n", "  ", "\t", "- ", "&a ", "*a", "!!int ", "'", '"', "|", ">", "? ", "# c\n", "---\n",
+    "...", "%YAML 1.1\n", "20:00", "NO", "0.1", "\r", "\u0085", "\u2028", "\ufeff", "\x00", "\ud800", "é", "<<: ", "=", "1e9",
+]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=30).map("".join))
+def test_no_text_makes_the_reader_raise(text: str) -> None:
+    found = quotafile.parse(text)
+    if isinstance(found, list):
+        assert found
+        assert all(isinstance(error, QuotaError) and error.message for error in found)
+        assert all(1 <= error.line <= len(text.splitlines()) + 1 for error in found)
+    else:
+        assert isinstance(quotafile.parse(quotafile.export(text, 5)), QuotaFile)
+
+
+SEED = """\
+version: 1
+pools: [{name: a, selector: {gpu_model: [H100]}}]
+projects:
+  - name: p
+    members: {users: [ann]}
+    quota: {a: {training: 2, notebook: 0.5, limit: 6}}
+    defaults: {time_limit: 24h}
+policy: {history: {k: 0}, tick_max: 1s}
+"""
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.integers(0, len(SEED)), st.integers(0, 30), st.sampled_from(FRAGMENTS) | st.text(max_size=3))
+def test_no_slip_of_the_hand_makes_the_reader_raise(at: int, cut: int, inserted: str) -> None:
+    text = SEED[:at] + inserted + SEED[at + cut :]
+    found = quotafile.parse(text)
+    if isinstance(found, QuotaFile):
+        exported = quotafile.parse(quotafile.export(text, 5))
+        assert isinstance(exported, QuotaFile)
+        assert exported.revision == 5
+        assert exported.to_document() == found.to_document()

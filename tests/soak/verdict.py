@@ -1,0 +1,68 @@
+"""After the fire: what must be true of every job, by the jobs' own diary and by the service's record."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpu_quota.demo.stage import Stage
+from tests.soak.doors import insist
+from tests.soak.stream import Sent, diary_lines
+
+FINAL = {"succeeded", "failed", "cancelled"}
+
+
+def records(stage: Stage, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
+    """What the service says of every job that was acknowledged, {} for one that it does not know."""
+    found = {}
+    for one in sent:
+        answer = insist("GET", f"{stage.service_api}/jobs/{one.job}", stage.admin_token)
+        found[one.job] = answer.body if answer.status == 200 else {}
+    return found
+
+
+def wait_for_rest(stage: Stage, sent: Sequence[Sent], within_s: float) -> dict[str, dict[str, Any]]:
+    """Until every job has ended, or the time is up. Returns the last record of each."""
+    deadline = time.monotonic() + within_s
+    while True:
+        known = records(stage, sent)
+        if all(record.get("state") in FINAL for record in known.values()) or time.monotonic() > deadline:
+            return known
+        time.sleep(0.5)
+
+
+def broken_promises(sent: Sequence[Sent], known: dict[str, dict[str, Any]], diary: Path) -> Iterator[str]:
+    """A sentence for each promise that does not hold."""
+    lines = diary_lines(diary)
+    yield from (f"job {n['job']} ran twice at once (attempt {n['attempt']})" for n in lines if n["event"] == "overlap")
+    starts = Counter((line["job"], line["attempt"]) for line in lines if line["event"] == "start")
+    yield from (
+        f"attempt {attempt} of job {job} was started {n} times" for (job, attempt), n in starts.items() if n > 1
+    )
+    strangers = {line["job"] for line in lines} - {one.job for one in sent}
+    yield from (f"job {job} ran, and nobody was told that it exists" for job in strangers)
+    for one in sent:
+        yield from _of_one(one, known[one.job], [line for line in lines if line["job"] == one.job])
+
+
+def _of_one(one: Sent, record: dict[str, Any], lines: list[dict[str, Any]]) -> Iterator[str]:
+    what = f"job {one.job} ({one.kind} {one.code})"
+    if not record:
+        yield f"{what} was acknowledged and is lost"
+        return
+    if record["state"] not in FINAL:
+        yield f"{what} did not end: {record['state']}, {record['reason']}"
+        return
+    ends = [line for line in lines if line["event"] == "end"]
+    if not ends:
+        yield f"{what} is {record['state']} and its processes never ended by themselves"
+        return
+    code = int(ends[-1]["code"])
+    if (record["attempt"], record["exit_status"]) != (ends[-1]["attempt"], code):
+        recorded = f"attempt {record['attempt']} with {record['exit_status']}"
+        yield f"{what} ended attempt {ends[-1]['attempt']} with {code}; recorded is {recorded}"
+    if record["state"] != ("succeeded" if code == 0 else "failed"):
+        yield f"{what} exited with {code} and is recorded as {record['state']}"
