@@ -18,6 +18,7 @@ from traitlets import Enum
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.config import GPUQuota
+from jupyter_gpu_quota.quotafile import document as quota_document
 from jupyter_gpu_quota.service.openapi import openapi
 
 PROGRAM = "jupyter gpu-quota"
@@ -147,47 +148,79 @@ def rest() -> str:
 
 
 # --- quota file ---------------------------------------------------------------------------------------------------
+SECTIONS = {
+    "QuotaFile": ("The file", "The keys at its top."),
+    "PoolSection": ("Pool", "A named set of devices. A device goes to the first pool whose selector takes it."),
+    "Selector": ("Selector", "Which devices a pool takes: those that match every key given, in one of its values. "
+                 "Without a selector a pool takes what no pool before it took. A model is matched by its words."),
+    "ProjectSection": ("Project", "An owner of quota. A pool that `quota` does not name gives the project nothing."),
+    "Members": ("Members", "Groups and users by their names in the hub. Leads see and change every job."),
+    "AmountsSection": ("Amounts", "What a project has in one pool. Without a limit, the pool is the limit."),
+    "Defaults": ("Defaults", "What a job or notebook of the project gets where it says nothing."),
+    "KindPools": ("Pool by kind of work", "Where work goes that names no pool. Without it: the only pool for that kind "
+                  "of work, or the only such pool in which the project has quota for it."),
+    "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
+                           "every project may."),
+    "PolicySection": ("Policy", "`tick_max` is checked and kept; how long a tick is, is `c.GPUQuota.tick_ms`."),
+    "PreemptionSection": ("Preemption", "How gently work is taken away: [the contract](../scheduling.md) says "
+                          "what each of these does."),
+    "EnforcementSection": ("Enforcement", "The weakest that a share may have. This release can promise none."),
+    "History": ("History", "Past use in dividing the surplus: off in this release."),
+    "Idle": ("Idle", "This release frees no idle notebook, whatever the durations say."),
+}  # fmt: skip
+"""Every section of the file in the order in which it is told, with what its author should know."""
+
+
 def quota_file() -> str:
     """Every key of the quota file by section, from the schema of the classes that read it."""
     schema: Mapping[str, Any] = quotafile.schema()
-    sections = {"the file": schema, **schema.get("$defs", {})}
-    return "\n".join(_keys(name, section, schema) for name, section in sections.items() if "properties" in section)
+    sections = {"QuotaFile": schema, **schema["$defs"]}
+    unknown = sections.keys() ^ SECTIONS.keys()
+    if unknown:
+        raise ValueError(f"sections of the quota file that are told nowhere, or are gone: {', '.join(sorted(unknown))}")
+    return "\n".join(_keys(name, sections[name]) for name in SECTIONS)
 
 
-def _keys(name: str, section: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def _keys(name: str, section: Mapping[str, Any]) -> str:
+    presets, (title, about) = _presets(name), SECTIONS[name]
     needed = section.get("required", ())
     rows = [
-        (f"`{key}`", _type(value, schema), "yes" if key in needed else "", _preset(value))
+        (f"`{key}`", _type(value), "yes" if key in needed else "", _preset(presets.get(key)))
         for key, value in section["properties"].items()
     ]
-    return f"## {_title(name)}\n\n{table(('key', 'value', 'required', 'default'), iter(rows))}"
+    return f"## {title}\n\n{about}\n\n{table(('key', 'value', 'required', 'default'), iter(rows))}"
 
 
-def _title(name: str) -> str:
-    return name.removesuffix("Section")
+def _presets(name: str) -> Mapping[str, object]:
+    """The defaults of a section as they would be written in the file."""
+    section = getattr(quota_document, name).model_construct()
+    written: Mapping[str, object] = section.model_dump(mode="json", by_alias=True, warnings=False)
+    return written
 
 
-def _preset(value: Mapping[str, Any]) -> str:
-    default = value.get("default")
-    return "" if default in (None, [], {}, "") or isinstance(default, dict) else code(default)
+def _preset(value: object) -> str:
+    return "" if value in (None, [], {}, "") or isinstance(value, dict) else code(value)
 
 
-def _type(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def _type(value: Mapping[str, Any]) -> str:
     match value:
-        case {"description": str(told)}:
-            return told
         case {"$ref": str(target)}:
-            return f"[{_title(target.rpartition('/')[2])}](#{_title(target.rpartition('/')[2]).lower()})"
+            title = SECTIONS[target.rpartition("/")[2]][0]
+            return f"[{title}](#{title.lower().replace(' ', '-')})"
         case {"const": constant}:
             return code(constant)
+        case {"description": str(told)}:
+            return told
         case {"enum": list(choices)}:
             return " or ".join(code(choice) for choice in choices)
         case {"anyOf": list(kinds)} | {"allOf": list(kinds)} | {"oneOf": list(kinds)}:
-            return " or ".join(_type(kind, schema) for kind in kinds if kind.get("type") != "null")
+            return " or ".join(_type(kind) for kind in kinds if kind.get("type") != "null")
         case {"type": "array", "items": dict(item)}:
-            return f"list of {_type(item, schema)}"
+            return f"list of {_type(item)}"
+        case {"type": "object", "patternProperties": dict(items)}:
+            return f"by name: {' or '.join(_type(item) for item in items.values())}"
         case {"type": "object", "additionalProperties": dict(item)}:
-            return f"by name: {_type(item, schema)}"
+            return f"by name: {_type(item)}"
         case {"type": str(kind)}:
             return {"string": "text", "integer": "whole number"}.get(kind, kind)
         case _:

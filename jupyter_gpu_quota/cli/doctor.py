@@ -29,7 +29,7 @@ def doctor(state_dir: Path | None, json_: bool, url: str | None, token: str | No
 
     try:
         config = settings_from_environment()
-    except (TraitError, ValueError) as error:
+    except (TraitError, ValueError, TypeError) as error:
         raise click.UsageError(f"the settings in JUPYTER_GPU_QUOTA_SETTINGS cannot be read: {error}") from None
     if state_dir is not None:
         config.state_dir = str(state_dir)

@@ -26,7 +26,8 @@ def decide(file: BinaryIO, compact: bool) -> None:
 
     document = read(file.read(LARGEST_SNAPSHOT))
     if isinstance(document, list):
-        fail("\n".join(f"{file.name} is no snapshot: {sentence}" for sentence in document))
+        name = getattr(file, "name", "the input")
+        fail("\n".join(f"{name} is no snapshot: {sentence}" for sentence in document))
     plan = plan_document(decided(document.snapshot, document.policy))
     text = canonical(plan).decode() if compact else json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False)
     click.echo(text.encode() + b"\n", nl=False)

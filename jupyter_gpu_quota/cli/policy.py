@@ -79,9 +79,12 @@ def _text(file: TextIO) -> str:
     try:
         text = file.read(LARGEST + 1)
     except UnicodeDecodeError:
-        fail(f"{file.name} is no UTF-8 text")
+        fail(f"{getattr(file, 'name', 'the input')} is no UTF-8 text")
     if len(text) > LARGEST:
-        fail(f"{file.name} has more than {LARGEST} characters, the most that a quota file may have")
+        fail(
+            f"{getattr(file, 'name', 'the input')} has more than {LARGEST} characters, the most that a quota"
+            " file may have"
+        )
     return text
 
 

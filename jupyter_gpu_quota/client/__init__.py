@@ -115,11 +115,9 @@ class Client:
         key = idempotency_key or uuid.uuid4().hex
         return Job(self, self._submit(request.model_copy(update={"idempotency_key": key}), dir))
 
-    def dry_run(
-        self, command: str | Sequence[str], *, gpu: str | int | float = "1", live: bool = False, **options: Any
-    ) -> DryRunView:
-        """Whether a job would start now, whom it would pause, or why it would wait; nothing is sent or stored."""
-        request = self.request(command, gpu=gpu, dir=None, live=live, **options)
+    def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
+        """Whether a job of ``submit`` would start now, whom it would pause, or why it would wait; nothing is stored."""
+        request = self.request(command, **options)
         return self._post(DryRunView, "jobs", request.model_copy(update={"dry_run": True}))
 
     def request(
@@ -158,12 +156,11 @@ class Client:
             return bundle.digest
 
     def _has(self, path: str) -> bool:
+        """Whether something is there for this person; why not, the next request is told in words."""
         try:
             self._connection.bytes_of(Call(method="HEAD", path=path))
-        except Refused as error:
-            if error.status == 404:
-                return False
-            raise
+        except Refused:
+            return False
         return True
 
     def jobs(

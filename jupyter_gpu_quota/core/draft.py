@@ -7,7 +7,8 @@ from .model import Job, JobState, Notebook
 from .placement import Piece, placements
 from .plan import Action, Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Unreserve
 from .pool import Holder, Pool
-from .reclaim import Claimed
+from .queue import Shape
+from .reclaim import Asker, Claimed, would_need_protected
 
 
 class Draft:
@@ -16,6 +17,8 @@ class Draft:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.refused: list[tuple[Notebook, Reason]] = []
+        self.failed: list[Asker] = []
+        """Claims above guarantee that found nobody; :meth:`waits` tells if only protection stood before them."""
         self._steps: list[Action | Claimed] = []
         self._dropped: dict[str, ReasonCode] = {}
         self._started: set[str] = set()
@@ -91,6 +94,7 @@ class Draft:
 
     def waits(self) -> dict[str, Reason]:
         """Why each job of the pool that this plan does not start waits."""
+        self._blame_protection()
         waits = dict(self._waits)
         for job in self.pool.hopeless:
             waits[job.id] = reasons.hopeless(self.pool, job)
@@ -107,3 +111,11 @@ class Draft:
                 if victim.promised
             }
         return waits
+
+    def _blame_protection(self) -> None:
+        for asker in self.failed:
+            if would_need_protected(self.pool, asker):
+                shape = Shape(asker.request, asker.preemptible, asker.priority, exhausted=False)
+                reason = reasons.no_room(asker.standing, asker.request.size, ReasonCode.VICTIMS_PROTECTED)
+                asker.standing.queue.lines[shape].blocked = reason
+        self.failed = []

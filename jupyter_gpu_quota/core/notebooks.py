@@ -65,13 +65,18 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
     if not chunks:
         return
     homes, others = _rooms_for_slices(pool)
+    homeless = 0
     for milli, _ in chunks:
         at = homes.at_least(milli)
         at = others.at_least(milli) if at is None else at
-        for device, part in [(at, milli)] if at is not None else _split(pool.ledger, milli):
-            pool.ledger.held[device] += part
-            others.put(device, 0)
-            homes.put(device, _room_for_slices(pool.ledger, device))
+        if at is None:
+            homeless += milli
+        else:
+            pool.ledger.held[at] += milli
+            others.put(at, 0)
+            homes.put(at, _room_for_slices(pool.ledger, at))
+    if homeless:
+        _hold_split(pool.ledger, homeless)
 
 
 def _chunks(amounts: dict[str, int]) -> Iterable[tuple[int, str]]:
@@ -94,22 +99,19 @@ def _rooms_for_slices(pool: Pool) -> tuple[Levels, Levels]:
     return homes, Levels([0 if home else room for room, home in zip(rooms, is_home, strict=True)])
 
 
-def _split(ledger: Ledger, milli: int) -> list[tuple[int, int]]:
-    """Where no single device takes a chunk: over the roomiest ones, then where jobs only have a promise.
+def _hold_split(ledger: Ledger, milli: int) -> None:
+    """What no single device takes: over the roomiest ones, then where jobs only have a promise.
 
     Such jobs become borrowers. What fits nowhere is not held: others have to drain first.
     """
-    parts: dict[int, int] = {}
-    rooms = [_room_for_slices(ledger, at) for at in range(len(ledger.devices))]
-    later = [min(ledger.promised[at], max(0, ledger.capacity[at] - ledger.firm[at])) for at in range(len(rooms))]
+    numbers = range(len(ledger.devices))
+    rooms = [_room_for_slices(ledger, at) for at in numbers]
+    later = [min(ledger.promised[at], max(0, ledger.capacity[at] - ledger.firm[at])) for at in numbers]
     for room in (rooms, later):
-        for at in sorted(range(len(room)), key=lambda at: (-room[at], at)):
+        for at in sorted((at for at in numbers if room[at]), key=lambda at: (-room[at], at)):
             part = min(milli, room[at])
-            if part <= 0:
-                break
-            parts[at] = parts.get(at, 0) + part
+            ledger.held[at] += part
             milli -= part
-    return list(parts.items())
 
 
 def release_hold(ledger: Ledger, at: int, milli: int) -> None:

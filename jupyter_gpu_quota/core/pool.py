@@ -26,7 +26,7 @@ from .model import (
     Snapshot,
 )
 from .placement import EmptyPool, Piece, Request
-from .queue import ProjectQueue
+from .queue import ProjectQueue, Shape
 
 NO_LIMIT = 1 << 62
 SECOND = 1000
@@ -67,7 +67,11 @@ class Holder:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Standing:
-    """One project in one pool. ``use`` counts what runs and what is reserved for it, not what leaves."""
+    """One project in one pool. ``use`` counts what runs and what is reserved for it, not what leaves.
+
+    ``holders`` are its preemptible jobs in the order in which they are asked to leave, except ``shielded`` ones, which
+    are protected, and borrowers, which the pool lists.
+    """
 
     name: str
     priority: int = 0
@@ -87,6 +91,7 @@ class Standing:
     by_user: dict[str, int] = field(default_factory=dict)
     returning: list[int] = field(default_factory=list)
     holders: list[Holder] = field(default_factory=list)
+    shielded: list[Holder] = field(default_factory=list)
     queue: ProjectQueue = field(default_factory=ProjectQueue)
 
     @property
@@ -195,12 +200,16 @@ def _read_pool(
     for notebook in part.notebooks:
         _read_notebook(pool, notebook)
     for job in part.jobs:
-        _read_job(pool, job, owned.get(job.id, ()), stopping=job.id in stopping, reserved=job.id in reserved)
+        if job.state is JobState.QUEUED or job.state is JobState.PAUSED:
+            _read_waiting(pool, job, owned.get(job.id, ()))
+        else:
+            _read_holding(pool, job, owned.get(job.id, ()), stopping=job.id in stopping)
+    enqueue(pool, (job for name, job in pool.waiting.items() if name not in reserved))
     pool.borrowers.sort(key=lambda holder: holder.order)
     pool.requested.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
     for standing in pool.standings.values():
         standing.holders.sort(key=lambda holder: holder.order)
-        standing.queue.close(pool.turns(standing))
+        standing.shielded.sort(key=lambda holder: holder.order)
     return pool
 
 
@@ -248,22 +257,22 @@ def _read_notebook(pool: Pool, notebook: Notebook) -> None:
         pool.requested.append(notebook)
 
 
-def _read_job(pool: Pool, job: Job, owned: Sequence[Allocation], *, stopping: bool, reserved: bool) -> None:
+def _read_waiting(pool: Pool, job: Job, owned: Sequence[Allocation]) -> None:
+    if job.target is JobTarget.RUNNING or job.target is JobTarget.PAUSED:
+        pool.waiting[job.id] = job
+    for allocation in owned:
+        _read_stray(pool, allocation)
+
+
+def _read_holding(pool: Pool, job: Job, owned: Sequence[Allocation], *, stopping: bool) -> None:
     standing = pool.standing(job.project)
-    match job.state:
-        case JobState.STARTING | JobState.RUNNING if not stopping:
-            _read_running(pool, standing, job, owned)
-        case JobState.STARTING | JobState.RUNNING | JobState.PAUSING:
-            _read_leaving(pool, standing, job, owned)
-        case JobState.QUEUED | JobState.PAUSED if job.target is JobTarget.RUNNING or job.target is JobTarget.PAUSED:
-            pool.waiting[job.id] = job
-            for allocation in owned:
-                _read_stray(pool, allocation)
-            if not reserved:
-                enqueue(pool, job)
-        case _:
-            for allocation in owned:
-                _read_stray(pool, allocation)
+    if job.state is JobState.PAUSING or stopping:
+        _read_leaving(pool, standing, job, owned)
+    elif job.state is JobState.STARTING or job.state is JobState.RUNNING:
+        _read_running(pool, standing, job, owned)
+    else:
+        for allocation in owned:
+            _read_stray(pool, allocation)
 
 
 def _read_stray(pool: Pool, allocation: Allocation) -> None:
@@ -284,7 +293,18 @@ def _read_running(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allo
     standing.add(size, job.user, fixed=not job.preemptible)
     standing.wanted += size
     standing.wanted_fixed += 0 if job.preemptible else size
-    (pool.borrowers if job.borrower else standing.holders).append(_holder(pool, standing, job, tuple(sorted(pieces))))
+    if job.preemptible:
+        holder = _holder(pool, standing, job, tuple(sorted(pieces)))
+        rows_of(pool, holder).append(holder)
+
+
+def rows_of(pool: Pool, holder: Holder) -> list[Holder]:
+    """The list that a holder is in."""
+    if holder.promised:
+        return pool.promised
+    if holder.borrower:
+        return pool.borrowers
+    return holder.project.shielded if holder.protected else holder.project.holders
 
 
 def _holder(pool: Pool, standing: Standing, job: Job, pieces: tuple[Piece, ...]) -> Holder:
@@ -330,16 +350,28 @@ def _read_leaving(pool: Pool, standing: Standing, job: Job, owned: Iterable[Allo
         standing.returning.append(size)
 
 
-def enqueue(pool: Pool, job: Job) -> None:
-    """Put a waiting job in its project's queue and count what it wants, where it could start in the empty pool."""
-    standing = pool.standing(job.project)
-    request = Request(job.gpu_milli, job.ranks, job.gpu_model)
-    if not (standing.known and could_start_alone(pool, standing, request, preemptible=job.preemptible)):
-        pool.hopeless.append(job)
+def enqueue(pool: Pool, jobs: Iterable[Job]) -> None:
+    """Put waiting jobs in their projects' queues and count what they want, where they could start in the empty pool."""
+    rows: dict[tuple[str, int, int, str | None, bool, int, bool], list[Job]] = {}
+    for job in jobs:
+        exhausted = bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)
+        key = (job.project, job.gpu_milli, job.ranks, job.gpu_model, job.preemptible, job.priority, exhausted)
+        if key in rows:
+            rows[key].append(job)
+        else:
+            rows[key] = [job]
+    for (project, milli, ranks, model, preemptible, priority, exhausted), row in rows.items():
+        shape = Shape(Request(milli, ranks, model), preemptible, priority, exhausted)
+        _enqueue_shape(pool, pool.standing(project), shape, row)
+
+
+def _enqueue_shape(pool: Pool, standing: Standing, shape: Shape, jobs: list[Job]) -> None:
+    if not standing.known or not could_start_alone(pool, standing, shape.request, preemptible=shape.preemptible):
+        pool.hopeless += jobs
         return
-    standing.queue.add(job, exhausted=is_exhausted(pool.policy, job, pool.now))
-    standing.wanted += request.size
-    standing.wanted_fixed += 0 if job.preemptible else request.size
+    standing.queue.add(shape, jobs, pool.turns(standing))
+    standing.wanted += shape.request.size * len(jobs)
+    standing.wanted_fixed += 0 if shape.preemptible else shape.request.size * len(jobs)
 
 
 def could_start_alone(pool: Pool, standing: Standing, request: Request, *, preemptible: bool) -> bool:
@@ -357,4 +389,4 @@ def demand(standing: Standing) -> int:
 def waiting_sizes(standing: Standing) -> Iterable[int]:
     """The sizes of everything of a project that could claim something back."""
     yield from standing.returning
-    yield from (line.size for line in standing.queue.lines.values() if line)
+    yield from (line.size for line in standing.queue.lines.values() if line.count)

@@ -99,10 +99,9 @@ def waits_for_drain(pool: str, asked_milli: int, victims: Sequence[Holder]) -> R
     return Reason(code=ReasonCode.WAITS_FOR_DRAIN, figures=figures)
 
 
-def no_room(asker: Asker, code: ReasonCode) -> Reason:
+def no_room(standing: Standing, size: int, code: ReasonCode) -> Reason:
     """It fits nowhere now, by this rule."""
-    standing = asker.standing
-    figures = _books(standing, asker.request.size, standing.use)
+    figures = _books(standing, size, standing.use)
     if standing.limit != NO_LIMIT:
         figures = (*figures, ("limit_milli", standing.limit), ("notebook_milli", standing.limit - standing.ceiling))
     return Reason(code=code, figures=figures)

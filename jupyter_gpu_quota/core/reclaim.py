@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from itertools import combinations
+from heapq import heapify, heappop, heapreplace, merge
+from itertools import combinations, takewhile
 
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise
-from .pool import Holder, Pool, Right, Standing, waiting_sizes
+from .pool import NO_LIMIT, Holder, Pool, Right, Standing, rows_of, waiting_sizes
 
 EXHAUSTIVE = 12
 """Up to so many candidates on one spot every subset is looked at."""
@@ -111,6 +111,9 @@ class _Search:
         self.pieces: list[Piece] = []
         self.rank = 0
         self.near: dict[int, list[Holder]] = defaultdict(list)
+        self.freed: dict[int, int] = {}
+        self.too_large: dict[Standing, int] = defaultdict(lambda: NO_LIMIT)
+        """From this size on no holder of the project may be taken: a larger one is never more legal."""
 
     def run(self) -> Claimed | None:
         """Search, and keep what was found."""
@@ -176,10 +179,29 @@ class _Search:
             holder = next(candidates, None)
             if holder is None:
                 return
-            for spot in sorted({self._spot_of(piece.device) for piece in holder.pieces if self._takes(holder, piece)}):
+            for spot, milli in self._spots(holder):
                 self.near[spot].append(holder)
+                self.freed[spot] += milli
                 while self._wants_more() and self._take_at(spot):
                     pass
+
+    def _spots(self, holder: Holder) -> list[tuple[int, int]]:
+        """Where asking this holder to leave frees anything for the asker, and how much."""
+        spots: dict[int, int] = {}
+        for piece in holder.pieces:
+            if self._takes(holder, piece):
+                spot = self._spot_of(piece.device)
+                spots[spot] = spots.get(spot, 0) + piece.gpu_milli
+        for spot in spots:
+            if spot not in self.freed:
+                self.freed[spot] = sum(max(0, self._after(at)) for at in self._devices(spot))
+        return sorted(spots.items())
+
+    def _devices(self, spot: int) -> Sequence[int]:
+        return (spot,) if self.many == 1 else self.ledger.on_node[spot]
+
+    def _after(self, at: int) -> int:
+        return self.ledger.lendable_after(at) if self.lent_too else self.ledger.plain_after(at)
 
     def _takes(self, holder: Holder, piece: Piece) -> bool:
         """Whether asking this holder to leave frees anything for the asker on this device."""
@@ -195,6 +217,8 @@ class _Search:
 
     def _take_at(self, spot: int) -> bool:
         """Place one rank on a spot if a legal set of the candidates seen there frees enough."""
+        if self.freed[spot] < self.many * self.need:
+            return False
         candidates = [holder for holder in self.near[spot] if holder.id not in self.picked]
         if len(self._room(spot, candidates)) < self.many:
             return False
@@ -257,10 +281,9 @@ class _Search:
             for piece in holder.pieces:
                 column[piece.device] = column.get(piece.device, 0) + piece.gpu_milli
         after = self.ledger.lendable_after if self.lent_too else self.ledger.plain_after
-        devices = (spot,) if self.many == 1 else self.ledger.on_node[spot]
         return [
             at
-            for at in devices
+            for at in self._devices(spot)
             if self._model_fits(at) and after(at, firm_gone=firm.get(at, 0), lent_gone=lent.get(at, 0)) >= self.need
         ]
 
@@ -313,28 +336,34 @@ class _Search:
     def _may_go(self, holder: Holder) -> bool:
         return holder.preemptible and (self.protected_too or not holder.protected)
 
+    def _rows(self, standing: Standing) -> Iterable[Holder]:
+        """What of a project's own may be asked, in order."""
+        if self.protected_too and standing.shielded:
+            return merge(standing.holders, standing.shielded, key=lambda one: one.order)
+        return standing.holders
+
     def _by_project(self, standings: Iterable[Standing]) -> Iterator[Holder]:
         heap = [(*_most_above(standing, standing.use), standing.use, standing) for standing in standings]
-        rows = {row[-1]: iter(row[-1].holders) for row in heap}
+        rows = {row[-1]: iter(self._rows(row[-1])) for row in heap}
         heapify(heap)
         while heap:
-            *_, use, standing = heappop(heap)
-            holder = next((holder for holder in rows[standing] if self._may_go(holder)), None)
-            if holder is not None:
+            *_, use, standing = heap[0]
+            holder = next((one for one in rows[standing] if one.size < self.too_large[standing]), None)
+            if holder is None:
+                heappop(heap)
+                continue
+            heapreplace(heap, (*_most_above(standing, use - holder.size), use - holder.size, standing))
+            if self._is_legal([holder]):
                 yield holder
-                use -= holder.size
-                heappush(heap, (*_most_above(standing, use), use, standing))
+            else:
+                self.too_large[standing] = holder.size
 
-    def _own(self) -> list[Holder]:
+    def _own(self) -> Iterable[Holder]:
         own, priority = self.asker.standing, self.asker.priority
-        if not any(holder.priority < priority for holder in (*own.holders[:1], *self.pool.borrowers)):
-            return []
-        asked = [
-            holder
-            for holder in (*self.pool.borrowers, *own.holders)
-            if holder.project is own and holder.priority < priority and self._may_go(holder)
-        ]
-        return sorted(asked, key=lambda holder: holder.order)
+        borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
+        firm = takewhile(lambda one: one.priority < priority, self._rows(own))
+        asked = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
+        return (holder for holder in asked if self._may_go(holder))
 
     # -- what is legal --------------------------------------------------------------------------------------
 
@@ -405,8 +434,7 @@ def leave(pool: Pool, holder: Holder, *, sign: int = 1) -> None:
 def count_out(pool: Pool, holder: Holder) -> None:
     """Note in the books of its project that a holder is asked to leave."""
     standing = holder.project
-    rows = pool.promised if holder.promised else pool.borrowers if holder.borrower else standing.holders
-    rows.remove(holder)
+    rows_of(pool, holder).remove(holder)
     standing.remove(holder.size, holder.user)
     if not holder.promised:
         standing.returning.append(holder.size)

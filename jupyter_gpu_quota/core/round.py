@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heapreplace
 
 from . import reasons
 from .draft import Draft
 from .model import Notebook, Reservation
 from .notebooks import admit, find_slice, hold_unbooked, release_hold
-from .placement import Fit, Piece, Request, occupy, place, promise
+from .placement import Fit, Piece, Refusal, Request, occupy, place, promise
 from .plan import Reason, ReasonCode
 from .pool import Holder, Pool, Right, Standing, demand, enqueue
 from .queue import Line
 from .quota import Claim, divide
-from .reclaim import Asker, Claimed, claim, would_need_protected
+from .reclaim import Asker, Claimed, claim
 from .trim import trim
 
 OfferKey = tuple[int, bool, int, int, int, str]
@@ -84,12 +84,7 @@ class Round:
 
     def _queue_again(self, workload: str) -> None:
         if workload in self.pool.waiting:
-            enqueue(self.pool, self.pool.waiting[workload])
-            self._close(self.pool.waiting[workload].project)
-
-    def _close(self, project: str) -> None:
-        standing = self.pool.standing(project)
-        standing.queue.close(self.pool.turns(standing))
+            enqueue(self.pool, [self.pool.waiting[workload]])
 
     def _promise_job(self, workload: str, pieces: tuple[Piece, ...]) -> None:
         job = self.pool.waiting[workload]
@@ -194,7 +189,7 @@ class Round:
         )
         claimed = claim(self.pool, asker)
         if claimed is None:
-            self.draft.wait(notebook.id, reasons.no_room(asker, ReasonCode.NO_FREE_GPU))
+            self.draft.wait(notebook.id, reasons.no_room(asker.standing, asker.request.size, ReasonCode.NO_FREE_GPU))
             return
         release_hold(self.ledger, claimed.pieces[0].device, notebook.gpu_milli)
         self._keep(claimed)
@@ -202,8 +197,8 @@ class Round:
     def _keep(self, claimed: Claimed) -> None:
         """Put a claim in the draft; users who lost something stand further in front of their lines."""
         self.draft.claim(claimed)
-        for name in {victim.project.name for victim in claimed.victims}:
-            self.pool.standings[name].queue.reorder()
+        for victim in claimed.victims:
+            victim.project.queue.moved_up(victim.user)
 
     def _start_reserved(self) -> None:
         order = sorted(self.pool.promised, key=lambda one: (one.project.use > one.project.guarantee, one.id))
@@ -243,16 +238,41 @@ class Round:
 
     def _serve_queue(self) -> None:
         """Serve the best offer of all projects until no line is open."""
-        heap = [key for standing in self.pool.standings.values() if (key := self._offer_key(standing)) is not None]
+        offers = [self._offer(standing) for standing in self.pool.standings.values() if self._close_idle(standing)]
+        heap = [offer for offer in offers if offer is not None]
         heapify(heap)
         while heap:
-            standing = self.pool.standings[heappop(heap)[-1]]
-            line = self._offer(standing)
-            if line is not None:
-                self._serve(standing, line)
-            key = self._offer_key(standing)
-            if key is not None:
-                heappush(heap, key)
+            key, line = heap[0]
+            standing = self.pool.standings[key[-1]]
+            self._serve(standing, line)
+            offer = self._offer(standing)
+            if offer is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, offer)
+
+    def _close_idle(self, standing: Standing) -> bool:
+        """Close the lines that could start on idle devices only while none fits; whether one is left open.
+
+        Room only shrinks in a round; a project that loses work in it asks again in the next.
+        """
+        for line in standing.queue.open_lines():
+            if standing.right(line.size) is not Right.SURPLUS or self._may_preempt(standing, line):
+                continue
+            if isinstance(place(self.ledger, line.shape.request, lent=line.shape.preemptible), Refusal):
+                forbidden = self._forbidden(standing, line, Right.SURPLUS)
+                line.blocked = forbidden or reasons.no_room(standing, line.size, self._idle_code(standing, line))
+        return bool(standing.queue.open_lines())
+
+    @staticmethod
+    def _idle_code(standing: Standing, line: Line) -> ReasonCode:
+        at_limit = standing.use + standing.leaving + line.size > standing.ceiling
+        return ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
+
+    def _may_preempt(self, standing: Standing, line: Line) -> bool:
+        lowest = min((one.priority for one in standing.holders[:1]), default=line.shape.priority)
+        borrowed = any(holder.project is standing for holder in self.pool.borrowers)
+        return self.may_claim and (borrowed or lowest < line.shape.priority)
 
     def _serve_what_trimming_freed(self) -> None:
         self.may_claim = False
@@ -261,26 +281,16 @@ class Round:
         self._serve_queue()
 
     @staticmethod
-    def _offer(standing: Standing) -> Line | None:
-        """The first job that fits the guarantee, else the first within the fair share, else the first."""
-        best, best_key = None, None
-        for line in standing.queue.open_lines():
-            order = line.first_key()
-            if order is None:
-                continue
-            key = (standing.right(line.size), order)
-            if best_key is None or key < best_key:
-                best, best_key = line, key
-        return best
-
-    def _offer_key(self, standing: Standing) -> OfferKey | None:
-        line = self._offer(standing)
-        if line is None:
+    def _offer(standing: Standing) -> tuple[OfferKey, Line] | None:
+        """The first job that fits the guarantee, else the first within the fair share, else the first; with its key."""
+        found = [(standing.right(line.size), line.first_key(), line) for line in standing.queue.open_lines()]
+        if not found:
             return None
-        right, total = standing.right(line.size), standing.use + line.size
+        right, order, line = min(found)
+        total = standing.use + line.size
         ratio = total * RATIO // standing.fair if standing.fair else total * RATIO * RATIO
         weightless = right is not Right.GUARANTEE and standing.weight == 0
-        return right, weightless, -standing.priority, ratio, line.first().submitted_at, standing.name
+        return (right, weightless, -standing.priority, ratio, order[2], standing.name), line
 
     def _serve(self, standing: Standing, line: Line) -> None:
         right = standing.right(line.size)
@@ -337,9 +347,11 @@ class Round:
         )
 
     def _why_blocked(self, asker: Asker, *, at_limit: bool) -> Reason:
+        code = ReasonCode.NO_FREE_GPU
         if at_limit:
-            return reasons.no_room(asker, ReasonCode.ABOVE_LIMIT)
-        if asker.right is Right.SURPLUS:
-            return reasons.no_room(asker, ReasonCode.ABOVE_FAIR_SHARE)
-        protected = asker.right is Right.FAIR and not asker.own_only and would_need_protected(self.pool, asker)
-        return reasons.no_room(asker, ReasonCode.VICTIMS_PROTECTED if protected else ReasonCode.NO_FREE_GPU)
+            code = ReasonCode.ABOVE_LIMIT
+        elif asker.right is Right.SURPLUS:
+            code = ReasonCode.ABOVE_FAIR_SHARE
+        elif asker.right is Right.FAIR and not asker.own_only:
+            self.draft.failed.append(asker)
+        return reasons.no_room(asker.standing, asker.request.size, code)

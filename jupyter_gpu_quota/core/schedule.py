@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .draft import Draft
 from .model import Job, JobState, JobTarget, Policy, Snapshot
 from .plan import Action, Plan, Reason, ReasonCode, Refuse, Stop, Unreserve
 from .pool import SECOND, Pool, read_pools
@@ -21,7 +22,6 @@ class Decision:
 
     plan: Plan
     waits: Mapping[str, Reason] = field(default_factory=dict)
-    pools: tuple[Pool, ...] = ()
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -31,23 +31,25 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for.
     Source: design/fairness.md.
     """
-    return decide_and_explain(snapshot, policy).plan
+    return _decide(snapshot, policy)[0]
 
 
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     """The same plan, with the binding reason of everything that waits."""
+    plan, drafts = _decide(snapshot, policy)
+    waits = {job: reason for draft in drafts for job, reason in draft.waits().items()}
+    return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy))
+
+
+def _decide(snapshot: Snapshot, policy: Policy) -> tuple[Plan, list[Draft]]:
     stops = [stop for job in snapshot.jobs if (stop := _stop(job, snapshot.now, policy)) is not None]
     stops.sort(key=lambda stop: stop.workload)
     pools = read_pools(snapshot, policy, frozenset(stop.workload for stop in stops))
-    rounds = [Round(pool) for pool in pools]
-    drafts = [one.run() for one in rounds]
-    lost = _reserved_nowhere(snapshot, pools)
-    actions: list[Action] = [*lost, *stops, *_refuse_nowhere(snapshot, policy)]
+    drafts = [Round(pool).run() for pool in pools]
+    actions: list[Action] = [*_reserved_nowhere(snapshot, pools), *stops, *_refuse_nowhere(snapshot, policy)]
     for draft in drafts:
         actions += draft.actions()
-    waits = {job: reason for draft in drafts for job, reason in draft.waits().items()}
-    plan = Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions))
-    return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy), pools=tuple(pools))
+    return Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions)), drafts
 
 
 def _stop(job: Job, now: int, policy: Policy) -> Stop | None:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise
-from .pool import Holder, Pool, Right
+from .pool import Holder, Pool, Right, rows_of
 from .reclaim import Claimed, leave
+
+MOST_MOVED = 12
+"""Up to so many claims are placed anew to spare a victim."""
 
 
 def trim(pool: Pool, claims: Sequence[Claimed]) -> bool:
@@ -33,22 +36,28 @@ def _left_over(pool: Pool) -> int:
 
 
 def _fits_without(pool: Pool, claims: Sequence[Claimed], victim: Holder) -> bool:
-    ledger, mark = pool.ledger, pool.ledger.mark()
+    """Whether the claims fit with a victim back: first moving only those on its devices, then all, largest first."""
     devices = {piece.device for piece in victim.pieces}
+    touched = [claimed for claimed in claims if not devices.isdisjoint(piece.device for piece in claimed.pieces)]
+    if _resettle(pool, touched, victim):
+        return True
+    everybody = sorted(claims, key=lambda claimed: -claimed.asker.request.gpu_milli)
+    return len(claims) <= MOST_MOVED and _resettle(pool, everybody, victim)
+
+
+def _resettle(pool: Pool, claims: Sequence[Claimed], victim: Holder) -> bool:
+    ledger, mark = pool.ledger, pool.ledger.mark()
     leave(pool, victim, sign=-1)
-    moved: list[tuple[Claimed, tuple[Piece, ...]]] = []
     for claimed in claims:
-        if devices.isdisjoint(piece.device for piece in claimed.pieces):
-            continue
         promise(ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-        moved.append((claimed, ()))
-    for at, (claimed, _) in enumerate(moved):
+    settled: list[tuple[Piece, ...]] = []
+    for claimed in claims:
         pieces = _settle(pool, claimed)
         if pieces is None:
             ledger.undo(mark)
             return False
-        moved[at] = (claimed, pieces)
-    for claimed, pieces in moved:
+        settled.append(pieces)
+    for claimed, pieces in zip(claims, settled, strict=True):
         claimed.pieces = pieces
     return True
 
@@ -85,8 +94,7 @@ def _settle_rank(pool: Pool, claimed: Claimed, rank: int) -> list[Piece] | None:
 
 def _count_in(pool: Pool, victim: Holder) -> None:
     standing = victim.project
-    rows = pool.borrowers if victim.borrower else standing.holders
-    insort(rows, victim, key=lambda holder: holder.order)
+    insort(rows_of(pool, victim), victim, key=lambda holder: holder.order)
     standing.use += victim.size
     standing.by_user[victim.user] += victim.size
     standing.leaving -= victim.size

@@ -158,7 +158,7 @@ class Stage:
         )
 
     def start_proxy(self) -> None:
-        """Start the proxy; it keeps its routes in memory, so a new one is told them by the hub within its check."""
+        """Start the proxy. It keeps its routes in memory: a new one is told them when the hub next updates activity."""
         command = [
             *find_or_install_proxy(proxy_cache()),
             *("--ip", "127.0.0.1", "--port", str(self.ports.public)),

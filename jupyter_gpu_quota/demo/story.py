@@ -184,7 +184,8 @@ class Story:
         freed = {device for s in running for device in s.devices}
         gone = [s for s in first if not s.present and freed & set(s.devices)]
         where = f"{len(running)} of hers on {', '.join(sorted(freed))}"
-        what = f"{where}, {took_s:.1f} s after her cell was sent ({cell_s:.1f} s of it are the cell); {len(gone)} of Bob's left"
+        when = f"{took_s:.1f} s after her cell was sent, which took {cell_s:.1f} s"
+        what = f"{where}, {when}; {len(gone)} of Bob's left"
         self.facts.note("claimed", what, ok=len(gone) == self.half)
         self.say(f"Patty's jobs run; [yellow]{len(gone)} of Bob's were paused[/]")
         return gone

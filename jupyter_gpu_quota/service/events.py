@@ -86,7 +86,7 @@ async def follow(call: Call) -> None:
         try:
             await _greet(door, call.person, stream, since)
             await _relay(door, call.person, stream, inbox)
-        except (StreamClosedError, NotAllowed, HubAway):
+        except (StreamClosedError, NotAllowed, HubAway, StoreUnavailable):
             pass  # the reader is gone, or may not read on: the connection ends, and coming back is checked anew
         finally:
             door.world.forget(inbox.put)

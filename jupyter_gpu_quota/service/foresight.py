@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..core import explain as core_explain
 from ..core import foresee
 from ..core.lifecycle import HOLDS_GPU, WAITING
 from ..core.model import Job, JobState, NotebookState, Policy, Project, Snapshot
 from ..core.plan import Reason
-from ..core.pool import Standing
+from ..core.pool import read_pools
+from ..core.quota import Share
+from ..core.round import Round
 from ..core.schedule import Decision, decide_and_explain
 from ..quotafile import QuotaFile
 from ..store.protocol import JobRecord, JobSpec, NotebookRecord
@@ -51,6 +54,7 @@ class Foresight:
         self._world = world
         self._last: _Decided | None = None
         self._thinking: asyncio.Task[Decision | None] | None = None
+        self._shares: tuple[tuple[int, int], float, Mapping[tuple[str, str], Share]] | None = None
 
     def wait_of(self, workload: str) -> Reason | None:
         """Why something waits, as far as was last thought of."""
@@ -83,16 +87,36 @@ class Foresight:
 
     async def standings(self) -> dict[tuple[str, str], ProjectPoolView]:
         """Each project in each of its pools, by (project, pool)."""
-        decision, quota = await self.think(), self._world.quota
-        if decision is None or quota is None:
+        quota = self._world.quota
+        if quota is None:
             return {}
-        shares = {(name, pool.name): one for pool in decision.pools for name, one in pool.standings.items()}
-        use = _use_of(self._world)
+        shares, use = await self._divided(quota.policy), _use_of(self._world)
         return {
             (project.name, pool): _standing_view(project, pool, use, shares.get((project.name, pool)))
             for project in quota.policy.projects
             for pool in project.amounts
         }
+
+
+    async def _divided(self, policy: Policy) -> Mapping[tuple[str, str], Share]:
+        """Each project's guarantee and fair share now, by (project, pool); at most a second old."""
+        now = asyncio.get_running_loop().time()
+        key = (self._world.mirror.version, policy.revision)
+        if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
+            self._shares = (key, now, await self._world.read(_shares_of, self.snapshot(), policy))
+        return self._shares[2]
+
+
+def _shares_of(snapshot: Snapshot, policy: Policy) -> dict[tuple[str, str], Share]:
+    """The division that ``decide`` makes of every pool."""
+    pools = read_pools(snapshot, policy, frozenset())
+    for pool in pools:
+        Round(pool).run()
+    return {
+        (name, pool.name): Share(guarantee_milli=one.guarantee, fair_milli=one.fair)
+        for pool in pools
+        for name, one in pool.standings.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +142,7 @@ def _use_of(world: World) -> _Use:
     return use
 
 
-def _standing_view(project: Project, pool: str, use: _Use, standing: Standing | None) -> ProjectPoolView:
+def _standing_view(project: Project, pool: str, use: _Use, share: Share | None) -> ProjectPoolView:
     amounts, key = project.amounts[pool], (project.name, pool)
     return ProjectPoolView(
         pool=pool,
@@ -129,8 +153,8 @@ def _standing_view(project: Project, pool: str, use: _Use, standing: Standing | 
         notebook_used_milli=use.notebook[key],
         training_used_milli=use.training[key],
         borrowed_milli=use.borrowed[key],
-        fair_share_milli=standing.fair if standing else 0,
-        in_force_training_milli=standing.guarantee if standing else 0,
+        fair_share_milli=share.fair_milli if share else 0,
+        in_force_training_milli=share.guarantee_milli if share else 0,
         queued_jobs=use.queued[key],
     )
 
@@ -223,10 +247,20 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
         return ExplainView(
             id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None
         )
-    decision = await door.foresight.think()
-    reason = decision.waits.get(work.id) if decision else None
-    told = reason_view(reason, door.world) if reason else _settled(door, record)
-    return ExplainView(id=work.id, state=work.state, reason=told, would_start=[], estimate_at=None)
+    snapshot = door.foresight.snapshot()
+    try:
+        told = await door.world.read(core_explain.explain, snapshot, quota.policy, work.id)
+    except KeyError:  # it ended between the two looks
+        return ExplainView(id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None)
+    reason = told.reason or record.reason
+    said = reason_view(reason, door.world) if reason else _settled(door, record)
+    return ExplainView(
+        id=work.id,
+        state=work.state,
+        reason=said.model_copy(update={"message": told.sentence}),
+        would_start=[WouldStart(kind=change.kind, message=change.sentence) for change in told.would_start],
+        estimate_at=maybe_instant(told.estimate_at),
+    )
 
 
 def _settled(door: Door, record: JobRecord | NotebookRecord) -> ReasonView:

@@ -14,7 +14,7 @@ from tornado.iostream import StreamClosedError
 from ..core.lifecycle import FINAL, HOLDS_GPU
 from ..executors.outputs import OutputRefused, list_outputs, open_output
 from ..executors.rank_log import LogPart, read_log
-from ..store.protocol import JobRecord
+from ..store.protocol import JobRecord, StoreUnavailable
 from ..wire import OutputView
 from .jobs import listed, page_of, record_of, seen_job
 from .people import NotAllowed
@@ -99,7 +99,7 @@ def _runs(record: JobRecord, attempt: int) -> bool:
 async def _follow(call: Call, job: str, attempt: int, rank: int, offset: int) -> None:
     """``log`` events, then ``end`` with the job's state. Without an attempt the log goes on into later ones."""
     with EventStream(call.resource, call.door.streams, call.person) as stream:
-        with contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused):
+        with contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused, StoreUnavailable):
             await _Follower(call, stream, job, attempt, rank, offset).run()
 
 

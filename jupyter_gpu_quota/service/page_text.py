@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .world import World
 
 COLOURS = 8
+OTHER = "other"
 SIGNS = {
     "queued": "○", "starting": "◔", "running": "●", "pausing": "◑", "paused": "❙❙", "held": "■",
     "succeeded": "✓", "failed": "✕", "cancelled": "–", "requested": "○", "booked": "●", "refused": "✕", "returned": "–",
@@ -70,11 +71,14 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def colour_of(project: str | None) -> str:
-    """The class of a project's colour: always the same for a name; hidden work has its own."""
-    if project is None:
-        return "hidden"
-    return f"c{hashlib.sha256(project.encode()).digest()[0] % COLOURS}"
+def colours_of(projects: Sequence[str]) -> dict[str, str]:
+    """A colour for each project, by its place in the quota file: the first eight all differ."""
+    return {name: f"c{place % COLOURS}" for place, name in enumerate(projects)}
+
+
+def colour_of(project: str | None, colours: Mapping[str, str]) -> str:
+    """The class of a project's colour; work that one may not see, or of a project that is gone, has its own."""
+    return colours.get(project or "", OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,9 @@ class Segment:
     colour: str
 
 
-def segments(device: DeviceView) -> list[Segment]:
+def segments(device: DeviceView, colours: Mapping[str, str]) -> list[Segment]:
     """The bar of a device: its holders side by side, then foreign use."""
-    parts = [(holder.gpu_milli, colour_of(holder.project)) for holder in device.holders]
+    parts = [(holder.gpu_milli, colour_of(holder.project, colours)) for holder in device.holders]
     parts.append((device.foreign_milli, "foreign"))
     found, start = [], 0
     for width, colour in parts:
@@ -100,8 +104,6 @@ def segments(device: DeviceView) -> list[Segment]:
 
 def command_text(command: Sequence[str]) -> str:
     """A command as it would be typed."""
-    import shlex
-
     return shlex.join(command)
 
 

@@ -60,11 +60,10 @@ class Page(HubOAuthenticated, RequestHandler):
 
     async def show(self, template: str, **content: Any) -> None:
         """Write a template with what every page has."""
-        await self.door.world.learn_names([])
-        self.finish(page_text.render(template, **self._frame(), **content, ready=await ready_view(self.door)))
+        self.finish(page_text.render(template, **{**self._frame(), **content}, ready=await ready_view(self.door)))
 
     def _frame(self) -> dict[str, Any]:
-        prefix = self.hub_auth.base_url
+        prefix, quota = self.hub_auth.base_url, self.door.world.quota
         return {
             "prefix": prefix,
             "api": f"{prefix}api/v1/",
@@ -73,6 +72,7 @@ class Page(HubOAuthenticated, RequestHandler):
             "person": self.person,
             "reads_policy": self.person is not None and reads_policy(self.person),
             "hub_home": f"{self.hub_auth.hub_host}{self.hub_auth.hub_prefix}home",
+            "colours": page_text.colours_of([p.name for p in quota.policy.projects] if quota else []),
             "one_account": not self.door.settings.accounts,
             "version": __version__,
             "here": self.template,

@@ -153,6 +153,7 @@ class Resource(HubOAuthenticated, RequestHandler):
         self._refuse_huge(int(self.request.headers.get("Content-Length", "0") or 0))
         if route.scope is Scope.OPEN:
             return
+        await self.door.world.known()
         self.person = await self.door.people.identify(self)
         if self.person is None:
             raise Refused(401, "not_authenticated", self._why_nobody(), {"WWW-Authenticate": "Bearer"})

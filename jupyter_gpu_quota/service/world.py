@@ -66,7 +66,7 @@ class World:
         self._listeners: set[Callable[[Delta], None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._quota_file: tuple[int, QuotaFile] | None = None
-        self._closed = self._nudged = False
+        self._closed = self._nudged = self._looked = False
 
     def _forget_all(self) -> None:
         self.mirror = Mirror()
@@ -77,6 +77,8 @@ class World:
 
     async def read(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Ask the store outside the event loop; may raise StoreUnavailable."""
+        if self._closed:
+            raise StoreUnavailable("The service is ending.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: question(*args, **kwargs))
 
     @property
@@ -103,6 +105,11 @@ class World:
             self._refreshing = asyncio.create_task(self._look())
         assert self._refreshing is not None
         await asyncio.shield(self._refreshing)
+
+    async def known(self) -> None:
+        """Wait for the first look: before it nobody is a member of anything. May raise StoreUnavailable."""
+        if not self._looked:
+            await self.refresh()
 
     async def fresh(self) -> None:
         """At most a second old."""
@@ -134,7 +141,7 @@ class World:
         if changes.version < before:  # a backup was restored under us
             changes = await self.read(self.store.changes, 0, ended=False)
             self._forget_all()
-        self._looked_at = started
+        self._looked_at, self._looked = started, True
         if changes.version == before:
             return
         touched = self._devices_of(changes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -26,6 +26,9 @@ STATE_KEY = "gpu_quota_notebook"
 """Where the hub keeps the id of a server's slice, beside the spawner's own state."""
 
 OUR_OPTIONS = frozenset({FIELD, "gpu_project", "gpu_pool", "gpu_size"})
+RETURNS: set[asyncio.Task[None]] = set()
+"""Slices that are being given back behind a service that was away; an event loop keeps no task alive by itself."""
+
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104
 POST_WAIT_S = 10
 """What the hub's own time-out is given beyond the wait for a slice, to give the slice back."""
@@ -145,7 +148,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             raise
         self._remember(answer)
         if isinstance(answer, Away) and answer.unheard:
-            await self._give_back_unheard()
+            self._later(self._unheard)
         if isinstance(answer, NotebookView):
             return answer
         raise self._not_started(answer)
@@ -172,7 +175,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         return view
 
     async def _give_back(self) -> None:
-        """Return the slice if there is one; if the service is away its id is kept for the next stop or start."""
+        """Return the slice if there is one; with the service away it is tried again, and its id is kept until then."""
         notebook, self._notebook = self._notebook, None
         if notebook is None:
             return
@@ -183,15 +186,29 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             self._notebook = self._notebook or notebook
             raise
         if answer is not None:
-            self._notebook = self._notebook or notebook
-            self.log.warning("%s: slice %s is not given back yet: %s", self._log_name, notebook, answer.message)
+            self._keep_trying(notebook, answer)
         self.slice_times_s["give_back"] = time.perf_counter() - began
         self.log.debug("%s: slice %s given back in %.4f s", self._log_name, notebook, self.slice_times_s["give_back"])
 
-    async def _give_back_unheard(self) -> None:
-        """Return what the service may have booked while its answer got lost."""
-        for notebook in await self.door.held_by(self.user.name, self.name):
-            await self.door.give_back(notebook)
+    def _keep_trying(self, notebook: str, answer: Refusal | Away) -> None:
+        async def owed() -> list[str]:
+            return [notebook]
+
+        self.log.warning("%s: slice %s is not given back yet: %s", self._log_name, notebook, answer.message)
+        self._notebook = self._notebook or notebook
+        self._later(owed)
+
+    async def _unheard(self) -> list[str] | Away:
+        """What the service may have booked while its answer got lost; nothing once this server is starting anew."""
+        present = self.user.spawners.get(self.name)
+        if present is not None and present is not self and present.active:
+            return []
+        return await self.door.held_by(self.user.name, self.name)
+
+    def _later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:
+        task = asyncio.ensure_future(self.door.give_back_later(owed))
+        RETURNS.add(task)
+        task.add_done_callback(RETURNS.discard)
 
     async def _only_project(self) -> str:
         """The project of somebody who named none: the only one there is."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import quote, urlencode
@@ -24,6 +25,8 @@ ASK_WITHIN_S = 6.0
 
 LOOK_WITHIN_S = 3.0
 GIVE_BACK_WITHIN_S = 3.0
+LATER_EVERY_S = 2.0
+LATER_FOR_S = 180.0
 
 POLL_S = 20
 """How long one long poll of a waiting notebook lasts."""
@@ -58,6 +61,7 @@ class SliceDoor:
     base_url: str
     api_token: str
     ask_within_s: float = ASK_WITHIN_S
+    later_every_s: float = LATER_EVERY_S
     _http: SimpleAsyncHTTPClient = field(
         default_factory=lambda: SimpleAsyncHTTPClient(force_instance=True, max_clients=1000)
     )
@@ -89,14 +93,31 @@ class SliceDoor:
             return answer
         return None if answer.code in (200, 204, 404) else _refusal(answer)
 
-    async def held_by(self, user: str, server: str) -> list[str]:
-        """Notebooks that are asked for or booked for one server; used where an answer got lost."""
+    async def held_by(self, user: str, server: str) -> list[str] | Away:
+        """Slices that are asked for or booked for one server; used where an answer got lost."""
         answer = await self._fetch(LOOK_WITHIN_S, "GET", f"notebooks?{urlencode({'limit': 1000})}")
         if isinstance(answer, Away) or answer.code != 200:
-            return []
+            return answer if isinstance(answer, Away) else Away(message=_refusal(answer).message)
         items = [NotebookView.model_validate(item) for item in json.loads(answer.body).get("items", ())]
         live = [item for item in items if item.state in ("requested", "booked")]
         return [item.id for item in live if (item.user, item.server) == (user, server)]
+
+    async def give_back_later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:
+        """Give back what is owed as soon as the service answers, for as long as its own comparison takes to see it.
+
+        ``owed`` says what that is, anew each time; it is over after two looks in a row without trouble, because a
+        service that thaws may first act on what it was sent while it was frozen.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, clean = loop.time() + LATER_FOR_S, 0
+        while clean < 2 and loop.time() < deadline:
+            await asyncio.sleep(self.later_every_s)
+            notebooks = await owed()
+            if isinstance(notebooks, Away):
+                clean = 0
+                continue
+            answers = [await self.give_back(notebook) for notebook in notebooks]
+            clean = 0 if any(answers) else clean + 1
 
     async def _typed(
         self, view: type[View], within_s: float, method: str, path: str, body: str | None = None

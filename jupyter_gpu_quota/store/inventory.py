@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.facts import DeviceFact
@@ -22,22 +23,27 @@ def set_inventory(work: Work, request: SetInventory) -> Recorded | Refusal:
         return refusal
     nodes = {row.node.id: row.node for row in work.every(NODES)}
     devices = {row.device.id: row.device for row in work.every(DEVICES)}
-    wanted_nodes = {node.id: replace(node, schedulable=False) for node in nodes.values()}
+    wanted_nodes = {id: replace(node, schedulable=False) for id, node in nodes.items()}
     wanted_nodes |= {node.id: node for node in request.nodes}
-    gone = {device.id: _as_gone(device) for device in devices.values()}
-    wanted = gone | {device.id: _as_seen(device, devices.get(device.id)) for device in request.devices}
-    _put_nodes(work, nodes, wanted_nodes)
-    _put_devices(work, devices, wanted)
+    wanted = {id: _as_gone(device) for id, device in devices.items()}
+    wanted |= {device.id: _as_seen(device, devices.get(device.id)) for device in request.devices}
     if nodes == wanted_nodes and devices == wanted:
         return Recorded(id="inventory", version=work.version(), existed=True)
-    payload = {"nodes": list(wanted_nodes.values()), "devices": list(wanted.values())}
+    _put_nodes(work, nodes, wanted_nodes)
+    _put_devices(work, devices, wanted)
+    payload = {"nodes": _by_id(wanted_nodes), "devices": _by_id(wanted)}
     work.audit("system:controller", "inventory", "inventory", payload, None)
     return Recorded(id="inventory", version=work.stamp())
 
 
+def _by_id(found: Mapping[str, Node | Device]) -> list[Node | Device]:
+    """In one order, whatever order the rows came in: the audit is the same bytes on every database."""
+    return [found[id] for id in sorted(found)]
+
+
 def _contradiction(request: SetInventory) -> Refusal | None:
-    ids = Counter([node.id for node in request.nodes] + [device.id for device in request.devices])
-    twice = sorted(id for id, count in ids.items() if count > 1)
+    counts = Counter(node.id for node in request.nodes), Counter(device.id for device in request.devices)
+    twice = sorted(id for count in counts for id, times in count.items() if times > 1)
     if twice:
         return Refusal(code="invalid", message=f"The inventory names {twice[0]} more than once; nothing was stored.")
     nodes = {node.id for node in request.nodes}

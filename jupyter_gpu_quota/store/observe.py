@@ -85,8 +85,9 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
     job = record.job
     if fact.pid is not None and job.started_at is None:
         job = _seen_running(work, job, fact)
-    if fact.saved_at is not None and fact.saved_at > (job.checkpoint_at or 0):
-        job = replace(job, checkpoint_at=fact.saved_at)
+    saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
+    if saved_at is not None and saved_at > (job.checkpoint_at or 0):
+        job = replace(job, checkpoint_at=saved_at)
     if fact.rank != 0:
         return replace(record, job=job)
     metrics = _metrics(fact.metrics)

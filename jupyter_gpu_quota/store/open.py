@@ -21,6 +21,14 @@ from .trouble import gone, translated
 BUSY_TIMEOUT_MS = 2_000
 """Shorter than the longest lease: who waits for a lock may still hold the lease afterwards."""
 
+PRAGMAS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "secure_delete=ON",  # a secret that was deleted is not left in a free page
+    "cache_size=-16000",
+)
+
 
 def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> LedgerStore:
     """The store at a database URL (``sqlite:////var/lib/gpu-quota/store.sqlite``), made or migrated if need be.
@@ -65,7 +73,7 @@ def _sqlite_engine(url: URL, path: Path, busy_timeout_ms: int) -> Engine:
             isolation_level=None,  # we say BEGIN ourselves
             check_same_thread=False,  # the pool lends a connection to one thread at a time
         )
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-16000"):
+        for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         return connection
 

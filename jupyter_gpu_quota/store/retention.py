@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from .rows import ALLOCATIONS, BATCHES, IDEMPOTENCY, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, SAMPLES, SECRETS, Rows
+from .rows import ALLOCATIONS, AUDIT, BATCHES, IDEMPOTENCY, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, SAMPLES, SECRETS, Rows
 from .work import Work
 
 JOBS_AT_A_TIME = 1_000
@@ -32,6 +32,8 @@ def forget_jobs(work: Work) -> list[str]:
         work.delete(NOTEBOOKS, (id,))
     if jobs or notebooks:
         payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
+        last = work.get(AUDIT, (work.head.audit_seq,))
+        work.now = max(work.now, last.at if last else 0)  # the caller names no instant, and the audit never goes back
         work.audit("system:controller", "retention", "retention", payload, None)
     return jobs
 

@@ -132,7 +132,8 @@ def test_commands_and_options_in_the_texts_exist(page: Path) -> None:
 
 
 def _check_command(words: list[str], place: str) -> None:
-    command, known = main, _options(main)
+    command: click.Command = main
+    known = _options(main)
     for word in words:
         if word == "--":
             return

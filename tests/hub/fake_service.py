@@ -39,13 +39,17 @@ HELD_BACK = ReasonView(
 
 
 class Books:
-    """What was asked for and booked. ``hold`` keeps requests waiting; ``deaf`` answers nothing."""
+    """What was asked for and booked.
+
+    ``hold`` keeps requests waiting; ``deaf`` hears nothing; ``mute`` books and does not say so.
+    """
 
     def __init__(self, token: str) -> None:
         self.token = token
         self.notebooks: dict[str, NotebookView] = {}
         self.hold = False
         self.deaf = False
+        self.mute = False
         self.reason = HELD_BACK
         self.changed = asyncio.Event()
         self._ids = itertools.count(1)
@@ -133,8 +137,10 @@ class Notebooks(Door):
         items = [json.loads(view.model_dump_json()) for view in self.books.notebooks.values()]
         self.finish({"items": items, "_pagination": {"offset": 0, "limit": 1000, "total": len(items)}})
 
-    def post(self) -> None:
+    async def post(self) -> None:
         answer = self.books.ask(NotebookRequest.model_validate_json(self.request.body))
+        if self.books.mute:
+            await asyncio.sleep(3600)
         if isinstance(answer, NotebookView):
             self.say(answer, 201)
         else:

@@ -134,7 +134,14 @@ def build_devices() -> tuple[Device, ...]:
 
 def _device(name: str, index: int, model: str, memory_mib: int) -> Device:
     return Device(
-        id=name, node="node-1", index=index, model=model, memory_mib=memory_mib, pool=None, uuid=f"SIM-{name}", simulated=True
+        id=name,
+        node="node-1",
+        index=index,
+        model=model,
+        memory_mib=memory_mib,
+        pool=None,
+        uuid=f"SIM-{name}",
+        simulated=True,
     )
 
 
@@ -233,9 +240,7 @@ class ServiceWorld:
         snapshot = self.mirror.snapshot(now)
         plan = decide(snapshot, quota.policy)
         if plan.actions:
-            done = self.store.commit(
-                plan, policy=quota.policy, snapshot_digest=digest(snapshot), lease=lease, now=now
-            )
+            done = self.store.commit(plan, policy=quota.policy, snapshot_digest=digest(snapshot), lease=lease, now=now)
             assert isinstance(done, Committed), done
         self.loop.call_soon_threadsafe(self.door.world.nudge)
         return len(plan.actions)
@@ -307,7 +312,9 @@ class ServiceWorld:
         return reply.json
 
     @contextmanager
-    def stream(self, path: str, who: str = "bob", headers: dict[str, str] | None = None) -> Iterator[Iterator[tuple[str, Any]]]:
+    def stream(
+        self, path: str, who: str = "bob", headers: dict[str, str] | None = None
+    ) -> Iterator[Iterator[tuple[str, Any]]]:
         """The events of a stream, as (event, data); heartbeats are left out."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         sent = {"Authorization": f"token {HUB_TOKEN if who == 'hub' else f'token-{who}'}", **(headers or {})}
@@ -354,5 +361,3 @@ def service_world(folder: Path, **settings: object) -> Iterator[ServiceWorld]:
         yield world
     finally:
         world.close()
-
-

@@ -91,7 +91,9 @@ def test_memory_on_several_models_asks_for_the_model() -> None:
     refusal = gpu_amount("8GiB", [("A100", 40960), ("T4", 15360), ("T4", 15360)])
     assert refusal == AmountRefusal(
         code="which_model",
-        message="8GiB is a different part of each model here: A100 (40960 MiB), T4 (15360 MiB); name one with --gpu-model",
+        message=(
+            "8GiB is a different part of each model here: A100 (40960 MiB), T4 (15360 MiB); name one with --gpu-model"
+        ),
     )
 
 
@@ -123,7 +125,11 @@ def test_any_text_is_a_placeable_amount_or_a_refusal(text: str, models: list[tup
 def test_a_ratio_is_the_exact_part_floored(above: int, below: int) -> None:
     found = gpu_amount(f"{above}/{below}", [])
     exact = Fraction(above * 1000, below)
-    assert found == exact.__floor__() if isinstance(found, int) else found.code in {"too_small", "too_large", "not_placeable"}
+    assert (
+        found == exact.__floor__()
+        if isinstance(found, int)
+        else found.code in {"too_small", "too_large", "not_placeable"}
+    )
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))

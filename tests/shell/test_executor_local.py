@@ -20,7 +20,9 @@ import pytest
 from jupyter_gpu_quota.executors.layout import job_directory, rank_paths
 from jupyter_gpu_quota.executors.local import LocalExecutor
 from jupyter_gpu_quota.executors.outputs import OutputRefused, list_outputs, open_output
+from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.executors.rank_log import read_log
+from jupyter_gpu_quota.executors.records import held_lock
 from tests.shell.executor_worlds import LOOP, LocalWorld, alive, eventually, is_root, leave, order
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +200,29 @@ def test_the_supervisors_death_ends_the_job_and_is_told_as_lost(world: LocalWorl
     assert fact.pid and not alive(fact.pid) and not alive(left)
 
 
+def test_a_process_without_our_marks_is_found_by_its_session(world: LocalWorld, state_dir: Path) -> None:
+    world.executor.start(shell("J", f"env -i sleep 1000 & echo $! > {state_dir}/pid; {LOOP}"))
+    left = number_in(state_dir / "pid")
+    eventually(lambda: Path(f"/proc/{left}/environ").read_bytes() == b"")
+    os.kill(world.supervisor("J"), signal.SIGKILL)
+    world.until(lambda fact: fact.tree_gone)
+    assert not alive(left)
+
+
+def test_a_late_supervisor_of_what_was_begun_before_begins_nothing(world: LocalWorld, state_dir: Path) -> None:
+    late, paths = shell("J", f"echo began >> {state_dir}/begun"), rank_paths(str(state_dir), "J", 1, 0)
+    world.executor.start(late)
+    ended = world.until(lambda fact: fact.tree_gone)
+    world.executor._begin(world.executor._rank_order(late, 0, paths), paths)
+    eventually(lambda: lock_is_free(paths.lock))
+    assert (state_dir / "begun").read_text() == "began\n" and list(world.executor.observe()) == [ended]
+
+
+def lock_is_free(path: str) -> bool:
+    with held_lock(path) as ours:
+        return ours
+
+
 def test_a_rank_that_lost_its_supervisor_does_not_drag_the_other_ranks_down(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", ranks=2))
     ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.pid is not None) for rank in (0, 1)]  # type: ignore[misc]
@@ -237,7 +262,9 @@ def test_after_a_reboot_nothing_is_killed_and_the_job_is_told_as_lost(world: Loc
     world.executor.start(order("J", "ends with 0"))
     world.until(lambda fact: fact.tree_gone)
     status = world.status("J")
-    bystander = {"pid": os.getpid(), "supervisor": {**status["supervisor"], "pid": os.getpid(), "boot": "another"}}
+    me = process(os.getpid())
+    assert me is not None
+    bystander = {"pid": me.pid, "supervisor": {"pid": me.pid, "started": me.started, "boot": "another"}}
     for name in ("ended_at", "exit_status", "tree_gone"):
         del status[name]
     Path(rank_paths(str(state_dir), "J", 1, 0).status).write_text(json.dumps({**status, **bystander}))
@@ -500,11 +527,22 @@ def test_everything_of_a_forgotten_job_is_removed(world: LocalWorld, state_dir: 
 
 
 # --- accounts -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def groups_of_the_service() -> Iterator[None]:
+    """The service stands in more groups than its own; none of them is a job's."""
+    before = os.getgroups()
+    os.setgroups([0, 4])
+    yield
+    os.setgroups(before)
+
+
 as_nobody = pytest.mark.skipif(not is_root(), reason="dropping to another account needs root")
 
 
 @as_nobody
-def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(world: LocalWorld, state_dir: Path) -> None:
+def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(
+    world: LocalWorld, state_dir: Path, groups_of_the_service: None
+) -> None:
     world.executor.start(shell("MINE", "echo own > note; exec sleep 1000"))
     world.ready("MINE", "")
     (state_dir / "database").write_text("all of it")

@@ -62,7 +62,9 @@ def refused(text: str) -> list[tuple[int, str]]:
 
 def project(body: str) -> str:
     """A file with pool a, and one project whose keys are these lines; ``body`` begins on line 4."""
-    return "version: 1\npools: [{name: a}]\nprojects:\n" + textwrap.indent("- name: p\n" + textwrap.indent(body, "  "), "  ")
+    return "version: 1\npools: [{name: a}]\nprojects:\n" + textwrap.indent(
+        "- name: p\n" + textwrap.indent(body, "  "), "  "
+    )
 
 
 # --- what it means ------------------------------------------------------------------------------------------------
@@ -110,7 +112,9 @@ def test_the_rest_of_the_file_is_at_hand() -> None:
     [
         pytest.param("ann", [], {"fraud": "member"}, id="a named user is a member"),
         pytest.param("zoe", ["fraud-ds", "other"], {"fraud": "member"}, id="a group of the hub brings its people"),
-        pytest.param("bob", ["fraud-ds"], {"fraud": "lead", "risk": "member"}, id="a lead is a lead, and a member elsewhere"),
+        pytest.param(
+            "bob", ["fraud-ds"], {"fraud": "lead", "risk": "member"}, id="a lead is a lead, and a member elsewhere"
+        ),
         pytest.param("mallory", ["other"], {}, id="nobody else is anything"),
         pytest.param("fraud-ds", [], {}, id="a user who is called like a group is not the group"),
     ],
@@ -152,7 +156,9 @@ def test_a_device_that_no_selector_takes_is_in_no_pool() -> None:
         pytest.param("quota: {}", "training", None, id="several pools and nothing said"),
         pytest.param("quota: {b: {training: 1}}", "training", "b", id="the only one with quota"),
         pytest.param("quota: {a: {training: 1}, b: {training: 1}}", "training", None, id="quota in both"),
-        pytest.param("quota: {a: {training: 1}}\ndefaults: {pool: {training: b}}", "training", "b", id="the default counts"),
+        pytest.param(
+            "quota: {a: {training: 1}}\ndefaults: {pool: {training: b}}", "training", "b", id="the default counts"
+        ),
         pytest.param("quota: {}", "notebook", "a", id="the only pool for notebooks"),
     ],
 )
@@ -190,7 +196,9 @@ def test_amounts_are_exact() -> None:
         pytest.param(LEAST + "version: 1", 4, "stands twice", id="a key that stands twice"),
         pytest.param(LEAST + "pools: []", 4, "stands twice", id="a section that stands twice"),
         pytest.param(project("quotas: {}"), 5, "did you mean 'quota'?", id="a misspelt key of a project"),
-        pytest.param(project("quota:\n  a:\n    trainig: 1"), 7, "did you mean 'training'?", id="a misspelt key deep inside"),
+        pytest.param(
+            project("quota:\n  a:\n    trainig: 1"), 7, "did you mean 'training'?", id="a misspelt key deep inside"
+        ),
         pytest.param(project("priority: 5"), 4, "projects.p has no quota", id="a project without quota"),
         pytest.param(project("quota:\n  a:\n    training: 0.0005"), 7, "up to three", id="half a milli"),
         pytest.param(project("quota:\n  a:\n    training: -1"), 7, "below zero", id="a negative amount"),
@@ -207,23 +215,49 @@ def test_amounts_are_exact() -> None:
         pytest.param(project("priority: '50'\nquota: {}"), 5, "no whole number", id="a priority in quotes"),
         pytest.param(project("quota:\n  b: {}"), 6, "no pool b", id="quota in a pool that is not there"),
         pytest.param(
-            project("quota:\n  a:\n    notebook: 1\n    training: 2\n    limit: 2.999"), 9, "1 + 2 = 3", id="a limit below the quotas"
+            project("quota:\n  a:\n    notebook: 1\n    training: 2\n    limit: 2.999"),
+            9,
+            "1 + 2 = 3",
+            id="a limit below the quotas",
         ),
-        pytest.param(project("quota: {}\ndefaults: {time_limit: 20:00}"), 6, 'write "20:00"', id="a time that YAML counts in sixties"),
-        pytest.param(project('quota: {}\ndefaults: {time_limit: "20:00"}'), 6, "no duration", id="a time of day is no duration"),
+        pytest.param(
+            project("quota: {}\ndefaults: {time_limit: 20:00}"),
+            6,
+            'write "20:00"',
+            id="a time that YAML counts in sixties",
+        ),
+        pytest.param(
+            project('quota: {}\ndefaults: {time_limit: "20:00"}'), 6, "no duration", id="a time of day is no duration"
+        ),
         pytest.param(project("quota: {}\ndefaults: {time_limit: 0s}"), 6, "would end every job", id="no time at all"),
-        pytest.param(project("quota: {}\ndefaults: {environment: x}"), 6, "no environment x", id="an environment that is not there"),
-        pytest.param(project("quota: {}\ndefaults: {pool: {training: b}}"), 6, "no pool b", id="a default pool that is not there"),
+        pytest.param(
+            project("quota: {}\ndefaults: {environment: x}"),
+            6,
+            "no environment x",
+            id="an environment that is not there",
+        ),
+        pytest.param(
+            project("quota: {}\ndefaults: {pool: {training: b}}"), 6, "no pool b", id="a default pool that is not there"
+        ),
         pytest.param(project("quota: {}\nmembers: {users: [NO]}"), 6, 'write "NO"', id="a user called NO"),
         pytest.param(project("quota: {}\nmembers: {users: [y]}"), 6, 'write "y"', id="a user called y"),
         pytest.param(project("quota: {}\nmembers: {users: [true]}"), 6, "put quotes", id="a user called true"),
         pytest.param(project("quota: {}\nmembers: {users: [12]}"), 6, "put quotes", id="a user called 12"),
         pytest.param(project("quota: {}\nmembers: {users: [1_2]}"), 6, '"1_2"', id="a user called 1_2"),
-        pytest.param(project("quota: {}\nmembers: {users: ann}"), 6, "a list is expected", id="one user without a list"),
+        pytest.param(
+            project("quota: {}\nmembers: {users: ann}"), 6, "a list is expected", id="one user without a list"
+        ),
         pytest.param(LEAST.replace("[]\n", "[{name: NO}]\n", 1), 2, 'write "NO"', id="a pool called NO"),
         pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "characters", id="a pool with a slash"),
-        pytest.param(LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"),
-        pytest.param(LEAST.replace("[]\n", "[{name: a}, {name: b}]\n", 1), 2, "never have a device", id="a pool behind one that takes all"),
+        pytest.param(
+            LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"
+        ),
+        pytest.param(
+            LEAST.replace("[]\n", "[{name: a}, {name: b}]\n", 1),
+            2,
+            "never have a device",
+            id="a pool behind one that takes all",
+        ),
         pytest.param(LEAST.replace("[]\n", "[{name: a, uses: [train]}]\n", 1), 2, "none of", id="a use that is none"),
         pytest.param(LEAST + "policy: {tick_max: 2s}", 4, "1s at most", id="a tick above a second"),
         pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
@@ -253,7 +287,9 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
         pytest.param("policy: {idle: {mode: reclaim}}", "reclaim cannot be enforced", id="freeing idle notebooks"),
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
         pytest.param("policy: {history: {k: 0.5}}", "history with k other than 0 cannot be enforced", id="history"),
-        pytest.param("policy: {enforcement: {memory: driver}}", "driver cannot be enforced", id="enforcement by the driver"),
+        pytest.param(
+            "policy: {enforcement: {memory: driver}}", "driver cannot be enforced", id="enforcement by the driver"
+        ),
         pytest.param("policy: {enforcement: {compute: policed}}", "policed cannot be enforced", id="policed compute"),
     ],
 )
@@ -277,8 +313,15 @@ def test_the_interface_s_own_example_is_refused_for_its_later_sections_alone() -
     example = LATER
     found = refused(example)
     assert {re.match(r"(\w+)", message.split(": ", 1)[1])[1] for _, message in found} == {  # type: ignore[index]
-        "cost_per_gpu_hour", "departments", "department", "per_user", "storage", "image", "data", "calendar",
-    }  # fmt: skip
+        "cost_per_gpu_hour",
+        "departments",
+        "department",
+        "per_user",
+        "storage",
+        "image",
+        "data",
+        "calendar",
+    }
 
 
 LATER = """\
@@ -311,7 +354,9 @@ def test_every_error_is_told_at_once_in_the_order_of_lines() -> None:
 
 
 def test_a_bomb_of_aliases_is_refused_at_once() -> None:
-    bomb = "a: &a [x,x]\n" + "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)},*{chr(97 + i)}]" for i in range(20))
+    bomb = "a: &a [x,x]\n" + "\n".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)},*{chr(97 + i)}]" for i in range(20)
+    )
     assert refused(bomb) == [(1, "anchors (&name) and aliases (*name) are not read here; write the values out")]
 
 
@@ -356,14 +401,38 @@ def test_a_binary_float_is_no_amount() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("version: 1 # a\nrevision: 3 # b\npools: []\nprojects: []\n", "version: 1 # a\nrevision: 9 # b\npools: []\nprojects: []\n", id="replaced where it stood"),
-        pytest.param("# head\nversion: 1\npools: []\nprojects: []", "# head\nrevision: 9\nversion: 1\npools: []\nprojects: []", id="added, comments kept"),
-        pytest.param("{version: 1, pools: [], projects: []}", "{revision: 9, version: 1, pools: [], projects: []}", id="added to a file of braces"),
-        pytest.param("---\n  version: 1\n  pools: []\n  projects: []\n", "---\n  revision: 9\n  version: 1\n  pools: []\n  projects: []\n", id="added where it is indented"),
-        pytest.param("version: 1\r\npools: []\r\nprojects: []\r\n", "revision: 9\nversion: 1\r\npools: []\r\nprojects: []\r\n", id="added to a file from Windows"),
-        pytest.param("\ufeffversion: 1\npools: []\nprojects: []\n", "revision: 9\nversion: 1\npools: []\nprojects: []\n", id="a byte order mark goes"),
+        pytest.param(
+            "version: 1 # a\nrevision: 3 # b\npools: []\nprojects: []\n",
+            ("version: 1 # a\nrevision: 9 # b\npools: []\nprojects: []\n"),
+            id="replaced where it stood",
+        ),
+        pytest.param(
+            "# head\nversion: 1\npools: []\nprojects: []",
+            ("# head\nrevision: 9\nversion: 1\npools: []\nprojects: []"),
+            id="added, comments kept",
+        ),
+        pytest.param(
+            "{version: 1, pools: [], projects: []}",
+            ("{revision: 9, version: 1, pools: [], projects: []}"),
+            id="added to a file of braces",
+        ),
+        pytest.param(
+            "---\n  version: 1\n  pools: []\n  projects: []\n",
+            ("---\n  revision: 9\n  version: 1\n  pools: []\n  projects: []\n"),
+            id="added where it is indented",
+        ),
+        pytest.param(
+            "version: 1\r\npools: []\r\nprojects: []\r\n",
+            ("revision: 9\nversion: 1\r\npools: []\r\nprojects: []\r\n"),
+            id="added to a file from Windows",
+        ),
+        pytest.param(
+            "\ufeffversion: 1\npools: []\nprojects: []\n",
+            ("revision: 9\nversion: 1\npools: []\nprojects: []\n"),
+            id="a byte order mark goes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_export_writes_the_revision_into_the_author_s_text(text: str, expected: str) -> None:
     assert quotafile.export(text, 9) == expected
     assert read(expected).revision == 9
@@ -389,7 +458,13 @@ def test_the_schema_accepts_what_the_reader_accepts() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"polices": {}}, {"version": 2}, {"departments": [{"name": "x"}]}, {"projects": [{"name": "p"}]}, {"pools": [{"name": ""}]}],
+    [
+        {"polices": {}},
+        {"version": 2},
+        {"departments": [{"name": "x"}]},
+        {"projects": [{"name": "p"}]},
+        {"pools": [{"name": ""}]},
+    ],
     ids=["unknown key", "another version", "departments", "no quota", "no name"],
 )
 def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, object]) -> None:

@@ -10,13 +10,31 @@ from hypothesis import strategies as st
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.quotafile import QuotaError, QuotaFile
 
-TRAPS = ["NO", "yes", "y", "1", "007", "1_000", "0x1F", "0o17", "1e9", "null", "true", "2027-01-31", "a b", "1.5", "0b1"]
+TRAPS = [
+    "NO",
+    "yes",
+    "y",
+    "1",
+    "007",
+    "1_000",
+    "0x1F",
+    "0o17",
+    "1e9",
+    "null",
+    "true",
+    "2027-01-31",
+    "a b",
+    "1.5",
+    "0b1",
+]
 LETTERS = "abcXYZ0189._ @+-"
 
 names = st.sampled_from(TRAPS) | st.builds(
     lambda first, rest: first + rest, st.sampled_from("abcXYZ0189"), st.text(LETTERS, max_size=8)
 )
-people = st.sampled_from([*TRAPS, "a: b", "- x", "# c", "'", '"', "ä", "*a", "&a", "!a", "[", "{x}", " a ", "20:00", "~", "é\u3042"])
+people = st.sampled_from(
+    [*TRAPS, "a: b", "- x", "# c", "'", '"', "ä", "*a", "&a", "!a", "[", "{x}", " a ", "20:00", "~", "é\u3042"]
+)
 amounts = st.integers(0, 3_000).map(lambda milli: milli // 1000 if milli % 1000 == 0 else f"{milli / 1000:.3f}")
 durations = st.builds(lambda n, unit: f"{n}{unit}", st.integers(1, 5000), st.sampled_from(["s", "m", "h", "d"]))
 
@@ -79,10 +97,49 @@ def test_a_document_that_is_written_and_exported_reads_back(document: dict[str, 
 
 
 FRAGMENTS = [
-    "version: 1\n", "pools:", "projects:", " - {name: a}\n", "- name: p\n", "  quota: {a: {training: 0.5}}\n", "policy: ",
-    "{", "}", "[", "]", ":", ",", "\n", "  ", "\t", "- ", "&a ", "*a", "!!int ", "'", '"', "|", ">", "? ", "# c\n", "---\n",
-    "...", "%YAML 1.1\n", "20:00", "NO", "0.1", "\r", "\u0085", "\u2028", "\ufeff", "\x00", "\ud800", "é", "<<: ", "=", "1e9",
-]  # fmt: skip
+    "version: 1\n",
+    "pools:",
+    "projects:",
+    " - {name: a}\n",
+    "- name: p\n",
+    "  quota: {a: {training: 0.5}}\n",
+    "policy: ",
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "\n",
+    "  ",
+    "\t",
+    "- ",
+    "&a ",
+    "*a",
+    "!!int ",
+    "'",
+    '"',
+    "|",
+    ">",
+    "? ",
+    "# c\n",
+    "---\n",
+    "...",
+    "%YAML 1.1\n",
+    "20:00",
+    "NO",
+    "0.1",
+    "\r",
+    "\u0085",
+    "\u2028",
+    "\ufeff",
+    "\x00",
+    "\ud800",
+    "é",
+    "<<: ",
+    "=",
+    "1e9",
+]
 
 
 @settings(deadline=None, max_examples=400)

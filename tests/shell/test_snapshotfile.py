@@ -44,13 +44,24 @@ def device(index: int, pool: str = "train") -> Device:
 
 def job(name: str, project: str, **other: Any) -> Job:
     return Job(
-        id=name, project=project, user=f"u-{project}", pool="train", gpu_milli=1000, submitted_at=NOW - 1000 * len(name), **other
+        id=name,
+        project=project,
+        user=f"u-{project}",
+        pool="train",
+        gpu_milli=1000,
+        submitted_at=NOW - 1000 * len(name),
+        **other,
     )
 
 
 def on(workload: str, index: int, milli: int = 1000) -> Allocation:
     return Allocation(
-        id=f"a-{workload}", workload=workload, rank=0, device=f"d{index}", gpu_milli=milli, memory_mib=milli * 81_920 // 1000
+        id=f"a-{workload}",
+        workload=workload,
+        rank=0,
+        device=f"d{index}",
+        gpu_milli=milli,
+        memory_mib=milli * 81_920 // 1000,
     )
 
 
@@ -66,7 +77,15 @@ def evening() -> tuple[Snapshot, Policy]:
         devices=(*(device(i) for i in range(4)), device(4, "build")),
         jobs=(*running, *waiting),
         notebooks=(
-            Notebook(id="nb1", project="bob", user="u-bob", pool="build", gpu_milli=125, requested_at=1, state=NotebookState.BOOKED),
+            Notebook(
+                id="nb1",
+                project="bob",
+                user="u-bob",
+                pool="build",
+                gpu_milli=125,
+                requested_at=1,
+                state=NotebookState.BOOKED,
+            ),
             Notebook(id="nb2", project="carol", user="u-carol", pool="build", gpu_milli=125, requested_at=2),
         ),
         allocations=(*(on(f"b{i}", i) for i in range(4)), on("nb1", 4, 125)),
@@ -132,34 +151,102 @@ Change = Callable[[dict[str, Any]], object]
     ("change", "words"),
     [
         pytest.param(lambda d: d.update(x=1), "x: unexpected", id="an unknown key"),
-        pytest.param(lambda d: d["snapshot"]["jobs"][0].update(x=1), "snapshot.jobs.0.x: unexpected", id="an unknown key of a job"),
+        pytest.param(
+            lambda d: d["snapshot"]["jobs"][0].update(x=1),
+            "snapshot.jobs.0.x: unexpected",
+            id="an unknown key of a job",
+        ),
         pytest.param(lambda d: d.update(format=2), "format: ", id="a format of the future"),
-        pytest.param(lambda d: d["snapshot"].update(now="1"), "snapshot.now: input should be a valid integer", id="a text for an instant"),
+        pytest.param(
+            lambda d: d["snapshot"].update(now="1"),
+            ("snapshot.now: input should be a valid integer"),
+            id="a text for an instant",
+        ),
         pytest.param(lambda d: d["snapshot"].update(now=1.5), "snapshot.now: ", id="a fraction of a millisecond"),
         pytest.param(lambda d: d["snapshot"].update(now=True), "snapshot.now: ", id="a truth value for an instant"),
-        pytest.param(lambda d: d["snapshot"]["jobs"][0].update(state="resting"), "snapshot.jobs.0.state", id="a state that is none"),
-        pytest.param(lambda d: d.pop("policy"), "policy: ", id="no policy"),
-        pytest.param(lambda d: d["snapshot"]["jobs"].append(d["snapshot"]["jobs"][0]), "workload b0 stands 2 times", id="a job twice"),
-        pytest.param(lambda d: d["snapshot"]["devices"].append(d["snapshot"]["devices"][0]), "device d0 stands 2 times", id="a device twice"),
         pytest.param(
-            lambda d: d["snapshot"]["allocations"].append(d["snapshot"]["allocations"][0] | {"id": "a-x"}), "device d0 is held twice: its allocations add to 2000 milli", id="a device held twice"
+            lambda d: d["snapshot"]["jobs"][0].update(state="resting"),
+            "snapshot.jobs.0.state",
+            id="a state that is none",
         ),
-        pytest.param(lambda d: d["snapshot"]["allocations"][4].update(memory_mib=90_000), "90000 MiB of 81920", id="more memory than there is"),
-        pytest.param(lambda d: d["snapshot"]["allocations"][0].update(device="d9"), "d9, which is not among the devices", id="an unknown device"),
-        pytest.param(lambda d: d["snapshot"]["allocations"][0].update(workload="gone"), "belongs to gone, which is gone", id="an allocation of a job that is gone"),
-        pytest.param(lambda d: d["snapshot"]["allocations"].pop(0), "b0 is running and holds no device", id="a running job without a device"),
-        pytest.param(lambda d: d["snapshot"]["jobs"][0].update(state="queued"), "b0, which is queued and holds nothing", id="a queued job with a device"),
+        pytest.param(lambda d: d.pop("policy"), "policy: ", id="no policy"),
+        pytest.param(
+            lambda d: d["snapshot"]["jobs"].append(d["snapshot"]["jobs"][0]),
+            "workload b0 stands 2 times",
+            id="a job twice",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["devices"].append(d["snapshot"]["devices"][0]),
+            "device d0 stands 2 times",
+            id="a device twice",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["allocations"].append(d["snapshot"]["allocations"][0] | {"id": "a-x"}),
+            "device d0 is held twice: its allocations add to 2000 milli",
+            id="a device held twice",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["allocations"][4].update(memory_mib=90_000),
+            "90000 MiB of 81920",
+            id="more memory than there is",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["allocations"][0].update(device="d9"),
+            "d9, which is not among the devices",
+            id="an unknown device",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["allocations"][0].update(workload="gone"),
+            "belongs to gone, which is gone",
+            id="an allocation of a job that is gone",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["allocations"].pop(0),
+            "b0 is running and holds no device",
+            id="a running job without a device",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["jobs"][0].update(state="queued"),
+            "b0, which is queued and holds nothing",
+            id="a queued job with a device",
+        ),
         pytest.param(lambda d: d["snapshot"]["jobs"][4].update(state="failed"), "an ended job", id="an ended job"),
-        pytest.param(lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=1500), "asks for 1 x 1500 milli", id="a device and a half"),
-        pytest.param(lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=-1), "asks for 1 x -1 milli", id="less than nothing"),
-        pytest.param(lambda d: d["snapshot"]["notebooks"][1].update(gpu_milli=1001), "asks for 1001 milli", id="a slice beyond a device"),
-        pytest.param(lambda d: d["snapshot"]["devices"][0].update(node="n2"), "node n2, which is not among", id="an unknown node"),
-        pytest.param(lambda d: d["snapshot"]["devices"][0].update(pool="x"), "pool x, which the policy does not have", id="an unknown pool"),
-        pytest.param(lambda d: d["policy"]["projects"][0]["amounts"]["train"].update(weight=-1), "an amount of -1", id="a negative weight"),
-        pytest.param(lambda d: d["policy"].update(pools=["train", "train", "build"]), "pool train stands 2 times", id="a pool twice"),
-        pytest.param(lambda d: d["policy"].update(within_project="luck"), "within_project is luck", id="an order that is none"),
+        pytest.param(
+            lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=1500),
+            "asks for 1 x 1500 milli",
+            id="a device and a half",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=-1), "asks for 1 x -1 milli", id="less than nothing"
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["notebooks"][1].update(gpu_milli=1001),
+            "asks for 1001 milli",
+            id="a slice beyond a device",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["devices"][0].update(node="n2"), "node n2, which is not among", id="an unknown node"
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["devices"][0].update(pool="x"),
+            "pool x, which the policy does not have",
+            id="an unknown pool",
+        ),
+        pytest.param(
+            lambda d: d["policy"]["projects"][0]["amounts"]["train"].update(weight=-1),
+            "an amount of -1",
+            id="a negative weight",
+        ),
+        pytest.param(
+            lambda d: d["policy"].update(pools=["train", "train", "build"]),
+            "pool train stands 2 times",
+            id="a pool twice",
+        ),
+        pytest.param(
+            lambda d: d["policy"].update(within_project="luck"), "within_project is luck", id="an order that is none"
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_document_that_is_none_is_refused_by_its_place(change: Change, words: str) -> None:
     broken = document()
     change(broken)
@@ -170,7 +257,9 @@ def test_a_document_that_is_none_is_refused_by_its_place(change: Change, words: 
 
 def test_a_reservation_for_nobody_on_nothing_is_refused() -> None:
     snapshot, policy = evening()
-    ghost = Reservation(workload="x", reserved_at=1, placements=(Placement(rank=0, device="d9", gpu_milli=1, memory_mib=1),))
+    ghost = Reservation(
+        workload="x", reserved_at=1, placements=(Placement(rank=0, device="d9", gpu_milli=1, memory_mib=1),)
+    )
     text = snapshotfile.write(Snapshot(version=1, now=NOW, reservations=(ghost,)), policy)
     assert snapshotfile.read(text) == [
         "a reservation is for x, which is gone",
@@ -188,8 +277,11 @@ def decided(path: Path, seed: str, timezone: str) -> bytes:
     environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": timezone}
     done = subprocess.run(
         [sys.executable, "-m", "jupyter_gpu_quota", "decide", str(path)],
-        env=environment, capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
     return done.stdout
 
 

@@ -21,6 +21,7 @@ from jupyter_gpu_quota.wire import ReasonView
 from tests.hub.fake_service import Books, served
 
 TOKEN = "t" * 64
+NOWHERE = "http://127.0.0.1:9"
 CHOSEN = {"gpu_project": "build", "gpu_size": "1/8"}
 
 
@@ -78,7 +79,11 @@ def make(door: tuple[str, Books]) -> Make:
         config = Config({"GPUQuota": {"service_url": url, "api_token": TOKEN, **settings}})
         hub = SimpleNamespace(base_url="/hub/", api_url="http://127.0.0.1:8081/hub/api", public_host="")
         person = SimpleNamespace(
-            name=user, escaped_name=user, url=f"/user/{user}/", settings={"proxy": SimpleNamespace(public_url=proxy)}
+            name=user,
+            escaped_name=user,
+            url=f"/user/{user}/",
+            settings={"proxy": SimpleNamespace(public_url=proxy)},
+            spawners={},
         )
         made = GPUDesk(user=person, hub=hub, config=config, oauth_client_id="client", environment={})
         made.user_options = options
@@ -274,9 +279,8 @@ async def test_hostile_options_never_reach_the_service(make: Make, books: Books,
 async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_one_starts(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = "http://127.0.0.1:9"
-    ann = make(url=nowhere)
-    ann._door = mixin_room.SliceDoor(service_url=nowhere, base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    ann = make(url=NOWHERE)
+    ann._door = mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN, ask_within_s=0.5)
     error = await refusal(ann)
     assert error.status_code < 500
     assert "not running. Start the server without a GPU, or try again in a minute." in said(error)
@@ -290,6 +294,27 @@ async def test_a_service_that_never_answers_is_given_up(make: Make, door: tuple[
     ann = make()
     ann._door = mixin_room.SliceDoor(service_url=door[0], base_url="/", api_token=TOKEN, ask_within_s=0.5)
     assert "does not answer" in said(await refusal(ann))
+
+
+async def test_a_slice_whose_booking_was_never_told_is_given_back(make: Make, door: tuple[str, Books]) -> None:
+    door[1].mute = True
+    ann = make()
+    ann._door = mixin_room.SliceDoor(
+        service_url=door[0], base_url="/", api_token=TOKEN, ask_within_s=0.3, later_every_s=0.02
+    )
+    await refusal(ann)
+    door[1].mute = False
+    assert len(door[1].notebooks) == 1
+    await until(lambda: not door[1].live and not mixin_room.RETURNS)
+
+
+async def test_what_a_new_start_of_the_same_server_got_is_not_taken_from_it(make: Make, books: Books) -> None:
+    first, second = make(), make()
+    await second.start()
+    first.user.spawners = {"": SimpleNamespace(active=True)}
+    assert await first._unheard() == []
+    first.user.spawners = {"": first}
+    assert await first._unheard() == [books.live[0].id]
 
 
 async def test_on_hub_5_the_sentence_is_shown_and_a_refusal_is_not_counted(
@@ -382,7 +407,7 @@ async def test_the_slice_survives_a_restart_of_the_hub(make: Make, books: Books)
 async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_start(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
-    door, ann._door = ann.door, mixin_room.SliceDoor(service_url="http://127.0.0.1:9", base_url="/", api_token=TOKEN)
+    door, ann._door = ann.door, mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN)
     await ann.stop()
     ann.clear_state()
     kept = ann.get_state()
@@ -393,6 +418,19 @@ async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_st
     again._door = door
     await again.start()
     assert books.live == []
+    for task in mixin_room.RETURNS:
+        task.cancel()
+
+
+async def test_a_slice_is_given_back_once_the_service_is_there_again(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    there = ann.door.service_url
+    ann._door = mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN, later_every_s=0.02)
+    await ann.stop()
+    assert len(books.live) == 1
+    object.__setattr__(ann.door, "service_url", there)
+    await until(lambda: not books.live and not mixin_room.RETURNS)
 
 
 @pytest.mark.parametrize("state", [{}, {"gpu_quota_notebook": 7}, {"gpu_quota_notebook": None}], ids=str)
@@ -421,7 +459,7 @@ async def test_with_the_service_away_the_form_still_offers_a_server(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jupyter_gpu_quota.spawner.slices.LOOK_WITHIN_S", 0.3)
-    html = await make(url="http://127.0.0.1:9").get_options_form()
+    html = await make(url=NOWHERE).get_options_form()
     assert 'value="cpu"' in html
     assert "GPU sizes cannot be shown now" in html
 

@@ -408,9 +408,9 @@ def test_resume_is_a_start_from_paused(world: World) -> None:
     world.record(submit("j"))
     world.run("j", "d0")
     world.pause("j")
-    world.see(world.gone("j", 75, asked=True, saved_at=T0 + 3))
+    world.see(world.gone("j", 75, asked=True, saved_at=T0 - 3))
     world.committed(Resume(workload="j", attempt=2, placements=placements("d1"), borrower=False, reason=WITHIN))
     record = world.job("j")
-    assert (record.job.state, record.job.attempt, record.job.checkpoint_at) == (JobState.STARTING, 2, T0 + 3)
+    assert (record.job.state, record.job.attempt, record.job.checkpoint_at) == (JobState.STARTING, 2, T0 - 3)
     assert (record.job.submitted_at, record.job.pausing_since_at, record.job.paused_for) == (T0, None, None)
     assert [(rank.attempt, rank.exit_status) for rank in world.store.ranks("j")] == [(1, 75), (2, None)]

@@ -63,8 +63,8 @@ def test_metrics_reach_the_records_and_are_no_news_for_a_plan(world: World) -> N
     world.see(world.fact("j", done=4, metrics={"loss": 0.1}))
     assert not mirror.update(world.store)
     assert (mirror.jobs["j"].done, mirror.version) == (4, world.store.version())
-    world.see(world.fact("j", saved_at=T0 + 1))
-    assert mirror.update(world.store) and job_of(mirror, "j").checkpoint_at == T0 + 1
+    world.see(world.fact("j", saved_at=T0 - 1))
+    assert mirror.update(world.store) and job_of(mirror, "j").checkpoint_at == T0 - 1
 
 
 @pytest.mark.parametrize("event", ["submit", "cancel", "notebook", "return", "device", "inventory", "quota", "end"])

@@ -42,19 +42,19 @@ def test_a_job_runs_when_its_process_is_seen(world: World) -> None:
 def test_progress_metrics_and_checkpoints_are_kept(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
-    world.see(world.fact("j", done=3, total=10, metrics={"loss": 0.5}, saved_at=T0 + 5))
+    world.see(world.fact("j", done=3, total=10, metrics={"loss": 0.5}, saved_at=T0 - 5))
     record = world.job("j")
-    assert (record.done, record.total, record.metrics, record.job.checkpoint_at) == (3, 10, {"loss": 0.5}, T0 + 5)
+    assert (record.done, record.total, record.metrics, record.job.checkpoint_at) == (3, 10, {"loss": 0.5}, T0 - 5)
     world.see(world.fact("j"))
     assert (world.job("j").done, world.job("j").metrics) == (3, {"loss": 0.5}), "what is not told is not forgotten"
-    world.see(world.fact("j", saved_at=T0 + 4))
-    assert world.job("j").job.checkpoint_at == T0 + 5
+    world.see(world.fact("j", saved_at=T0 - 6))
+    assert world.job("j").job.checkpoint_at == T0 - 5
 
 
 def test_facts_that_say_nothing_new_write_nothing(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
-    fact = world.fact("j", done=3, total=10, metrics={"loss": 0.5}, saved_at=T0 + 5)
+    fact = world.fact("j", done=3, total=10, metrics={"loss": 0.5}, saved_at=T0 - 5)
     version = world.see(fact)
     audited = world.audited()
     again = replace(fact, metrics={"loss": 0.5})
@@ -76,6 +76,14 @@ def test_a_fact_told_again_after_a_new_leader_came_is_harmless(world: World) -> 
     assert leader.fencing < world.lease.fencing
     world.see(first)
     assert world.job("j").done == 1
+
+
+@pytest.mark.parametrize("saved_at", [T0 + 1, 2**70])
+def test_a_checkpoint_from_the_future_was_saved_now(world: World, saved_at: int) -> None:
+    world.submit("j")
+    world.run("j", "d0")
+    world.see(world.fact("j", saved_at=saved_at))
+    assert world.job("j").job.checkpoint_at == T0
 
 
 @pytest.mark.parametrize(
@@ -287,8 +295,8 @@ def test_a_gang_pauses_as_a_whole(world: World) -> None:
 def test_progress_is_that_of_rank_0(world: World) -> None:
     world.submit("j", ranks=2)
     world.run("j", "d0", "d1")
-    world.see(world.fact("j", rank=0, done=5), world.fact("j", rank=1, done=4, saved_at=T0 + 8))
-    assert (world.job("j").done, world.job("j").job.checkpoint_at) == (5, T0 + 8)
+    world.see(world.fact("j", rank=0, done=5), world.fact("j", rank=1, done=4, saved_at=T0 - 8))
+    assert (world.job("j").done, world.job("j").job.checkpoint_at) == (5, T0 - 8)
 
 
 # --- devices --------------------------------------------------------------------------------------------------------

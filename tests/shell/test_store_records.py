@@ -102,6 +102,14 @@ def test_an_erased_name_is_gone_and_the_id_stays(store: LedgerStore) -> None:
     assert store.user_id("ann", now=T0) != ann
 
 
+def test_who_holds_the_lease_can_be_asked(store: LedgerStore) -> None:
+    assert store.lease() is None
+    lease = store.acquire_lease("leader", now=T0, ttl_ms=1000)
+    assert lease is not None and store.lease() == lease
+    store.release_lease(lease)
+    assert store.lease() is None
+
+
 def test_ids_are_ulids_that_sort_by_time(store: LedgerStore) -> None:
     first, second = store.user_id("ann", now=T0), store.user_id("bob", now=T0 + 1)
     assert len(first) == 26 and first < second
@@ -159,6 +167,7 @@ def test_old_jobs_go_with_all_that_is_theirs_and_the_audit_stays(world: World) -
     assert sorted(record.job.id for record in jobs) == ["alive", "new"]
     assert world.held() == {"d0": 1000} and world.store.bundles_in_use() == set()
     assert world.audited() == [*audited, "retention retention"]
+    assert world.store.audit()[0][0].at == world.now, "the audit never goes back in time"
     assert isinstance(world.store.audit_verify(), int)
     assert not world.record(submit("again", key="k"))[0].existed
     assert world.store.forget(jobs_ended_before=T0 + 1, samples_before=0) == []

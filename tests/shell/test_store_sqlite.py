@@ -68,6 +68,14 @@ def test_the_file_is_for_its_owner_alone(world: World, path: Path) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
 
 
+def test_a_secret_leaves_no_trace_in_the_file_when_its_job_has_ended(world: World, path: Path) -> None:
+    world.submit("j", secrets={"TOKEN": "hunter2" * 100})
+    world.change("j", "cancel")
+    with engine_of(world.store).connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert not [file for file in path.parent.glob("store.sqlite*") if b"hunter2" in file.read_bytes()]
+
+
 def test_connections_are_as_safe_as_we_say(world: World) -> None:
     with engine_of(world.store).connect() as connection:
         pragmas = [
@@ -186,20 +194,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_file_system_that_is_really_full(small_disk: Path) -> None:
-    store = open_store(url_of(small_disk / "store.sqlite"))
-    world = World(store)
-    filler = small_disk / "filler"
-    audited = world.audited()
-    with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
-        while True:
-            file.write(b"x" * 1000)
-            file.flush()
-    with pytest.raises(StoreUnavailable, match="disk"):
-        world.record(*(submit(f"j{number}", name="x" * 2000) for number in range(20)))
-    is_unharmed(world, audited)
-    filler.unlink()
-    world.submit("after")
-    store.close()
+    with closing(open_store(url_of(small_disk / "store.sqlite"))) as store:
+        world = World(store)
+        audited = world.audited()
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"x" * 1000)
+        with pytest.raises(StoreUnavailable, match="disk"):
+            world.record(*(submit(f"j{number}", name="x" * 2000) for number in range(20)))
+        is_unharmed(world, audited)
+        filler.unlink()
+        world.submit("after")
 
 
 def test_a_locked_database_is_said_and_readers_go_on(world: World, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 from collections.abc import Callable
@@ -40,6 +39,7 @@ from tests.shell.store_worlds import (
     WITHIN,
     World,
     counted_ids,
+    empty_database,
     placements,
     submit,
 )
@@ -169,15 +169,6 @@ def told(store: LedgerStore) -> dict[str, object]:
         "bundles": (store.bundles_in_use(), store.bundle_owned("a" * 64, "bob")),
         "samples": store.latest_samples(),
     }
-
-
-@functools.cache
-def empty_database() -> bytes:
-    """The file of a migrated database: making one takes ten times as long as copying it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store.sqlite"
-        open_store(f"sqlite:///{path}").close()
-        return path.read_bytes()
 
 
 class BothStores(RuleBasedStateMachine):

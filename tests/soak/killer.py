@@ -6,52 +6,67 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jupyter_gpu_quota.demo.stage import Stage
 
-SHARES = {"web door": 35, "controller": 35, "hub": 20, "proxy": 10}
-GRACE_WAIT_S = 2.0
+SHARES = {"web door": 7, "controller": 7, "hub": 4, "proxy": 2}
+"""Of twenty kills."""
+
+GRACE_WAIT_S = 3.0
+WORKS_WITHIN_S = 45.0
 
 
 class Killer:
-    """Takes victims by their pid; brings hub and proxy back, while the hub brings the service back."""
+    """Takes victims by their pid; brings hub and proxy back, while the hub brings the service back.
+
+    The victims are drawn without putting back, so that of each twenty kills the shares are exact.
+    """
 
     def __init__(self, stage: Stage, *, seed: int) -> None:
         self.stage, self.chance = stage, random.Random(f"kills {seed}")
         self.kills: dict[str, int] = dict.fromkeys(SHARES, 0)
         self.in_grace = 0
+        self._deck: list[str] = []
 
-    def kill_one(self) -> str:
-        """Wait a random moment, kill one victim, restart what nobody else would restart. Returns who it was."""
-        who = self.chance.choices(list(SHARES), weights=list(SHARES.values()))[0]
-        time.sleep(self.chance.uniform(0.0, 1.5))
-        if self.chance.random() < 0.5:
-            self.in_grace += self._wait_for_a_grace_period()
-        if self._kill(who):
-            self.kills[who] += 1
-            return who
-        return ""
+    def kill_one(self) -> None:
+        """Wait for a random moment, kill one victim, restart what nobody else would restart."""
+        if not self._deck:
+            self._deck = self.chance.sample(list(SHARES), k=sum(SHARES.values()), counts=list(SHARES.values()))
+        who = self._deck.pop()
+        if self.chance.random() < 0.7:  # the others strike while everything is still coming up
+            self.stage.wait_until_ready(WORKS_WITHIN_S)
+        time.sleep(self.chance.uniform(0.0, 1.0))
+        in_grace = self.chance.random() < 0.6 and self._wait_for_a_grace_period()
+        self._kill(who)
+        self.kills[who] += 1
+        self.in_grace += in_grace
 
-    def _kill(self, who: str) -> bool:
+    def _kill(self, who: str) -> None:
         match who:
             case "hub":
                 self._kill_popen(self.stage.hub)
                 self.stage.start_hub()
-                return True
             case "proxy":
                 self._kill_popen(self.stage.proxy)
                 self.stage.start_proxy()
-                return True
             case _:
-                pid = web_door(self.stage) if who == "web door" else controller(self.stage)
-                return pid is not None and _kill_pid(pid)
+                self._kill_of_service(web_door if who == "web door" else controller)
 
-    def _kill_popen(self, process: object) -> None:
-        process.kill()  # type: ignore[attr-defined]
-        process.wait()  # type: ignore[attr-defined]
+    def _kill_of_service(self, find: Callable[[Stage], int | None]) -> None:
+        """Kill a process of the service as soon as there is one."""
+        deadline = time.monotonic() + WORKS_WITHIN_S
+        while (pid := find(self.stage)) is None or not _kill_pid(pid):
+            assert time.monotonic() < deadline, f"the service did not come back: {self.stage.last_words('hub')}"
+            time.sleep(0.05)
+
+    def _kill_popen(self, process: subprocess.Popen[bytes] | None) -> None:
+        assert process is not None
+        process.kill()
+        process.wait()
 
     def _wait_for_a_grace_period(self) -> bool:
         """Until some rank has been asked to leave and has not left; gives up after a while."""

@@ -15,7 +15,7 @@ from tests.soak.doors import ask, insist
 
 WORK = Path(__file__).with_name("work.py")
 KINDS = (
-    *(("checkpointing", 0),) * 4,
+    *(("checkpointing", 0),) * 8,
     *(("ending", code) for code in range(6)),
     ("stubborn", 0),
     ("orphaning", 0),
@@ -25,6 +25,8 @@ KINDS = (
 
 TEAMS = {"ann": "red", "ben": "blue"}
 SIZES = ("1", "1", "0.5", "0.25")
+BURST = 4
+"""Jobs that one person sends before it is the other's turn: who was alone is then above the guarantee."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Sent:
 class Stream:
     """Submits jobs as two people until told to stop, ``at_once`` unfinished at most; everything is drawn by seed."""
 
-    def __init__(self, stage: Stage, diary: Path, tokens: dict[str, str], *, seed: int, at_once: int = 8) -> None:
+    def __init__(self, stage: Stage, diary: Path, tokens: dict[str, str], *, seed: int, at_once: int = 6) -> None:
         self.stage, self.diary, self.tokens, self.at_once = stage, diary, tokens, at_once
         self.chance = random.Random(f"stream {seed}")
         self.sent: list[Sent] = []
@@ -68,7 +70,7 @@ class Stream:
             self.faults.append(f"{type(error).__name__}: {error}")
 
     def _jobs(self) -> None:
-        while not self.stop.wait(self.chance.uniform(0.1, 0.6)):
+        while not self.stop.wait(self.chance.uniform(0.0, 0.4)):
             if self._unfinished() < self.at_once:
                 self._submit()
 
@@ -78,8 +80,8 @@ class Stream:
 
     def _submit(self) -> None:
         kind, code = self.chance.choice(KINDS)
-        user, size = self.chance.choice(sorted(TEAMS)), self.chance.choice(SIZES)
         number = len(self.sent)
+        user, size = sorted(TEAMS)[number // BURST % 2], self.chance.choice(SIZES)
         body = {
             "command": [sys.executable, "-S", "-E", str(WORK), str(self.diary), kind, str(code)],
             "gpu": size,

@@ -9,62 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.demo.stage import Cast, Stage
-from jupyter_gpu_quota.demo.witness import Witness, belongs_to
+from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.witness import Witness
 from tests.soak.doors import insist
+from tests.soak.fire_hub import burning_hub, watched
 from tests.soak.killer import Killer
-from tests.soak.stream import TEAMS, Stream
+from tests.soak.stream import Stream
 from tests.soak.verdict import broken_promises, wait_for_rest
 
 SEED = int(os.environ.get("GPU_QUOTA_SEED", "42"))
 
-QUOTA = """\
-version: 1
-pools:
-  - {name: train, selector: {gpu_model: [Simulated 80G]}, uses: [training]}
-  - {name: build, selector: {gpu_model: [Simulated 16G]}, uses: [notebook]}
-projects:
-  - {name: red, members: {users: [ann]}, quota: {train: {training: 1}}, defaults: {pool: {training: train}}}
-  - {name: blue, members: {users: [ben]}, quota: {train: {training: 1}}, defaults: {pool: {training: train}}}
-  - {name: green, members: {users: [carol]}, quota: {build: {notebook: 0.5}}, defaults: {pool: {notebook: build}}}
-policy:
-  preemption: {min_runtime: 0s, grace: 1s, lent_grace: 1s, max_pauses: 50, per: 24h}
-"""
-
-CONFIG = """\
-c.GPUQuota.quota_file = "{quota}"
-c.GPUQuota.simulated_devices = [
-    {{"model": "Simulated 80G", "memory_mib": 81920, "count": 2}},
-    {{"model": "Simulated 16G", "memory_mib": 16384, "count": 1}},
-]
-# The hub looks every 30 s whether its services live, and this cannot be set from here; the soak has no time for that.
-from traitlets import Integer
-from jupyterhub.services import service as _service
-class _Watched(_service._ServiceSpawner):
-    poll_interval = Integer(1)
-_service._ServiceSpawner = _Watched
-"""
-
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    quota = tmp_path / "quota.yaml"
-    quota.write_text(QUOTA)
-    cast = Cast(groups={}, users=(*TEAMS, "carol"))
-    hub = Stage(tmp_path / "hub", cast=cast, extra_config=CONFIG.format(quota=quota))
-    try:
-        hub.start()
+    with burning_hub(tmp_path) as hub:
         yield hub
-    finally:
-        hub.end()
 
 
 @pytest.fixture
 def witness(stage: Stage) -> Iterator[Witness]:
-    looking = Witness(belongs_to(stage.folder, f"http://127.0.0.1:{stage.ports.hub}/"))
-    looking.start()
-    yield looking
-    looking.leave()
+    with watched(stage) as looking:
+        yield looking
 
 
 @pytest.mark.hub

@@ -21,6 +21,7 @@ CHECKPOINT = Path(os.environ["GPU_QUOTA_CHECKPOINT_DIR"])
 PAUSE_FILE = Path(os.environ["GPU_QUOTA_PAUSE_FILE"])
 PROGRESS_FILE = Path(os.environ["GPU_QUOTA_PROGRESS_FILE"])
 STEP_S = 0.1
+SAVE_S = 0.5
 
 
 def write(diary: Path, event: str, **more: object) -> None:
@@ -65,14 +66,15 @@ def tell(done: int, total: int) -> None:
     part.replace(PROGRESS_FILE)
 
 
-def checkpointing(diary: Path, total: int = 15) -> None:
-    """Counts to a number, saves when it is asked to leave, and takes up the count where it stopped."""
+def checkpointing(diary: Path, total: int = 25) -> None:
+    """Counts to a number, takes half a second to save when asked to leave, and takes up the count where it stopped."""
     asked = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     for step in range(done_steps(), total):
         time.sleep(STEP_S)
         save(step + 1)
         if asked or PAUSE_FILE.exists():
+            time.sleep(SAVE_S)
             leave(diary, 75)
     tell(total, total)
     leave(diary, 0)

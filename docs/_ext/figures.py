@@ -1,0 +1,62 @@
+"""The README's figures, from what ``make bench`` wrote: `python docs/_ext/figures.py FILE.json`.
+
+The file is kept as ``docs/figures.json``, and the README's table is made from it and from nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "docs" / "figures.json"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+NONE = "No figures are recorded in this checkout. `make bench` measures them on your machine.\n"
+
+
+def rendered(document: Mapping[str, Any] | None) -> str:
+    """The README's text for one run of the benchmarks; for None, that there is none."""
+    if document is None:
+        return NONE
+    rows = [_row(figure) for figure in document["figures"]]
+    head = ["| figure | measured | promised | what is timed |", "|---|---|---|---|"]
+    return "\n".join([_machine(document["machine"]), "", *head, *rows]) + "\n"
+
+
+def _row(figure: Mapping[str, Any]) -> str:
+    bound = figure.get("bound")
+    promised = "" if bound is None else f"at most {bound:g} {figure['unit']}"
+    return f"| {figure['name']} | {figure['value']:.4g} {figure['unit']} | {promised} | {figure['timed']} |"
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    cores, cpu, memory_gib, python = machine["cores"], machine["cpu"], machine["memory_mib"] / 1024, machine["python"]
+    return f"Measured by `make bench` on {cores} cores ({cpu}), {memory_gib:.0f} GiB, Python {python}:"
+
+
+def recorded() -> Mapping[str, Any] | None:
+    """The run that is kept in this checkout, None without one."""
+    found: Mapping[str, Any] | None = json.loads(RECORDED.read_text()) if RECORDED.exists() else None
+    return found
+
+
+def shown() -> str:
+    """What the README says between the marks."""
+    return README.read_text().partition(BEGIN)[2].partition(END)[0]
+
+
+def main(path: str) -> None:
+    """Keep a run, and write the README's table from it."""
+    text = Path(path).read_text()
+    before, _, rest = README.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    README.write_text(f"{before}{BEGIN}{rendered(json.loads(text))}{END}{after}")
+    RECORDED.write_text(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

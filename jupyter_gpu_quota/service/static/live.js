@@ -1,0 +1,108 @@
+// Keeps a page live: the event stream says that something changed, and the parts marked data-live are taken from a
+// fresh copy of the page. What is not changed stays as it is, so that focus, selection and scrolling stay too.
+import { eventsUrl, page } from "./api.js";
+import { showTimes } from "./times.js";
+
+const AT_MOST_EVERY_MS = 1500;
+const REST_WHEN_HIDDEN_MS = 30000;
+const LONGEST_BACKOFF_MS = 30000;
+
+const banner = document.getElementById("banner-stream");
+const state = { stream: null, lastId: "", backoff: 1000, due: 0, fetching: false, again: false, resting: 0 };
+
+export function replaceKeyed(now, fresh) {
+  if (now.isEqualNode(fresh)) return;
+  const keyed = (node) => [...node.children].filter((child) => child.id);
+  const freshById = new Map(keyed(fresh).map((child) => [child.id, child]));
+  const same = keyed(now).length > 0 && keyed(now).length === now.children.length
+    && keyed(fresh).length === fresh.children.length && now.cloneNode(false).isEqualNode(fresh.cloneNode(false))
+    && keyed(now).length === freshById.size && keyed(now).every((child, at) => fresh.children[at].id === child.id);
+  if (same) {
+    for (const child of keyed(now)) replaceKeyed(child, freshById.get(child.id));
+    return;
+  }
+  const rows = now.tBodies || now.tagName === "TBODY";
+  const inner = !rows && now.cloneNode(false).isEqualNode(fresh.cloneNode(false)) && now.children.length === fresh.children.length
+    && [...now.childNodes].every((node) => node.nodeType === 1 || !node.textContent.trim());
+  if (inner && now.children.length) {
+    [...now.children].forEach((child, at) => replaceKeyed(child, fresh.children[at]));
+    return;
+  }
+  const focused = now.contains(document.activeElement) ? document.activeElement.id : "";
+  now.replaceWith(fresh);
+  if (focused) document.getElementById(focused)?.focus();
+}
+
+async function refresh() {
+  if (state.fetching || document.hidden) { state.again = true; return; }
+  state.fetching = true;
+  try {
+    const answer = await page(location.href);
+    if (answer.ok) {
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const part of document.querySelectorAll("[data-live]")) {
+        const other = fresh.getElementById(part.id);
+        if (other) replaceKeyed(part, document.importNode(other, true));
+      }
+      showTimes();
+    } else if (answer.status === 401 || answer.redirected) {
+      tell("Your login has ended. Load the page again to log in.");
+    }
+  } catch {
+    // The stream's own banner tells of a service that cannot be reached.
+  } finally {
+    state.fetching = false;
+    if (state.again) { state.again = false; soon(); }
+  }
+}
+
+function soon() {
+  if (state.due) return;
+  state.due = setTimeout(() => { state.due = 0; refresh(); }, AT_MOST_EVERY_MS);
+}
+
+function tell(text) {
+  banner.hidden = !text;
+  if (banner.textContent !== text) banner.textContent = text;
+}
+
+function open() {
+  const query = state.lastId ? { since: state.lastId } : {};
+  const stream = new EventSource(eventsUrl("events", query));
+  state.stream = stream;
+  let first = true;
+  const heard = (event) => {
+    if (first) { first = false; state.backoff = 1000; if (!banner.hidden) soon(); tell(""); }
+    else soon();
+    state.lastId = event.lastEventId || state.lastId;
+    document.dispatchEvent(new CustomEvent("gpu-quota:changed", { detail: JSON.parse(event.data) }));
+  };
+  stream.addEventListener("changed", heard);
+  stream.addEventListener("reset", (event) => { heard(event); soon(); });
+  stream.onerror = () => {
+    stream.close();
+    if (state.stream !== stream) return;
+    state.stream = null;
+    tell("The connection to the service is lost; what you see may be old. Trying again.");
+    setTimeout(() => { if (!state.stream && !document.hidden) open(); }, state.backoff);
+    state.backoff = Math.min(LONGEST_BACKOFF_MS, state.backoff * 2);
+  };
+}
+
+function rest() {
+  if (document.hidden) {
+    state.resting = setTimeout(() => { state.stream?.close(); state.stream = null; }, REST_WHEN_HIDDEN_MS);
+    return;
+  }
+  clearTimeout(state.resting);
+  if (!state.stream) open();
+  soon();
+}
+
+document.documentElement.classList.add("scripted");
+if (document.body.dataset.xsrf) {
+  document.addEventListener("visibilitychange", rest);
+  document.addEventListener("gpu-quota:acted", () => refresh());
+  open();
+}
+showTimes();

@@ -1,0 +1,75 @@
+// The quota page of an admin: preview, then apply exactly what was previewed.
+import { call, say } from "./api.js";
+
+const form = document.getElementById("quota-form");
+const text = document.getElementById("quota-text");
+const apply = document.getElementById("quota-apply");
+const shown = document.getElementById("preview");
+const says = document.getElementById("preview-says");
+let previewed = null;
+
+const edit = () => ({
+  text: text.value,
+  comment: document.getElementById("quota-comment").value,
+  accept_overcommit: document.getElementById("quota-overcommit").checked,
+});
+
+function list(heading, lines) {
+  if (!lines.length) return [];
+  const title = document.createElement("h3");
+  title.textContent = heading;
+  const items = document.createElement("ul");
+  for (const line of lines) {
+    const item = document.createElement("li");
+    item.textContent = line;
+    items.append(item);
+  }
+  return [title, items];
+}
+
+function show(parts) {
+  shown.hidden = false;
+  says.replaceChildren(...parts);
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  try {
+    const asked = edit();
+    const view = await call("POST", "quota/preview", asked);
+    const moved = view.affected.map((one) => one.message);
+    show([
+      ...list("Does not fit", view.refusals),
+      ...list("Arithmetic", view.arithmetic),
+      ...list("Whose work would move", moved.length ? moved : ["Nobody's."]),
+    ]);
+    previewed = asked.text;
+    apply.disabled = false;
+  } catch (error) {
+    show(list("This cannot be read", error.message.split("; ")));
+    apply.disabled = true;
+  }
+});
+
+text.addEventListener("input", () => (apply.disabled = text.value !== previewed));
+
+apply.addEventListener("click", async () => {
+  try {
+    const view = await call("PUT", "quota", edit(), { "If-Match": `"${form.dataset.revision}"` });
+    say(`Revision ${view.revision} is in force.`);
+    setTimeout(() => location.reload(), 700);
+  } catch (error) {
+    say(error.message);
+  }
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-revert]");
+  if (!button || !window.confirm(`Put revision ${button.dataset.revert} in force again?`)) return;
+  try {
+    await call("POST", `quota/revisions/${button.dataset.revert}/actions/revert`);
+    location.reload();
+  } catch (error) {
+    say(error.message);
+  }
+});

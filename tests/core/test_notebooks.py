@@ -1,0 +1,146 @@
+"""Fixed notebook quota: always there, never more, packed, and lent to borrowers while nobody books it."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.core.model import Health
+from jupyter_gpu_quota.core.plan import Pause, Refuse, Reserve, Start, Unreserve
+from tests.core.world import GENTLE, placed, world
+
+
+def kinds(plan) -> list[str]:  # type: ignore[no-untyped-def]
+    return [type(action).__name__ for action in plan.actions]
+
+
+@pytest.mark.parametrize(
+    ("asked", "codes"),
+    [
+        pytest.param(["0.5"], [], id="exactly at the quota is admitted"),
+        pytest.param(["0.501"], ["above_notebook_quota"], id="one milli more is not"),
+        pytest.param(["0.1", "0.2", "0.2"], [], id="0.1 and 0.2 and 0.2 are exactly 0.5"),
+        pytest.param(["0.25", "0.25", "0.001"], ["above_notebook_quota"], id="the request that goes beyond is refused"),
+        pytest.param(["0.6", "0.5"], ["above_notebook_quota"], id="a refused request takes no quota from the next"),
+    ],
+)
+def test_requests_against_a_notebook_quota_of_a_half(asked: list[str], codes: list[str]) -> None:
+    made = world("pool t 2\na 1 of t, notebooks 0.5\n" + "\n".join(f"a notebook {milli}" for milli in asked))
+    plan = made.tick()
+    assert [action.reason.code for action in plan.actions if isinstance(action, Refuse)] == codes
+    assert sum(isinstance(action, Start) for action in plan.actions) == len(asked) - len(codes)
+
+
+def test_a_notebook_larger_than_a_device_is_refused() -> None:
+    made = world("pool t 4\na 0 of t, notebooks 2\na notebook 1.5")
+    (refuse,) = made.tick().actions
+    assert isinstance(refuse, Refuse)
+    assert refuse.reason.code == "never_fits"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param("pool t 1\na 0 of t\nb notebook 0.1", "no_such_project", id="a project that does not exist"),
+        pytest.param("pool t 1\npool u 1\na 0 of u, notebooks 1\na notebook 0.1", "above_notebook_quota", id="no quota here"),
+    ],
+)  # fmt: skip
+def test_a_request_without_quota_is_refused(text: str, code: str) -> None:
+    (refuse,) = world(text).tick().actions
+    assert isinstance(refuse, Refuse)
+    assert refuse.reason.code == code
+
+
+def test_slices_of_several_projects_share_as_few_devices_as_possible() -> None:
+    rows = "\n".join(f"p{at} 0 of t, notebooks 0.125\np{at} notebook 0.125" for at in range(8))
+    plan = world(f"pool t 4\n{rows}").tick()
+    assert len({part.device for action in plan.actions for part in action.placements}) == 1  # type: ignore[union-attr]
+
+
+def test_a_slice_has_its_share_of_the_memory_rounded_down() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.125")
+    (part,) = placed(made.tick(), "nb-a1")
+    assert part.memory_mib == 16_001 * 125 // 1000 == 2000
+
+
+def test_unbooked_quota_runs_preemptible_jobs_as_borrowers() -> None:
+    made = world("pool t 2\na 1 of t, notebooks 0.25\nb 0 of t\nb queues 2 of 1")
+    starts = {action.workload: action.borrower for action in made.tick().actions if isinstance(action, Start)}
+    assert starts == {"b1": False, "b2": True}
+
+
+def test_a_guarantee_starts_beside_unbooked_quota_and_never_on_it() -> None:
+    made = world("pool t 1\na 0.75 of t, notebooks 0.25\na queues 0.75\na queues 0.25 fixed")
+    made.settle()
+    assert not made.jobs["a1"].borrower
+    assert made.decide().waits["a2"].code == "above_training_quota"
+
+
+def test_a_non_preemptible_job_never_borrows() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.5\nb 0.5 of t\nb runs 0.5\nc 0.5 of t\nc queues 0.5 fixed")
+    made.settle()
+    assert made.picture() == "a 0 / b 0.5 / c 0"
+
+
+def test_a_notebook_within_quota_starts_within_lent_grace_however_full_the_pool_is() -> None:
+    made = world("pool t 2\na 1 of t, notebooks 0.25\nb 0 of t\nb queues 2 of 1")
+    made.settle()
+    made.ask("a", 250)
+    plan = made.tick()
+    assert kinds(plan) == ["Pause", "Reserve"]
+    (pause, reserve) = plan.actions
+    assert isinstance(pause, Pause)
+    assert isinstance(reserve, Reserve)
+    assert (pause.workload, pause.grace_s, pause.reason.code) == ("b2", GENTLE.lent_grace_s, "borrower_returns")
+    assert placed(made.tick(), "nb-a1") == reserve.placements
+
+
+def test_a_notebook_starts_beside_a_borrower_that_leaves_room() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 0.5")
+    made.settle()
+    made.ask("a", 500)
+    assert kinds(made.tick()) == ["Start"]
+    assert made.paused() == []
+
+
+def test_a_notebook_quota_that_was_raised_reclaims_from_projects_over_quota() -> None:
+    made = world("pool t 1\na 0 of t\nb 0 of t\nb queues 1")
+    made.settle()
+    made.project("a", "t", notebook_milli=500)
+    made.ask("a", 500)
+    made.settle()
+    assert made.notebooks["nb-a1"].state == "booked"
+    assert made.paused() == ["b1"]
+
+
+def test_no_job_pays_for_a_notebook_with_its_guarantee() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\nb runs 1")
+    made.ask("a", 500)
+    assert made.tick().actions == ()
+    assert made.decide().waits["nb-a1"].code == "no_free_gpu"
+
+
+def test_a_notebook_that_gives_up_waiting_leaves_its_place_to_others() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1")
+    made.settle()
+    made.drain_ticks = 3
+    made.ask("a", 500)
+    made.tick()
+    made.close("nb-a1")
+    (unreserve,) = made.tick().actions
+    assert isinstance(unreserve, Unreserve)
+    assert unreserve.reason.code == "claim_ended"
+
+
+def test_a_quarantined_device_takes_no_slice() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\na notebook 0.5")
+    made.health("n1g0", Health.QUARANTINED)
+    (part,) = placed(made.tick(), "nb-a1")
+    assert part.device == "n1g1"
+
+
+def test_a_pool_with_only_notebook_quota_serves_notebooks() -> None:
+    made = world("pool train 4\npool build 1\nbob 2 of train")
+    made.project("bob", "build", notebook_milli=125)
+    made.ask("bob", 125, pool="build")
+    (part,) = placed(made.tick(), "nb-bob1")
+    assert made.devices[part.device].pool == "build"

@@ -1,0 +1,206 @@
+"""The client and the command line against the web door that ships: what the fake service promises is what is."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota import quotafile, snapshotfile
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.client import Client, Refused
+from jupyter_gpu_quota.executors.layout import outputs_dir
+from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
+from jupyter_gpu_quota.snapshotfile import SnapshotDocument
+from tests.shell.service_world import ServiceWorld, service_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('hello')\n")
+    folder = tmp_path / "door"
+    folder.mkdir()
+    with service_world(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    return tmp_path / "code"
+
+
+def client(world: ServiceWorld, name: str = "bob") -> Client:
+    return Client(f"http://127.0.0.1:{world.port}", f"token-{name}", environment={})
+
+
+def run(world: ServiceWorld, name: str, *words: str, stdin: str | None = None) -> tuple[int, str, str]:
+    environment = {"JUPYTER_GPU_QUOTA_URL": f"http://127.0.0.1:{world.port}", "JUPYTERHUB_API_TOKEN": f"token-{name}"}
+    done = CliRunner().invoke(main, list(words), input=stdin, env=environment, catch_exceptions=False)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+def test_a_job_goes_its_way(world: ServiceWorld, code: Path) -> None:
+    bob = client(world)
+    job = bob.submit("python train.py", gpu="0.5", dir=code, variables={"A": "1"}, time_limit="90m")
+    assert (job.state, job.view.gpu_milli, job.view.time_limit_s, job.view.project) == ("queued", 500, 5400, "vision")
+    assert bob.submit("python train.py", dir=code).view.bundle == job.view.bundle
+    assert {each.id for each in bob.jobs()} >= {job.id}
+    assert job.explain().id == job.id
+    assert job.hold().state == "held"
+    assert job.release().state == "queued"
+    twin = job.clone(name="twin", gpu="1/3")
+    assert (twin.view.clone_of, twin.view.gpu_milli) == (job.id, 333)
+    assert job.rerun().view.bundle == job.view.bundle
+    assert job.cancel().state == "cancelled"
+    assert job.id not in {each.id for each in bob.jobs()}
+    assert job.id in {each.id for each in bob.jobs(all=True)}
+    with pytest.raises(Refused, match="There is no job"):
+        client(world, "patty").job(job.id)
+
+
+def test_the_same_key_is_one_job(world: ServiceWorld) -> None:
+    bob = client(world)
+    assert len({bob.submit("true", dir=None, idempotency_key="k").id for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("gpu", ["-1", "nan", "inf", "1e9", "0.0005", "1.5", "0"])
+def test_an_amount_that_is_none_is_refused_and_nothing_is_stored(world: ServiceWorld, gpu: str) -> None:
+    code, out, error = run(world, "bob", "submit", "--gpu", gpu, "--live", "--", "true")
+    assert (code, out) == (1, "")
+    assert "Nothing was stored" in error
+    assert client(world).jobs(all=True) == []
+
+
+@pytest.mark.parametrize("flag", ["--nodes", "--processes", "--min-nodes"])
+def test_gangs_are_refused_by_name(world: ServiceWorld, flag: str) -> None:
+    code, _, error = run(world, "bob", "submit", flag, "2", "--live", "--", "true")
+    assert code == 1
+    assert flag.removeprefix("--").replace("-", "_") in error
+
+
+def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld) -> None:
+    bob = client(world)
+    job = bob.submit("true", dir=None)
+    world.step()
+    world.see_running(job.id)
+    folder = Path(log_path(str(world.state_dir), job.id, 1, 0))
+    folder.mkdir(parents=True)
+    log = RotatingLog(str(folder), 1 << 20)
+    log.write("step 1 ä\n".encode())
+    assert job.refresh().state == "running"
+    pieces: list[str] = []
+    reader = threading.Thread(target=lambda: pieces.extend(job.follow()), daemon=True)
+    reader.start()
+    eventually(lambda: "".join(pieces) == "step 1 ä\n")
+    log.write(b"step 2\n")
+    world.see_running(job.id, ended_at=world.clock(), exit_status=0, tree_gone=True)
+    reader.join(20)
+    assert "".join(pieces) == "step 1 ä\nstep 2\n" == job.logs()
+    assert job.wait(timeout_s=20).state == "succeeded"
+    assert run(world, "bob", "logs", "-f", job.id)[:2] == (0, "step 1 ä\nstep 2\n")
+
+
+def test_outputs_come_down(world: ServiceWorld, tmp_path: Path) -> None:
+    job = client(world).submit("true", dir=None)
+    left = Path(outputs_dir(str(world.state_dir), job.id))
+    (left / "a b").mkdir(parents=True)
+    (left / "a b" / "ü#?.txt").write_text("text")
+    assert [each.path for each in job.outputs()] == ["a b/ü#?.txt"]
+    (path,) = job.download(tmp_path / "out")
+    assert path.read_text() == "text"
+
+
+def test_a_dry_run_names_its_reason(world: ServiceWorld) -> None:
+    found = client(world).dry_run("true", gpu=1)
+    assert (found.starts_now, found.charged_milli) == (True, 1000)
+    assert found.reason.message
+
+
+def test_what_there_is(world: ServiceWorld) -> None:
+    bob = client(world)
+    assert [each.name for each in bob.pools()] == ["train", "build"]
+    assert len(bob.devices()) == 5
+    assert [each.name for each in bob.nodes()] == ["one"]
+    assert bob.notebooks() == []
+    assert [each.name for each in bob.projects()] == ["vision"]
+    assert bob.me().projects == {"vision": "member"}
+    for command in ("pools", "devices", "nodes", "notebooks", "jobs"):
+        assert run(world, "bob", command)[0] == 0
+        assert isinstance(json.loads(run(world, "bob", command, "--json")[1]), list)
+
+
+def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -> None:
+    code, exported, _ = run(world, "ann", "quota", "export")
+    assert code == 0
+    code, _, told = run(world, "ann", "quota", "apply", "-", stdin=exported)
+    assert (code, "is in force" in told) == (0, True)
+    first, second = quotafile.parse(exported), quotafile.parse(run(world, "ann", "quota", "export")[1])
+    assert isinstance(first, quotafile.QuotaFile)
+    assert isinstance(second, quotafile.QuotaFile)
+    assert first.to_document() == second.to_document()
+    code, _, stale = run(world, "ann", "quota", "apply", "-", stdin=exported.replace("revision: 1\n", "revision: 9\n"))
+    assert code == 1, stale
+
+
+def test_a_bad_file_is_refused_with_its_lines(world: ServiceWorld) -> None:
+    code, _, error = run(
+        world, "ann", "quota", "preview", "-", stdin="version: 1\npools: []\nprojects: []\npolices: {}\n"
+    )
+    assert code == 1
+    assert "line 4: the quota file has no key 'polices'; did you mean 'policy'?" in error
+
+
+def test_history_and_revert(world: ServiceWorld) -> None:
+    ann = client(world, "ann")
+    text = ann.quota().text
+    ann.apply(text.replace("training: 2", "training: 1", 1), comment="less")
+    assert ann.history()[0].comment == "less"
+    ann.revert(1)
+    assert ann.quota().text.split("\n", 2)[2] == text.split("\n", 2)[2]
+
+
+def test_the_audit_is_whole(world: ServiceWorld) -> None:
+    client(world).submit("true", dir=None)
+    assert client(world, "ann").audit()
+    assert run(world, "ann", "audit", "verify")[0] == 0
+    assert run(world, "bob", "audit", "verify")[0] == 1
+
+
+def test_a_saved_snapshot_is_decided_offline(world: ServiceWorld, tmp_path: Path) -> None:
+    client(world).submit("true", dir=None)
+    code, saved, _ = run(world, "ann", "snapshot")
+    assert code == 0
+    assert isinstance(snapshotfile.read(saved), SnapshotDocument)
+    (tmp_path / "s.json").write_text(saved)
+    code, plan, _ = run(world, "ann", "decide", str(tmp_path / "s.json"))
+    assert [each["action"] for each in json.loads(plan)["actions"]] == ["start"]
+
+
+def test_events_tell_of_a_new_job(world: ServiceWorld) -> None:
+    bob = client(world)
+    seen: list[str] = []
+    events = bob.events()
+    reader = threading.Thread(
+        target=lambda: seen.extend(job["id"] for event in events for job in event.data["jobs"]), daemon=True
+    )
+    reader.start()
+    known: list[str] = []
+
+    def told() -> bool:
+        known.append(bob.submit("true", dir=None).id)
+        return bool(set(seen) & set(known))
+
+    eventually(told)

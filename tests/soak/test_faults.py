@@ -1,0 +1,193 @@
+"""Faults that are not deaths: a leader that freezes and thaws, a database that is locked, a disk that is full."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.witness import Witness
+from tests.soak.doors import Answer, ask, insist
+from tests.soak.fire_hub import burning_hub, watched
+from tests.soak.killer import controller
+from tests.soak.stream import TEAMS, WORK, Sent, diary_lines
+from tests.soak.verdict import broken_promises, wait_for_rest
+
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
+
+LEASE_S = 3.0
+TMPFS_SIZE = "48m"
+
+
+class Hub:
+    """A hub on fire: its stage, its witness, its diary, and what was sent to it."""
+
+    def __init__(self, stage: Stage, witness: Witness, diary: Path) -> None:
+        self.stage, self.witness, self.diary = stage, witness, diary
+        self.sent: list[Sent] = []
+
+    def post(self, kind: str, code: int = 0, user: str = "ann") -> Answer:
+        """Submit a job of the soak once."""
+        body = {
+            "command": [sys.executable, "-S", "-E", str(WORK), str(self.diary), kind, str(code)],
+            "gpu": "0.25",
+            "project": TEAMS[user],
+            "idempotency_key": f"fault-{len(self.sent)}",
+        }
+        return ask("POST", f"{self.stage.service_api}/jobs", self.stage.token_of(user), body, 30)
+
+    def submit(self, kind: str, code: int = 0) -> Sent:
+        answer = self.post(kind, code)
+        assert answer.status in (200, 201), answer.text
+        self.sent.append(Sent(job=answer.body["id"], kind=kind, code=code, user="ann"))
+        return self.sent[-1]
+
+    def wrote(self, sent: Sent, event: str) -> bool:
+        """Whether a job has written this in the diary: what it does, whatever anybody knows of it."""
+        return any((line["job"], line["event"]) == (sent.job, event) for line in diary_lines(self.diary))
+
+    def fence(self) -> int:
+        """The newest leader's number, as the place of effect knows it."""
+        return int(json.loads((self.stage.state_dir / "fence").read_text())["fencing"])
+
+    def check(self) -> None:
+        """Everything that was sent ended as it should, and nobody saw a promise broken."""
+        known = wait_for_rest(self.stage, self.sent, 60)
+        assert list(broken_promises(self.sent, known, self.diary)) == []
+        assert self.witness.violations == []
+        verified = insist("GET", f"{self.stage.service_api}/audit/verify", self.stage.admin_token)
+        assert verified.status == 200, verified.text
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with burning_hub(tmp_path) as stage, watched(stage) as witness:
+        yield Hub(stage, witness, tmp_path / "diary")
+
+
+def until(true: Callable[[], object], what: str, within_s: float = 40) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, f"{what} was not seen within {within_s} s"
+        time.sleep(0.05)
+
+
+def holds_for(true: Callable[[], object], seconds: float) -> bool:
+    """Whether something stays true all the time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not true():
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@contextlib.contextmanager
+def second_controller(pid: int, log: Path) -> Iterator[None]:
+    """A controller beside the one of this pid, told the same; it ends when its standard input closes."""
+    pairs = (item.partition("=") for item in Path(f"/proc/{pid}/environ").read_text().split("\0") if item)
+    environment = {name: value for name, _, value in pairs}
+    command = [sys.executable, "-m", "jupyter_gpu_quota", "controller"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output)
+    try:
+        yield
+    finally:
+        process.communicate(timeout=20)
+
+
+def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
+    old = controller(hub.stage)
+    assert old is not None
+    hub.submit("checkpointing")
+    first = hub.fence()
+    os.kill(old, signal.SIGSTOP)
+    try:
+        with second_controller(old, tmp_path / "second.log"):
+            until(lambda: hub.fence() > first, "a second leader")
+            second = hub.fence()
+            under_second = hub.submit("ending", 3)
+            until(lambda: hub.wrote(under_second, "start"), "a job under the second leader")
+            os.kill(old, signal.SIGCONT)
+            for code in range(3):
+                hub.submit("ending", code)
+            assert holds_for(lambda: hub.fence() == second, 2 * LEASE_S)
+            until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), "the end of all jobs")
+            assert hub.fence() == second
+    finally:
+        os.kill(old, signal.SIGCONT)
+    until(lambda: hub.fence() > second, "the first leader in office again")
+    hub.submit("ending", 5)
+    hub.check()
+
+
+def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
+    running = hub.submit("checkpointing")
+    until(lambda: hub.wrote(running, "start"), "a running job")
+    lock = sqlite3.connect(hub.stage.state_dir / "gpu-quota.sqlite", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    refused = hub.post("ending")
+    assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
+    until(lambda: hub.wrote(running, "end"), "the end of the running job while nobody can record it")
+    lock.execute("ROLLBACK")
+    lock.close()
+    until(lambda: hub.post("ending").status in (200, 201), "a door that is open again")
+    hub.submit("ending")
+    hub.check()
+    assert listed(hub) == {sent.job for sent in hub.sent}
+
+
+def listed(hub: Hub) -> set[str]:
+    """Ids of every job that the service knows."""
+    answer = insist("GET", f"{hub.stage.service_api}/jobs?all=true&limit=1000", hub.stage.admin_token)
+    return {job["id"] for job in answer.body["items"]}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own, where the hub's state will be."""
+    place = tmp_path / "hub" / "state"
+    place.mkdir(parents=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_SIZE},mode=711", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub: Hub) -> None:
+    running = hub.submit("checkpointing")
+    until(lambda: hub.wrote(running, "start"), "a running job")
+    filler = small_disk / "filler"
+    fill(filler)
+    refused = hub.post("ending")
+    assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
+    until(lambda: hub.wrote(running, "end"), "the end of the running job while nobody can record it")
+    filler.unlink()
+    until(lambda: hub.post("ending").status in (200, 201), "a door that is open again")
+    hub.submit("ending")
+    hub.check()
+    assert listed(hub) == {sent.job for sent in hub.sent}
+
+
+def fill(filler: Path) -> None:
+    """Write until not one byte more fits."""
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
