@@ -25,6 +25,9 @@ from .store.snapshot import Mirror
 
 log = logging.getLogger(__name__)
 
+TICK_MAX_MS = 1_000
+"""The longest rest between two ticks before there is a quota file to say so."""
+
 TELL_AGAIN_MS = 5_000
 """An order whose effect is not seen is given again after this long; orders are idempotent."""
 
@@ -95,6 +98,10 @@ class Controller:
         if self.mirror.version != before:
             self.tell(self.mirror.version)
         return committed
+
+    def tick_max_ms(self) -> int:
+        """The longest rest between two ticks that the quota file allows."""
+        return self.quota_file.tick_max_ms if self.quota_file else TICK_MAX_MS
 
     def resign(self) -> None:
         """Give the lease back, so that a successor need not wait for its end."""

@@ -49,7 +49,7 @@ def main() -> int:
         _apply_first_quota(config, store)
         ending = _Ending()
         try:
-            _loop(controller, wake, ending, config.tick_ms / 1000)
+            _loop(controller, wake, ending, config.tick_ms)
         finally:
             _resign(controller)
             store.close()
@@ -100,7 +100,7 @@ class _Ending:
         return self.asked or (bool(readable) and not os.read(sys.stdin.fileno(), 1))
 
 
-def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, tick_s: float) -> None:
+def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, tick_ms: int) -> None:
     while not ending.now():
         try:
             again = controller.tick()
@@ -109,7 +109,7 @@ def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, tick_s: floa
             wake.wait(UNAVAILABLE_PAUSE_S)
             continue
         if not again:
-            wake.wait(tick_s)
+            wake.wait(min(tick_ms, controller.tick_max_ms()) / 1000)
 
 
 def _resign(controller: Controller) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .lifecycle import HOLDS_GPU, WAITING
 from .model import JobState, NotebookState, Policy, Snapshot
 from .plan import Reason, ReasonCode
 from .schedule import decide_and_explain
@@ -80,6 +79,8 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
 
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
 _RESTING: dict[str, str] = {
+    JobState.QUEUED: "It was asked to rest or end and takes no part in the queue.",
+    JobState.PAUSED: "It was asked to rest or end and takes no part in the queue.",
     JobState.STARTING: "It has its GPUs and is starting.",
     JobState.RUNNING: "It is running.",
     JobState.PAUSING: "It was asked to leave and is saving its work.",
@@ -90,7 +91,6 @@ _RESTING: dict[str, str] = {
     NotebookState.BOOKED: "Its slice is booked.",
     NotebookState.RETURNED: "Its slice was given back.",
 }
-assert HOLDS_GPU | {JobState.HELD} <= _RESTING.keys() and not WAITING & _RESTING.keys()
 
 
 def _next(case: Case) -> tuple[Reason, bool]:
@@ -131,7 +131,7 @@ def _freed(case: Case) -> Change | None:
 def _quota(case: Case) -> Change | None:
     now = case.quota
     milli = _smallest(lambda by: case.starts(policy=with_quota(case, now + by)), case.most_quota - now)
-    if milli is None:
+    if milli is None or not case.could_be_applied(with_quota(case, now + milli)):
         return None
     name = "notebook" if case.is_notebook else "training"
     words = f"{case.project}'s {name} quota in pool {case.pool} is raised by {gpus(milli)} to {gpus(now + milli)}"

@@ -5,7 +5,6 @@ This is scratch paper: read from the snapshot at the start of a tick, changed wh
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -148,43 +147,46 @@ class Pool:
 
 @dataclass(slots=True)
 class _Part:
-    """The rows of the snapshot that belong to one pool."""
+    """The rows of the snapshot that belong to one pool; ``owned`` by job, ``other`` of notebooks and of nobody known."""
 
     devices: list[Device] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
+    owned: dict[str, list[Allocation]] = field(default_factory=dict)
+    other: list[Allocation] = field(default_factory=list)
 
 
 def read_pools(snapshot: Snapshot, policy: Policy, stopping: frozenset[str]) -> list[Pool]:
     """Every pool of the policy, in name order. ``stopping``: jobs that this plan asks to leave for good."""
+    parts = _parts(snapshot, policy)
+    return [_read_pool(name, part, snapshot, policy, stopping) for name, part in parts.items()]
+
+
+def _parts(snapshot: Snapshot, policy: Policy) -> dict[str, _Part]:
     parts: dict[str, _Part] = {name: _Part() for name in sorted(set(policy.pools))}
     nowhere = _Part()
-    pool_of: dict[str, str] = {}
+    of_device: dict[str, _Part] = {}
+    of_work: dict[str, _Part] = {}
     for device in snapshot.devices:
-        parts.get(device.pool or "", nowhere).devices.append(device)
+        of_device[device.id] = part = parts.get(device.pool or "", nowhere)
+        part.devices.append(device)
     for job in snapshot.jobs:
-        parts.get(job.pool, nowhere).jobs.append(job)
-        pool_of[job.id] = job.pool
+        of_work[job.id] = part = parts.get(job.pool, nowhere)
+        part.jobs.append(job)
+        part.owned[job.id] = []
     for notebook in snapshot.notebooks:
-        parts.get(notebook.pool, nowhere).notebooks.append(notebook)
-        pool_of[notebook.id] = notebook.pool
+        of_work[notebook.id] = part = parts.get(notebook.pool, nowhere)
+        part.notebooks.append(notebook)
     for reservation in sorted(snapshot.reservations, key=lambda r: (r.reserved_at, r.workload)):
-        parts.get(pool_of.get(reservation.workload, ""), nowhere).reservations.append(reservation)
-    owned: dict[str, list[Allocation]] = defaultdict(list)
-    for allocation in snapshot.allocations:
-        owned[allocation.workload].append(allocation)
-    return [_read_pool(name, part, snapshot, policy, owned, stopping) for name, part in parts.items()]
+        of_work.get(reservation.workload, nowhere).reservations.append(reservation)
+    for one in snapshot.allocations:
+        part = of_device.get(one.device, nowhere)
+        part.owned.get(one.workload, part.other).append(one)
+    return parts
 
 
-def _read_pool(
-    name: str,
-    part: _Part,
-    snapshot: Snapshot,
-    policy: Policy,
-    owned: dict[str, list[Allocation]],
-    stopping: frozenset[str],
-) -> Pool:
+def _read_pool(name: str, part: _Part, snapshot: Snapshot, policy: Policy, stopping: frozenset[str]) -> Pool:
     ledger = Ledger(part.devices, snapshot.nodes)
     pool = Pool(
         name=name,
@@ -195,22 +197,27 @@ def _read_pool(
         standings={project.name: _standing(project, name) for project in policy.projects},
         reservations=part.reservations,
     )
-    _read_allocations(pool, owned, part)
-    reserved = {reservation.workload for reservation in part.reservations}
     for notebook in part.notebooks:
         _read_notebook(pool, notebook)
-    for job in part.jobs:
-        if job.state is JobState.QUEUED or job.state is JobState.PAUSED:
-            _read_waiting(pool, job, owned.get(job.id, ()))
-        else:
-            _read_holding(pool, job, owned.get(job.id, ()), stopping=job.id in stopping)
-    enqueue(pool, (job for name, job in pool.waiting.items() if name not in reserved))
+    _read_other(pool, part)
+    _read_jobs(pool, part, stopping)
     pool.borrowers.sort(key=lambda holder: holder.order)
     pool.requested.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
     for standing in pool.standings.values():
         standing.holders.sort(key=lambda holder: holder.order)
         standing.shielded.sort(key=lambda holder: holder.order)
     return pool
+
+
+def _read_jobs(pool: Pool, part: _Part, stopping: frozenset[str]) -> None:
+    for job in part.jobs:
+        owned = part.owned[job.id]
+        if job.state is JobState.QUEUED or job.state is JobState.PAUSED:
+            _read_waiting(pool, job, owned)
+        else:
+            _read_holding(pool, job, owned, stopping=job.id in stopping)
+    reserved = {reservation.workload for reservation in part.reservations}
+    enqueue(pool, (job for name, job in pool.waiting.items() if name not in reserved))
 
 
 def _standing(project: Project, pool: str) -> Standing:
@@ -226,24 +233,19 @@ def _standing(project: Project, pool: str) -> Standing:
     )
 
 
-def _read_allocations(pool: Pool, owned: dict[str, list[Allocation]], part: _Part) -> None:
+def _read_other(pool: Pool, part: _Part) -> None:
     """What is not a job's: a booked slice stays, anything else leaves and occupies its device until it is gone."""
-    ledger, number = pool.ledger, pool.ledger.number
     booked = {notebook.id for notebook in part.notebooks if notebook.state is NotebookState.BOOKED}
-    jobs = {job.id for job in part.jobs}
-    for workload, allocations in owned.items():
-        if workload in jobs:
+    for allocation in part.other:
+        at = pool.ledger.number.get(allocation.device)
+        if at is None:
             continue
-        for allocation in allocations:
-            at = number.get(allocation.device)
-            if at is None:
-                continue
-            if workload in booked:
-                ledger.firm[at] += allocation.gpu_milli
-                pool.booked_milli += allocation.gpu_milli
-                pool.home.add(at)
-            else:
-                _leave(ledger, at, allocation.gpu_milli)
+        if allocation.workload in booked:
+            pool.ledger.firm[at] += allocation.gpu_milli
+            pool.booked_milli += allocation.gpu_milli
+            pool.home.add(at)
+        else:
+            _leave(pool.ledger, at, allocation.gpu_milli)
 
 
 def _leave(ledger: Ledger, at: int, milli: int) -> None:

@@ -23,6 +23,7 @@ from .model import (
     Project,
     Snapshot,
 )
+from .packing import check_quotas
 from .plan import Plan, Reason, Refuse, Reserve, Resume, Start
 from .schedule import decide
 
@@ -32,26 +33,31 @@ MOST_SPOTS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One workload in the part of the snapshot that belongs to its pool: pools are decided independently."""
+    """One workload in the part of the snapshot that belongs to its pool: pools are decided independently.
+
+    A notebook that was refused is looked at as if it asked again; ``state`` is the one it has.
+    """
 
     id: str
     snapshot: Snapshot
     policy: Policy
     job: Job | None
     notebook: Notebook | None
+    state: str
 
     @classmethod
     def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> Case:
         """Cut the case out. Raises KeyError for an id that the snapshot does not have."""
         job = next((job for job in snapshot.jobs if job.id == workload_id), None)
         notebook = next((one for one in snapshot.notebooks if one.id == workload_id), None)
-        if notebook is not None and notebook.state is NotebookState.REFUSED:
-            notebook = replace(notebook, state=NotebookState.REQUESTED)
         work = job or notebook
         if work is None:
             raise KeyError(workload_id)
+        state = str(work.state)
+        if notebook is not None and notebook.state is NotebookState.REFUSED:
+            notebook = replace(notebook, state=NotebookState.REQUESTED)
         part = _part(snapshot, work.pool, notebook)
-        return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook)
+        return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
 
     @property
     def work(self) -> Job | Notebook:
@@ -64,11 +70,6 @@ class Case:
     def is_notebook(self) -> bool:
         """Whether it is a notebook's slice."""
         return self.notebook is not None
-
-    @property
-    def state(self) -> str:
-        """Its state, in the word that people read."""
-        return str(self.work.state)
 
     @property
     def waits(self) -> bool:
@@ -131,6 +132,13 @@ class Case:
         """Whether the next plan of a changed world starts it or pauses others for it."""
         plan = decide(snapshot or self.snapshot, policy or self.policy)
         return self.placed_by(plan) is not None
+
+    def could_be_applied(self, policy: Policy) -> bool:
+        """Whether a changed policy is no worse than the present one: quotas that do not fit are refused."""
+        devices = self.snapshot.devices
+        now = [row for row in check_quotas(self.policy, devices) if row.pool == self.pool]
+        then = [row for row in check_quotas(policy, devices) if row.pool == self.pool]
+        return len(then) <= len(now)
 
     def placed_by(self, plan: Plan) -> Reason | None:
         """The reason with which a plan starts it or keeps a place for it."""

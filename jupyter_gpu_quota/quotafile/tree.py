@@ -17,6 +17,9 @@ import yaml
 LARGEST = 1_000_000
 """Characters of the largest quota file that is read."""
 
+MOST_PARTS = 100_000
+"""Words, lists and mappings of one file; five thousand projects need about as many."""
+
 DEEPEST = 20
 """Levels of nesting; the quota file needs eight."""
 
@@ -113,9 +116,14 @@ def _only_characters(text: str) -> None:
 
 def _events(text: str) -> Iterator[yaml.Event]:
     parser = _Parser(text)
+    parts = 0
     try:
         while parser.check_event():
-            yield parser.get_event()
+            event = parser.get_event()
+            parts += isinstance(event, yaml.NodeEvent)
+            if parts > MOST_PARTS:
+                raise Unreadable(_line(event), f"the file has more than {MOST_PARTS} parts; so many are not read")
+            yield event
     finally:
         parser.dispose()
 

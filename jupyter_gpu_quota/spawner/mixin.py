@@ -279,14 +279,25 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     # The form
 
     async def get_options_form(self) -> str:
-        """The hub's own form with ours behind it; ours is empty for people who may have no GPU."""
+        """The hub's own form with ours behind it.
+
+        People who may have no GPU get none of ours, unless the hub would start their server as they chose it once.
+        """
         own = cast("str", await super().get_options_form()) or ""
         me = await self.door.me(self.user.name)
         if isinstance(me, Refusal | Away):
             self.log.warning("%s: no GPU sizes in the form: %s", self._log_name, me.message)
             return own + render((), notice=f"GPU sizes cannot be shown now. {me.message}")
         choices: list[ChoiceView] = list(me.notebook_choices)
-        return own + (render(choices, default=self.gpu_quota.default_gpu) if choices else "")
+        if choices:
+            return own + render(choices, default=self.gpu_quota.default_gpu)
+        return own + (render((), notice="No project gives you a GPU for notebooks now.") if self._chose_once() else "")
+
+    def _chose_once(self) -> bool:
+        """Whether the options that the hub keeps of the last start ask for a GPU."""
+        kept = (self.orm_spawner.user_options if self.orm_spawner else None) or {}
+        options = read_options(kept, alone=False)
+        return isinstance(options, BadOptions) or options.size is not None
 
     async def run_options_from_form(self, form_data: Mapping[str, Any]) -> dict[str, Any]:
         """The hub's own reading of its fields, and ours."""

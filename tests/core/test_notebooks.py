@@ -41,7 +41,7 @@ def test_a_notebook_larger_than_a_device_is_refused() -> None:
     ("text", "code"),
     [
         pytest.param("pool t 1\na 0 of t\nb notebook 0.1", "no_such_project", id="a project that does not exist"),
-        pytest.param("pool t 1\npool u 1\na 0 of u, notebooks 1\na notebook 0.1", "above_notebook_quota", id="no quota here"),
+        pytest.param("pool t 1\npool u 1\na 0 of u, notebooks 1\na notebook 0.1", "above_notebook_quota", id="no quota"),
     ],
 )  # fmt: skip
 def test_a_request_without_quota_is_refused(text: str, code: str) -> None:
@@ -71,8 +71,8 @@ def test_unbooked_quota_runs_preemptible_jobs_as_borrowers() -> None:
 def test_a_guarantee_starts_beside_unbooked_quota_and_never_on_it() -> None:
     made = world("pool t 1\na 0.75 of t, notebooks 0.25\na queues 0.75\na queues 0.25 fixed")
     made.settle()
+    assert made.picture() == "a 0.75"
     assert not made.jobs["a1"].borrower
-    assert made.decide().waits["a2"].code == "above_training_quota"
 
 
 def test_a_non_preemptible_job_never_borrows() -> None:
@@ -112,11 +112,18 @@ def test_a_notebook_quota_that_was_raised_reclaims_from_projects_over_quota() ->
     assert made.paused() == ["b1"]
 
 
-def test_no_job_pays_for_a_notebook_with_its_guarantee() -> None:
-    made = world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\nb runs 1")
+def test_no_non_preemptible_job_pays_for_a_notebook() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\nb runs 1 fixed")
     made.ask("a", 500)
     assert made.tick().actions == ()
     assert made.decide().waits["nb-a1"].code == "no_free_gpu"
+
+
+def test_no_job_within_its_guarantee_pays_for_a_notebook_where_quotas_fit() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 0.5\nb 1 of t\nc 0 of t\nb runs 1\nc runs 1")
+    made.ask("a", 500)
+    made.settle()
+    assert made.paused() == ["c1"]
 
 
 def test_a_notebook_that_gives_up_waiting_leaves_its_place_to_others() -> None:

@@ -244,7 +244,7 @@ class Worlds(RuleBasedStateMachine):
                     pass
 
     def _check_guarantees(self) -> None:
-        """P10: a claim within guarantee has its devices, or a promise of them that is kept within the drain + 2 ticks."""
+        """P10: a claim within guarantee has its devices, or a promise of them that is kept within drain + 2 ticks."""
         books = Books(self.world.snapshot(), self.world.policy, "t")
         use = books.use()
         for job in books.jobs.values():

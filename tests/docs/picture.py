@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 from tests.docs.pages import ROOT
 
 PICTURE = ROOT / "docs" / "images" / "overview.png"
-SIZE = {"width": 1120, "height": 980}
+SIZE = {"width": 1280, "height": 1130}
 LOOK_AFTER_MS = 3000
 ENDS_WITHIN_S = 60
 

@@ -140,10 +140,15 @@ def test_hostile_options_are_refused_and_nothing_is_booked(hub: RealHub, options
     assert hub.slices("cat") == []
 
 
-def test_somebody_outside_every_project_gets_no_gpu_and_starts_without_a_form(hub: RealHub) -> None:
+def test_somebody_outside_every_project_gets_no_gpu_and_starts_without_one(hub: RealHub) -> None:
+    browser = hub.browser("outsider")
     if not FAKE:
         assert "build" in hub.refused("outsider", EIGHTH)
-    assert "gpu_choice" not in hub.browser("outsider").get("/hub/spawn")
+        assert "No project gives you a GPU" in browser.get("/hub/spawn")
+        browser.post("/hub/spawn", {"gpu_choice": "cpu"})
+        hub.until(lambda: hub.server("outsider").get("ready"), 90)
+        hub.stop("outsider")
+    assert "gpu_choice" not in browser.get("/hub/spawn")
     hub.until(lambda: hub.server("outsider").get("ready"), 90)
     assert hub.slices("outsider") == []
 

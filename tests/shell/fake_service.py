@@ -1,7 +1,8 @@
 """A stand-in for the web door, plainly a fake: a tornado server of its own thread that speaks the wire.
 
 It keeps jobs in a dict, answers with the real wire models, and can be told to fail as a real network does: ``breaks``
-connections before an answer, ``away`` answers of a proxy without a service, ``cut`` log streams in the middle.
+connections before a request is taken, ``lost`` answers after it was, answers of a proxy while the service is ``away``,
+log streams ``cut`` in the middle.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class World:
     seen: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     breaks: int = 0
+    lost: int = 0
     away: int = 0
     cut: int = 0
     refuse: wire.ErrorView | None = None
@@ -186,7 +188,7 @@ class Jobs(Fake):
             return
         known = self.world.keys.get(request.idempotency_key or "")
         if known:
-            self.answer(self.plain(self.world.jobs[known]))
+            self.answer_or_lose(self.world.jobs[known], 200)
             return
         id_ = f"J{len(self.world.jobs) + 1}"
         self.world.keys[request.idempotency_key or id_] = id_
@@ -203,7 +205,14 @@ class Jobs(Fake):
             secret_names=sorted(request.secrets),
             preemptible=request.preemptible,
         )
-        self.answer(self.plain(self.world.jobs[id_]), 201)
+        self.answer_or_lose(self.world.jobs[id_], 201)
+
+    def answer_or_lose(self, job: wire.JobDetail, status: int) -> None:
+        if self.world.lost:
+            self.world.lost -= 1
+            self.request.connection.stream.close()  # type: ignore[union-attr]
+        else:
+            self.answer(self.plain(job), status)
 
 
 class OneJob(Fake):

@@ -349,11 +349,9 @@ def test_an_unknown_command_names_the_nearest(words: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_has_its_help(name: str) -> None:
-    if name == "demo":
-        pytest.skip("demo's own options are the demo's to tell")
     done = run(name, "--help")
     assert done.exit_code == 0
-    assert "Usage:" in done.stdout
+    assert "usage:" in done.stdout.lower()
 
 
 def test_the_list_hides_what_the_hub_runs() -> None:

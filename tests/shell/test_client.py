@@ -68,9 +68,10 @@ def test_the_same_code_is_sent_once(world: World, client: Client, code: Path) ->
 
 def test_a_submit_whose_answer_was_lost_is_one_job(world: World, client: Client, code: Path) -> None:
     client.put_bundle(code)
-    world.breaks = 2
+    world.lost = 2
     job = client.submit("python train.py", dir=code)
     assert list(world.jobs) == [job.id]
+    assert world.paths("POST") == ["jobs"] * 3
     world.breaks = 1
     again = client.submit("true", dir=None, idempotency_key="k")
     assert client.submit("true", dir=None, idempotency_key="k").id == again.id
@@ -83,6 +84,7 @@ def test_every_try_of_one_submit_carries_the_same_key(world: World, client: Clie
     keys = {json.loads(body)["idempotency_key"] for _, path, _, body in world.seen if path == "jobs"}
     assert len(world.paths("POST")) == 3
     assert len(keys) == 1
+    assert None not in keys
 
 
 def test_a_live_job_runs_in_its_folder_below_home(

@@ -281,3 +281,12 @@ def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pyte
     assert world.executor.running() == {"b1"}
     world.turn(1)
     assert world.state("b1") is JobState.RUNNING
+
+
+def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
+    world = World()
+    world.turn(1)
+    assert world.controller.tick_max_ms() == 1000
+    world.apply_quota(QUOTA + "  tick_max: 200ms\n")
+    world.turn(1)
+    assert world.controller.tick_max_ms() == 200

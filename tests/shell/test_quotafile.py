@@ -372,6 +372,10 @@ def test_a_huge_file_is_not_read() -> None:
     assert "1000001 characters" in refused("#" * 1_000_001)[0][1]
 
 
+def test_a_file_of_very_many_parts_is_not_read() -> None:
+    assert "more than 100000 parts" in refused("[" + "a," * 200_000 + "]")[0][1]
+
+
 def test_a_thousand_errors_are_not_all_told() -> None:
     many = "version: 1\npools: []\nprojects: [" + ", ".join("{name: p, quota: {}, x: 1}" for _ in range(1000)) + "]"
     assert len(refused(many)) == 100

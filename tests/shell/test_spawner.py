@@ -455,6 +455,17 @@ async def test_somebody_who_may_have_no_gpu_gets_no_form_of_ours(make: Make) -> 
     assert await make("outsider").get_options_form() == ""
 
 
+@pytest.mark.parametrize("kept", [{"gpu_size": "1/8"}, {"gpu_size": 7}], ids=["a size", "nonsense"])
+async def test_somebody_who_lost_their_projects_is_asked_so_that_their_last_choice_is_not_kept(
+    make: Make, kept: dict[str, object]
+) -> None:
+    ann = make("outsider")
+    ann.orm_spawner = SimpleNamespace(user_options=kept, server=None, name="")
+    html = await ann.get_options_form()
+    assert 'value="cpu"' in html
+    assert "No project gives you a GPU" in html
+
+
 async def test_with_the_service_away_the_form_still_offers_a_server(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,9 @@ def test_a_job_that_changes_after_its_pauses_left_the_window_is_still_trimmed(wo
     mirror = seen(world)
     late = T0 + 3_600_000
     assert job_of(mirror, "j", late).paused_at == ()
+    world.see(world.fact("j", done=1))
+    assert not mirror.update(world.store)
+    assert job_of(mirror, "j", late).paused_at == ()
     world.see(world.gone("j", 75, asked=True))
     mirror.update(world.store)
     assert job_of(mirror, "j", late).paused_at == ()

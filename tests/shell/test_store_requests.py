@@ -246,6 +246,16 @@ def test_the_same_server_asking_for_another_slice_gives_the_first_back(world: Wo
     assert world.audited()[-2:] == ["notebook.return n1", "notebook.request n2"]
 
 
+def test_a_server_that_asks_twice_in_one_batch_holds_one_slice(world: World) -> None:
+    requests = [
+        RequestNotebook(notebook=id, user="bob", server="", project="bob-lab", pool="train", gpu_milli=milli)
+        for id, milli in [("n1", 125), ("n2", 125), ("n3", 250)]
+    ]
+    answers = world.record(*requests)
+    assert [(answer.id, answer.existed) for answer in answers] == [("n1", False), ("n1", True), ("n3", False)]
+    assert world.notebook("n1").notebook.state is NotebookState.RETURNED
+
+
 def test_two_servers_of_one_person_hold_two_slices(world: World) -> None:
     world.ask_notebook("n1")
     world.ask_notebook("n2", server="second")

@@ -106,12 +106,29 @@ def second_controller(pid: int, log: Path) -> Iterator[None]:
         process.communicate(timeout=20)
 
 
+def freeze_between_transactions(pid: int, database: Path) -> None:
+    """Stop a process while it does not hold the database's lock: one frozen inside a transaction keeps everybody out."""
+
+    def frozen_outside() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with contextlib.closing(sqlite3.connect(database, isolation_level=None, timeout=0.5)) as probe:
+                probe.execute("BEGIN IMMEDIATE")
+                probe.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            return False
+        return True
+
+    until(frozen_outside, "a moment outside a transaction")
+
+
 def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
     old = controller(hub.stage)
     assert old is not None
     hub.submit("checkpointing")
     first = hub.fence()
-    os.kill(old, signal.SIGSTOP)
+    freeze_between_transactions(old, hub.stage.state_dir / "gpu-quota.sqlite")
     try:
         with second_controller(old, tmp_path / "second.log"):
             until(lambda: hub.fence() > first, "a second leader")
@@ -170,7 +187,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub: Hub) -> None:
-    running = hub.submit("checkpointing")
+    running = hub.submit("calm")
     until(lambda: hub.wrote(running, "start"), "a running job")
     filler = small_disk / "filler"
     fill(filler)

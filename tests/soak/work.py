@@ -111,6 +111,12 @@ def retrying(diary: Path, code: int) -> None:
     leave(diary, code if tries < 2 else 0)
 
 
+def calm(diary: Path) -> None:
+    """Works for a while and leaves nothing but its word in the diary."""
+    time.sleep(50 * STEP_S)
+    leave(diary, 0)
+
+
 def ending(diary: Path, code: int) -> None:
     time.sleep(5 * STEP_S)
     tell(1, 1)
@@ -129,6 +135,8 @@ def main(diary: Path, kind: str, code: int) -> None:
             orphaning(diary)
         case "retrying":
             retrying(diary, code)
+        case "calm":
+            calm(diary)
         case "ending":
             ending(diary, code)
         case _:

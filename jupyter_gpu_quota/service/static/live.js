@@ -25,7 +25,8 @@ export function replaceKeyed(now, fresh) {
   const inner = !rows && now.cloneNode(false).isEqualNode(fresh.cloneNode(false)) && now.children.length === fresh.children.length
     && [...now.childNodes].every((node) => node.nodeType === 1 || !node.textContent.trim());
   if (inner && now.children.length) {
-    [...now.children].forEach((child, at) => replaceKeyed(child, fresh.children[at]));
+    const others = [...fresh.children]; // a copy: what replaces a child leaves the fresh list
+    [...now.children].forEach((child, at) => replaceKeyed(child, others[at]));
     return;
   }
   const focused = now.contains(document.activeElement) ? document.activeElement.id : "";

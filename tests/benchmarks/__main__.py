@@ -1,0 +1,124 @@
+"""``python -m tests.benchmarks [FILE]``: measure everything that was promised, print it, write it as JSON.
+
+What is timed stands beside each figure. Nothing here is a test: a figure depends on the machine, which is named.
+``--only`` names parts; a part that cannot be measured is said so, and the exit code is 1 then or where a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks import claims, decide, idle, slices, submissions, tick
+from tests.benchmarks.figures import Figure, machine, show
+from tests.benchmarks.hubs import hub_with_quota
+
+LARGEST, SMALLEST = 500, 50
+DECIDE_MS = 250.0
+
+
+def of_claims() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, hub_with_quota(Path(folder)) as stage:
+        return claims.figures(stage)
+
+
+def of_idle() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, hub_with_quota(Path(folder)) as stage:
+        return idle.figures(stage)
+
+
+def of_slices() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        return slices.slice_figures(Path(folder))
+
+
+def of_spawns() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        return slices.spawn_figures(Path(folder))
+
+
+def of_decide() -> list[Figure]:
+    """Snapshot object to Plan, and how the cost grows from 50 to 500 nodes."""
+    rows = {(row.situation, row.nodes): row for row in decide.measure((SMALLEST, LARGEST))}
+    found = []
+    for (name, nodes), row in rows.items():
+        size = f"{nodes} nodes x 8, {row.running} running, {row.queued} queued, {row.actions} actions"
+        bound = DECIDE_MS if nodes == LARGEST else None
+        timed = f"Snapshot object to Plan, CPU time, best of 3; {size}"
+        found.append(
+            Figure(name=f"decide, {nodes} nodes: {name}", value=row.milliseconds, unit="ms", timed=timed, bound=bound)
+        )
+        if nodes == LARGEST:
+            growth = row.milliseconds / rows[name, SMALLEST].milliseconds
+            found.append(Figure(name=f"decide, growth: {name}", value=growth, unit="times", timed=f"{SMALLEST} to {LARGEST} nodes",
+                                bound=LARGEST / SMALLEST))  # fmt: skip
+    return found
+
+
+def of_submissions() -> list[Figure]:
+    return asyncio.run(submissions.measure())
+
+
+PARTS: dict[str, tuple[str, Callable[[], Sequence[Figure]]]] = {
+    "claims": ("A claim within guarantee", of_claims),
+    "slices": ("The slice of a notebook", of_slices),
+    "spawns": ("The whole start of a notebook", of_spawns),
+    "decide": ("Deciding", of_decide),
+    "tick": ("A tick by its steps", tick.figures),
+    "submissions": ("Submissions", of_submissions),
+    "idle": ("An idle service", of_idle),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("file", type=Path, nargs="?", default=Path("benchmarks.json"))
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    options = parser.parse_args(list(arguments))
+    console = Console() if sys.stdout.isatty() else Console(width=170)
+    here = machine()
+    console.print(*(f"{name}: {value};" for name, value in here.items()), highlight=False)
+    measured, broken = dict[str, list[Figure]](), dict[str, str]()
+    for part in options.only:
+        _measure(part, console, measured, broken)
+    _write(options.file, here, measured, broken)
+    missed = [figure.name for figures in measured.values() for figure in figures if figure.holds is False]
+    console.print(f"Written to {options.file}. Bounds missed: {', '.join(missed) or 'none'}.", highlight=False)
+    return 1 if missed or broken else 0
+
+
+def _measure(part: str, console: Console, measured: dict[str, list[Figure]], broken: dict[str, str]) -> None:
+    title, figures_of = PARTS[part]
+    try:
+        measured[part] = list(figures_of())
+    except Exception as error:  # one part that fails leaves the others to be measured, and is told
+        broken[part] = f"{type(error).__name__}: {error}"
+        console.print(f"[bold red]{title} could not be measured[/]", traceback.format_exc(limit=-3), highlight=False)
+    else:
+        show(console, title, measured[part])
+
+
+def _write(file: Path, here: dict[str, object], measured: dict[str, list[Figure]], broken: dict[str, str]) -> None:
+    document = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": here,
+        "figures": {
+            part: [{**asdict(one), "holds": one.holds} for one in figures] for part, figures in measured.items()
+        },
+        "not_measured": broken,
+    }
+    file.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,210 @@
+"""Why something waits, the smallest true change that starts it, the estimate, dry runs and previews."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.explain import ChangeKind, explain
+from jupyter_gpu_quota.core.foresee import dry_run, foresee, preview
+from jupyter_gpu_quota.core.model import Job, Snapshot
+from jupyter_gpu_quota.core.plan import Reason, ReasonCode
+from jupyter_gpu_quota.core.sentences import gpus, sentence
+from jupyter_gpu_quota.core.whatif import Case, freed, with_devices, with_limit, with_quota
+from tests.core.world import GENTLE, World, world
+
+FULL = "pool t 4\na 1 of t, limit 3\nb 3 of t\na runs 1\nb runs 3 of 1\na queues 0.5"
+
+
+def changes(made: World, name: str) -> dict[str, int]:
+    return {str(change.kind): change.by_milli for change in explain(made.snapshot(), made.policy, name).would_start}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        pytest.param(FULL, "a2", {"freed": 500, "pool": 500}, id="a half GPU is freed, or the pool grows by it"),
+        pytest.param(
+            "pool t 2\na 1 of t, limit 1\na runs 1\na queues 0.5", "a2", {"limit": 500}, id="the limit is raised"
+        ),
+        pytest.param(
+            "pool t 2\na 1 of t\na runs 1 fixed\na queues 0.5 fixed", "a2", {"quota": 500}, id="the quota is raised"
+        ),
+        pytest.param(
+            "pool t 2\na 0 of t\nb 0 of t\na runs 1\nb runs 1\na queues 1", "a2",
+            {"freed": 1000, "quota": 2000, "pool": 1000},
+            id="with quota it would pause somebody",
+        ),
+        pytest.param("pool t 1x2\na 0 of t\na queues 3", "a1", {"pool": 3000}, id="a node that is large enough comes"),
+        pytest.param(
+            "pool t 1\na 0 of t, notebooks 0.5\na notebook 0.625", "nb-a1", {"quota": 125},
+            id="a notebook's quota is raised",
+        ),
+    ],
+)  # fmt: skip
+def test_it_would_start_if(text: str, name: str, expected: dict[str, int]) -> None:
+    assert changes(world(text), name) == expected
+
+
+@pytest.mark.parametrize(
+    "text", [FULL, "pool t 4\na 1 of t, limit 2\nb 2 of t\na runs 1\nb runs 3 of 1\na queues 1.0 fixed"]
+)
+def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
+    made = world(text)
+    case = Case.of(made.snapshot(), made.policy, "a2")
+    for change in explain(made.snapshot(), made.policy, "a2").would_start:
+        worlds = {
+            ChangeKind.FREED: lambda by: freed(case).starts(by),
+            ChangeKind.QUOTA: lambda by: case.starts(policy=with_quota(case, case.quota + by)),
+            ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit or 0) + by)),
+            ChangeKind.POOL: lambda by: case.starts(snapshot=with_devices(case, by)),
+        }
+        assert worlds[change.kind](change.by_milli), change
+        assert not worlds[change.kind](change.by_milli - 1), change
+
+
+def test_the_sentence_says_who_what_was_true_and_what_next() -> None:
+    made = world(FULL)
+    said = explain(made.snapshot(), made.policy, "a2").sentence
+    assert said.startswith("a asked for 0.50 GPU")
+    assert said.endswith("It would start if 0.50 GPU is freed in pool t, or if pool t grows by 0.50 GPU.")
+
+
+def test_the_estimate_is_when_time_limits_free_enough() -> None:
+    made = world("pool t 1\na 1 of t\na runs 1 minutes 90 ran 3600\na queues 1")
+    told = explain(made.snapshot(), made.policy, "a2")
+    assert told.estimate_at == made.now + 30 * 60_000
+
+
+def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
+    rules = dc.replace(GENTLE, max_pauses=1, per_s=600)
+    made = world("pool t 1\na 0 of t\na queues 1", preemption=rules)
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], paused_at=(made.now - 60_000,))
+    told = explain(made.snapshot(), made.policy, "a1")
+    assert told.reason is not None
+    assert (told.reason.code, told.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
+
+
+def test_what_never_fits_has_no_estimate() -> None:
+    made = world("pool t 2\na 0 of t\na queues 3\na runs 1")
+    assert explain(made.snapshot(), made.policy, "a1").estimate_at is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "state"),
+    [
+        pytest.param("pool t 1\na 1 of t\na runs 1", "a1", "running", id="a running job"),
+        pytest.param("pool t 1\na 1 of t\na queues 1", "a1", "queued", id="a job that starts next"),
+        pytest.param(
+            "pool t 1\na 1 of t, notebooks 0\na notebook 0.1", "nb-a1", "requested", id="a notebook above its quota"
+        ),
+    ],
+)
+def test_everything_has_an_explanation(text: str, name: str, state: str) -> None:
+    made = world(text)
+    told = explain(made.snapshot(), made.policy, name)
+    assert told.state == state
+    assert told.sentence
+
+
+def test_a_notebook_that_was_refused_is_explained_by_its_quota() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.25\na notebook 0.5")
+    made.tick()
+    told = explain(made.snapshot(), made.policy, "nb-a1")
+    assert told.reason is not None
+    assert (told.state, told.reason.code) == ("refused", "above_notebook_quota")
+
+
+def test_an_unknown_workload_is_a_key_error() -> None:
+    made = world("pool t 1")
+    with pytest.raises(KeyError):
+        explain(made.snapshot(), made.policy, "nobody")
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_every_code_has_a_sentence_with_and_without_figures(code: ReasonCode) -> None:
+    assert sentence(Reason(code=code)).endswith(".")
+    milli = "asked used guarantee fair quota limit notebook capacity claimer_used claimer_guarantee claimer_fair"
+    words = "project pool user claimer claimer_project ranks possible_ranks grace_s ran_s time_limit_s max_pauses per_s"
+    names = [*(f"{name}_milli" for name in milli.split(" ")), *words.split(" "), "priority", "claimer_priority"]
+    full = Reason(code=code, figures=tuple((name, 1500 if name.endswith("_milli") else "x") for name in names))
+    assert "{" not in sentence(full)
+    assert "1500" not in sentence(full)
+
+
+@pytest.mark.parametrize(
+    ("milli", "shown"), [(0, "0.00"), (125, "0.125"), (500, "0.50"), (4000, "4.00"), (-250, "-0.25")]
+)
+def test_amounts_are_shown_with_two_or_three_decimals(milli: int, shown: str) -> None:
+    assert gpus(milli) == shown
+
+
+def job(project: str, **fields: object) -> Job:
+    row = {"id": "new", "project": project, "user": project, "pool": "t", "gpu_milli": 1000, "submitted_at": 2_000_000}
+    return Job(**(row | fields))  # type: ignore[arg-type]
+
+
+class TestDryRun:
+    """What a job would meet if it were submitted now."""
+
+    def test_it_would_start(self) -> None:
+        made = world("pool t 1\na 1 of t")
+        told = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (told.starts_now, told.pauses, told.reason.code) == (True, (), "within_guarantee")
+
+    def test_it_would_pause_others(self) -> None:
+        made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1")
+        told = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (told.starts_now, told.pauses, told.reason.code) == (False, ("b1",), "waits_for_drain")
+
+    def test_it_would_wait(self) -> None:
+        made = world("pool t 1\na 1 of t\na runs 1")
+        told = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (told.starts_now, told.pauses) == (False, ())
+        assert "asked for 1.00 GPU" in told.sentence
+
+    def test_it_says_so_for_a_pool_that_does_not_exist(self) -> None:
+        made = world("pool t 1\na 1 of t")
+        assert dry_run(made.snapshot(), made.policy, job("a", pool="gone")).reason.code == "no_such_pool"
+
+
+class TestPreview:
+    """Another policy on the same world, decided until nothing moves."""
+
+    TEXT = "pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1"
+
+    def edited(self) -> tuple[World, Snapshot]:
+        made = world(self.TEXT)
+        made.settle()
+        return made, made.snapshot()
+
+    @pytest.mark.parametrize("drain_ticks", [1, 3])
+    def test_whom_it_names_are_those_that_real_ticks_pause(self, drain_ticks: int) -> None:
+        made, snapshot = self.edited()
+        old = made.policy
+        before = set(made.paused())
+        made.project("b", "t", training_milli=3000)
+        told = preview(snapshot, old, made.policy)
+        made.drain_ticks = drain_ticks
+        made.settle()
+        assert told.paused
+        assert set(told.paused) == set(made.paused()) - before
+
+    def test_an_unchanged_policy_changes_nothing(self) -> None:
+        made, snapshot = self.edited()
+        told = preview(snapshot, made.policy, made.policy)
+        assert (told.paused, told.start_sooner, told.wait_longer, told.other_reason) == ((), (), (), ())
+
+    def test_whose_wait_changes_is_named(self) -> None:
+        made, snapshot = self.edited()
+        old = made.policy
+        made.project("b", "t", training_milli=3000)
+        told = preview(snapshot, old, made.policy)
+        assert told.start_sooner == ("b2", "b3")
+        assert set(told.wait_longer) == set(told.paused)
+
+    def test_a_world_at_rest_foresees_nothing(self) -> None:
+        made, snapshot = self.edited()
+        told = foresee(snapshot, made.policy)
+        assert (told.paused, told.started, told.snapshot) == ((), (), snapshot)

@@ -1,0 +1,265 @@
+"""Bad input at the web door: a 4xx with the reason and the limit, and nothing stored."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shell.service_world import ServiceWorld, service_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path_factory.mktemp("bad"), bundle_limit_mib=1) as made:
+        made.get("me")
+        yield made
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    return {"command": ["python", "train.py"], **changes}
+
+
+REFUSED = [
+    pytest.param(job(gpu="-1"), 400, "below zero", id="a negative amount"),
+    pytest.param(job(gpu="nan"), 400, "no amount", id="not a number"),
+    pytest.param(job(gpu="inf"), 400, "no amount", id="an infinite amount"),
+    pytest.param(job(gpu="1000000000"), 400, "100000", id="a billion GPUs"),
+    pytest.param(job(gpu="1e9"), 400, "no amount", id="1e9"),
+    pytest.param(job(gpu="0.0005"), 400, "three", id="half a milli-GPU"),
+    pytest.param(job(gpu="0"), 400, "0.001", id="no GPU at all"),
+    pytest.param(job(gpu="1.5"), 400, "part of one device", id="one and a half devices"),
+    pytest.param(job(gpu="5"), 409, "no node has more than 4", id="more devices than any node has"),
+    pytest.param(job(gpu="900GiB"), 400, "81920 MiB", id="more memory than any device has"),
+    pytest.param(job(gpu=1), 400, "gpu", id="an amount that is no text"),
+    pytest.param(job(project="speech"), 403, "speech", id="a project of others"),
+    pytest.param(job(project="no-such"), 403, "no-such", id="a project that is not there"),
+    pytest.param(job(pool="build"), 409, "not for training", id="a pool for notebooks alone"),
+    pytest.param(job(pool="nowhere"), 400, "nowhere", id="a pool that is not there"),
+    pytest.param(job(gpu_model="H100"), 409, "Simulated 80G", id="a model that the pool does not have"),
+    pytest.param(job(environment="torch"), 400, "torch", id="an environment that is not there"),
+    pytest.param(job(gpus="1"), 400, "gpus", id="an unknown key"),
+    pytest.param(job(priority=101), 400, "100", id="a priority above the highest"),
+    pytest.param(job(priority=51), 403, "50", id="a member's priority above the usual"),
+    pytest.param(job(priority="high"), 400, "priority", id="a priority in words"),
+    pytest.param(job(priority=True), 400, "priority", id="a truth for a number"),
+    pytest.param(job(nodes=2), 400, "nodes", id="two nodes, in this release"),
+    pytest.param(job(processes=2), 400, "processes", id="two processes, in this release"),
+    pytest.param(job(min_nodes=1), 400, "min_nodes", id="an elastic job, in this release"),
+    pytest.param(job(retries=-1), 400, "retries", id="a negative number of retries"),
+    pytest.param(job(time_limit="0s"), 400, "1s", id="no time at all"),
+    pytest.param(job(time_limit="soon"), 400, "duration", id="a time limit in words"),
+    pytest.param(job(time_limit="99999999d"), 400, "ten years", id="a time limit of ages"),
+    pytest.param(job(name="x" * 1_000_000), 400, "128", id="a name of a megabyte"),
+    pytest.param(job(name="a\x1b[31m"), 400, "name", id="a control character in a name"),
+    pytest.param(job(name=""), 400, "name", id="an empty name"),
+    pytest.param(job(command=[]), 400, "command", id="no command"),
+    pytest.param(job(command=[""]), 400, "command", id="an empty program"),
+    pytest.param(job(command=["python", "a\x00b"]), 400, "command", id="a zero byte in an argument"),
+    pytest.param(job(command="python train.py"), 400, "command", id="a command that is one text"),
+    pytest.param(job(command=["x"] * 1001), 400, "1000", id="a thousand and one arguments"),
+    pytest.param(job(variables={"CUDA_VISIBLE_DEVICES": "0"}), 400, "CUDA_VISIBLE_DEVICES", id="choosing devices oneself"),
+    pytest.param(job(variables={"GPU_QUOTA_JOB_ID": "x"}), 400, "GPU_QUOTA_JOB_ID", id="pretending to be another job"),
+    pytest.param(job(variables={"RANK": "0"}), 400, "RANK", id="a variable of gangs"),
+    pytest.param(job(secrets={"MASTER_ADDR": "x"}), 400, "MASTER_ADDR", id="ours as a secret"),
+    pytest.param(job(variables={"A=B": "x"}), 400, "variables", id="a variable's name with ="),
+    pytest.param(job(variables={"A": "x"}, secrets={"A": "y"}), 400, "A", id="the same name, plain and secret"),
+    pytest.param(job(directory="/etc"), 400, "relative", id="an absolute directory"),
+    pytest.param(job(directory="../other"), 400, "..", id="a directory upwards"),
+    pytest.param(job(directory="a\nb"), 400, "control", id="a control character in a directory"),
+    pytest.param(job(directory="sub"), 400, "no bundle", id="a directory of a bundle that is not there"),
+    pytest.param(job(live=True, directory="/etc"), 400, "home", id="live outside the home"),
+    pytest.param(job(live=True, directory="a/../../x"), 400, "..", id="live upwards"),
+    pytest.param(job(live=True, bundle="a" * 64), 400, "bundle", id="live with a bundle"),
+    pytest.param(job(bundle="../" + "a" * 61), 400, "bundle", id="a path for a digest"),
+    pytest.param(job(bundle="a" * 64), 404, "a" * 64, id="a bundle nobody sent"),
+    pytest.param(job(idempotency_key=""), 400, "idempotency_key", id="an empty key"),
+    pytest.param([1], 400, "body", id="a list for a job"),
+    pytest.param(None, 400, "body", id="null"),
+]
+
+
+def stored(world: ServiceWorld) -> tuple[int, int]:
+    return world.store.version(), world.store.audit()[1]
+
+
+@pytest.mark.parametrize(("body", "status", "says"), REFUSED)
+def test_it_is_refused_with_the_reason_and_nothing_is_stored(
+    world: ServiceWorld, body: object, status: int, says: str
+) -> None:
+    before = stored(world)
+    answer = world.call("POST", "jobs", "bob", raw=json.dumps(body).encode())
+    assert (answer.status, answer.json["status"]) == (status, status)
+    assert says in answer.json["message"]
+    assert answer.json["reason"] and len(answer.body) < 5000
+    assert stored(world) == before
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"{", id="half a document"),
+        pytest.param(b"\xff\xfe", id="no UTF-8"),
+        pytest.param(b'{"command":["x"],"gpu":NaN}', id="NaN as JavaScript writes it"),
+        pytest.param(b'{"command":["\\ud800"]}', id="half a surrogate pair"),
+        pytest.param(b"[" * 100_000, id="very deep"),
+        pytest.param(b'{"command":["x"],"retries":1e400}', id="a number beyond all numbers"),
+    ],
+)
+def test_what_is_no_json_is_refused(world: ServiceWorld, raw: bytes) -> None:
+    before = stored(world)
+    answer = world.call("POST", "jobs", "bob", raw=raw)
+    assert (answer.status, answer.json["reason"]) == (400, "invalid")
+    assert stored(world) == before
+
+
+def test_a_body_beyond_the_limit_is_refused_by_its_size(world: ServiceWorld) -> None:
+    answer = world.call("POST", "jobs", "bob", raw=json.dumps(job(variables={"A": "x" * 2_000_000})).encode())
+    assert (answer.status, answer.json["reason"]) == (413, "too_large")
+    assert "1048576" in answer.json["message"]
+
+
+def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:
+    answer = world.post("jobs", "bob", job(secrets={"TOKEN": "hunter2-hunter2", "RANK": "hunter2-hunter2"}, gpu="-1"))
+    assert answer.status == 400
+    assert b"hunter2" not in answer.body
+    wrong = world.call("POST", "jobs", "bob", raw=b'{"command":["x"],"secrets":{"T":["hunter2"]}}')
+    assert wrong.status == 400 and b"hunter2" not in wrong.body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [
+        pytest.param("GET", "nothing", 404, "not_found", id="a path that is not there"),
+        pytest.param("PATCH", "jobs", 405, "method_not_allowed", id="a method that is not there"),
+        pytest.param("DELETE", "me", 405, "method_not_allowed", id="deleting oneself"),
+        pytest.param("GET", "jobs/..%2f..%2fetc", 404, "not_found", id="a path for a job"),
+        pytest.param("GET", "jobs?limit=100000", 400, "invalid", id="a page without end"),
+        pytest.param("GET", "jobs?offset=-1", 400, "invalid", id="a page before the first"),
+        pytest.param("GET", "jobs?limit=many", 400, "invalid", id="a page in words"),
+        pytest.param("GET", "jobs?mine=perhaps", 400, "invalid", id="a truth in words"),
+        pytest.param("GET", "jobs?state=sleeping", 400, "invalid", id="a state that is not there"),
+        pytest.param("GET", "events?since=yesterday", 400, "invalid", id="a stream from yesterday"),
+        pytest.param("POST", "jobs/x/actions/explode", 404, "not_found", id="an action that is not there"),
+        pytest.param("PUT", "bundles/abc", 400, "invalid", id="a digest that is none"),
+        pytest.param("GET", "me?user=patty", 403, "not_allowed", id="asking about another"),
+    ],
+)
+def test_what_is_not_there_is_said_in_the_same_shape(
+    world: ServiceWorld, method: str, path: str, status: int, reason: str
+) -> None:
+    answer = world.call(method, path, "bob")
+    assert (answer.status, answer.json["status"], answer.json["reason"]) == (status, status, reason)
+    assert answer.json["message"]
+
+
+def test_a_fault_of_ours_tells_nothing_of_its_inside(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("password of the database")
+
+    monkeypatch.setattr(world.door.world, "fresh", broken)
+    answer = world.get("jobs")
+    assert (answer.status, answer.json["reason"]) == (500, "internal_error")
+    assert b"password" not in answer.body
+
+
+# --- notebooks, from the hub's own user_options -----------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        pytest.param({"gpu": "2"}, 400, "one whole device", id="two devices for a notebook"),
+        pytest.param({"gpu": "-0.5"}, 400, "below zero", id="less than nothing"),
+        pytest.param({"gpu": "0.0005"}, 400, "three", id="half a milli-GPU"),
+        pytest.param({"pool": "train"}, 409, "not for notebook", id="a pool for training alone"),
+        pytest.param({"project": "speech"}, 403, "speech", id="another's project"),
+        pytest.param({"user": "nobody-at-all"}, 404, "nobody-at-all", id="a user the hub does not know"),
+        pytest.param({"user": ""}, 400, "user", id="nobody"),
+        pytest.param({"extra": 1}, 400, "extra", id="an unknown key"),
+    ],
+)
+def test_a_notebook_request_is_checked_again_here(
+    world: ServiceWorld, body: dict[str, object], status: int, says: str
+) -> None:
+    before = stored(world)
+    answer = world.post("notebooks", "hub", {"user": "bob", "project": "vision", "gpu": "1/8", **body})
+    assert answer.status == status, answer.body
+    assert says in answer.json["message"]
+    assert stored(world) == before
+
+
+# --- bundles ----------------------------------------------------------------------------------------------------------
+def bundle(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return gzip.compress(made.getvalue(), mtime=0)
+
+
+def member(name: str, **fields: Any) -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(found, field, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        pytest.param(b"not gzip at all", 400, id="no archive"),
+        pytest.param(bundle((member("/etc/passwd"), b"x")), 400, id="an absolute path"),
+        pytest.param(bundle((member("../x"), b"x")), 400, id="a path upwards"),
+        pytest.param(bundle((member("a", type=tarfile.SYMTYPE, linkname="/etc/passwd"), b"")), 400, id="a link"),
+        pytest.param(bundle((member("bomb"), b"\x00" * 60_000_000)), 400, id="a bomb"),
+        pytest.param(b"\x1f\x8b" + b"x" * (2 << 20), 413, id="more than the limit"),
+    ],
+)
+def test_a_bundle_that_is_a_trick_is_refused_and_leaves_nothing(
+    world: ServiceWorld, content: bytes, status: int
+) -> None:
+    before = stored(world)
+    digest = hashlib.sha256(content).hexdigest()
+    answer = world.call("PUT", f"bundles/{digest}", "bob", raw=content)
+    assert answer.status == status, answer.body
+    assert stored(world) == before
+    assert world.call("HEAD", f"bundles/{digest}").status == 404
+    files = [path for path in Path(world.door.bundles.directory).rglob("*") if path.is_file()]
+    assert files == []
+
+
+def test_a_bundle_under_a_false_name_is_refused(world: ServiceWorld) -> None:
+    answer = world.call("PUT", f"bundles/{'0' * 64}", "bob", raw=bundle((member("a.py"), b"1")))
+    assert (answer.status, answer.json["reason"]) == (400, "bundle")
+    assert "digest" in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("version: 2", id="another version"),
+        pytest.param("version: 1\npools: []\nprojects: []\nnonsense: 1", id="an unknown section"),
+        pytest.param("{" * 50, id="no YAML"),
+    ],
+)
+def test_a_quota_file_that_cannot_be_read_says_its_lines(world: ServiceWorld, text: str) -> None:
+    before = stored(world)
+    answer = world.call("PUT", "quota", "ann", {"text": text}, headers={"If-Match": "1"})
+    assert (answer.status, answer.json["reason"]) == (400, "quota_file")
+    assert "line " in answer.json["message"]
+    assert stored(world) == before
+
+
+def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic(world: ServiceWorld) -> None:
+    text = world.get("quota", "ann").json["text"].replace("training: 2", "training: 3")
+    answer = world.call("PUT", "quota", "ann", {"text": text})
+    assert (answer.status, answer.json["reason"]) == (409, "overcommitted")
+    assert "3 (speech) + 3 (vision) = 6" in answer.json["message"]

@@ -1,0 +1,133 @@
+"""The event stream: what changed, for those who may see it, without gaps and without waiting for slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.service.events import MOST_WAITING, _Inbox
+from jupyter_gpu_quota.service.streams import MOST_PER_PERSON
+from jupyter_gpu_quota.service.world import Delta
+from tests.shell.service_world import ServiceWorld, service_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        yield made
+
+
+def until(events: Iterator[tuple[str, Any]], true: Any) -> Any:
+    """The first event's data of which something is true."""
+    for _ in range(50):
+        _, data = next(events)
+        if true(data):
+            return data
+    raise AssertionError("it never came")
+
+
+def test_the_first_event_says_where_the_stream_stands(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        name, data = next(events)
+    assert (name, data["jobs"], data["version"]) == ("changed", [], world.store.version())
+
+
+def test_a_change_comes_as_the_whole_present_view(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        next(events)
+        job = world.submit(name="mine")["id"]
+        assert until(events, lambda data: data["jobs"])["jobs"][0]["name"] == "mine"
+        world.step()
+        data = until(events, lambda data: data["devices"])
+        assert data["jobs"][0]["state"] == "starting"
+        assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
+
+
+def test_each_person_hears_of_their_own_projects_alone(world: ServiceWorld) -> None:
+    with world.stream("events", "bob") as bob, world.stream("events", "patty") as patty, world.stream("events", "olga") as olga:
+        for events in (bob, patty, olga):
+            next(events)
+        world.submit("bob", name="secret plan", private=True)
+        world.submit("bob", name="vision")
+        world.step()
+        world.submit("patty", name="speech")
+        seen = {
+            who: until(events, lambda data, last=last: any(job["name"] == last for job in data["jobs"]))
+            for who, events, last in (("bob", bob, "vision"), ("patty", patty, "speech"), ("olga", olga, "vision"))
+        }
+        text = {who: str(data) for who, data in seen.items()}
+    assert "secret plan" not in text["olga"] + text["patty"]
+    assert "vision" not in {job["project"] for job in seen["patty"]["jobs"]}
+
+
+def test_others_devices_change_without_a_name(world: ServiceWorld) -> None:
+    with world.stream("events", "patty") as events:
+        next(events)
+        job = world.submit("bob")["id"]
+        world.step()
+        data = until(events, lambda data: data["devices"])
+    assert data["jobs"] == [] and job not in str(data) and "bob" not in str(data)
+    assert [holder["kind"] for device in data["devices"] for holder in device["holders"]] == ["hidden"]
+
+
+@pytest.mark.parametrize("how", ["Last-Event-ID", "since"])
+def test_a_reader_that_comes_back_misses_nothing(world: ServiceWorld, how: str) -> None:
+    with world.stream("events") as events:
+        version = next(events)[1]["version"]
+    job = world.submit(name="meanwhile")["id"]
+    world.post(f"jobs/{job}/actions/cancel")
+    headers = {"Last-Event-ID": str(version)} if how == "Last-Event-ID" else {}
+    path = "events" if headers else f"events?since={version}"
+    with world.stream(path, headers=headers) as events:
+        name, data = next(events)
+    assert (name, [(each["id"], each["state"]) for each in data["jobs"]]) == ("changed", [(job, "cancelled")])
+
+
+def test_a_reader_from_another_database_is_told_to_read_anew(world: ServiceWorld) -> None:
+    with world.stream("events?since=999999") as events:
+        assert next(events)[0] == "reset"
+
+
+def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld) -> None:
+    from tests.shell.service_world import QUOTA
+
+    person = world.run(world.door.people.named("olga"))
+    world.apply(QUOTA.replace("bob, olga", "bob"))
+    world.run(world.door.world.refresh())
+    assert world.run(world.door.people.again(person)).roles == {}
+
+
+def test_a_slow_reader_is_dropped_and_holds_nobody() -> None:
+    async def flood() -> bool:
+        inbox = _Inbox()
+        for number in range(MOST_WAITING + 1):
+            inbox.put(Delta(version=number))
+        return inbox.overrun
+
+    assert asyncio.run(flood())
+
+
+def test_one_person_cannot_take_every_connection(world: ServiceWorld) -> None:
+    from contextlib import ExitStack
+
+    with ExitStack() as open_streams:
+        for _ in range(MOST_PER_PERSON):
+            next(open_streams.enter_context(world.stream("events")))
+        refused = world.get("events")
+        assert (refused.status, refused.json["reason"]) == (429, "too_many_streams")
+        with world.stream("events", "olga") as events:
+            next(events)
+
+
+def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        next(events)
+    for number in range(20):
+        world.submit(name=f"j{number}")
+        if not world.door.world._listeners:
+            break
+    assert not world.door.world._listeners or not world.door.streams._open

@@ -1,0 +1,209 @@
+"""Notebook slices at the web door, and their return when the hub has no such server any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.service.hub import HubAway
+from jupyter_gpu_quota.service.reconcile import Reconciler, reconcile_once
+from tests.shell.service_world import QUOTA, ServiceWorld, service_world
+
+NARROW = QUOTA.replace("notebook: 0.5", "notebook: 0.25")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        yield made
+
+
+def ask(world: ServiceWorld, user: str = "bob", gpu: str = "1/8", server: str = "", project: str = "vision") -> Any:
+    return world.post("notebooks", "hub", {"user": user, "project": project, "gpu": gpu, "server": server})
+
+
+def test_a_slice_within_quota_is_booked_before_the_answer(world: ServiceWorld) -> None:
+    with world.stepping():
+        answer = ask(world)
+    assert (answer.status, answer.json["state"], answer.json["gpu_milli"]) == (201, "booked", 125)
+    assert [(part["device"], part["device_uuid"]) for part in answer.json["allocations"]] == [("build-0", "SIM-build-0")]
+    assert answer.json["enforcement"] == {"memory": "none", "compute": "none"} and answer.json["simulated"]
+
+
+def test_above_the_quota_it_is_refused_with_the_figures(world: ServiceWorld) -> None:
+    world.apply(NARROW)
+    with world.stepping():
+        assert ask(world).json["state"] == "booked"
+        refused = ask(world, user="olga", gpu="0.25").json
+    assert refused["state"] == "refused"
+    assert refused["reason"]["code"] == "above_notebook_quota" and "0.25" in refused["reason"]["message"]
+
+
+def test_the_same_server_asking_again_has_one_slice(world: ServiceWorld) -> None:
+    with world.stepping():
+        first, again, other = ask(world).json, ask(world).json, ask(world, server="second").json
+    assert first["id"] == again["id"] != other["id"]
+
+
+def test_giving_back_twice_or_an_unknown_one_is_fine(world: ServiceWorld) -> None:
+    with world.stepping():
+        notebook = ask(world).json["id"]
+    assert [world.call("DELETE", f"notebooks/{name}", "hub").status for name in (notebook, notebook, "nothing")] == [204] * 3
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "returned"
+    assert world.get("notebooks", "hub").json["items"] == []
+
+
+def test_waiting_for_a_change_answers_at_the_change(world: ServiceWorld) -> None:
+    answer: list[Any] = []
+
+    def wait() -> None:
+        notebook = world.get("notebooks", "hub").json["items"][0]["id"]
+        answer.append(world.get(f"notebooks/{notebook}?wait_s=20&seen_state=requested&seen_reason=", "hub").json)
+
+    thread = threading.Thread(target=lambda: ask(world))
+    thread.start()
+    _until(lambda: world.get("notebooks", "hub").json["items"])
+    waiter = threading.Thread(target=wait)
+    started = time.monotonic()
+    waiter.start()
+    world.step()
+    waiter.join()
+    thread.join()
+    assert answer[0]["state"] == "booked"
+    assert time.monotonic() - started < 10
+
+
+def test_waiting_in_vain_answers_after_the_time(world: ServiceWorld) -> None:
+    with world.stepping():
+        notebook = ask(world).json
+    query = f"wait_s=1&seen_state=booked&seen_reason={notebook['reason']['code']}"
+    assert world.get(f"notebooks/{notebook['id']}?{query}", "hub").json["state"] == "booked"
+
+
+def test_what_a_person_may_start_is_told_to_the_form(world: ServiceWorld) -> None:
+    with world.stepping():
+        ask(world)
+    told = world.get("me?user=olga", "hub").json
+    assert (told["name"], told["hub_token"], told["projects"]) == ("olga", False, {"vision": "member"})
+    assert told["notebook_choices"] == [
+        {
+            "project": "vision",
+            "pool": "build",
+            "quota_milli": 500,
+            "used_milli": 125,
+            "device_model": "Simulated 16G",
+            "device_memory_mib": 16384,
+        }
+    ]
+    assert world.get("me", "hub").json["hub_token"]
+
+
+def _until(true: Any, within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- reconciling ------------------------------------------------------------------------------------------------------
+class Later:
+    """A clock that a test moves."""
+
+    def __init__(self, world: ServiceWorld) -> None:
+        self.now = world.clock()
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def booked(world: ServiceWorld) -> tuple[ServiceWorld, str, Later]:
+    world.hub.users["bob"].servers = {"": {"name": "", "ready": True, "stopped": False}}
+    later = Later(world)
+    world.clock = later
+    with world.stepping():
+        return world, ask(world).json["id"], later
+
+
+def look(world: ServiceWorld, reconciler: Reconciler) -> list[str]:
+    return world.run(reconcile_once(world.door, world.rest_hub, reconciler))
+
+
+def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(booked: Any) -> None:
+    world, notebook, later = booked
+    reconciler = Reconciler()
+    world.hub.users["bob"].servers = {}
+    later.now += 61_000
+    assert look(world, reconciler) == []
+    later.now += 61_000
+    assert look(world, reconciler) == [notebook]
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "returned"
+    row = next(row for row in world.get("audit", "ann").json["items"] if row["kind"] == "notebook.return")
+    assert "hub" in str(row["payload"]["why"]) and row["actor"] == "system:reconcile"
+
+
+@pytest.mark.parametrize(
+    ("servers", "kept"),
+    [
+        pytest.param({"": {"name": "", "ready": True, "stopped": False}}, True, id="an active server keeps it"),
+        pytest.param({"": {"name": "", "ready": False, "pending": "spawn", "stopped": False}}, True, id="so does one on its way up"),
+        pytest.param({"other": {"name": "other", "ready": True, "stopped": False}}, False, id="another server of the user does not"),
+        pytest.param({"": {"name": "", "ready": False, "stopped": True}}, False, id="nor one that has stopped"),
+    ],
+)
+def test_which_servers_keep_a_slice(booked: Any, servers: dict[str, Any], kept: bool) -> None:
+    world, notebook, later = booked
+    world.hub.users["bob"].servers = servers
+    reconciler = Reconciler()
+    for _ in range(3):
+        later.now += 61_000
+        look(world, reconciler)
+    state = world.get(f"notebooks/{notebook}", "hub").json["state"]
+    assert state == ("booked" if kept else "returned")
+
+
+def test_a_server_that_comes_back_between_two_looks_starts_the_count_anew(booked: Any) -> None:
+    world, notebook, later = booked
+    reconciler, servers = Reconciler(), world.hub.users["bob"].servers
+    for present in (False, True, False):
+        world.hub.users["bob"].servers = servers if present else {}
+        later.now += 61_000
+        assert look(world, reconciler) == []
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"
+
+
+@pytest.mark.parametrize("fault", ["away", "silent about servers"])
+def test_from_a_hub_that_does_not_say_nothing_is_concluded(booked: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, notebook, later = booked
+    if fault == "away":
+        world.hub.away = True
+    else:
+        monkeypatch.setattr("tests.shell.service_world._model", lambda name, account: {"name": name})
+    reconciler = Reconciler()
+    for _ in range(3):
+        later.now += 61_000
+        with pytest.raises(HubAway):
+            look(world, reconciler)
+    world.hub.away = False
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"
+
+
+def test_a_young_booking_is_left_alone(booked: Any) -> None:
+    world, _, later = booked
+    world.hub.users["bob"].servers = {}
+    reconciler = Reconciler()
+    later.now += 59_000
+    assert look(world, reconciler) == []
+    assert reconciler._missed == {}
+
+
+def test_the_hubs_list_is_read_page_by_page(world: ServiceWorld) -> None:
+    for number in range(450):
+        world.add(f"user{number}", servers={"": {"name": "", "ready": True, "stopped": False}})
+    assert len(world.run(world.rest_hub.servers())) == 450
+    assert world.hub.asked.count("users") == 3
