@@ -82,9 +82,7 @@ class Bell:
 
 
 def ring(path: str | os.PathLike[str], payload: bytes = b"") -> bool:
-    """Wake whoever is bound at the path; never blocks, never raises. Returns whether it was delivered.
-
-    """
+    """Wake whoever is bound at the path; never blocks, never raises. Returns whether it was delivered."""
     with contextlib.suppress(OSError), _address(Path(path)) as address, _mouth() as mouth:
         mouth.sendto(payload[:LARGEST_PAYLOAD], address)
         return True

@@ -26,11 +26,12 @@ class GPUQuota(Configurable):
         "jupyter_gpu_quota_state",
         help="Folder of the database, bundles, jobs, logs and outputs. Relative paths start where the hub runs.",
     ).tag(config=True, service=True)
-    database_url = Unicode(
-        "", help="SQLAlchemy address of the database; empty: an SQLite file in state_dir."
-    ).tag(config=True, service=True)
+    database_url = Unicode("", help="SQLAlchemy address of the database; empty: an SQLite file in state_dir.").tag(
+        config=True, service=True
+    )
     service_url = Unicode(
-        "", help="Address the service binds, http://127.0.0.1:PORT; empty: a free port of the loopback, chosen at start."
+        "",
+        help="Address the service binds, http://127.0.0.1:PORT; empty: a free port of the loopback, chosen at start.",
     ).tag(config=True)
     notebook_service_url = Unicode(
         "",
@@ -40,7 +41,9 @@ class GPUQuota(Configurable):
     api_token = Unicode(
         "", help="The service's API token, at least 32 characters; empty: a new one at every start of the hub."
     ).tag(config=True)
-    hub = Unicode("local", help="Name of this hub in records that several hubs may share.").tag(config=True, service=True)
+    hub = Unicode("local", help="Name of this hub in records that several hubs may share.").tag(
+        config=True, service=True
+    )
     cluster = Unicode("local", help="Name of this machine or cluster in records.").tag(config=True, service=True)
     quota_file = Unicode(
         "", help="Quota file that is applied when the database has none yet; later edits go by page, CLI or API."
@@ -55,7 +58,8 @@ class GPUQuota(Configurable):
         help="Whose account a job runs under: the one the hub's spawner uses for its submitter, or the service's own.",
     ).tag(config=True)
     accounts = Bool(
-        False, help="Whether jobs run under accounts of their own; set by setup_gpu_quota from the spawner and job_account."
+        False,
+        help="Whether jobs run under accounts of their own; set by setup_gpu_quota from the spawner and job_account.",
     ).tag(config=True, service=True)
     tick_ms = Int(1000, min=10, max=1000, help="Milliseconds between ticks when nothing wakes the controller.").tag(
         config=True, service=True
@@ -63,9 +67,9 @@ class GPUQuota(Configurable):
     lease_ms = Int(3000, min=200, max=3000, help="Milliseconds a controller's right to decide lasts unrenewed.").tag(
         config=True, service=True
     )
-    bundle_limit_mib = Int(256, min=1, help="Largest code bundle, packed, in MiB; unpacked it may be four times that.").tag(
-        config=True, service=True
-    )
+    bundle_limit_mib = Int(
+        256, min=1, help="Largest code bundle, packed, in MiB; unpacked it may be four times that."
+    ).tag(config=True, service=True)
     log_limit_mib = Int(64, min=1, help="What is kept of one rank's log, in MiB; the oldest lines go first.").tag(
         config=True, service=True
     )
@@ -76,7 +80,9 @@ class GPUQuota(Configurable):
         config=True, service=True
     )
     keep_samples_days = Int(7, min=1, help="Days utilisation samples are kept.").tag(config=True, service=True)
-    spawn_timeout_s = Int(300, min=1, help="Seconds a notebook waits for its slice before its start fails.").tag(config=True)
+    spawn_timeout_s = Int(300, min=1, help="Seconds a notebook waits for its slice before its start fails.").tag(
+        config=True
+    )
     default_gpu = Unicode("", help="Size the form proposes, such as '1/8'; empty: no GPU.").tag(config=True)
 
 

@@ -22,9 +22,10 @@ def rendered(document: Mapping[str, Any] | None) -> str:
     """The README's text for one run of the benchmarks; for None, that there is none."""
     if document is None:
         return NONE
-    rows = [_row(figure) for figure in document["figures"]]
+    rows = [_row(figure) for part in document["figures"].values() for figure in part]
     head = ["| figure | measured | promised | what is timed |", "|---|---|---|---|"]
-    return "\n".join([_machine(document["machine"]), "", *head, *rows]) + "\n"
+    broken = [f"\nNot measured: {part} ({why})." for part, why in document["not_measured"].items()]
+    return "\n".join([_machine(document), "", *head, *rows, *broken]) + "\n"
 
 
 def _row(figure: Mapping[str, Any]) -> str:
@@ -33,9 +34,13 @@ def _row(figure: Mapping[str, Any]) -> str:
     return f"| {figure['name']} | {figure['value']:.4g} {figure['unit']} | {promised} | {figure['timed']} |"
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
-    cores, cpu, memory_gib, python = machine["cores"], machine["cpu"], machine["memory_mib"] / 1024, machine["python"]
-    return f"Measured by `make bench` on {cores} cores ({cpu}), {memory_gib:.0f} GiB, Python {python}:"
+def _machine(document: Mapping[str, Any]) -> str:
+    """On what, and when; a load from before the first measurement is told, since it weighs on every figure."""
+    one = document["machine"]
+    where = f"{one['cores']} cores ({one['cpu']}), {one['memory_mib'] / 1024:.0f} GiB, Python {one['python']}"
+    return (
+        f"Measured by `make bench` on {where}, on {document['at'][:10]}, at a load of {one['load_before']:.1f} before:"
+    )
 
 
 def recorded() -> Mapping[str, Any] | None:

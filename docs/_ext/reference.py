@@ -161,7 +161,7 @@ SECTIONS = {
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
                            "every project may."),
-    "PolicySection": ("Policy", "`tick_max` is checked and kept; how long a tick is, is `c.GPUQuota.tick_ms`."),
+    "PolicySection": ("Policy", "A tick lasts `tick_max` or `c.GPUQuota.tick_ms`, whichever is shorter."),
     "PreemptionSection": ("Preemption", "How gently work is taken away: [the contract](../scheduling.md) says "
                           "what each of these does."),
     "EnforcementSection": ("Enforcement", "The weakest that a share may have. This release can promise none."),

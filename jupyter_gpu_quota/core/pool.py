@@ -147,7 +147,7 @@ class Pool:
 
 @dataclass(slots=True)
 class _Part:
-    """The rows of the snapshot that belong to one pool; ``owned`` by job, ``other`` of notebooks and of nobody known."""
+    """The rows of the snapshot that belong to one pool; ``owned`` by job, ``other`` by notebooks and unknown work."""
 
     devices: list[Device] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)

@@ -23,6 +23,7 @@ from .story import FACTS, Story
 from .witness import Witness, belongs_to
 
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUOTA_FILE = Path(__file__).with_name("quota.yaml")
 
 CONFIG = """\
@@ -75,7 +76,21 @@ def _ctrl_c_as_exception() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in ENDINGS if number is not signal.SIGINT}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Deaf to further signals: whoever presses Ctrl-C twice would leave a hub behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
     try:
         yield
     finally:
@@ -97,9 +112,11 @@ def _stage(folder: Path, train_gpus: int, console: Console) -> Iterator[Stage]:
         stage.start()
         yield stage
     finally:
-        killed = stage.end()
-        console.print(f"Everything was ended{f', {len(killed)} processes by kill' if killed else ''}.", highlight=False)
-        shutil.rmtree(folder, ignore_errors=True)
+        with _deaf():
+            killed = stage.end()
+            shutil.rmtree(folder, ignore_errors=True)
+        how = f", {len(killed)} processes by kill" if killed else ""
+        console.print(f"Everything was ended{how}, and {folder} removed.", highlight=False)
 
 
 def quota_text(train_gpus: int) -> str:

@@ -26,7 +26,7 @@ from ..manifests import rank_environment, without_ours
 from ..sampler import inventory
 from .background import Background
 from .layout import RankPaths, active_directory, active_marker, bundle_file, fence_file, job_directory, rank_paths
-from .process_tree import boot_id, descendants, is_same_process, kill_all, marked, processes
+from .process_tree import boot_id, children, descendants, is_same_process, kill_all, marked, processes
 from .protocol import LeaveOrder, StartOrder
 from .rank_facts import rank_fact
 from .rank_process import RankOrder
@@ -152,11 +152,11 @@ class LocalExecutor:
 
     def pids(self) -> Mapping[str, frozenset[int]]:
         """Live process ids by job."""
-        world = processes()
+        born = children(processes())
         held: dict[str, frozenset[int]] = {}
         for _, status in self._statuses():
             if not status.get("tree_gone") and status["supervisor"]["boot"] == self.boot:
-                found = descendants(status["supervisor"]["pid"], world)
+                found = descendants(status["supervisor"]["pid"], born)
                 held[status["job"]] = held.get(status["job"], frozenset()) | found
         return held
 
@@ -354,8 +354,11 @@ def _marked_attempts(state_dir: str) -> Iterator[Attempt]:
 
 def _paths_of(state_dir: str, job: str, attempt: int) -> list[RankPaths]:
     """The ranks of an attempt that have a control folder."""
-    folder = Path(job_directory(state_dir, job), "attempts", str(attempt))
-    ranks = sorted(int(path.name[len("rank-") :]) for path in folder.glob("rank-*"))
+    try:
+        names = os.listdir(os.path.join(job_directory(state_dir, job), "attempts", str(attempt)))
+    except FileNotFoundError:
+        return []
+    ranks = sorted(int(name[len("rank-") :]) for name in names if name.startswith("rank-"))
     return [rank_paths(state_dir, job, attempt, rank) for rank in ranks]
 
 

@@ -45,20 +45,28 @@ def processes() -> dict[int, ProcessStat]:
     return {each.pid: each for each in found if each is not None}
 
 
-def descendants(root: int, world: Mapping[int, ProcessStat] | None = None) -> set[int]:
+Children = Mapping[int, list[ProcessStat]]
+
+
+def children(world: Mapping[int, ProcessStat]) -> Children:
+    """Processes by the id of their parent."""
+    found: dict[int, list[ProcessStat]] = {}
+    for each in world.values():
+        found.setdefault(each.parent, []).append(each)
+    return found
+
+
+def descendants(root: int, born: Children | None = None) -> set[int]:
     """Living processes below ``root``, itself not counted."""
-    seen = processes() if world is None else world
-    children: dict[int, list[int]] = {}
-    for each in seen.values():
-        children.setdefault(each.parent, []).append(each.pid)
-    found: set[int] = set()
-    waiting = list(children.get(root, ()))
+    by_parent = children(processes()) if born is None else born
+    found: dict[int, ProcessStat] = {}
+    waiting = list(by_parent.get(root, ()))
     while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting.extend(children.get(pid, ()))
-    return {pid for pid in found if seen[pid].alive}
+        each = waiting.pop()
+        if each.pid not in found:
+            found[each.pid] = each
+            waiting.extend(by_parent.get(each.pid, ()))
+    return {pid for pid, each in found.items() if each.alive}
 
 
 def boot_id() -> str:

@@ -1,4 +1,4 @@
-"""What an executor can do. Every call is idempotent; its effect is seen by ``observe`` on a later tick, never assumed."""
+"""What an executor can do. Every call is idempotent; ``observe`` sees its effect on a later tick, nobody assumes it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if __name__ == "__main__":  # run by path with -I -S: our own package is the onl
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from jupyter_gpu_quota.executors.layout import RankPaths, fence_file, rank_paths
-from jupyter_gpu_quota.executors.process_tree import boot_id, descendants, kill_all, process, processes, send
+from jupyter_gpu_quota.executors.process_tree import boot_id, children, descendants, kill_all, process, processes, send
 from jupyter_gpu_quota.executors.rank_log import RotatingLog
 from jupyter_gpu_quota.executors.rank_process import (
     CANNOT_RUN,
@@ -55,7 +55,7 @@ WATCH_SHARE = 20
 """A walk that takes t seconds is not repeated within this many times t."""
 
 FINAL_WALK_S = 0.1
-KILL_AGAIN_S = 0.2
+KILL_AGAIN_S, KILL_SELDOM_S = 0.1, 2.0
 ORDER_TIMEOUT_S = 0.5
 LONGEST_ORDER = 1 << 16
 SAVE_AGAIN_S = 1.0
@@ -80,6 +80,7 @@ class Supervisor:
         self.run_directory = -1
         self.kill_at: float | None = None
         self.save_again_at: float | None = None
+        self.kill_again_s = KILL_AGAIN_S
         self.overrun = False
         self.machine_stops = False
         self.saved_at: int | None = None
@@ -110,12 +111,13 @@ class Supervisor:
     def record(self, **facts: object) -> None:
         """Put facts on the disk, then ring for whoever waits. On a full disk they are kept here and tried again."""
         self.status.update(facts, fencing=self.fencing)
+        self.save_again_at = None
         try:
             write_record(self.paths.status, self.status)
-        except OSError:
-            self.save_again_at = time.monotonic() + SAVE_AGAIN_S
+        except OSError as error:
+            forgotten = isinstance(error, FileNotFoundError) and self.status.get("tree_gone")
+            self.save_again_at = None if forgotten else time.monotonic() + SAVE_AGAIN_S
         else:
-            self.save_again_at = None
             ring(self.order["wake"])
 
     def refuse_to_begin(self) -> None:
@@ -246,7 +248,7 @@ class Supervisor:
     def terminate(self) -> None:
         """SIGTERM to the session of the rank's process, and SIGCONT, lest it be stopped and deaf."""
         world = processes()
-        session = {pid for pid in descendants(os.getpid(), world) if world[pid].session == self.pid}
+        session = {pid for pid in descendants(os.getpid(), children(world)) if world[pid].session == self.pid}
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in session | {self.pid}:
                 send(pid, number)
@@ -305,7 +307,8 @@ class Supervisor:
         if self.kill_at is None or time.monotonic() < self.kill_at or self.status.get("tree_gone"):
             return
         kill_all(lambda: descendants(os.getpid()))
-        self.kill_at = time.monotonic() + KILL_AGAIN_S
+        self.kill_at = time.monotonic() + self.kill_again_s
+        self.kill_again_s = min(2 * self.kill_again_s, KILL_SELDOM_S)
         self.reap()
 
     # --- what it writes -------------------------------------------------------------------------------------------

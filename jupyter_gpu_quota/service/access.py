@@ -99,7 +99,7 @@ def sees_project(person: Person, project: str) -> bool:
 
 
 def submits_to(person: Person, project: str) -> bool:
-    """Members and leads submit to their projects. Admins do not for that alone: use is charged to a project's people."""
+    """Members and leads submit to their projects; an admin is not one by that alone: use is charged to a project."""
     return project in person.roles
 
 

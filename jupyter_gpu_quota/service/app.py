@@ -21,7 +21,7 @@ def make_app(door: Door, *, cookie_secret: bytes) -> Application:
     """Everything below the service's prefix."""
     prefix = door.people.auth.base_url
 
-    class LoggedIn(HubOAuthCallbackHandler):
+    class LoggedIn(HubOAuthCallbackHandler):  # type: ignore[misc]
         """The end of the hub's login."""
 
         hub_auth = door.people.auth
@@ -34,7 +34,7 @@ def make_app(door: Door, *, cookie_secret: bytes) -> Application:
     handlers.append((f"{prefix}oauth_callback", LoggedIn, {}))
     handlers += page_handlers(door, prefix)
     return Application(
-        handlers,  # type: ignore[arg-type]
+        handlers,
         cookie_secret=cookie_secret,
         static_path=str(HERE / "static"),
         static_url_prefix=f"{prefix}static/",

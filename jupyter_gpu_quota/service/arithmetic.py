@@ -19,7 +19,7 @@ class Arithmetic:
 
 
 def arithmetic_of(devices: Sequence[Device], policy: Policy) -> Arithmetic:
-    """Every pool of the policy on these devices, each with its pool set. Where no device was seen yet, none is lacking."""
+    """Every pool of the policy on these devices, each with its pool set; before any device was seen none is lacking."""
     refusals = [each for each in check_quotas(policy, devices) if devices or each.code == "amounts"]
     return Arithmetic(
         sentences=tuple(sentence for pool in policy.pools for sentence in _pool(pool, devices, policy)),

@@ -38,7 +38,11 @@ def _since(call: Call) -> int | None:
 async def verify(call: Call) -> Answer:
     """Whether every row follows from the one before; for those who read all of them."""
     if audited_projects(call.person) is not None:
-        raise Refused(403, "not_allowed", f"{call.person.name} reads a part of the audit; verifying needs all of it (admins and auditors).")
+        raise Refused(
+            403,
+            "not_allowed",
+            f"{call.person.name} reads a part of the audit; verifying needs all of it (admins and auditors).",
+        )
     world = call.door.world
     found = await world.read(world.store.audit_verify)
     whole = isinstance(found, int)

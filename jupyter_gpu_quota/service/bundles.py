@@ -61,12 +61,19 @@ class BundleUpload(Resource):
 
 def digest_of(text: str) -> str:
     if not DIGEST.fullmatch(text):
-        raise Refused(400, "invalid", f"{text[:80]!r} is not the SHA-256 of a bundle: 64 digits 0-9 and a-f are expected.")
+        raise Refused(
+            400, "invalid", f"{text[:80]!r} is not the SHA-256 of a bundle: 64 digits 0-9 and a-f are expected."
+        )
     return text
 
 
 def _no_room(error: OSError) -> Refused:
-    return Refused(503, "disk", f"The bundle could not be written: {error.strerror}. Nothing was kept; try again later.", {"Retry-After": "30"})
+    return Refused(
+        503,
+        "disk",
+        f"The bundle could not be written: {error.strerror}. Nothing was kept; try again later.",
+        {"Retry-After": "30"},
+    )
 
 
 async def put(call: Call) -> Answer:

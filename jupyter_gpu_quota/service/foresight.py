@@ -97,7 +97,6 @@ class Foresight:
             for pool in project.amounts
         }
 
-
     async def _divided(self, policy: Policy) -> Mapping[tuple[str, str], Share]:
         """Each project's guarantee and fair share now, by (project, pool); at most a second old."""
         now = asyncio.get_running_loop().time()
@@ -180,7 +179,9 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     met = await door.world.read(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
     return DryRunView(
         starts_now=met.starts_now,
-        pauses=_affected(door, person, met.pauses, "paused", "would be paused for it and queued again in its old place"),
+        pauses=_affected(
+            door, person, met.pauses, "paused", "would be paused for it and queued again in its old place"
+        ),
         reason=reason_view(met.reason, door.world),
         charged_milli=spec.gpu_milli * spec.ranks,
     )
@@ -251,7 +252,9 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
     try:
         told = await door.world.read(core_explain.explain, snapshot, quota.policy, work.id)
     except KeyError:  # it ended between the two looks
-        return ExplainView(id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None)
+        return ExplainView(
+            id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None
+        )
     reason = told.reason or record.reason
     said = reason_view(reason, door.world) if reason else _settled(door, record)
     return ExplainView(
@@ -270,5 +273,3 @@ def _settled(door: Door, record: JobRecord | NotebookRecord) -> ReasonView:
     state = record.job.state if isinstance(record, JobRecord) else record.notebook.state
     noun = "job" if isinstance(record, JobRecord) else "notebook's slice"
     return ReasonView(code=state, figures={}, message=f"The {noun} is {state}.")
-
-

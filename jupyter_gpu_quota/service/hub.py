@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ class RestHub:
             if error.code == 404:
                 return None
             raise HubAway(f"the hub answered {error.code} to GET {path.partition('?')[0]}") from error
-        except (OSError, ValueError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError, ValueError) as error:
             raise HubAway(f"the hub cannot be asked for {path.partition('?')[0]}: {error}") from error
         if not isinstance(found, dict):
             raise HubAway(f"the hub's answer to GET {path.partition('?')[0]} is not what was expected")
@@ -97,7 +96,7 @@ class RestHub:
 
 
 def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Raises HubAway where servers are not told: a token without read:servers must not look like a hub without servers."""
+    """Raises HubAway where servers are not told: lacking the scope read:servers is not a hub without servers."""
     if "servers" not in user:
         raise HubAway("the hub does not tell this service's token which servers run; it needs the scope read:servers")
     return list(user["servers"].values())

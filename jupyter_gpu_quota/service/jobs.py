@@ -102,7 +102,8 @@ async def changeable_job(call: Call) -> JobRecord:
     record = await seen_job(call)
     if not changes_work(call.person, project=record.job.project, owner=record.job.user):
         owner = call.door.world.name_of(record.job.user)
-        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}; only {owner}, leads of {record.job.project} and admins change it."
+        who = f"{owner}, leads of {record.job.project} and admins"
+        sentence = f"{call.person.name} may see {owner}'s job {record.job.id}; only {who} change it."
         raise Refused(403, "not_yours", sentence)
     return record
 
@@ -118,7 +119,7 @@ async def show(call: Call) -> Answer:
 
 
 async def listing(call: Call, limit: int = 100) -> Answer:
-    """The jobs of this person's projects, newest first; ``all`` takes in every project for admins, and ended ones always."""
+    """The jobs of this person's projects, for admins of all, newest first; ``live=1`` leaves out ended ones."""
     page = page_of(call, limit)
     which = filter_of(call)
     if which is None:

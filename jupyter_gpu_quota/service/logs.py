@@ -16,9 +16,9 @@ from ..executors.outputs import OutputRefused, list_outputs, open_output
 from ..executors.rank_log import LogPart, read_log
 from ..store.protocol import JobRecord, StoreUnavailable
 from ..wire import OutputView
+from .hub import HubAway
 from .jobs import listed, page_of, record_of, seen_job
 from .people import NotAllowed
-from .hub import HubAway
 from .resource import Answer, Call, Refused
 from .streams import HEARTBEAT_S, EventStream
 from .views import instant
@@ -64,7 +64,7 @@ async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset
 
 
 def shown(part: LogPart, secrets: Collection[str], *, whole: bool) -> Part:
-    """Mask secrets and end at a whole character; what may go on in the next part is left for it, unless this is the ``whole``."""
+    """Mask secrets and end at a whole character; what may go on in the next part is left for it, unless all is here."""
     values = sorted({secret.encode() for secret in secrets if len(secret) >= SHORTEST_MASKED}, key=len, reverse=True)
     data = part.data
     if not whole:
@@ -98,9 +98,9 @@ def _runs(record: JobRecord, attempt: int) -> bool:
 
 async def _follow(call: Call, job: str, attempt: int, rank: int, offset: int) -> None:
     """``log`` events, then ``end`` with the job's state. Without an attempt the log goes on into later ones."""
-    with EventStream(call.resource, call.door.streams, call.person) as stream:
-        with contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused, StoreUnavailable):
-            await _Follower(call, stream, job, attempt, rank, offset).run()
+    ended = contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused, StoreUnavailable)
+    with EventStream(call.resource, call.door.streams, call.person) as stream, ended:
+        await _Follower(call, stream, job, attempt, rank, offset).run()
 
 
 class _Follower:
@@ -180,5 +180,3 @@ async def output(call: Call) -> None:
             while piece := await call.door.world.read(file.read, PIECE):
                 resource.write(piece)
                 await resource.flush()
-
-

@@ -101,7 +101,7 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         quota=lambda: world.quota_file,
     )
     door: Door
-    writer = Writer(slot, now_ms, committed=lambda: door.committed())
+    writer = Writer(slot, now_ms, committed=lambda: door.committed())  # noqa: PLW0108 - made after this
     door = Door(
         settings=settings,
         slot=slot,
@@ -129,7 +129,9 @@ async def _listening(door: Door) -> HTTPServer:
     url = urlparse(os.environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
     app = make_app(door, cookie_secret=cookie_secret(door.state_dir))
     most = (door.settings.bundle_limit_mib + 32) << 20
-    server = HTTPServer(app, xheaders=True, max_body_size=most, max_header_size=LARGEST_HEADERS, idle_connection_timeout=3600)
+    server = HTTPServer(
+        app, xheaders=True, max_body_size=most, max_header_size=LARGEST_HEADERS, idle_connection_timeout=3600
+    )
     loop = asyncio.get_running_loop()
     deadline = loop.time() + BIND_WITHIN_S
     while True:

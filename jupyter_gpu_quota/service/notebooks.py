@@ -62,7 +62,11 @@ def _checked(call: Call, asked: NotebookRequest, person: Person) -> tuple[int, s
     pool = pool_of(asked.pool, project, quota, "notebook")
     milli = milli_of(asked.gpu, pool, None, tuple(call.door.world.mirror.devices.values()))
     if milli > WHOLE_DEVICE:
-        raise Refused(400, "too_large", f"{person.name} asked for {asked.gpu} GPU for a notebook; a notebook's slice is at most one whole device.")
+        raise Refused(
+            400,
+            "too_large",
+            f"{person.name} asked for {asked.gpu} GPU for a notebook; a notebook's slice is at most one whole device.",
+        )
     return milli, pool
 
 

@@ -36,7 +36,11 @@ def openapi(base_url: str) -> dict[str, Any]:
         paths.setdefault(f"/{_shown(route.path)}", {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "GPU quota", "version": __version__, "description": "Notebook slices and the training queue."},
+        "info": {
+            "title": "GPU quota",
+            "version": __version__,
+            "description": "Notebook slices and the training queue.",
+        },
         "servers": [{"url": f"{base_url}api/v1"}],
         "security": [{"token": []}],
         "paths": paths,

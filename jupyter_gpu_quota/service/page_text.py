@@ -58,12 +58,9 @@ def _environment() -> Environment:
 
 def size_text(size: int) -> str:
     """Bytes as people read them."""
-    amount, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007 - the last unit is used after the loop
-        if amount < 1024:
-            break
-        amount /= 1024
-    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(units) - 1, max(0, size.bit_length() - 1) // 10)
+    return f"{size} B" if not step else f"{size / 1024**step:.1f} {units[step]}"
 
 
 def stamp(at: datetime) -> str:

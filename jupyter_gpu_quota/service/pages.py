@@ -25,7 +25,7 @@ JOBS_SHOWN = 50
 ROWS_SHOWN = 100
 
 
-class Page(HubOAuthenticated, RequestHandler):
+class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
     """One page: a logged-in person, a template, and what it shows."""
 
     template: ClassVar[str]
@@ -67,7 +67,7 @@ class Page(HubOAuthenticated, RequestHandler):
         return {
             "prefix": prefix,
             "api": f"{prefix}api/v1/",
-            "static": lambda name: self.static_url(name),
+            "static": self.static_url,
             "xsrf": self.xsrf_token.decode() if self.person else "",
             "person": self.person,
             "reads_policy": self.person is not None and reads_policy(self.person),
@@ -195,5 +195,3 @@ def page_handlers(door: Door, prefix: str) -> list[tuple[str, type[RequestHandle
         (r"(?!static/).*", NoSuchPage),
     ]
     return [(f"{prefix}{pattern}", page, {"door": door}) for pattern, page in pages]
-
-

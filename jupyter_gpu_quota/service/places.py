@@ -124,7 +124,9 @@ async def project_views(door: Door, person: Person) -> list[ProjectView]:
             name=project.name,
             priority=project.priority,
             role=person.roles.get(project.name),
-            pools=[standings[project.name, pool] for pool in sorted(project.amounts) if (project.name, pool) in standings],
+            pools=[
+                standings[project.name, pool] for pool in sorted(project.amounts) if (project.name, pool) in standings
+            ],
         )
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
         if sees_project(person, project.name)
@@ -200,7 +202,9 @@ async def ingest(call: Call) -> Answer:
 
 def _sample_row(node: str, sample: SampleIn) -> SampleRow:
     if sample.at.tzinfo is None:
-        raise Refused(400, "invalid", "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z.")
+        raise Refused(
+            400, "invalid", "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z."
+        )
     return SampleRow(
         node=node,
         device=sample.device,

@@ -26,13 +26,19 @@ async def current(call: Call) -> Answer:
 
 def _may_read(call: Call) -> None:
     if not reads_policy(call.person):
-        raise Refused(403, "not_allowed", f"{call.person.name} is no lead, admin or auditor; the quota file names people and is for those.")
+        raise Refused(
+            403,
+            "not_allowed",
+            f"{call.person.name} is no lead, admin or auditor; the quota file names people and is for those.",
+        )
 
 
 def _in_force(call: Call) -> QuotaRevision:
     revision = call.door.world.quota
     if revision is None:
-        raise Refused(404, "no_quota", "No quota file is in force yet; apply one with `jupyter gpu-quota quota apply FILE`.")
+        raise Refused(
+            404, "no_quota", "No quota file is in force yet; apply one with `jupyter gpu-quota quota apply FILE`."
+        )
     return revision
 
 
@@ -139,7 +145,7 @@ async def _revision(call: Call) -> QuotaRevision:
 
 
 def page_for(offset: int) -> Page:
-    """The page, newest first, on which a row with so many newer ones stands; one to each side if more were added since."""
+    """The page, newest first, where a row with so many newer ones stands, also if more were added since."""
     return Page(offset=max(0, offset - 1), limit=20)
 
 

@@ -31,7 +31,9 @@ class Reconciler:
         self._grace_ms = grace_ms
         self._missed: dict[str, tuple[int, int]] = {}
 
-    def look(self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int) -> list[str]:
+    def look(
+        self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int
+    ) -> list[str]:
         """Take one answer of the hub; returns the ids of slices to give back."""
         running = {(server.user, server.name) for server in servers if server.active}
         missing = [
@@ -43,7 +45,9 @@ class Reconciler:
             and now - record.notebook.requested_at >= self._grace_ms
         ]
         self._missed = {name: self._count(name, now) for name in missing}
-        return [name for name, (count, since) in self._missed.items() if count >= LOOKS and now - since >= self._grace_ms]
+        return [
+            name for name, (count, since) in self._missed.items() if count >= LOOKS and now - since >= self._grace_ms
+        ]
 
     def _count(self, name: str, now: int) -> tuple[int, int]:
         count, since = self._missed.get(name, (0, now))

@@ -89,7 +89,7 @@ class Call:
         return self.resource.get_query_argument(name, "") or None
 
     def flag(self, name: str) -> bool:
-        word = self.text(name)
+        word = (self.text(name) or "").lower() or None
         if word not in (None, "0", "1", "true", "false"):
             raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is 1 (true) or 0 (false).")
         return word in ("1", "true")
@@ -132,7 +132,7 @@ class Route:
 
 
 @stream_request_body
-class Resource(HubOAuthenticated, RequestHandler):
+class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
     """Every path of api/v1; its routes, by method, come from the table."""
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
@@ -158,7 +158,9 @@ class Resource(HubOAuthenticated, RequestHandler):
         if self.person is None:
             raise Refused(401, "not_authenticated", self._why_nobody(), {"WWW-Authenticate": "Bearer"})
         if not may_enter(self.person, route.scope):
-            sentence = f"{self.person.name}'s token may not {self.request.method} {route.path}: that needs {route.scope}."
+            sentence = (
+                f"{self.person.name}'s token may not {self.request.method} {route.path}: that needs {route.scope}."
+            )
             raise Refused(403, "not_allowed", sentence)
 
     @property
@@ -181,7 +183,9 @@ class Resource(HubOAuthenticated, RequestHandler):
             raise self._too_large()
 
     def _too_large(self) -> Refused:
-        return Refused(413, "too_large", f"The body is larger than {self.largest_body} bytes, the most that is read here.")
+        return Refused(
+            413, "too_large", f"The body is larger than {self.largest_body} bytes, the most that is read here."
+        )
 
     def data_received(self, chunk: bytes) -> None:
         self.received += len(chunk)
@@ -193,9 +197,7 @@ class Resource(HubOAuthenticated, RequestHandler):
             raise self._too_large()
         route = self.route
         body = self._checked(route.takes) if route.takes else None
-        answer = await route.act(
-            Call(door=self.door, resource=self, names=names, body=body, maybe_person=self.person)
-        )
+        answer = await route.act(Call(door=self.door, resource=self, names=names, body=body, maybe_person=self.person))
         if answer is not None:
             self._send(answer)
 
@@ -236,11 +238,13 @@ class Resource(HubOAuthenticated, RequestHandler):
 class NoSuchPath(Resource):
     """Any path below api/v1 that the table does not have."""
 
-    def initialize(self, door: Door) -> None:
+    def initialize(self, door: Door, routes: Mapping[str, Route] | None = None) -> None:
         super().initialize(door, {})
 
     async def prepare(self) -> None:
-        raise Refused(404, "not_found", f"There is nothing at {self.request.path[:200]}; openapi.json lists what there is.")
+        raise Refused(
+            404, "not_found", f"There is nothing at {self.request.path[:200]}; openapi.json lists what there is."
+        )
 
 
 def _bytes_of(body: BaseModel | Mapping[str, Any] | bytes | None) -> bytes | str:
@@ -277,7 +281,11 @@ def error_of(fault: BaseException | None, status: int) -> Refused:
         case HTTPError() | Finish():
             return Refused(status, _word(status), f"{HTTPStatus(status).phrase}.")
         case _:
-            return Refused(500, "internal_error", "Something unexpected happened here; the service's log has it. Nothing is promised to be stored.")
+            return Refused(
+                500,
+                "internal_error",
+                "Something unexpected happened here; the service's log has it. Nothing is promised to be stored.",
+            )
 
 
 def _word(status: int) -> str:

@@ -46,15 +46,15 @@ BYTES = "application/octet-stream"
 
 ROUTES: tuple[Route, ...] = (
     # --- the service itself
-    Route(method="GET", path="health", scope=S.OPEN, act=status.health, gives=HealthView, says="The web door is alive."),
-    Route(method="GET", path="ready", scope=S.OPEN, act=status.ready, gives=ReadyView, says="The service does its work."),
+    Route(method="GET", path="health", scope=S.OPEN, act=status.health, gives=HealthView, says="The door is alive."),
+    Route(method="GET", path="ready", scope=S.OPEN, act=status.ready, gives=ReadyView, says="It does its work."),
     Route(method="GET", path="version", scope=S.OPEN, act=status.version, gives=VersionView, says="Release and API."),
     Route(method="GET", path="openapi.json", scope=S.OPEN, act=openapi.document, says="This table as OpenAPI 3.1."),
     # --- people
     Route(method="GET", path="me", scope=S.READ_OR_HUB, act=places.me, gives=MeView, query=("user",), says="Who asks."),
     # --- jobs
     Route(method="GET", path="jobs", scope=S.READ, act=jobs.listing, gives=JobView, listing=True,
-          query=("all", "project", "mine", "state", "live", *PAGED), says="Jobs of one's projects, newest first."),
+          query=("project", "mine", "state", "live", *PAGED), says="Jobs of one's projects, newest first."),
     Route(method="POST", path="jobs", scope=S.SUBMIT, act=jobs.submit, takes=JobRequest, gives=JobView, status=201,
           says="Queue a job; with dry_run say what would happen (200, DryRunView)."),
     Route(method="GET", path="jobs/{id}", scope=S.READ, act=jobs.show, gives=JobDetail, says="One job with its ranks."),
@@ -63,7 +63,7 @@ ROUTES: tuple[Route, ...] = (
     Route(method="POST", path="jobs/{id}/actions/{again:clone|rerun}", scope=S.SUBMIT, act=jobs.again,
           takes=CloneRequest, gives=JobView, status=201, says="A new job from an old one's spec."),
     Route(method="GET", path="jobs/{id}/logs", scope=S.READ, act=logs.show, media_type="text/plain",
-          query=("attempt", "rank", "offset", "limit", "follow"), says="A rank's log; follow=1 gives events log and end."),
+          query=("attempt", "rank", "offset", "limit", "follow"), says="A rank's log; follow=1 gives events."),
     Route(method="GET", path="jobs/{id}/outputs", scope=S.READ, act=logs.outputs, gives=OutputView, listing=True,
           query=PAGED, says="The files a job left."),
     Route(method="GET", path="jobs/{id}/outputs/{path...}", scope=S.READ, act=logs.output, media_type=BYTES,

@@ -37,11 +37,14 @@ class SchedulerChild:
         while not self._ending:
             started = loop.time()
             await self._run_once()
-            if self._ending:
+            if self._told_to_end():
                 return
             pause_s = FIRST_PAUSE_S if loop.time() - started > STEADY_AFTER_S else min(LONGEST_PAUSE_S, pause_s * 2)
             log.error("the scheduler ended; it is started again in %.1f s, jobs run on", pause_s)
             await asyncio.sleep(pause_s)
+
+    def _told_to_end(self) -> bool:
+        return self._ending
 
     async def _run_once(self) -> None:
         try:

@@ -20,7 +20,7 @@ async def version(call: Call) -> Answer:
 
 
 async def ready(call: Call) -> Answer:
-    """200 once the store is migrated, a scheduler holds the lease and the world was observed; else 503, saying what lacks."""
+    """200 once the store is migrated, a scheduler holds the lease and a node was seen; else 503 with what lacks."""
     view = await ready_view(call.door)
     return Answer(body=view, status=200 if view.ready else 503)
 

@@ -1,4 +1,4 @@
-"""Server-sent events: one connection as a stream of named events, with heartbeats, and an end when its reader is gone."""
+"""Server-sent events: one connection as a stream of named events, with heartbeats, until its reader is gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Streams:
 
     def enter(self, person: Person) -> None:
         if self._open[person.id] >= MOST_PER_PERSON:
-            sentence = f"{person.name} has {MOST_PER_PERSON} event streams open, the most for one person; close some pages."
+            sentence = (
+                f"{person.name} has {MOST_PER_PERSON} event streams open, the most for one person; close some pages."
+            )
             raise Refused(429, "too_many_streams", sentence)
         self._open[person.id] += 1
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from ..amount import AmountRefusal, duration_s, gpu_amount, is_model
 from ..core.model import WHOLE_DEVICE, Device
@@ -72,7 +73,11 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
 
 def quota_in_force(quota: QuotaFile | None) -> QuotaFile:
     if quota is None:
-        raise Refused(409, "no_quota", "No quota file is in force yet; an admin applies one with `jupyter gpu-quota quota apply FILE`.")
+        raise Refused(
+            409,
+            "no_quota",
+            "No quota file is in force yet; an admin applies one with `jupyter gpu-quota quota apply FILE`.",
+        )
     return quota
 
 
@@ -97,28 +102,45 @@ def _own_projects(person: Person) -> str:
 def _one_node(request: JobRequest) -> None:
     for name in ("nodes", "processes"):
         if getattr(request, name) > 1:
-            raise Refused(400, "not_in_this_release", f"{name} was {getattr(request, name)}; this release starts jobs of one process on one node, so it is 1.")
+            raise Refused(
+                400,
+                "not_in_this_release",
+                f"{name} was {getattr(request, name)}; this release starts one process on one node, so it is 1.",
+            )
     if request.min_nodes is not None:
-        raise Refused(400, "not_in_this_release", "min_nodes belongs to elastic jobs, which this release does not have; leave it out.")
+        raise Refused(
+            400,
+            "not_in_this_release",
+            "min_nodes belongs to elastic jobs, which this release does not have; leave it out.",
+        )
 
 
 def _training_pool(asked: str | None, project: str, quota: QuotaFile) -> str:
     return pool_of(asked, project, quota, "training")
 
 
-def pool_of(asked: str | None, project: str, quota: QuotaFile, kind: str) -> str:
-    """The named pool, or the project's default for this kind of work; it must be for it, and give the project something."""
-    work = "notebook" if kind == "notebook" else "training"
+def pool_of(asked: str | None, project: str, quota: QuotaFile, kind: Literal["notebook", "training"]) -> str:
+    """The named pool, or the project's default for this kind of work; it must be for that, and hold quota of it."""
     own = _pools_with_quota(project, quota)
-    pool = asked or quota.default_pool(project, work)
+    pool = asked or quota.default_pool(project, kind)
     if pool is None:
-        raise Refused(400, "which_pool", f"{project} names no default pool for {kind}; name one of {', '.join(own) or 'none'}.")
+        raise Refused(
+            400, "which_pool", f"{project} names no default pool for {kind}; name one of {', '.join(own) or 'none'}."
+        )
     if pool not in {each.name for each in quota.pools}:
-        raise Refused(400, "no_such_pool", f"There is no pool {pool!r}; {project} has quota in {', '.join(own) or 'none'}.")
-    if not quota.allows(pool, work):
-        raise Refused(409, "pool_not_for_this", f"The pool {pool} is not for {kind}; its uses in the quota file leave that out.")
+        raise Refused(
+            400, "no_such_pool", f"There is no pool {pool!r}; {project} has quota in {', '.join(own) or 'none'}."
+        )
+    if not quota.allows(pool, kind):
+        raise Refused(
+            409, "pool_not_for_this", f"The pool {pool} is not for {kind}; its uses in the quota file leave that out."
+        )
     if pool not in own:
-        raise Refused(409, "no_quota_in_pool", f"{project} has no quota in the pool {pool}; it has some in {', '.join(own) or 'none'}.")
+        raise Refused(
+            409,
+            "no_quota_in_pool",
+            f"{project} has no quota in the pool {pool}; it has some in {', '.join(own) or 'none'}.",
+        )
     return pool
 
 
@@ -136,7 +158,9 @@ def model_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> st
         return meant[0]
     choice = ", ".join(meant or there) or "none"
     word = "several models" if meant else "no model"
-    raise Refused(409, "which_model", f"{word.capitalize()} of the pool {pool} is called {asked!r}; name one of: {choice}.")
+    raise Refused(
+        409, "which_model", f"{word.capitalize()} of the pool {pool} is called {asked!r}; name one of: {choice}."
+    )
 
 
 def milli_of(text: str, pool: str, model: str | None, devices: Sequence[Device]) -> int:
@@ -156,7 +180,10 @@ def _fits_somewhere(text: str, milli: int, pool: str, model: str | None, devices
     most = _most_on_a_node(device for device in devices if device.pool == pool and model in (None, device.model))
     if whole > most:
         kind = f" of model {model}" if model else ""
-        sentence = f"{text} GPU can never start in the pool {pool}: it needs {whole} devices{kind} on one node, and no node has more than {most}."
+        sentence = (
+            f"{text} GPU can never start in the pool {pool}: it needs {whole} devices{kind} on one node, "
+            f"and no node has more than {most}."
+        )
         raise Refused(409, "never_fits", sentence)
 
 
@@ -169,7 +196,8 @@ def _most_on_a_node(devices: Iterable[Device]) -> int:
 
 def _may_have_priority(priority: int, person: Person, project: str) -> None:
     if priority > USUAL_PRIORITY and not raises_priority(person, project):
-        sentence = f"{person.name} asked for priority {priority}; above {USUAL_PRIORITY} only leads of {project} and admins go."
+        who = f"leads of {project} and admins"
+        sentence = f"{person.name} asked for priority {priority}; above {USUAL_PRIORITY} only {who} go."
         raise Refused(403, "priority", sentence)
 
 
@@ -198,7 +226,11 @@ def _environment(asked: str | None, project: str, quota: QuotaFile) -> str | Non
     name = asked or quota.default_environment(project)
     known = quota.environments_of(project)
     if name is not None and name not in known:
-        raise Refused(400, "no_such_environment", f"{project} has no environment {name!r}; it may use {', '.join(known) or 'none by name'}.")
+        raise Refused(
+            400,
+            "no_such_environment",
+            f"{project} has no environment {name!r}; it may use {', '.join(known) or 'none by name'}.",
+        )
     return name
 
 
@@ -220,7 +252,11 @@ def account_of(person: Person, accounts: bool) -> str | None:
     try:
         entry = pwd.getpwnam(person.name)
     except KeyError:
-        raise Refused(409, "no_account", f"There is no account {person.name!r} on this machine for {person.name}'s jobs to run under.") from None
+        raise Refused(
+            409,
+            "no_account",
+            f"There is no account {person.name!r} on this machine for {person.name}'s jobs to run under.",
+        ) from None
     if entry.pw_uid == 0:
         raise Refused(403, "no_account", f"Jobs of {person.name} would run as root, which this queue does not do.")
     return person.name
@@ -237,7 +273,11 @@ def _directory(request: JobRequest, ground: Ground) -> str:
     if request.live:
         return _live_directory(path, request, ground)
     if path.is_absolute():
-        raise Refused(400, "path", f"directory was {text[:80]!r}; it is relative to the code that was packed (absolute only with live).")
+        raise Refused(
+            400,
+            "path",
+            f"directory was {text[:80]!r}; it is relative to the code that was packed (absolute only with live).",
+        )
     if request.bundle is None and str(path) != ".":
         raise Refused(400, "path", f"directory was {text[:80]!r}, but the job has no bundle that could hold it.")
     return str(path)
@@ -248,7 +288,9 @@ def _live_directory(path: PurePosixPath, request: JobRequest, ground: Ground) ->
         raise Refused(400, "invalid", "live runs in place and takes no bundle; give one of the two.")
     account = account_of(ground.person, ground.accounts)
     home = os.path.normpath(pwd.getpwnam(account).pw_dir if account else Path.home())
-    full = os.path.normpath(os.path.join(home, path))
+    full = os.path.normpath(Path(home) / path)
     if os.path.commonpath([home, full]) != home:
-        raise Refused(400, "path", f"directory was {str(path)[:80]!r}; a live job runs below its submitter's home, {home}.")
+        raise Refused(
+            400, "path", f"directory was {str(path)[:80]!r}; a live job runs below its submitter's home, {home}."
+        )
     return full

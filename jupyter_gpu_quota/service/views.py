@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ..core.sentences import sentence
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Node
 from ..core.plan import Reason
+from ..core.sentences import sentence
 from ..store.protocol import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
 from ..wire import (
     AllocationView,
@@ -85,7 +85,9 @@ def allocation_views(held: Sequence[Allocation], picture: Picture) -> list[Alloc
 def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
     job, spec = record.job, record.spec
     held = allocation_views(picture.allocations_of(job.id), picture)
-    progress = None if record.done is None or record.total is None else ProgressView(done=record.done, total=record.total)
+    progress = (
+        None if record.done is None or record.total is None else ProgressView(done=record.done, total=record.total)
+    )
     return {
         **_asked(record),
         "user": picture.name_of(job.user),
@@ -139,11 +141,13 @@ def _asked(record: JobRecord) -> dict[str, object]:
 
 
 def job_view(record: JobRecord, picture: Picture) -> JobView:
-    return JobView.model_construct(**_job_fields(record, picture))
+    return JobView.model_construct(None, **_job_fields(record, picture))
 
 
 def job_detail(record: JobRecord, ranks: Sequence[RankRecord], picture: Picture) -> JobDetail:
-    return JobDetail.model_construct(**_job_fields(record, picture), rank_records=[rank_view(rank) for rank in ranks])
+    return JobDetail.model_construct(
+        None, **_job_fields(record, picture), rank_records=[rank_view(rank) for rank in ranks]
+    )
 
 
 def rank_view(rank: RankRecord) -> RankView:
@@ -217,20 +221,16 @@ def holder_view(
     part: Allocation, record: JobRecord | NotebookRecord | None, person: Person, picture: Picture
 ) -> HolderView:
     """Who holds a part of a device; of work that one may not see only that it is there."""
-    hidden = HolderView(
-        kind="hidden", workload=None, user=None, project=None, gpu_milli=part.gpu_milli, state="hidden"
-    )
-    match record:
-        case None:
-            return hidden
-        case JobRecord():
-            work, kind, private = record.job, "job", record.spec.private
-        case NotebookRecord():
-            work, kind, private = record.notebook, "notebook", False
+    hidden = HolderView(kind="hidden", workload=None, user=None, project=None, gpu_milli=part.gpu_milli, state="hidden")
+    if record is None:
+        return hidden
+    is_job = isinstance(record, JobRecord)
+    work = record.job if isinstance(record, JobRecord) else record.notebook
+    private = isinstance(record, JobRecord) and record.spec.private
     if not sees_work(person, project=work.project, owner=work.user, private=private):
         return hidden
     return HolderView(
-        kind="job" if kind == "job" else "notebook",
+        kind="job" if is_job else "notebook",
         workload=work.id,
         user=picture.name_of(work.user),
         project=work.project,

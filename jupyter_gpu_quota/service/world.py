@@ -150,9 +150,7 @@ class World:
         touched |= self._devices_of(changes)
         await self.learn_names([r.job.user for r in changes.jobs] + [r.notebook.user for r in changes.notebooks])
         known = tuple(sorted(touched & self.mirror.devices.keys()))
-        self._tell(
-            Delta(version=changes.version, jobs=changes.jobs, notebooks=changes.notebooks, devices=known)
-        )
+        self._tell(Delta(version=changes.version, jobs=changes.jobs, notebooks=changes.notebooks, devices=known))
 
     def _hold(self, changes: Changes) -> None:
         """Follow what the mirror keeps to itself: nodes, quota, and allocations by what they belong to."""
@@ -169,7 +167,7 @@ class World:
             self._held.setdefault(part.workload, {})[part.id] = part
 
     def _devices_of(self, changes: Changes) -> set[str]:
-        """Devices whose picture these changes touch; asked before and after they are held, so that both holders count."""
+        """Devices whose picture these changes touch; asked before and after they are held, for the old holders too."""
         touched = {device.id for device in changes.devices} | {part.device for part in changes.allocations}
         touched |= {self.allocations[name].device for name in changes.released if name in self.allocations}
         for workload in (*(r.job.id for r in changes.jobs), *(r.notebook.id for r in changes.notebooks)):

@@ -80,7 +80,7 @@ class Writer:
     def _write(self, requests: Sequence[Request]) -> Sequence[Outcome]:
         try:
             return self._store().record(requests, now=self._clock())
-        except Exception as error:  # the thread must outlive any fault; the waiters are told
+        except Exception as error:  # noqa: BLE001 - the thread must outlive any fault; the waiters are told
             return [error] * len(requests)
 
     def _deliver(self, batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:

@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks [FILE]``: measure everything that was promised, print it, write it as JSON.
 
 What is timed stands beside each figure. Nothing here is a test: a figure depends on the machine, which is named.
-``--only`` names parts; a part that cannot be measured is said so, and the exit code is 1 then or where a bound is missed.
+``--only`` names parts. The exit code is 1 where a part could not be measured, which is said, or a bound is missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,19 +50,27 @@ def of_spawns() -> list[Figure]:
 def of_decide() -> list[Figure]:
     """Snapshot object to Plan, and how the cost grows from 50 to 500 nodes."""
     rows = {(row.situation, row.nodes): row for row in decide.measure((SMALLEST, LARGEST))}
-    found = []
-    for (name, nodes), row in rows.items():
-        size = f"{nodes} nodes x 8, {row.running} running, {row.queued} queued, {row.actions} actions"
-        bound = DECIDE_MS if nodes == LARGEST else None
-        timed = f"Snapshot object to Plan, CPU time, best of 3; {size}"
-        found.append(
-            Figure(name=f"decide, {nodes} nodes: {name}", value=row.milliseconds, unit="ms", timed=timed, bound=bound)
+    return [figure for row in rows.values() for figure in (_cost(row), *_growth(row, rows))]
+
+
+def _cost(row: decide.Row) -> Figure:
+    size = f"{row.nodes} nodes x 8, {row.running} running, {row.queued} queued, {row.actions} actions"
+    timed = f"Snapshot object to Plan, CPU time, best of 3; {size}"
+    bound = DECIDE_MS if row.nodes == LARGEST else None
+    name = f"decide, {row.nodes} nodes: {row.situation}"
+    return Figure(name=name, value=row.milliseconds, unit="ms", timed=timed, bound=bound)
+
+
+def _growth(row: decide.Row, rows: Mapping[tuple[str, int], decide.Row]) -> list[Figure]:
+    if row.nodes != LARGEST:
+        return []
+    times = row.milliseconds / rows[row.situation, SMALLEST].milliseconds
+    timed = f"cost at {LARGEST} nodes by cost at {SMALLEST}"
+    return [
+        Figure(
+            name=f"decide, growth: {row.situation}", value=times, unit="times", timed=timed, bound=LARGEST / SMALLEST
         )
-        if nodes == LARGEST:
-            growth = row.milliseconds / rows[name, SMALLEST].milliseconds
-            found.append(Figure(name=f"decide, growth: {name}", value=growth, unit="times", timed=f"{SMALLEST} to {LARGEST} nodes",
-                                bound=LARGEST / SMALLEST))  # fmt: skip
-    return found
+    ]
 
 
 def of_submissions() -> list[Figure]:

@@ -149,7 +149,9 @@ async def _load(port: int, seconds: float, rate: float) -> list[Figure]:
 
 def _figures(took: list[float], refused: list[float], stored: int, lasted: float, rate: float) -> list[Figure]:
     took.sort()
-    timed = f"POST jobs over HTTP, {len(BODY)} B body, {rate:g}/s asked for {lasted:.1f} s, token cached, committed before 201"
+    timed = (
+        f"POST over HTTP, {len(BODY)} B body, {rate:g}/s asked for {lasted:.1f} s, token cached, committed before 201"
+    )
     missed = max(0.0, rate - len(took) / lasted)
     return [
         Figure(name="submissions answered 201", value=len(took) / lasted, unit="1/s", timed=timed),

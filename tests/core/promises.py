@@ -65,13 +65,20 @@ class Books:
         return job.state in RUNS and not self.leaves(job)
 
     def use(self) -> Counter[str]:
-        """Running, and reserved for."""
+        """Running, and reserved for on devices that can still be given out."""
         use = Counter[str]()
-        reserved = {one.workload for one in self.snapshot.reservations}
+        reserved = self.reserved()
         for job in self.jobs.values():
             if self.stays(job) or (job.state in WAITS and job.id in reserved):
                 use[job.project] += size(job)
         return use
+
+    def reserved(self) -> set[str]:
+        return {
+            one.workload
+            for one in self.snapshot.reservations
+            if all(part.device in self.devices for part in one.placements)
+        }
 
     def fits_empty(self, job: Job) -> bool:
         rooms: dict[str, list[int]] = defaultdict(list)
@@ -261,12 +268,12 @@ def check_evictions(books: Books, plan: Plan) -> None:
     use = books.use()
     for action in plan.actions:
         match action:
-            case Unreserve() if action.workload in books.jobs:
+            case Unreserve() if action.workload in books.jobs and action.workload in books.reserved():
                 job = books.jobs[action.workload]
                 use[job.project] -= size(job)
             case Start() | Resume() if action.workload in books.jobs:
                 job = books.jobs[action.workload]
-                if action.workload not in {one.workload for one in books.snapshot.reservations}:
+                if action.workload not in books.reserved():
                     use[job.project] += size(job)
             case Reserve() if action.workload in books.jobs:
                 job = books.jobs[action.workload]

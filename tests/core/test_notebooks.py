@@ -40,8 +40,8 @@ def test_a_notebook_larger_than_a_device_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        pytest.param("pool t 1\na 0 of t\nb notebook 0.1", "no_such_project", id="a project that does not exist"),
-        pytest.param("pool t 1\npool u 1\na 0 of u, notebooks 1\na notebook 0.1", "above_notebook_quota", id="no quota"),
+        pytest.param("pool t 1\na 0 of t\nb notebook 0.1", "no_such_project", id="no such project"),
+        pytest.param("pool t 1\npool u 1\na 0 of u, notebooks 1\na notebook 0.1", "above_notebook_quota", id="none"),
     ],
 )  # fmt: skip
 def test_a_request_without_quota_is_refused(text: str, code: str) -> None:

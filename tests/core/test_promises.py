@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import os
+from collections import Counter
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -25,6 +26,24 @@ SIZES = {
     "mixed": (250, 500, 1000, 1000, 2000, 4000),
 }
 NEVER_S = 10**9
+COUNTED = Counter[str]()
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from("abcd"),
+        st.integers(0, 5),
+        st.fixed_dictionaries(
+            {
+                "user": st.sampled_from("uvw"),
+                "priority": st.sampled_from([50, 50, 50, 70, 30]),
+                "preemptible": st.sampled_from([True] * 6 + [False]),
+                "ranks": st.sampled_from([1] * 8 + [2, 3]),
+                "time_limit_s": st.sampled_from([NEVER_S, NEVER_S, 20]),
+            }
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
 class Worlds(RuleBasedStateMachine):
@@ -91,30 +110,25 @@ class Worlds(RuleBasedStateMachine):
         )
         return data.draw(st.sampled_from(names)) if names else None
 
-    @rule(
-        project=st.sampled_from("abcd"),
-        at=st.integers(0, 5),
-        count=st.integers(1, 4),
-        user=st.sampled_from("uvw"),
-        priority=st.sampled_from([50, 50, 50, 70, 30]),
-        fixed=st.sampled_from([False] * 6 + [True]),
-        ranks=st.sampled_from([1] * 8 + [2, 3]),
-        limit_s=st.sampled_from([NEVER_S, NEVER_S, 20]),
-    )
-    def submit(self, project, at, count, user, priority, fixed, ranks, limit_s) -> None:  # type: ignore[no-untyped-def]
+    @rule(jobs=JOBS)
+    def submit(self, jobs) -> None:  # type: ignore[no-untyped-def]
         self._event()
-        if project not in {row.name for row in self.world.policy.projects}:
-            project = "a"
-        for _ in range(count):
-            self.world.submit(
-                project,
-                self.sizes[at % len(self.sizes)],
-                user=user,
-                priority=priority,
-                preemptible=not fixed,
-                ranks=ranks,
-                time_limit_s=limit_s,
-            )
+        known = {row.name for row in self.world.policy.projects}
+        for project, at, fields in jobs:
+            self.world.submit(project if project in known else "a", self.sizes[at % len(self.sizes)], **fields)
+
+    @rule(jobs=JOBS)
+    def submit_more(self, jobs) -> None:  # type: ignore[no-untyped-def]
+        self.submit(jobs)
+
+    @rule(jobs=JOBS)
+    def submit_still_more(self, jobs) -> None:  # type: ignore[no-untyped-def]
+        self.submit(jobs)
+
+    @rule(jobs=JOBS, data=st.data())
+    def finish_and_submit(self, jobs, data) -> None:  # type: ignore[no-untyped-def]
+        self.finish(data)
+        self.submit(jobs)
 
     @rule(data=st.data())
     def finish(self, data) -> None:  # type: ignore[no-untyped-def]
@@ -235,6 +249,7 @@ class Worlds(RuleBasedStateMachine):
         for action in plan.actions:
             match action:
                 case Pause():
+                    COUNTED["pauses"] += 1
                     assert (action.workload, action.claimer) not in self.paused_by, f"P9: {action}"
                     self.paused_by.add((action.claimer, action.workload))
                     self.owed.add(action.claimer)

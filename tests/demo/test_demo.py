@@ -68,6 +68,16 @@ def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
 
 
+def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
+    evening = Evening(tmp_path)
+    first_trainer(evening)
+    evening.demo.send_signal(signal.SIGINT)
+    code, _, printed = evening.end()
+    assert code == 130, printed
+    assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
+    assert list(tmp_path.glob("gpu-quota-demo-*")) == [], "the demo left its folder behind"
+
+
 def first_trainer(evening: Evening) -> Sighting:
     """The first of Bob's trainers that is in the middle of its work."""
     deadline = time.monotonic() + ENDS_WITHIN_S

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.benchmarks.__main__ import _write
 from tests.benchmarks.figures import Figure, machine
 from tests.docs.pages import ROOT
 
@@ -33,10 +32,11 @@ def test_a_run_of_the_benchmarks_fills_the_readme(
     readme, run = tmp_path / "README.md", tmp_path / "run.json"
     readme.write_text(f"before\n{figures.BEGIN}old\n{figures.END}\nafter\n")
     claim = Figure(name="claim to start, median", value=0.4321, unit="s", timed="from the POST", bound=1.0)
-    run.write_text(json.dumps({"machine": machine(), "figures": [asdict(claim)]}))
+    _write(run, machine(), {"claims": [claim]}, {"idle": "TimeoutError: no hub"})
     monkeypatch.setattr(figures, "README", readme)
     monkeypatch.setattr(figures, "RECORDED", tmp_path / "figures.json")
     figures.main(str(run))
     assert "| claim to start, median | 0.4321 s | at most 1 s | from the POST |" in figures.shown()
+    assert "Not measured: idle (TimeoutError: no hub)." in figures.shown()
     assert readme.read_text().startswith("before\n") and readme.read_text().endswith("\nafter\n")
     assert figures.shown() == figures.rendered(figures.recorded())

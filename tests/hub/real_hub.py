@@ -31,6 +31,9 @@ ADMIN_TOKEN = "a" * 64
 HUB5_VARIABLE = "GPU_QUOTA_HUB5_PYTHON"
 POLL_S = 0.1
 
+REAL = ("ann",)
+"""Whose servers are real notebook servers; the others' are up at once and do nothing."""
+
 QUOTA_FILE = """\
 version: 1
 pools:
@@ -51,6 +54,11 @@ c.JupyterHub.load_roles.append({{"name": "tests", "services": ["tests"], "scopes
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.JupyterHub.log_level = "DEBUG"
+
+def small_unless_real(spawner):
+    if spawner.user.name not in {real!r}:
+        spawner.cmd, spawner.args = [{python!r}, {small!r}], []
+c.Spawner.pre_spawn_hook = small_unless_real
 """
 
 FAKE_SERVICE = """
@@ -117,9 +125,20 @@ class RealHub:
 
     def outcome(self, name: str, server: str = "") -> str:
         """How the start of a server ended, as its progress page says it."""
+        told: list[str] = []
+
+        def ended() -> bool:
+            told[:] = [event["message"] for event in self._progress(name, server) if {"failed", "ready"} & event.keys()]
+            return bool(told)
+
+        self.until(ended, 60)
+        return told[-1]
+
+    def _progress(self, name: str, server: str) -> list[dict[str, Any]]:
         path = f"/users/{name}/servers/{server}/progress" if server else f"/users/{name}/server/progress"
-        events = re.findall(r"^data: (.*)$", str(self.call("GET", path).body), re.MULTILINE)
-        return str(json.loads(events[-1]).get("message", "")) if events else ""
+        return [
+            json.loads(event) for event in re.findall(r"^data: (.*)$", str(self.call("GET", path).body), re.MULTILINE)
+        ]
 
     def refused(self, name: str, options: object) -> str:
         """Start a server that must be refused; returns what the hub says of it."""
@@ -175,7 +194,17 @@ class RealHub:
         hub.kill()
         hub.wait()
         self.stage.start_hub()
-        self.until(lambda: self.call("GET", "/").status == 200 and self.stage.is_ready(), 60)
+        self.until(lambda: self.stage.is_ready() and self._service_is_new(), 60)
+
+    def _service_is_new(self) -> bool:
+        """Whether this hub's own service took over from the one that a killed hub left behind."""
+        hub = self.stage.hub
+        assert hub is not None
+        try:
+            known = json.loads((self.stage.state_dir / "service.json").read_text())["pid"]
+        except (OSError, ValueError):
+            return not self.stage.state_dir.exists()
+        return f"PPid:\t{hub.pid}\n" in Path(f"/proc/{known}/status").read_text()
 
     @staticmethod
     def until(fact: Callable[[], object], within_s: float = 30) -> None:
@@ -263,13 +292,17 @@ def real_hub(folder: Path, *, release: str = "6", fake_service: bool = False, af
     """A hub that is up, and its end. ``after`` is lines of its file behind ours."""
     python = python_of(release)
     cast = Cast(groups={"builders": ("ann", "ben", "cat", "dan", "eve", "fay")}, users=("outsider",))
-    stage = _TestStage(
-        folder,
-        cast=cast,
+    here = Path(__file__).parent
+    settings = SETTINGS.format(
+        token=SERVICE_TOKEN,
+        admin=ADMIN_TOKEN,
+        folder=str(folder),
+        real=REAL,
         python=python,
-        extra_config=SETTINGS.format(token=SERVICE_TOKEN, admin=ADMIN_TOKEN, folder=str(folder)),
+        small=str(here / "small_server.py"),
     )
-    fake = str(Path(__file__).with_name("fake_service.py"))
+    stage = _TestStage(folder, cast=cast, python=python, extra_config=settings)
+    fake = str(here / "fake_service.py")
     stage.after = (FAKE_SERVICE.format(python=python, fake=fake) if fake_service else "") + after
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "quota.yaml").write_text(QUOTA_FILE)

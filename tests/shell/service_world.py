@@ -181,7 +181,7 @@ class ServiceWorld:
         auth.access_scopes = {"access:services", "access:services!service=gpu-quota"}
         self.rest_hub = RestHub(api_url, HUB_TOKEN)
         door = main.make_door(self.settings, auth, self.rest_hub, StoreSlot(self.store))
-        door.clock = lambda: self.clock()
+        door.clock = lambda: self.clock()  # noqa: PLW0108 - tests change the clock later
         app = make_app(door, cookie_secret=b"0" * 32)
         return door, _listen(app, max_body_size=(self.settings.bundle_limit_mib + 32) << 20)
 
@@ -315,7 +315,7 @@ class ServiceWorld:
     def stream(
         self, path: str, who: str = "bob", headers: dict[str, str] | None = None
     ) -> Iterator[Iterator[tuple[str, Any]]]:
-        """The events of a stream, as (event, data); heartbeats are left out."""
+        """The events of a stream, as (event, data); a heartbeat means that nothing came for 15 s."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         sent = {"Authorization": f"token {HUB_TOKEN if who == 'hub' else f'token-{who}'}", **(headers or {})}
         connection.request("GET", self.path(path), headers=sent)
@@ -336,6 +336,8 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
             event = text.removeprefix("event: ")
         elif text.startswith("data: "):
             data = text.removeprefix("data: ")
+        elif text.startswith(":"):
+            raise AssertionError("only a heartbeat came: the event that was waited for does not exist")
         elif not text and event:
             yield event, json.loads(data)
             event = ""
@@ -350,7 +352,7 @@ def _listen(app: Application, **options: Any) -> int:
 
 @contextmanager
 def service_world(folder: Path, **settings: object) -> Iterator[ServiceWorld]:
-    """A door with the usual people: bob and olga of vision, lea its lead; patty of speech, leo its lead; an admin, an auditor."""
+    """A door with the usual people: bob, olga and their lead lea (vision); patty and lead leo (speech); ann; audrey."""
     world = ServiceWorld(folder, **settings)
     try:
         for name in ("bob", "olga", "lea", "patty", "leo", "stranger"):

@@ -23,6 +23,7 @@ from jupyter_gpu_quota.executors.outputs import OutputRefused, list_outputs, ope
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.executors.rank_log import read_log
 from jupyter_gpu_quota.executors.records import held_lock
+from jupyter_gpu_quota.executors.supervisor import Supervisor
 from tests.shell.executor_worlds import LOOP, LocalWorld, alive, eventually, is_root, leave, order
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -468,11 +469,11 @@ def test_a_command_that_cannot_run_says_why_in_the_log(
 def test_the_environments_interpreter_runs_a_python_command(world: LocalWorld) -> None:
     command = ("python", "-c", "import sys; print(sys.executable)")
     world.executor.start(order("J", "", command=command, python="/usr/bin/python3"))
-    world.executor.start(order("K", "", command=command))
+    world.executor.start(order("K", "", command=("python3", *command[1:])))
     for job in ("J", "K"):
         world.until(lambda fact, job=job: fact.job == job and fact.tree_gone)  # type: ignore[misc]
     assert world.log("J") == "/usr/bin/python3\n"
-    assert world.log("K") == f"{Path(sys.prefix, 'bin', 'python')}\n"
+    assert world.log("K") == f"{Path(sys.prefix, 'bin', 'python3')}\n"
 
 
 def test_a_live_job_runs_in_its_owners_folder(world: LocalWorld, state_dir: Path) -> None:
@@ -524,6 +525,48 @@ def test_everything_of_a_forgotten_job_is_removed(world: LocalWorld, state_dir: 
     world.executor.forget("J")
     eventually(lambda: not any((state_dir / "trash").iterdir()) and not any((state_dir / "jobs").iterdir()))
     assert not any((state_dir / "active").iterdir())
+
+
+def test_a_supervisor_whose_job_is_forgotten_under_it_ends(world: LocalWorld, state_dir: Path) -> None:
+    world.executor.start(shell("J", f"while ! test -e {state_dir}/go; do sleep 0.01; done"))
+    world.ready("J", "")
+    supervisor = world.supervisor("J")
+    Path(job_directory(str(state_dir), "J")).rename(state_dir / "elsewhere")
+    (state_dir / "go").touch()
+    eventually(lambda: not alive(supervisor))
+
+
+def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
+    world: LocalWorld, state_dir: Path
+) -> None:
+    world.executor.start(shell("J", f"while ! test -e {state_dir}/go; do sleep 0.01; done; exit 0"))
+    fact, supervisor = world.ready("J", ""), world.supervisor("J")
+    os.kill(supervisor, signal.SIGSTOP)
+    (state_dir / "go").touch()
+    eventually(lambda: not alive(fact.pid or 0))
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(Path(rank_paths(str(state_dir), "J", 1, 0).control, "socket")))
+        asking.sendall(json.dumps({"order": "leave", "fencing": 1, "grace_s": 5, "reason": "reclaimed"}).encode())
+        os.kill(supervisor, signal.SIGCONT)
+        ended = world.until(lambda fact: fact.tree_gone)
+    assert (ended.exit_status, ended.pause_requested) == (0, False)
+
+
+def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(
+    monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    paths = rank_paths(str(state_dir), "J", 1, 0)
+    for folder in (paths.control, paths.run):
+        Path(folder).mkdir(parents=True)
+    world_order = LocalExecutor(state_dir)._rank_order(shell("J", ""), 0, paths)
+    supervisor = Supervisor(world_order, paths)
+    supervisor.pid = os.spawnvp(os.P_NOWAIT, "true", ["true"])
+    monkeypatch.setattr(
+        supervisor, "make_pause_file", lambda reason: os.waitid(os.P_PID, supervisor.pid, os.WEXITED | os.WNOWAIT)
+    )
+    supervisor.request_pause("reclaimed")
+    assert supervisor.status["pause_intended"] and "pause_requested" not in supervisor.status
+    os.waitpid(supervisor.pid, 0)
 
 
 # --- accounts -----------------------------------------------------------------------------------------------------

@@ -65,7 +65,9 @@ REFUSED = [
     pytest.param(job(command=["python", "a\x00b"]), 400, "command", id="a zero byte in an argument"),
     pytest.param(job(command="python train.py"), 400, "command", id="a command that is one text"),
     pytest.param(job(command=["x"] * 1001), 400, "1000", id="a thousand and one arguments"),
-    pytest.param(job(variables={"CUDA_VISIBLE_DEVICES": "0"}), 400, "CUDA_VISIBLE_DEVICES", id="choosing devices oneself"),
+    pytest.param(
+        job(variables={"CUDA_VISIBLE_DEVICES": "0"}), 400, "CUDA_VISIBLE_DEVICES", id="choosing devices oneself"
+    ),
     pytest.param(job(variables={"GPU_QUOTA_JOB_ID": "x"}), 400, "GPU_QUOTA_JOB_ID", id="pretending to be another job"),
     pytest.param(job(variables={"RANK": "0"}), 400, "RANK", id="a variable of gangs"),
     pytest.param(job(secrets={"MASTER_ADDR": "x"}), 400, "MASTER_ADDR", id="ours as a secret"),
@@ -73,6 +75,7 @@ REFUSED = [
     pytest.param(job(variables={"A": "x"}, secrets={"A": "y"}), 400, "A", id="the same name, plain and secret"),
     pytest.param(job(directory="/etc"), 400, "relative", id="an absolute directory"),
     pytest.param(job(directory="../other"), 400, "..", id="a directory upwards"),
+    pytest.param(job(bundle="a" * 64, directory="a/../../b"), 400, "up with", id="a directory out of the bundle"),
     pytest.param(job(directory="a\nb"), 400, "control", id="a control character in a directory"),
     pytest.param(job(directory="sub"), 400, "no bundle", id="a directory of a bundle that is not there"),
     pytest.param(job(live=True, directory="/etc"), 400, "home", id="live outside the home"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from jupyter_gpu_quota.service.events import MOST_WAITING, _Inbox
 from jupyter_gpu_quota.service.streams import MOST_PER_PERSON
 from jupyter_gpu_quota.service.world import Delta
-from tests.shell.service_world import ServiceWorld, service_world
+from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 
 @pytest.fixture
@@ -47,8 +49,22 @@ def test_a_change_comes_as_the_whole_present_view(world: ServiceWorld) -> None:
         assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
 
 
+def test_a_devices_picture_changes_with_the_state_of_who_holds_it(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    world.step()
+    with world.stream("events") as events:
+        next(events)
+        world.see_running(job)
+        data = until(events, lambda data: data["devices"])
+    assert [holder["state"] for device in data["devices"] for holder in device["holders"]] == ["running"]
+
+
 def test_each_person_hears_of_their_own_projects_alone(world: ServiceWorld) -> None:
-    with world.stream("events", "bob") as bob, world.stream("events", "patty") as patty, world.stream("events", "olga") as olga:
+    with (
+        world.stream("events", "bob") as bob,
+        world.stream("events", "patty") as patty,
+        world.stream("events", "olga") as olga,
+    ):
         for events in (bob, patty, olga):
             next(events)
         world.submit("bob", name="secret plan", private=True)
@@ -93,8 +109,6 @@ def test_a_reader_from_another_database_is_told_to_read_anew(world: ServiceWorld
 
 
 def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld) -> None:
-    from tests.shell.service_world import QUOTA
-
     person = world.run(world.door.people.named("olga"))
     world.apply(QUOTA.replace("bob, olga", "bob"))
     world.run(world.door.world.refresh())
@@ -112,8 +126,6 @@ def test_a_slow_reader_is_dropped_and_holds_nobody() -> None:
 
 
 def test_one_person_cannot_take_every_connection(world: ServiceWorld) -> None:
-    from contextlib import ExitStack
-
     with ExitStack() as open_streams:
         for _ in range(MOST_PER_PERSON):
             next(open_streams.enter_context(world.stream("events")))
@@ -126,8 +138,7 @@ def test_one_person_cannot_take_every_connection(world: ServiceWorld) -> None:
 def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
     with world.stream("events") as events:
         next(events)
-    for number in range(20):
-        world.submit(name=f"j{number}")
-        if not world.door.world._listeners:
-            break
-    assert not world.door.world._listeners or not world.door.streams._open
+    deadline = time.monotonic() + 20
+    while world.door.world._listeners or world.door.streams._open:
+        assert time.monotonic() < deadline
+        world.submit()

@@ -116,7 +116,14 @@ def test_a_secret_is_shown_nowhere(world: ServiceWorld) -> None:
     job = world.submit(secrets={"TOKEN": "hunter2-hunter2"})
     assert job["secret_names"] == ["TOKEN"] and "TOKEN" not in job["variables"]
     assert world.store.secrets(job["id"]) == {"TOKEN": "hunter2-hunter2"}
-    pages = [f"jobs/{job['id']}", "jobs", f"explain/{job['id']}", "audit", "snapshot", f"/services/gpu-quota/jobs/{job['id']}"]
+    pages = [
+        f"jobs/{job['id']}",
+        "jobs",
+        f"explain/{job['id']}",
+        "audit",
+        "snapshot",
+        f"/services/gpu-quota/jobs/{job['id']}",
+    ]
     for path in pages:
         assert b"hunter2" not in world.get(path, "ann").body, path
 
@@ -166,7 +173,10 @@ def _until(true: object, within_s: float = 10) -> None:
 # --- changing ---------------------------------------------------------------------------------------------------------
 def test_hold_release_cancel_and_again(world: ServiceWorld) -> None:
     job = world.submit()["id"]
-    seen = [world.post(f"jobs/{job}/actions/{change}").json["state"] for change in ("hold", "hold", "release", "cancel", "cancel")]
+    seen = [
+        world.post(f"jobs/{job}/actions/{change}").json["state"]
+        for change in ("hold", "hold", "release", "cancel", "cancel")
+    ]
     assert seen == ["held", "held", "queued", "cancelled", "cancelled"]
     refused = world.post(f"jobs/{job}/actions/hold")
     assert (refused.status, refused.json["reason"]) == (409, "ended")

@@ -31,7 +31,9 @@ def test_a_slice_within_quota_is_booked_before_the_answer(world: ServiceWorld) -
     with world.stepping():
         answer = ask(world)
     assert (answer.status, answer.json["state"], answer.json["gpu_milli"]) == (201, "booked", 125)
-    assert [(part["device"], part["device_uuid"]) for part in answer.json["allocations"]] == [("build-0", "SIM-build-0")]
+    assert [(part["device"], part["device_uuid"]) for part in answer.json["allocations"]] == [
+        ("build-0", "SIM-build-0")
+    ]
     assert answer.json["enforcement"] == {"memory": "none", "compute": "none"} and answer.json["simulated"]
 
 
@@ -53,7 +55,9 @@ def test_the_same_server_asking_again_has_one_slice(world: ServiceWorld) -> None
 def test_giving_back_twice_or_an_unknown_one_is_fine(world: ServiceWorld) -> None:
     with world.stepping():
         notebook = ask(world).json["id"]
-    assert [world.call("DELETE", f"notebooks/{name}", "hub").status for name in (notebook, notebook, "nothing")] == [204] * 3
+    assert [world.call("DELETE", f"notebooks/{name}", "hub").status for name in (notebook, notebook, "nothing")] == [
+        204
+    ] * 3
     assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "returned"
     assert world.get("notebooks", "hub").json["items"] == []
 
@@ -151,8 +155,16 @@ def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(boo
     ("servers", "kept"),
     [
         pytest.param({"": {"name": "", "ready": True, "stopped": False}}, True, id="an active server keeps it"),
-        pytest.param({"": {"name": "", "ready": False, "pending": "spawn", "stopped": False}}, True, id="so does one on its way up"),
-        pytest.param({"other": {"name": "other", "ready": True, "stopped": False}}, False, id="another server of the user does not"),
+        pytest.param(
+            {"": {"name": "", "ready": False, "pending": "spawn", "stopped": False}},
+            True,
+            id="so does one on its way up",
+        ),
+        pytest.param(
+            {"other": {"name": "other", "ready": True, "stopped": False}},
+            False,
+            id="another server of the user does not",
+        ),
         pytest.param({"": {"name": "", "ready": False, "stopped": True}}, False, id="nor one that has stopped"),
     ],
 )
@@ -178,7 +190,9 @@ def test_a_server_that_comes_back_between_two_looks_starts_the_count_anew(booked
 
 
 @pytest.mark.parametrize("fault", ["away", "silent about servers"])
-def test_from_a_hub_that_does_not_say_nothing_is_concluded(booked: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_a_hub_that_does_not_say_nothing_is_concluded(
+    booked: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, notebook, later = booked
     if fault == "away":
         world.hub.away = True

@@ -107,7 +107,7 @@ def second_controller(pid: int, log: Path) -> Iterator[None]:
 
 
 def freeze_between_transactions(pid: int, database: Path) -> None:
-    """Stop a process while it does not hold the database's lock: one frozen inside a transaction keeps everybody out."""
+    """Stop a process that does not hold the database's lock: one frozen inside a transaction keeps all others out."""
 
     def frozen_outside() -> bool:
         os.kill(pid, signal.SIGSTOP)

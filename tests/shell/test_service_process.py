@@ -1,0 +1,254 @@
+"""The service as processes: one at a time, its scheduler kept running and ended with it; commits in groups."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.service import predecessor
+from jupyter_gpu_quota.service.main import cookie_secret
+from jupyter_gpu_quota.service.scheduler_child import SchedulerChild
+from jupyter_gpu_quota.service.writer import Writer
+from jupyter_gpu_quota.store.protocol import KeepBundle, Recorded, Refusal, Request, StoreUnavailable
+from tests.shell.service_world import service_world
+
+SLEEPER = "import time; time.sleep(60)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+UNTIL_EOF = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+def until(true: Callable[[], object], within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- the predecessor --------------------------------------------------------------------------------------------------
+def start(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+
+def record(folder: Path, pid: int, started: int | None) -> None:
+    (folder / predecessor.RECORD).write_text(json.dumps({"pid": pid, "started": started}))
+
+
+@pytest.mark.parametrize("code", [SLEEPER, DEAF], ids=["one that obeys SIGTERM", "one that does not"])
+def test_the_recorded_predecessor_is_ended(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predecessor, "END_WITHIN_S", 1.0)
+    old = start(code)
+    if code == DEAF:
+        assert old.stdout is not None
+        old.stdout.readline()
+    record(tmp_path, old.pid, predecessor.started_ticks(old.pid))
+    predecessor.take_over(tmp_path)
+    assert old.wait(10) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert json.loads((tmp_path / predecessor.RECORD).read_text())["pid"] == os.getpid()
+
+
+def test_a_stranger_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
+    stranger = start(SLEEPER)
+    try:
+        record(tmp_path, stranger.pid, (predecessor.started_ticks(stranger.pid) or 0) - 1)
+        predecessor.take_over(tmp_path)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"pid": "x"}', '{"pid": 999999999, "started": 1}'])
+def test_a_record_that_names_nobody_is_no_hindrance(tmp_path: Path, text: str) -> None:
+    (tmp_path / predecessor.RECORD).write_text(text)
+    predecessor.take_over(tmp_path)
+    predecessor.give_up(tmp_path)
+    assert not (tmp_path / predecessor.RECORD).exists()
+
+
+def test_the_login_secret_is_kept_and_for_us_alone(tmp_path: Path) -> None:
+    assert cookie_secret(tmp_path) == cookie_secret(tmp_path)
+    assert (tmp_path / "cookie_secret").stat().st_mode & 0o777 == 0o600
+
+
+# --- the scheduler's process ------------------------------------------------------------------------------------------
+def pid_of(child: SchedulerChild) -> int | None:
+    return child._process.pid if child._process and child._process.returncode is None else None
+
+
+async def seen(true: Callable[[], object], within_s: float = 20) -> None:
+    async with asyncio.timeout(within_s):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_scheduler_that_dies_is_started_again() -> None:
+    child = SchedulerChild([sys.executable, "-c", UNTIL_EOF])
+    keeping = asyncio.create_task(child.keep())
+    await seen(lambda: pid_of(child))
+    first = pid_of(child)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await seen(lambda: pid_of(child) not in (None, first))
+    await child.end()
+    await asyncio.wait_for(keeping, 10)
+    assert not child.alive
+
+
+async def test_it_ends_when_its_input_closes() -> None:
+    child = SchedulerChild([sys.executable, "-c", UNTIL_EOF + "; sys.exit(7)"])
+    keeping = asyncio.create_task(child.keep())
+    await seen(lambda: child.alive)
+    process = child._process
+    assert process is not None and process.stdin is not None
+    child._ending = True
+    process.stdin.close()
+    assert await asyncio.wait_for(process.wait(), 10) == 7
+    await asyncio.wait_for(keeping, 10)
+
+
+def test_it_does_not_outlive_a_door_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import asyncio
+from jupyter_gpu_quota.service.scheduler_child import SchedulerChild
+async def main():
+    child = SchedulerChild([{sys.executable!r}, "-c", {SLEEPER!r}])
+    asyncio.create_task(child.keep())
+    while not child.alive:
+        await asyncio.sleep(0.01)
+    print(child._process.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    door = start(code)
+    assert door.stdout is not None
+    scheduler = int(door.stdout.readline())
+    door.kill()
+    door.wait()
+    until(lambda: predecessor.started_ticks(scheduler) is None)
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+class FakeRecords:
+    """A labelled fake of the store's writing half: counts its transactions, and may be unavailable."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.unavailable = False
+
+    def record(self, requests: Sequence[Request], *, now: int) -> list[Recorded | Refusal]:
+        time.sleep(0.05)
+        if self.unavailable:
+            raise StoreUnavailable("The disk is full.")
+        self.batches.append(len(requests))
+        return [
+            Refusal(code="invalid", message="no") if each.digest == "bad" else Recorded(id=each.digest, version=1)  # type: ignore[union-attr]
+            for each in requests
+        ]
+
+
+def keep(digest: str) -> KeepBundle:
+    return KeepBundle(digest=digest, user="u", size_bytes=1)
+
+
+async def test_what_waits_is_written_in_one_transaction_and_each_gets_its_own_answer() -> None:
+    store, committed = FakeRecords(), []
+    writer = Writer(lambda: store, lambda: 1, committed=lambda: committed.append(1))
+    outcomes = await asyncio.gather(*(writer.record(keep("bad" if n == 7 else str(n))) for n in range(50)))
+    writer.close()
+    assert [type(outcome) for outcome in outcomes].count(Refusal) == 1 and isinstance(outcomes[7], Refusal)
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Recorded)] == [
+        str(n) for n in range(50) if n != 7
+    ]
+    assert sum(store.batches) == 50 and len(store.batches) <= 3
+    assert len(committed) == len(store.batches)
+
+
+async def test_while_the_store_is_away_each_is_told_and_the_next_is_tried() -> None:
+    store = FakeRecords()
+    writer = Writer(lambda: store, lambda: 1)
+    store.unavailable = True
+    for failed in await asyncio.gather(*(writer.record(keep(str(n))) for n in range(3)), return_exceptions=True):
+        assert isinstance(failed, StoreUnavailable)
+    store.unavailable = False
+    assert isinstance(await writer.record(keep("1")), Recorded)
+    writer.close()
+
+
+async def test_one_whose_caller_went_away_harms_nobody() -> None:
+    store = FakeRecords()
+    writer = Writer(lambda: store, lambda: 1)
+    first, second = asyncio.create_task(writer.record(keep("1"))), asyncio.create_task(writer.record(keep("2")))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).id == "2"  # type: ignore[union-attr]
+    writer.close()
+
+
+# --- a database that cannot be used -----------------------------------------------------------------------------------
+def test_without_a_usable_database_requests_get_503_with_the_sentence(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        assert world.get("me").status == 200
+        world.door.slot.store, kept = None, world.door.slot.store
+        world.door.slot.why = "The database is full."
+        refused = world.post("jobs", "bob", {"command": ["x"]})
+        assert (refused.status, refused.json["reason"]) == (503, "store_unavailable")
+        assert "The database is full. Running jobs run on" in refused.json["message"]
+        assert int(refused.headers["retry-after"]) > 0
+        assert (world.get("health", None).status, world.get("ready", None).status) == (200, 503)
+        world.door.slot.store = kept
+        assert world.post("jobs", "bob", {"command": ["x"]}).status == 201
+
+
+def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
+    import sqlite3
+
+    with service_world(tmp_path) as world:
+        world.get("me")
+        before = world.store.version()
+        with sqlite3.connect(world.state_dir / "gpu-quota.sqlite", isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused = world.post("jobs", "bob", {"command": ["x"]})
+            assert (refused.status, refused.json["reason"]) == (503, "store_unavailable")
+            other.execute("ROLLBACK")
+        assert world.store.version() == before
+
+
+# --- what it says of itself -------------------------------------------------------------------------------------------
+def test_ready_says_which_part_lacks(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.step()
+        assert world.get("ready", None).json["ready"]
+        world.clock, now = lambda: now() + 60_000, world.clock
+        lacking = world.get("ready", None)
+        assert (lacking.status, lacking.json["lease"], lacking.json["store"]) == (503, False, True)
+        assert "lease" in lacking.json["message"]
+
+
+def test_openapi_describes_every_route_and_every_reference_stands(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        document = world.get("openapi.json", None).json
+    names = set(document["components"]["schemas"])
+    references = {part.split('"')[0] for part in json.dumps(document).split("#/components/schemas/")[1:]}
+    assert references <= names
+    assert document["paths"]["/jobs"]["post"]["requestBody"]
+    operations = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(operations) == len(set(operations))
+
+
+def test_an_idle_door_with_a_follower_asks_the_store_once_a_second_at_most(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world, world.stream("events") as events:
+        next(events)
+        asked: list[float] = []
+        changes = world.store.changes
+        world.store.changes = lambda *a, **k: (asked.append(time.monotonic()), changes(*a, **k))[1]  # type: ignore[method-assign]
+        until(lambda: len(asked) >= 3)
+        assert asked[2] - asked[0] > 1.5

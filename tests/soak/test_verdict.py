@@ -1,0 +1,50 @@
+"""The verdict of the soak must be able to say no."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.soak.stream import Sent
+from tests.soak.verdict import broken_promises
+
+SENT = Sent(job="j1", kind="ending", code=3, user="ann")
+START = {"job": "j1", "attempt": 1, "event": "start"}
+END = {"job": "j1", "attempt": 1, "event": "end", "code": 3}
+TRUE = {"state": "failed", "attempt": 1, "exit_status": 3, "reason": None}
+
+
+@pytest.mark.parametrize(
+    ("diary", "record", "words"),
+    [
+        pytest.param([START, END], TRUE, [], id="a job that failed as it said is fine"),
+        pytest.param([START, END], {}, ["acknowledged and is lost"], id="a job that the service forgot"),
+        pytest.param([START], {**TRUE, "state": "running"}, ["did not end"], id="a job that never ends"),
+        pytest.param([START, END], {**TRUE, "exit_status": 0}, ["ended attempt 1 with 3"], id="another exit code"),
+        pytest.param([START, END], {**TRUE, "attempt": 2}, ["recorded is attempt 2"], id="an attempt nobody saw"),
+        pytest.param(
+            [START, END], {**TRUE, "state": "succeeded"}, ["recorded as succeeded"], id="a failure called success"
+        ),
+        pytest.param([START, START, END], TRUE, ["was started 2 times"], id="an attempt that was started twice"),
+        pytest.param(
+            [START, {**START, "event": "overlap", "attempt": 2}, END],
+            TRUE,
+            ["twice at once"],
+            id="two attempts at once",
+        ),
+        pytest.param([START, END, {**START, "job": "j2"}], TRUE, ["nobody was told"], id="a job that nobody knows of"),
+        pytest.param([START], TRUE, ["never ended by themselves"], id="a job whose end nobody saw"),
+    ],
+)
+def test_what_the_diary_and_the_record_say(
+    tmp_path: Path, diary: Sequence[dict[str, Any]], record: dict[str, Any], words: Sequence[str]
+) -> None:
+    book = tmp_path / "diary"
+    book.write_text("".join(json.dumps(line) + "\n" for line in diary))
+    found = list(broken_promises([SENT], {"j1": record}, book))
+    assert len(found) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, found, strict=True))
