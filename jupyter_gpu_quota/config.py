@@ -35,8 +35,8 @@ class GPUQuota(Configurable):
     ).tag(config=True)
     notebook_service_url = Unicode(
         "",
-        help="Address by which notebooks reach the service; empty: the hub's proxy on the loopback, or the hub's public "
-        "address where that proxy speaks TLS.",
+        help="Address by which notebooks reach the service; empty: the hub's proxy on the loopback, or the hub's "
+        "public address where that proxy speaks TLS.",
     ).tag(config=True)
     api_token = Unicode(
         "", help="The service's API token, at least 32 characters; empty: a new one at every start of the hub."
@@ -50,7 +50,8 @@ class GPUQuota(Configurable):
     ).tag(config=True, service=True)
     simulated_devices = List(
         Dict(),
-        help="Devices to simulate on a machine without a GPU: [{'model': 'Simulated 80G', 'memory_mib': 81920, 'count': 4}].",
+        help="Devices to simulate on a machine without a GPU: "
+        "[{'model': 'Simulated 80G', 'memory_mib': 81920, 'count': 4}].",
     ).tag(config=True, service=True)
     job_account = Enum(
         ["spawner", "service"],

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .core.canonical import digest
-from .core.facts import RankFact
+from .core.facts import DeviceFact, RankFact
 from .core.lifecycle import HOLDS_GPU
 from .core.model import Allocation, Device, JobState, Placement, Policy, Snapshot
 from .core.plan import ReasonCode
+from .core.quarantine import quarantine_at, quarantine_changes
 from .core.schedule import decide
 from .executors.protocol import Executor, LeaveOrder, StartOrder
 from .quotafile import QuotaFile
@@ -164,9 +165,10 @@ class Controller:
         due = self.decide_again_at is not None and now >= self.decide_again_at
         if self.revision is None or not (due or self.world_changed):
             return False
-        snapshot, policy = self.mirror.snapshot(now), self.revision.policy
-        plan = decide(snapshot, policy)
+        policy = self.revision.policy
+        snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
         self.world_changed, self.decide_again_at = False, next_instant(snapshot, policy)
+        plan = decide(snapshot, policy)
         if not plan.actions:
             return False
         outcome = self.store.commit(plan, policy=policy, snapshot_digest=digest(snapshot), lease=lease, now=now)
@@ -175,6 +177,15 @@ class Controller:
             self.world_changed = True
         self._refresh(now)
         return True
+
+    def _quarantined(self, snapshot: Snapshot, policy: Policy, lease: Lease) -> Snapshot:
+        """The same moment, with the devices of work that will not die taken out, or given back."""
+        facts = [DeviceFact(device=id, health=health) for id, health in quarantine_changes(snapshot, policy).items()]
+        if not facts:
+            return snapshot
+        self.store.observe(facts, lease=lease, now=snapshot.now)
+        self._refresh(snapshot.now)
+        return self.mirror.snapshot(snapshot.now)
 
     # --- apply ----------------------------------------------------------------------------------------------------
     def _apply(self, lease: Lease, now: int) -> None:
@@ -276,8 +287,9 @@ def next_instant(snapshot: Snapshot, policy: Policy) -> int | None:
         if job.started_at is not None and job.state is JobState.RUNNING
         for seconds in (job.time_limit_s, times.min_runtime_s)
     )
+    overdue = (at for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None)
     windows = (at + times.per_s * 1000 for job in snapshot.jobs for at in job.paused_at)
-    return min((at for at in (*ends, *windows) if at > snapshot.now), default=None)
+    return min((at for at in (*ends, *overdue, *windows) if at > snapshot.now), default=None)
 
 
 def _placement(held: Allocation) -> Placement:

@@ -1,6 +1,7 @@
 """P1 to P12 and P14 over random one-level worlds, by the checkers in ``promises.py``.
 
-``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 200); the soak sets more.
+``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 200); the soak sets more. ``GPU_QUOTA_SHRINK`` looks for
+a smaller world when one fails, which can take minutes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses as dc
 import os
 from collections import Counter
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -303,5 +304,6 @@ Worlds.TestCase.settings = settings(
     deadline=None,
     derandomize="GPU_QUOTA_WORLDS" not in os.environ,
     suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,),
 )
 TestWorlds = Worlds.TestCase

@@ -290,3 +290,19 @@ def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
     world.apply_quota(QUOTA + "  tick_max: 200ms\n")
     world.turn(1)
     assert world.controller.tick_max_ms() == 200
+
+
+def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
+    world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b1" else 0))
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.submit("patty", "p1")
+    world.turn(2)
+    assert world.state("b1") is JobState.PAUSING, "of equals, by id"
+    world.turn(19)
+    health = {device.id: str(device.health) for device in world.controller.mirror.devices.values()}
+    assert sorted(health.values()).count("quarantined") == 1
+    world.turn(14)
+    assert "p1" in world.executor.running(), "another victim made room"
+    world.turn(60)
+    assert "quarantined" not in {str(device.health) for device in world.controller.mirror.devices.values()}

@@ -32,6 +32,7 @@ class Desk(Spawner):
     told: dict[str, str]
     fails = False
     hangs = False
+    sticks = False
 
     async def start(self) -> str:
         self.told = self.get_env()
@@ -43,6 +44,8 @@ class Desk(Spawner):
         return "http://127.0.0.1:1"
 
     async def stop(self, now: bool = False) -> None:
+        if self.sticks:
+            raise OSError("it does not die")
         self.running = False
 
     async def poll(self) -> int | None:
@@ -335,11 +338,21 @@ async def test_stop_gives_back_and_doing_it_again_does_nothing(make: Make, books
     ann = make()
     await ann.start()
     await ann.stop()
+    assert not ann.running
     await ann.stop()
     await ann.run_post_stop_hook()
     assert books.live == []
     assert ann.get_state() == {}
     assert "give_back" in ann.slice_times_s
+
+
+async def test_a_slice_is_given_back_only_when_its_server_is_gone(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    ann.sticks = True
+    with pytest.raises(OSError, match="does not die"):
+        await ann.stop()
+    assert len(books.live) == 1
 
 
 async def test_a_server_that_died_gives_back_after_its_end(make: Make, books: Books) -> None:
