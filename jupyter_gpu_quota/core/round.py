@@ -39,7 +39,7 @@ class Round:
         self._divide()
         self._sort_reserved_borrowers()
         self._settle_slices()
-        self._start_reserved()
+        self._start_reserved(within_guarantee=True)
         self._serve_queue()
         if trim(self.pool, self.draft.claims):
             self._serve_what_trimming_freed()
@@ -200,10 +200,10 @@ class Round:
         for victim in claimed.victims:
             victim.project.queue.moved_up(victim.user)
 
-    def _start_reserved(self) -> None:
-        order = sorted(self.pool.promised, key=lambda one: (one.project.use > one.project.guarantee, one.id))
-        for holder in order:
-            self._settle_reserved(holder)
+    def _start_reserved(self, *, within_guarantee: bool) -> None:
+        for holder in sorted(self.pool.promised, key=lambda one: one.id):
+            if (holder.project.use <= holder.project.guarantee) is within_guarantee:
+                self._settle_reserved(holder)
 
     def _settle_reserved(self, holder: Holder) -> None:
         """Start where it was promised once all of that is free, or elsewhere if room has come up sooner."""
@@ -237,11 +237,19 @@ class Round:
     # -- the queue -----------------------------------------------------------------------------------------------
 
     def _serve_queue(self) -> None:
-        """Serve the best offer of all projects until no line is open."""
-        offers = [self._offer(standing) for standing in self.pool.standings.values() if self._close_idle(standing)]
+        """Claims within guarantee come before what others were promised above theirs, the rest after it."""
+        self._serve_offers(Right.GUARANTEE)
+        self._start_reserved(within_guarantee=False)
+        for standing in self.pool.standings.values():
+            self._close_idle(standing)
+        self._serve_offers(Right.SURPLUS)
+
+    def _serve_offers(self, weakest: Right) -> None:
+        """Serve the best offer of all projects, down to this right, until no line is open."""
+        offers = [self._offer(standing) for standing in self.pool.standings.values()]
         heap = [offer for offer in offers if offer is not None]
         heapify(heap)
-        while heap:
+        while heap and heap[0][0][0] <= weakest:
             key, line = heap[0]
             standing = self.pool.standings[key[-1]]
             self._serve(standing, line)
@@ -251,8 +259,8 @@ class Round:
             else:
                 heapreplace(heap, offer)
 
-    def _close_idle(self, standing: Standing) -> bool:
-        """Close the lines that could start on idle devices only while none fits; whether one is left open.
+    def _close_idle(self, standing: Standing) -> None:
+        """Close the lines that could start on idle devices only, while none fits: they are not even sorted.
 
         Room only shrinks in a round; a project that loses work in it asks again in the next.
         """
@@ -262,7 +270,6 @@ class Round:
             if isinstance(place(self.ledger, line.shape.request, lent=line.shape.preemptible), Refusal):
                 forbidden = self._forbidden(standing, line, Right.SURPLUS)
                 line.blocked = forbidden or reasons.no_room(standing, line.size, self._idle_code(standing, line))
-        return bool(standing.queue.open_lines())
 
     @staticmethod
     def _idle_code(standing: Standing, line: Line) -> ReasonCode:
@@ -278,7 +285,7 @@ class Round:
         self.may_claim = False
         for standing in self.pool.standings.values():
             standing.queue.reopen()
-        self._serve_queue()
+        self._serve_offers(Right.SURPLUS)
 
     @staticmethod
     def _offer(standing: Standing) -> tuple[OfferKey, Line] | None:
