@@ -112,9 +112,9 @@ cancel = _changes("cancel", "Cancel a job.", lambda client, id_: client.cancel(i
 
 @click.command()
 @click.argument("id")
-@click.option("--name", metavar="N")
-@click.option("--gpu", metavar="0.5|1/3|2|8GiB")
-@click.option("--priority", type=click.IntRange(0, 100))
+@click.option("--name", metavar="N", help="Another name than the original's.")
+@click.option("--gpu", metavar="0.5|1/3|2|8GiB", help="Another size.")
+@click.option("--priority", type=click.IntRange(0, 100), help="Another priority inside the project.")
 @asks_service
 def clone(client: Client, id: str, name: str | None, gpu: str | None, priority: int | None) -> None:
     """Queue a job again, with differences, and print the new id."""

@@ -45,7 +45,8 @@ def follow_events(connection: Connection) -> Iterator[Event]:
     for event in _kept_up(connection, Call(method="GET", path="events", headers=seen)):
         if event.id is not None:
             seen["Last-Event-ID"] = event.id
-        yield event
+        if event.name != "beat":
+            yield event
 
 
 def _kept_up(connection: Connection, call: Call) -> Iterator[Event]:

@@ -96,8 +96,8 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.ABOVE_TRAINING_QUOTA: (
         "{project} asked for {asked_milli} GPU that may not be preempted; its training quota is {quota_milli} and "
-        "{used_milli} of that is in use by such jobs. It starts when enough of that is freed, or at once as a "
-        "preemptible job where GPUs are idle.",
+        "{used_milli} of that is in use by such jobs. It starts when it fits inside that quota beside them; a "
+        "preemptible job may start on any idle GPU.",
         "A job that may not be preempted must fit inside the training quota.",
     ),
     R.ABOVE_NOTEBOOK_QUOTA: (

@@ -1,6 +1,6 @@
 """The kernel provisioner: every kernel of a notebook gets the notebook's GPU share, as the hub rendered it.
 
-The hub makes it the default (``JUPYTER_DEFAULT_PROVISIONER_NAME``); a kernelspec that names a provisioner of its own
+The server extension beside it makes it the default; a kernelspec that names a provisioner of its own
 keeps it. In a server that no such hub started it is the ordinary local provisioner.
 """
 
@@ -14,7 +14,6 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from ..manifests import NO_DEVICE, OUR_VARIABLES, SHARE_VARIABLE, kernel_environment, without_ours
 
 OUR_HUB_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
-SERVER_ONLY = frozenset({SHARE_VARIABLE, "JUPYTER_DEFAULT_PROVISIONER_NAME"})
 
 
 class GPUQuotaProvisioner(LocalProvisioner):
@@ -36,7 +35,7 @@ def kernel_variables(asked: Mapping[str, str], server: Mapping[str, str], *, wan
     Takes what the kernel would get without us and the server's own variables, whose devices are the share's.
     Returns the first less everything of ours, with the devices of the second and the amounts of the share.
     """
-    others = {name: value for name, value in without_ours(asked).items() if name not in SERVER_ONLY}
+    others = {name: value for name, value in without_ours(asked).items() if name != SHARE_VARIABLE}
     if not wants_gpu:
         return {**others, **NO_DEVICE}
     devices = {name: server[name] for name in OUR_VARIABLES & server.keys() if name != SHARE_VARIABLE}

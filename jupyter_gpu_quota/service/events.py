@@ -18,7 +18,7 @@ from .jobs import job_view_now
 from .people import NotAllowed
 from .places import device_views
 from .resource import Call, Refused
-from .streams import HEARTBEAT_S, EventStream
+from .streams import ASKED_AGAIN_S, HEARTBEAT_S, EventStream
 from .views import notebook_view
 from .world import Delta
 
@@ -121,7 +121,7 @@ async def _relay(door: Door, person: Person, stream: EventStream, inbox: _Inbox)
     checked_at = loop.time()
     while not inbox.overrun:
         pile = await inbox.take(HEARTBEAT_S)
-        if loop.time() - checked_at >= HEARTBEAT_S:
+        if loop.time() - checked_at >= ASKED_AGAIN_S:
             person, checked_at = await door.people.again(person), loop.time()
         if pile is None:
             await stream.beat()

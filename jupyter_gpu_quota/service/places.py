@@ -61,7 +61,7 @@ def me_view(door: Door, person: Person) -> MeView:
     return MeView(
         name=person.name,
         admin=person.admin,
-        scopes=sorted(person.scopes),
+        scopes=sorted(f"custom:gpu-quota:{scope}" for scope in person.scopes),
         projects=dict(person.roles),
         notebook_choices=choices(door, person),
         hub_token=person.is_hub,

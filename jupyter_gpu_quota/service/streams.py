@@ -12,7 +12,12 @@ from tornado.web import RequestHandler
 from .access import Person
 from .resource import Refused
 
-HEARTBEAT_S = 15.0
+HEARTBEAT_S = 5.0
+"""How often a quiet stream says that it stands."""
+
+ASKED_AGAIN_S = 15.0
+"""How often the reader of a stream is asked about again: who has lost a project hears no more of it."""
+
 MOST_PER_PERSON = 30
 
 
@@ -68,7 +73,8 @@ class EventStream:
         await self._write(f"{head}data: {text}\n\n")
 
     async def beat(self) -> None:
-        await self._write(": here\n\n")
+        """A comment for programs, an event for browsers: a proxy may keep a connection whose other end has died."""
+        await self._write(": here\nevent: beat\ndata: {}\n\n")
 
     async def _write(self, text: str) -> None:
         if self._streams.closed:

@@ -326,7 +326,6 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         return {
             **notebook_environment(self._slice),
             "JUPYTER_GPU_QUOTA_URL": self.notebook_service_url,
-            "JUPYTER_DEFAULT_PROVISIONER_NAME": "gpu-quota-provisioner",
             **({"JUPYTER_GPU_QUOTA_PROJECT": project} if project else {}),
         }
 

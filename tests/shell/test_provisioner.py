@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from jupyter_server.serverapp import ServerApp
 
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
+from jupyter_gpu_quota.notebook import _load_jupyter_server_extension
 from jupyter_gpu_quota.notebook.provisioner import GPUQuotaProvisioner, kernel_variables
 
 SHARE = json.dumps({"notebook": "nb-1", "gpu_milli": 125, "memory_mib": 10_240})
@@ -21,9 +23,15 @@ SERVER = {
     "JUPYTER_GPU_QUOTA_URL": "http://127.0.0.1:8000/services/gpu-quota/",
     "JUPYTER_GPU_QUOTA_PROJECT": "fraud",
     "JUPYTERHUB_API_TOKEN": "t",
-    "JUPYTER_DEFAULT_PROVISIONER_NAME": "gpu-quota-provisioner",
     SHARE_VARIABLE: SHARE,
 }
+
+
+@pytest.fixture(autouse=True)
+def a_server_of_its_own() -> Iterator[None]:
+    KernelProvisionerFactory.clear_instance()
+    yield
+    KernelProvisionerFactory.clear_instance()
 
 
 @pytest.fixture
@@ -48,7 +56,7 @@ def test_a_kernel_gets_devices_and_amounts_of_the_share(in_our_hub: None) -> Non
 def test_a_kernel_keeps_what_submitting_needs_and_not_what_is_the_servers(in_our_hub: None) -> None:
     env = finalized(dict(SERVER))
     assert {"JUPYTER_GPU_QUOTA_URL", "JUPYTER_GPU_QUOTA_PROJECT", "JUPYTERHUB_API_TOKEN", "HOME"} <= env.keys()
-    assert not {SHARE_VARIABLE, "JUPYTER_DEFAULT_PROVISIONER_NAME"} & env.keys()
+    assert SHARE_VARIABLE not in env
 
 
 def test_what_a_kernelspec_or_a_person_says_of_ours_is_replaced(in_our_hub: None) -> None:
@@ -94,10 +102,13 @@ def test_outside_our_hub_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> 
         ),
     ],
 )
-def test_which_provisioner_starts_a_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, metadata: dict[str, object], expected: type
-) -> None:
-    monkeypatch.setenv("JUPYTER_DEFAULT_PROVISIONER_NAME", "gpu-quota-provisioner")
-    factory = KernelProvisionerFactory()
+def test_which_provisioner_starts_a_kernel(in_our_hub: None, metadata: dict[str, object], expected: type) -> None:
+    _load_jupyter_server_extension(ServerApp())
     spec = KernelSpec(language="python", argv=["python"], metadata=metadata)
-    assert type(factory.create_provisioner_instance("k", spec, None)) is expected
+    assert type(KernelProvisionerFactory.instance().create_provisioner_instance("k", spec, None)) is expected
+
+
+def test_a_server_of_another_hub_keeps_the_ordinary_provisioner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUPYTER_GPU_QUOTA_URL", raising=False)
+    _load_jupyter_server_extension(ServerApp())
+    assert KernelProvisionerFactory.instance().default_provisioner_name == "local-provisioner"

@@ -124,7 +124,6 @@ async def test_a_server_gets_the_slice_that_was_booked(make: Make, books: Books)
     assert ann.told["CUDA_VISIBLE_DEVICES"] == "GPU-fake-0"
     assert json.loads(ann.told[SHARE_VARIABLE])["gpu_milli"] == 125
     assert ann.told["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
-    assert ann.told["JUPYTER_DEFAULT_PROVISIONER_NAME"] == "gpu-quota-provisioner"
     assert set(ann.slice_times_s) == {"ask", "render"}
 
 

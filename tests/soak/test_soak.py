@@ -55,7 +55,7 @@ def under_fire(stage: Stage, witness: Witness, tmp_path: Path, *, kills: int) ->
     while sum(killer.kills.values()) < kills and not stream.faults:
         killer.kill_one()
     fired_s = time.monotonic() - begun
-    stage.wait_until_ready(90)
+    killer.wait_until_it_works()
     stream.end()
     known = wait_for_rest(stage, stream.sent, 120)
     attempts, pauses = (sum(record.get(what, 0) for record in known.values()) for what in ("attempt", "pauses"))

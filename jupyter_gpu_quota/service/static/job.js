@@ -2,6 +2,7 @@
 import { eventsUrl } from "./api.js";
 
 const LONGEST_SHOWN = 400000;
+const SILENT_TOO_LONG_MS = 12000;
 const log = document.getElementById("log");
 const says = document.getElementById("log-says");
 
@@ -15,9 +16,16 @@ function append(text) {
 function follow(attempt, offset, backoff = 1000) {
   const query = attempt > 0 ? { follow: 1, offset } : { follow: 1 };
   const stream = new EventSource(eventsUrl(`jobs/${log.dataset.job}/logs`, query));
-  let here = attempt, at = offset, pause = backoff;
+  let here = attempt, at = offset, pause = backoff, silence = 0;
+  const alive = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => stream.onerror(), SILENT_TOO_LONG_MS);
+  };
+  alive();
+  stream.addEventListener("beat", alive);
   stream.addEventListener("log", (event) => {
     const part = JSON.parse(event.data);
+    alive();
     if (part.attempt !== here) {
       if (here > 0) append(`\n── attempt ${part.attempt} ──\n`);
       here = part.attempt;
@@ -28,10 +36,12 @@ function follow(attempt, offset, backoff = 1000) {
     append(part.text);
   });
   stream.addEventListener("end", (event) => {
+    clearTimeout(silence);
     stream.close();
     says.textContent = `attempt ${here}, ${JSON.parse(event.data).state}`;
   });
   stream.onerror = () => {
+    clearTimeout(silence);
     stream.close();
     setTimeout(() => follow(here, at, Math.min(30000, pause * 2)), pause);
   };

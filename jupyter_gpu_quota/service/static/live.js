@@ -6,6 +6,7 @@ import { showTimes } from "./times.js";
 const AT_MOST_EVERY_MS = 1500;
 const REST_WHEN_HIDDEN_MS = 30000;
 const LONGEST_BACKOFF_MS = 30000;
+const SILENT_TOO_LONG_MS = 12000; // A heartbeat comes every 5 s; a proxy may hold a connection that leads nowhere.
 
 const banner = document.getElementById("banner-stream");
 const state = { stream: null, lastId: "", backoff: 1000, due: 0, fetching: false, again: false, resting: 0 };
@@ -71,8 +72,13 @@ function open() {
   const query = state.lastId ? { since: state.lastId } : {};
   const stream = new EventSource(eventsUrl("events", query));
   state.stream = stream;
-  let first = true;
+  let first = true, silence = 0;
+  const alive = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => stream.onerror(), SILENT_TOO_LONG_MS);
+  };
   const heard = (event) => {
+    alive();
     if (first) { first = false; state.backoff = 1000; if (!banner.hidden) soon(); tell(""); }
     else soon();
     state.lastId = event.lastEventId || state.lastId;
@@ -80,7 +86,10 @@ function open() {
   };
   stream.addEventListener("changed", heard);
   stream.addEventListener("reset", (event) => { heard(event); soon(); });
+  stream.addEventListener("beat", alive);
+  alive();
   stream.onerror = () => {
+    clearTimeout(silence);
     stream.close();
     if (state.stream !== stream) return;
     state.stream = null;
