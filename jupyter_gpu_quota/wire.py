@@ -409,7 +409,7 @@ class BundleView(Wire):
 
 
 class VerifiedView(Wire):
-    """``GET audit/verify``: whether every row of the audit follows from the one before; ``message`` says it in words."""
+    """``GET audit/verify``: whether every row of the audit follows from the one before, and that in words."""
 
     whole: bool
     rows: int | None

@@ -39,7 +39,7 @@ def read_record(path: str) -> dict[str, Any] | None:
 
 
 def read_untrusted(path: str) -> dict[str, Any] | None:
-    """The JSON object in a file that a job wrote; None for a link, a pipe, more than 64 KiB, or no object.
+    """The JSON object in a file that a job wrote; None for a link, a pipe, a folder, more than 64 KiB, or no object.
 
     The caller may have more rights than the job has, so the file is opened without following and without waiting.
     """
@@ -47,13 +47,14 @@ def read_untrusted(path: str) -> dict[str, Any] | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with contextlib.closing(os.fdopen(fd, "rb")) as file:
-        try:
-            if not _is_small_file(os.fstat(fd)):
-                return None
-            value = json.loads(file.read(1 << 16))
-        except (OSError, ValueError, RecursionError):
+    try:
+        if not _is_small_file(os.fstat(fd)):
             return None
+        value = json.loads(os.read(fd, 1 << 16))
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(fd)
     return value if isinstance(value, dict) else None
 
 

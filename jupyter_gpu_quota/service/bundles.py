@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import re
 from collections.abc import Callable
 
@@ -11,8 +11,6 @@ from ..bundle import BundleRefused, BundleStore, Incoming
 from ..store.protocol import KeepBundle
 from ..wire import BundleView
 from .resource import Answer, Call, Refused, Resource, not_found
-
-log = logging.getLogger(__name__)
 
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -54,9 +52,10 @@ class BundleUpload(Resource):
 
     def _drop(self) -> None:
         """What was not finished is gone; nothing of it stays on the disk."""
-        if self.incoming is not None:
-            self.incoming.__exit__(None, None, None)
-            self.incoming = None
+        incoming, self.incoming = self.incoming, None
+        if incoming is not None:
+            with contextlib.suppress(OSError):  # what could not be flushed is thrown away anyhow
+                incoming.__exit__(None, None, None)
 
 
 def digest_of(text: str) -> str:

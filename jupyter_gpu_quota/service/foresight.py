@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .world import World
 
 FRESH_S = 1.0
+EXPLAINED_FRESH_S = 2.0
+MOST_EXPLAINED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Foresight:
         self._world = world
         self._last: _Decided | None = None
         self._thinking: asyncio.Task[Decision | None] | None = None
+        self._explained: dict[str, tuple[tuple[int, int], float, core_explain.Explanation]] = {}
         self._shares: tuple[tuple[int, int], float, Mapping[tuple[str, str], Share]] | None = None
 
     def wait_of(self, workload: str) -> Reason | None:
@@ -78,12 +81,24 @@ class Foresight:
         if quota is None:
             return None
         snapshot = self.snapshot()
-        decision = await self._world.read(decide_and_explain, snapshot, quota.policy)
+        decision = await self._world.think(decide_and_explain, snapshot, quota.policy)
         self._last = _Decided(snapshot.version, quota.revision, now, decision)
         return decision
 
     def snapshot(self) -> Snapshot:
         return self._world.mirror.snapshot(self._world.now())
+
+    async def explain(self, workload: str, policy: Policy) -> core_explain.Explanation:
+        """The core's explanation, at most 2 s old unless nothing changed. Raises KeyError for what has ended."""
+        now, key = asyncio.get_running_loop().time(), (self._world.mirror.version, policy.revision)
+        known = self._explained.get(workload)
+        if known and (known[0] == key or now - known[1] < EXPLAINED_FRESH_S):
+            return known[2]
+        told = await self._world.think(core_explain.explain, self.snapshot(), policy, workload)
+        if len(self._explained) >= MOST_EXPLAINED:
+            self._explained.clear()
+        self._explained[workload] = (key, now, told)
+        return told
 
     async def standings(self) -> dict[tuple[str, str], ProjectPoolView]:
         """Each project in each of its pools, by (project, pool)."""
@@ -102,7 +117,7 @@ class Foresight:
         now = asyncio.get_running_loop().time()
         key = (self._world.mirror.version, policy.revision)
         if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
-            self._shares = (key, now, await self._world.read(_shares_of, self.snapshot(), policy))
+            self._shares = (key, now, await self._world.think(_shares_of, self.snapshot(), policy))
         return self._shares[2]
 
 
@@ -176,7 +191,7 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
         preemptible=spec.preemptible,
         time_limit_s=spec.time_limit_s,
     )
-    met = await door.world.read(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
+    met = await door.world.think(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
     return DryRunView(
         starts_now=met.starts_now,
         pauses=_affected(
@@ -220,7 +235,7 @@ async def preview(door: Door, person: Person, file: QuotaFile) -> PreviewView:
     new = file.policy((present.revision if present else 0) + 1)
     old = present.policy if present else Policy(revision=0)
     sums = arithmetic_of(snapshot.devices, new)
-    seen = await world.read(foresee.preview, snapshot, old, new)
+    seen = await world.think(foresee.preview, snapshot, old, new)
     affected = [
         *_affected(door, person, seen.paused, "paused", "is paused and queued again in its old place"),
         *_affected(door, person, seen.start_sooner, "starts", "starts instead of waiting"),
@@ -248,9 +263,8 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
         return ExplainView(
             id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None
         )
-    snapshot = door.foresight.snapshot()
     try:
-        told = await door.world.read(core_explain.explain, snapshot, quota.policy, work.id)
+        told = await door.foresight.explain(work.id, quota.policy)
     except KeyError:  # it ended between the two looks
         return ExplainView(
             id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None

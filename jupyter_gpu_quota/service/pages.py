@@ -35,12 +35,14 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.door = door
         self.hub_auth = door.people.auth
         self.person: Person | None = None
+        self.seen_version = 0
 
     def set_default_headers(self) -> None:
         for name, value in SECURITY_HEADERS.items():
             self.set_header(name, value)
 
     async def prepare(self) -> None:
+        await self.door.world.fresh()
         person = await self.door.people.identify(self)
         if person is None or person.is_hub:
             self.redirect(self.get_login_url())
@@ -51,7 +53,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     async def get(self, **names: str) -> None:
         call = Call(door=self.door, resource=self, names=names, maybe_person=self.person)
-        await self.door.world.fresh()
+        self.seen_version = self.door.world.mirror.version
         await self.door.foresight.think()
         await self.show(self.template, **await self.content(call))
 
@@ -68,6 +70,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             "prefix": prefix,
             "api": f"{prefix}api/v1/",
             "static": self.static_url,
+            "seen_version": self.seen_version,
             "xsrf": self.xsrf_token.decode() if self.person else "",
             "person": self.person,
             "reads_policy": self.person is not None and reads_policy(self.person),

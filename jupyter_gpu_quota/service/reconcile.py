@@ -60,10 +60,8 @@ async def keep_reconciling(door: Door, hub: Hub, every_s: float = EVERY_S) -> No
     while True:
         try:
             await reconcile_once(door, hub, reconciler)
-        except HubAway as error:
+        except (HubAway, StoreUnavailable, Refused) as error:
             log.warning("bookings are not reconciled now: %s", error)
-        except (StoreUnavailable, Refused) as error:
-            log.warning("a slice could not be given back: %s", error)
         await asyncio.sleep(every_s)
 
 

@@ -154,6 +154,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if route.scope is Scope.OPEN:
             return
         await self.door.world.known()
+        await self.door.world.fresh()
         self.person = await self.door.people.identify(self)
         if self.person is None:
             raise Refused(401, "not_authenticated", self._why_nobody(), {"WWW-Authenticate": "Bearer"})

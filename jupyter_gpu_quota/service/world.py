@@ -58,6 +58,7 @@ class World:
     ) -> None:
         self._store, self.now, self._clock = store, now, clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._thinker = ThreadPoolExecutor(1, thread_name_prefix="thinker")
         self._forget_all()
         self.names: dict[str, str] = {}
         self.samples: Mapping[str, SampleRow] = {}
@@ -80,6 +81,10 @@ class World:
         if self._closed:
             raise StoreUnavailable("The service is ending.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: question(*args, **kwargs))
+
+    async def think(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Ask the core something long, one question after the other, so that reading never waits behind it."""
+        return await asyncio.get_running_loop().run_in_executor(self._thinker, lambda: question(*args, **kwargs))
 
     @property
     def store(self) -> Store:
@@ -244,7 +249,8 @@ class World:
     def close(self) -> None:
         self._closed = True
         self._listeners.clear()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._readers, self._thinker):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # --- questions of the views ---------------------------------------------------------------------------------------
     def allocations_of(self, workload: str) -> Sequence[Allocation]:

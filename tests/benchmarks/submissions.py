@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.benchmarks.figures import Figure, show
 from tests.shell.service_world import HUB_TOKEN, PREFIX, QUOTA, FakeAccount, FakeHub, _listen
 
-CONNECTIONS = 16
+CONNECTIONS = 64
 PROMISED_PER_S = 200.0
 BODY = json.dumps(
     {
@@ -48,7 +48,7 @@ async def measure(seconds: float = 30.0, rate: float = PROMISED_PER_S) -> list[F
         )
         try:
             await _until(lambda: _status(port, "ready"), 200)
-            return await _load(port, seconds, rate)
+            return await _load(port, seconds, rate, door.pid)
         finally:
             door.send_signal(signal.SIGTERM)
             with suppress(TimeoutError):
@@ -122,7 +122,18 @@ async def _until(ask: Callable[[], object], wanted: object, within_s: float = 60
         await asyncio.sleep(0.2)
 
 
-async def _load(port: int, seconds: float, rate: float) -> list[Figure]:
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpus(door: int) -> dict[str, float]:
+    """Seconds of processor time so far, of each of the three."""
+    (scheduler,) = map(int, Path(f"/proc/{door}/task/{door}/children").read_text().split())
+    return {"the door": _cpu_s(door), "the scheduler": _cpu_s(scheduler), "the client": time.process_time()}
+
+
+async def _load(port: int, seconds: float, rate: float, door: int) -> list[Figure]:
     idle: asyncio.Queue[_Connection] = asyncio.Queue()
     for _ in range(CONNECTIONS):
         idle.put_nowait(_Connection(port))
@@ -135,6 +146,7 @@ async def _load(port: int, seconds: float, rate: float) -> list[Figure]:
         idle.put_nowait(connection)
         (took if status == 201 else refused).append(time.perf_counter() - due)
 
+    before = _cpus(door)
     started, tasks = time.perf_counter(), []
     for number in range(int(seconds * rate)):
         due = started + number / rate
@@ -142,9 +154,15 @@ async def _load(port: int, seconds: float, rate: float) -> list[Figure]:
         tasks.append(asyncio.create_task(submit(due)))
     await asyncio.gather(*tasks)
     lasted = time.perf_counter() - started
+    spent = {name: (now - before[name]) / len(took) * 1000 for name, now in _cpus(door).items()}
     _, listing = await _Connection(port).send("GET", "jobs?limit=1")
     stored = json.loads(listing)["_pagination"]["total"] - 1
-    return _figures(took, refused, stored, lasted, rate)
+    return [*_figures(took, refused, stored, lasted, rate), *map(_spent, spent.items())]
+
+
+def _spent(part: tuple[str, float]) -> Figure:
+    timed = "processor time over the whole load, by its number of jobs; does not depend on who else is on the machine"
+    return Figure(name=f"a submission costs {part[0]}", value=part[1], unit="ms", timed=timed)
 
 
 def _figures(took: list[float], refused: list[float], stored: int, lasted: float, rate: float) -> list[Figure]:

@@ -226,6 +226,13 @@ class Worlds(RuleBasedStateMachine):
     # -- one tick, checked -----------------------------------------------------------------------------------
 
     def tick(self) -> Plan:
+        """One tick; a broken promise is shown with the world it was broken in."""
+        try:
+            return self._tick()
+        except AssertionError as broken:
+            raise AssertionError(f"{broken}\n{self.world.dump()}") from broken
+
+    def _tick(self) -> Plan:
         made = self.world
         self.ticks += 1
         made.now += TICK_MS

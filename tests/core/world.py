@@ -279,6 +279,24 @@ class World:
         names = sorted(project.name for project in self.policy.projects)
         return " / ".join(f"{name} {Decimal(self.running(name)) / 1000:f}" for name in names)
 
+    def dump(self) -> str:
+        """Everything, a line each, for a failure's report."""
+        rows = [str(self.policy.preemption)]
+        rows += [f"{p.name} priority {p.priority} {dict(p.amounts)}" for p in self.policy.projects]
+        for name, device in self.devices.items():
+            held = [f"{a.workload}:{a.gpu_milli}" for own in self.owned.values() for a in own if a.device == name]
+            kept = [f"{r.workload}:{p.gpu_milli}" for r in self.reserved.values() for p in r.placements if p.device == name]
+            rows.append(f"{name} {device.health} holds {held} keeps {kept}")
+        for job in self.jobs.values():
+            kind = "" if job.preemptible else " fixed"
+            lent = " lent" if job.borrower else ""
+            rows.append(
+                f"{job.id} {job.user} {job.gpu_milli}x{job.ranks} {job.state}>{job.target} p{job.priority}{kind}{lent} "
+                f"paused {len(job.paused_at)} for {job.paused_for}"
+            )
+        rows += [f"{book.id} {book.gpu_milli} {book.state}" for book in self.notebooks.values()]
+        return "\n".join(rows)
+
     def paused(self) -> list[str]:
         return sorted(name for name, job in self.jobs.items() if job.paused_at)
 

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they follow what happens, their buttons act, axe finds nothing in light, dark or small."""
+"""The pages in a real browser: they follow what happens, buttons act, axe finds nothing in light, dark or small."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ const LONGEST_BACKOFF_MS = 30000;
 const SILENT_TOO_LONG_MS = 12000; // A heartbeat comes every 5 s; a proxy may hold a connection that leads nowhere.
 
 const banner = document.getElementById("banner-stream");
-const state = { stream: null, lastId: "", backoff: 1000, due: 0, fetching: false, again: false, resting: 0 };
+const state = { stream: null, lastId: document.body.dataset.version, backoff: 1000, due: 0, fetching: false, again: false, resting: 0 };
 
 export function replaceKeyed(now, fresh) {
   if (now.isEqualNode(fresh)) return;
@@ -79,10 +79,13 @@ function open() {
   };
   const heard = (event) => {
     alive();
-    if (first) { first = false; state.backoff = 1000; if (!banner.hidden) soon(); tell(""); }
-    else soon();
+    const news = JSON.parse(event.data);
+    if (!first || !banner.hidden || [news.jobs, news.notebooks, news.devices].some((part) => part?.length)) soon();
+    first = false;
+    state.backoff = 1000;
+    tell("");
     state.lastId = event.lastEventId || state.lastId;
-    document.dispatchEvent(new CustomEvent("gpu-quota:changed", { detail: JSON.parse(event.data) }));
+    document.dispatchEvent(new CustomEvent("gpu-quota:changed", { detail: news }));
   };
   stream.addEventListener("changed", heard);
   stream.addEventListener("reset", (event) => { heard(event); soon(); });
