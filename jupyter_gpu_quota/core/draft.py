@@ -43,6 +43,17 @@ class Draft:
     def claim(self, claimed: Claimed) -> None:
         """Keep a place for a workload, and ask its victims to leave."""
         self._steps.append(claimed)
+        self._wait_behind(claimed)
+
+    def take_over(self, claimed: Claimed) -> None:
+        """Drop the reservations that a claim takes over, for one that starts at once."""
+        self._steps += [self._leave(claimed, victim) for victim in claimed.victims]
+        self._wait_behind(claimed)
+
+    def _wait_behind(self, claimed: Claimed) -> None:
+        for victim in claimed.victims:
+            if victim.promised:
+                self.wait(victim.id, reasons.behind_others(victim.project, victim.size))
 
     @property
     def claims(self) -> list[Claimed]:
@@ -105,11 +116,6 @@ class Draft:
         for claimed in self.claims:
             drain = reasons.waits_for_drain(self.pool.name, claimed.asker.request.size, claimed.victims)
             waits[claimed.asker.id] = drain
-            waits |= {
-                victim.id: reasons.behind_others(victim.project, victim.size)
-                for victim in claimed.victims
-                if victim.promised
-            }
         return waits
 
     def _blame_protection(self) -> None:

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heapreplace
 
 from . import reasons
 from .draft import Draft
-from .model import Notebook, Reservation
+from .model import Job, Notebook, Reservation
 from .notebooks import admit, find_slice, hold_unbooked, release_hold
 from .placement import Fit, Piece, Refusal, Request, occupy, place, promise
 from .plan import Reason, ReasonCode
@@ -39,7 +39,7 @@ class Round:
         self._divide()
         self._sort_reserved_borrowers()
         self._settle_slices()
-        self._start_reserved(within_guarantee=True)
+        self._start_reserved(Right.GUARANTEE)
         self._serve_queue()
         if trim(self.pool, self.draft.claims):
             self._serve_what_trimming_freed()
@@ -194,15 +194,29 @@ class Round:
         release_hold(self.ledger, claimed.pieces[0].device, notebook.gpu_milli)
         self._keep(claimed)
 
+    def _keep_or_start(self, claimed: Claimed, job: Job) -> None:
+        """A claim for which nobody has to leave, because its places were only promised and are free, starts at once."""
+        mark, standing = self.ledger.mark(), claimed.asker.standing
+        promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
+        if not all(victim.promised for victim in claimed.victims) or not self._is_free(claimed.pieces):
+            self.ledger.undo(mark)
+            self._keep(claimed)
+            return
+        occupy(self.ledger, claimed.pieces, lent=claimed.lent)
+        size = claimed.asker.request.size
+        reason = reasons.started(standing, size, 0, claimed.asker.right, lent=claimed.lent)
+        self.draft.take_over(claimed)
+        self.draft.start(job, claimed.pieces, lent=claimed.lent, reason=reason)
+
     def _keep(self, claimed: Claimed) -> None:
         """Put a claim in the draft; users who lost something stand further in front of their lines."""
         self.draft.claim(claimed)
         for victim in claimed.victims:
             victim.project.queue.moved_up(victim.user)
 
-    def _start_reserved(self, *, within_guarantee: bool) -> None:
+    def _start_reserved(self, weakest: Right) -> None:
         for holder in sorted(self.pool.promised, key=lambda one: one.id):
-            if (holder.project.use <= holder.project.guarantee) is within_guarantee:
+            if holder.project.right(0) <= weakest:
                 self._settle_reserved(holder)
 
     def _settle_reserved(self, holder: Holder) -> None:
@@ -239,7 +253,7 @@ class Round:
     def _serve_queue(self) -> None:
         """Claims within guarantee come before what others were promised above theirs, the rest after it."""
         self._serve_offers(Right.GUARANTEE)
-        self._start_reserved(within_guarantee=False)
+        self._start_reserved(Right.SURPLUS)
         for standing in self.pool.standings.values():
             self._close_idle(standing)
         self._serve_offers(Right.SURPLUS)
@@ -311,8 +325,7 @@ class Round:
         asker = self._asker(standing, line, right, at_limit=at_limit)
         claimed = claim(self.pool, asker) if self.may_claim else None
         if claimed is not None:
-            line.take()
-            self._keep(claimed)
+            self._keep_or_start(claimed, line.take())
             return
         may_borrow = line.shape.preemptible and not line.shape.exhausted and not at_limit
         if may_borrow and right is Right.GUARANTEE and self._start_free(standing, line, right, lent_too=True):

@@ -31,6 +31,7 @@ if __name__ == "__main__":  # run by path with -I -S: our own package is the onl
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from jupyter_gpu_quota.executors.layout import RankPaths, fence_file, rank_paths
+from jupyter_gpu_quota.executors.masking import Mask
 from jupyter_gpu_quota.executors.process_tree import boot_id, children, descendants, kill_all, process, processes, send
 from jupyter_gpu_quota.executors.rank_log import RotatingLog
 from jupyter_gpu_quota.executors.rank_process import (
@@ -75,6 +76,7 @@ class Supervisor:
         self.fencing = order["fencing"]
         self.status: dict[str, Any] = {"job": order["job"], "attempt": order["attempt"], "rank": order["rank"]}
         self.log = RotatingLog(paths.log, order["log_limit_bytes"])
+        self.mask = Mask(order["secrets"].values())
         self.pid = 0
         self.pipe = -1
         self.run_directory = -1
@@ -190,7 +192,7 @@ class Supervisor:
             with contextlib.suppress(KeyError):
                 self.poll.unregister(self.pipe)
             return False
-        self.log.write(data)
+        self.log.write(self.mask.feed(data))
         return True
 
     # --- leaving --------------------------------------------------------------------------------------------------
@@ -297,6 +299,7 @@ class Supervisor:
         for _ in range(MOST_HELPINGS):  # somebody outside the tree may hold the other end, and write for ever
             if not self.copy_output():
                 break
+        self.log.write(self.mask.rest())
         self.note_last_save()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET)

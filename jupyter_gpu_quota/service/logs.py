@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -28,13 +27,10 @@ PIECE = 1 << 16
 LOOK_S = 0.3
 """How often a followed log is looked at; only while somebody follows it."""
 
-SHORTEST_MASKED = 4
-MASK = b"***"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a log as it may be shown: whole UTF-8 characters, values of secrets replaced."""
+    """A part of a log as it is shown: whole UTF-8 characters. Secrets were masked before it was written."""
 
     text: str
     next_offset: int
@@ -58,26 +54,14 @@ async def show(call: Call) -> Answer | None:
 async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = PIECE) -> Part:
     """Read on from an offset; at the end of what there is the text is empty."""
     world = call.door.world
-    secrets = await world.read(world.store.secrets, record.job.id) if record.spec.secret_names else {}
     part = await world.read(read_log, str(call.door.state_dir), record.job.id, attempt, rank, offset, limit)
-    return shown(part, secrets.values(), whole=len(part.data) < limit and not _runs(record, attempt))
+    return shown(part, whole=len(part.data) < limit and not _runs(record, attempt))
 
 
-def shown(part: LogPart, secrets: Collection[str], *, whole: bool) -> Part:
-    """Mask secrets and end at a whole character; what may go on in the next part is left for it, unless all is here."""
-    values = sorted({secret.encode() for secret in secrets if len(secret) >= SHORTEST_MASKED}, key=len, reverse=True)
-    data = part.data
-    if not whole:
-        data = data[: len(data) - max(_begun(data, values), _torn(data))]
-    length = len(data)
-    for value in values:
-        data = data.replace(value, MASK)
-    return Part(text=data.decode("utf-8", "replace"), next_offset=part.offset + length)
-
-
-def _begun(data: bytes, values: Collection[bytes]) -> int:
-    """How many bytes at the end could be the beginning of a secret."""
-    return max((n for value in values for n in range(1, len(value)) if data.endswith(value[:n])), default=0)
+def shown(part: LogPart, *, whole: bool) -> Part:
+    """The part up to a whole character; what may go on in the next part is left for it, unless all is here."""
+    data = part.data if whole else part.data[: len(part.data) - _torn(part.data)]
+    return Part(text=data.decode("utf-8", "replace"), next_offset=part.offset + len(data))
 
 
 def _torn(data: bytes) -> int:

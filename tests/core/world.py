@@ -63,6 +63,7 @@ class World:
         self.leaves_at: dict[str, int] = {}
         self.ended: Counter[str] = Counter()
         self.refused: dict[str, str] = {}
+        self.log: list[str] = []
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -165,6 +166,12 @@ class World:
 
     def apply(self, plan: Plan) -> None:
         self.version += 1
+        said = [f"{type(one).__name__} {one.workload} {one.reason.code}" for one in plan.actions]
+        said = [
+            f"{text} for {a.claimer}" if isinstance(a, Pause) else text
+            for text, a in zip(said, plan.actions, strict=True)
+        ]
+        self.log.append(f"{self.now} {self.picture()}: {'; '.join(said)}")
         for action in plan.actions:
             match action:
                 case Start() | Resume():
@@ -285,7 +292,9 @@ class World:
         rows += [f"{p.name} priority {p.priority} {dict(p.amounts)}" for p in self.policy.projects]
         for name, device in self.devices.items():
             held = [f"{a.workload}:{a.gpu_milli}" for own in self.owned.values() for a in own if a.device == name]
-            kept = [f"{r.workload}:{p.gpu_milli}" for r in self.reserved.values() for p in r.placements if p.device == name]
+            kept = [
+                f"{r.workload}:{p.gpu_milli}" for r in self.reserved.values() for p in r.placements if p.device == name
+            ]
             rows.append(f"{name} {device.health} holds {held} keeps {kept}")
         for job in self.jobs.values():
             kind = "" if job.preemptible else " fixed"
@@ -295,6 +304,7 @@ class World:
                 f"paused {len(job.paused_at)} for {job.paused_for}"
             )
         rows += [f"{book.id} {book.gpu_milli} {book.state}" for book in self.notebooks.values()]
+        rows += self.log[-15:]
         return "\n".join(rows)
 
     def paused(self) -> list[str]:

@@ -433,13 +433,21 @@ def test_a_job_sees_nothing_of_the_services_environment(
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the-service-token")
     variables = {"MINE": "yes", "GPU_QUOTA_MILLI": "9999", "GPU_QUOTA_NEW": "x", "CUDA_VISIBLE_DEVICES": "all"}
     secrets = {"PASSWORD": "the-secret", "GPU_QUOTA_JOB_ID": "another"}
-    world.executor.start(shell("J", f"env; cat /proc/$PPID/environ; {LOOP}", variables=variables, secrets=secrets))
-    text = eventually(lambda: world.log("J") if "PASSWORD" in world.log("J") else "")
+    world.executor.start(
+        shell(
+            "J",
+            f"env; echo ${{#PASSWORD}} letters; cat /proc/$PPID/environ; {LOOP}",
+            variables=variables,
+            secrets=secrets,
+        )
+    )
+    text = eventually(lambda: world.log("J") if "letters" in world.log("J") else "")
     lines = text.split("\n")
-    assert "MINE=yes" in lines and "GPU_QUOTA_MILLI=250" in lines and "PASSWORD=the-secret" in lines
+    assert "MINE=yes" in lines and "GPU_QUOTA_MILLI=250" in lines and "PASSWORD=***" in lines
+    assert "10 letters" in lines, "the job itself has the secret"
     assert "CUDA_VISIBLE_DEVICES=SIM-0" in lines and "GPU_QUOTA_JOB_ID=J" in lines
     assert "the-service-token" not in text and "JUPYTERHUB" not in text and "GPU_QUOTA_NEW" not in text
-    kept = [path for path in state_dir.rglob("*") if path.is_file() and path.parent.name != "log"]
+    kept = [path for path in state_dir.rglob("*") if path.is_file()]
     assert [path for path in kept if b"the-secret" in path.read_bytes()] == []
 
 
