@@ -24,7 +24,9 @@ class Wire(BaseModel):
 
 
 class JobRequest(Wire):
-    """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB". ``project`` and ``pool`` default to the person's only or default ones.
+    """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB".
+
+    ``project`` and ``pool`` default to the person's only or default ones.
 
     ``idempotency_key`` may also come as the header ``Idempotency-Key``. ``time_limit`` is seconds or "90m", "24h".
     """
@@ -92,7 +94,10 @@ class Enforcement(Wire):
 
 
 class JobView(Wire):
-    """One job as its project sees it. Values of secrets are never in it; ``private`` jobs show only to their owner, leads and admins."""
+    """One job as its project sees it, without values of secrets.
+
+    ``private`` jobs show only to their owner, leads and admins.
+    """
 
     id: str
     name: str
@@ -143,7 +148,10 @@ class JobDetail(JobView):
 
 
 class NotebookRequest(Wire):
-    """``POST notebooks``, from the hub's spawner alone. ``user`` is the hub's user name, ``server`` "" for the default server."""
+    """``POST notebooks``, from the hub's spawner alone.
+
+    ``user`` is the hub's user name, ``server`` "" for the default server.
+    """
 
     user: Annotated[str, StringConstraints(min_length=1, max_length=255)]
     server: Annotated[str, StringConstraints(max_length=255)] = ""
@@ -153,7 +161,10 @@ class NotebookRequest(Wire):
 
 
 class NotebookView(Wire):
-    """One notebook's slice. ``state`` is requested, booked, refused or returned; ``activity`` is busy, idle or unknown."""
+    """One notebook's slice.
+
+    ``state`` is requested, booked, refused or returned; ``activity`` is busy, idle or unknown.
+    """
 
     id: str
     user: str

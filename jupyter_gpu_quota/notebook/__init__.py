@@ -18,7 +18,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(server: Any) -> None:
     """In a server that our hub started, make our provisioner the default; a kernelspec's own choice stands."""
-    from jupyter_client.provisioning import KernelProvisionerFactory
+    from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
     if "JUPYTER_GPU_QUOTA_URL" in os.environ:
         KernelProvisionerFactory.instance(parent=server).default_provisioner_name = PROVISIONER
