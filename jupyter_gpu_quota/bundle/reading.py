@@ -17,6 +17,9 @@ from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, parts_of
 BLOCK = 512
 CHUNK = 1 << 20
 LARGEST_HEADER = 1 << 16
+MOST_RECORDS = 100
+"""Records of one extended header; other tools write a dozen, and reading very many short ones would take hours."""
+
 FREE_OF_RATIO = 10 * MIB
 """So much may be unpacked from however little: short texts of one word shrink well."""
 
@@ -180,16 +183,18 @@ def _header_text(stream: _Stream, size: int) -> bytes:
 
 def _pax(text: bytes) -> dict[str, str]:
     """The records "length key=value" that matter here."""
-    found = {}
-    while text.strip(b"\0"):
+    found: dict[str, str] = {}
+    for _ in range(MOST_RECORDS + 1):
+        if not text.strip(b"\0"):
+            return found
         length = _number(text.partition(b" ")[0], 10)
         record, text = text[:length], text[length:]
-        key, _, value = record.partition(b" ")[2].removesuffix(b"\n").partition(b"=")
+        key, _equals, value = record.partition(b" ")[2].removesuffix(b"\n").partition(b"=")
         if not length:
             raise BundleRefused("the bundle is damaged: an extended header has a record without a length.")
         if key in (b"path", b"size"):
             found[key.decode()] = _text(value)
-    return found
+    raise BundleRefused(f"the bundle has an extended header of more than {MOST_RECORDS} records, which is the limit.")
 
 
 def _name(block: bytes, longer: dict[str, str]) -> str:

@@ -153,7 +153,7 @@ class _Search:
         borrowers_first = self.asker.right <= Right.GUARANTEE
         return sorted(
             self.picked.values(),
-            key=lambda one: (not one.promised, borrowers_first and not one.borrower, one.size, one.order),
+            key=lambda one: (borrowers_first and not one.borrower, one.size, one.order),
         )
 
     def _wants_more(self) -> bool:
@@ -266,12 +266,15 @@ class _Search:
         return None
 
     def _suffices(self, spot: int, gone: Sequence[Holder]) -> bool:
-        return len(self._room(spot, gone)) >= self.many and self._keeps_limit(gone)
+        return len(self._room(spot, gone)) >= self.many and self._keeps_bounds(gone)
 
-    def _keeps_limit(self, gone: Sequence[Holder]) -> bool:
+    def _keeps_bounds(self, gone: Sequence[Holder]) -> bool:
+        """Within the limit; and inside a project nobody makes it use more above its fair share than before."""
         own = self.asker.standing
         left = sum(holder.size for holder in (*self.picked.values(), *gone) if holder.project is own)
-        return self.notebook or own.use - left + self.asker.request.size <= own.ceiling
+        after = own.use - left + self.asker.request.size
+        bound = min(own.ceiling, max(own.use, own.fair)) if self.asker.own_only else own.ceiling
+        return self.notebook or after <= bound
 
     def _room(self, spot: int, gone: Iterable[Holder]) -> list[int]:
         """The devices of a spot that would take their part of a rank once these holders, too, have left."""

@@ -41,8 +41,9 @@ class Round:
         self._settle_slices()
         self._start_reserved(Right.GUARANTEE)
         self._serve_queue()
-        if trim(self.pool, self.draft.claims):
-            self._serve_what_trimming_freed()
+        if self.draft.claims:
+            trim(self.pool, self.draft.claims)
+            self._serve_what_claims_left()
         return self.draft
 
     # -- notebooks and reservations ---------------------------------------------------------------------------
@@ -276,7 +277,7 @@ class Round:
     def _close_idle(self, standing: Standing) -> None:
         """Close the lines that could start on idle devices only, while none fits: they are not even sorted.
 
-        Room only shrinks in a round; a project that loses work in it asks again in the next.
+        Without claims room only shrinks in a round; after claims everybody is asked once more.
         """
         for line in standing.queue.open_lines():
             if standing.right(line.size) is not Right.SURPLUS or self._may_preempt(standing, line):
@@ -295,10 +296,12 @@ class Round:
         borrowed = any(holder.project is standing for holder in self.pool.borrowers)
         return self.may_claim and (borrowed or lowest < line.shape.priority)
 
-    def _serve_what_trimming_freed(self) -> None:
+    def _serve_what_claims_left(self) -> None:
+        """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
         self.may_claim = False
         for standing in self.pool.standings.values():
             standing.queue.reopen()
+            self._close_idle(standing)
         self._serve_offers(Right.SURPLUS)
 
     @staticmethod

@@ -14,21 +14,18 @@ MOST_MOVED = 12
 """Up to so many claims are placed anew to spare a victim."""
 
 
-def trim(pool: Pool, claims: Sequence[Claimed]) -> bool:
+def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     """Put back every victim without whom all claims of the plan still find room on what leaves.
 
     Judged on the whole plan: only room that is left over on devices that drain can replace a victim's. A victim
     whose own project claims in the same plan stays out: with it back, that claim would have less right.
-    Returns whether anybody was put back.
     """
-    before = sum(len(claimed.victims) for claimed in claims)
     claimers = {claimed.asker.standing for claimed in claims}
     for claimed in claims:
         for victim in [one for one in claimed.victims if not one.promised and one.project not in claimers]:
             if _left_over(pool) >= victim.size and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
-    return before > sum(len(claimed.victims) for claimed in claims)
 
 
 def _left_over(pool: Pool) -> int:

@@ -198,7 +198,7 @@ class Supervisor:
     # --- leaving --------------------------------------------------------------------------------------------------
     def take_order(self) -> None:
         """Answer one order. Only the service can reach the socket; its silence costs half a second at most."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # what is no order changes nothing
             connection, _ = self.listener.accept()
             with connection:
                 connection.settimeout(ORDER_TIMEOUT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -15,10 +16,11 @@ from ..executors.outputs import OutputRefused, list_outputs, open_output
 from ..executors.rank_log import LogPart, read_log
 from ..store.protocol import JobRecord, StoreUnavailable
 from ..wire import OutputView
+from .access import sees_work
 from .hub import HubAway
 from .jobs import listed, page_of, record_of, seen_job
 from .people import NotAllowed
-from .resource import Answer, Call, Refused
+from .resource import Answer, Call, Refused, not_found
 from .streams import HEARTBEAT_S, EventStream
 from .views import instant
 
@@ -91,11 +93,12 @@ class _Follower:
     def __init__(self, call: Call, stream: EventStream, job: str, attempt: int, rank: int, offset: int) -> None:
         self.call, self.stream, self.job, self.rank, self.offset = call, stream, job, rank, offset
         self.only, self.attempt = attempt, attempt
-        self.quiet_s = 0.0
+        self.quiet_s, self.checked_at = 0.0, time.monotonic()
 
     async def run(self) -> None:
         while True:
             record = await record_of(self.call, self.job)
+            await self._may_look_on(record)
             self.attempt = self.attempt or record.job.attempt
             if await self._tell(record):
                 continue
@@ -103,6 +106,15 @@ class _Follower:
                 await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
                 return
             await self._rest()
+
+    async def _may_look_on(self, record: JobRecord) -> None:
+        """Every now and then, however busy the log is: the stream ends for who may not see the job any more."""
+        if time.monotonic() - self.checked_at < HEARTBEAT_S:
+            return
+        person = await self.call.door.people.again(self.call.person)
+        if not sees_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private):
+            raise not_found("job", self.job)
+        self.checked_at = time.monotonic()
 
     async def _tell(self, record: JobRecord) -> bool:
         """Send what is new; whether there was any."""
@@ -128,7 +140,6 @@ class _Follower:
     async def _rest(self) -> None:
         self.quiet_s += LOOK_S
         if self.quiet_s >= HEARTBEAT_S:
-            await self.call.door.people.again(self.call.person)
             await self.stream.beat()
             self.quiet_s = 0.0
         await asyncio.sleep(LOOK_S)

@@ -99,7 +99,7 @@ class Call:
         if word is None:
             return default
         try:
-            number = int(word[:20])
+            number = int(word[:20].encode("ascii"))
         except ValueError:
             raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is a whole number.") from None
         if not least <= number <= most:

@@ -197,6 +197,14 @@ def test_a_header_that_claims_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         check(tmp_path / "b")
 
 
+def test_a_header_of_very_many_records_is_not_read_for_hours(tmp_path: Path) -> None:
+    header = special("x", b"x")
+    header.size = 1 << 16
+    (tmp_path / "b").write_bytes(gzip.compress((header.tobuf(tarfile.USTAR_FORMAT) + b"2 " * (1 << 15)) * 100))
+    with pytest.raises(BundleRefused, match="more than 100 records"):
+        check(tmp_path / "b")
+
+
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_bundles_of_other_tools_are_read(tmp_path: Path, format: int) -> None:
     name = "folder-" * 12 + "/" + "name-" * 15 + ".py"

@@ -315,6 +315,7 @@ def test_the_newest_save_is_told(world: LocalWorld) -> None:
     [
         pytest.param("ln -s /etc/passwd", id="a link"),
         pytest.param("mkfifo", id="a pipe that nobody writes to"),
+        pytest.param("sleep 0.2; mkdir", id="a folder"),
         pytest.param("echo '[1]' >", id="no object"),
         pytest.param("head -c 100000 /dev/zero >", id="too much"),
         pytest.param('echo \'{"done": true, "total": -1, "metrics": [1]}\' >', id="wrong types"),
@@ -558,6 +559,19 @@ def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
         os.kill(supervisor, signal.SIGCONT)
         ended = world.until(lambda fact: fact.tree_gone)
     assert (ended.exit_status, ended.pause_requested) == (0, False)
+
+
+@pytest.mark.parametrize("sent", ["{}", "[]", "null", "x", '{"fencing": "1"}', '{"fencing": 1}'])
+def test_what_is_no_order_changes_nothing(world: LocalWorld, state_dir: Path, sent: str) -> None:
+    world.executor.start(shell("J", "exec sleep 1000"))
+    world.ready("J", "")
+    supervisor = world.supervisor("J")
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(Path(rank_paths(str(state_dir), "J", 1, 0).control, "socket")))
+        asking.sendall(sent.encode())
+        assert asking.recv(100) == b""
+    world.executor.leave(leave("J"))
+    assert world.until(lambda fact: fact.tree_gone).exit_status == -15 and supervisor
 
 
 def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(

@@ -148,6 +148,7 @@ def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:
         pytest.param("GET", "jobs?limit=100000", 400, "invalid", id="a page without end"),
         pytest.param("GET", "jobs?offset=-1", 400, "invalid", id="a page before the first"),
         pytest.param("GET", "jobs?limit=many", 400, "invalid", id="a page in words"),
+        pytest.param("GET", "jobs?limit=%D9%A3", 400, "invalid", id="a page in Arabic digits"),
         pytest.param("GET", "jobs?mine=perhaps", 400, "invalid", id="a truth in words"),
         pytest.param("GET", "jobs?state=sleeping", 400, "invalid", id="a state that is not there"),
         pytest.param("GET", "events?since=yesterday", 400, "invalid", id="a stream from yesterday"),

@@ -271,6 +271,23 @@ def test_a_followed_log_comes_as_it_is_written_and_ends_with_the_job(world: Serv
         assert next(events) == ("end", {"state": "succeeded", "attempt": 1})
 
 
+def test_who_loses_the_project_reads_no_more_of_a_busy_log(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.service.logs.HEARTBEAT_S", 0.2)
+    job, log = running(world)
+    with world.stream(f"jobs/{job}/logs?follow=1", "olga") as events:
+        log.write(b"0\n")
+        next(events)
+        world.apply(QUOTA.replace("bob, olga", "bob"))
+        world.run(world.door.world.refresh())
+        for number in range(1, 200):
+            log.write(f"{number}\n".encode())
+            if next(events, None) is None:
+                return
+    pytest.fail("a stream that nobody may read any more went on")
+
+
 @pytest.mark.parametrize(
     ("data", "whole", "text", "next_offset"),
     [
