@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise
@@ -12,6 +12,8 @@ from .reclaim import Claimed, leave
 
 MOST_MOVED = 12
 """Up to so many claims are placed anew to spare a victim."""
+MOST_TRIES = 500
+"""So many places are tried for them before the victim is given up."""
 
 
 def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
@@ -36,57 +38,75 @@ def _fits_without(pool: Pool, claims: Sequence[Claimed], victim: Holder) -> bool
     """Whether the claims fit with a victim back: first moving only those on its devices, then all, largest first."""
     devices = {piece.device for piece in victim.pieces}
     touched = [claimed for claimed in claims if not devices.isdisjoint(piece.device for piece in claimed.pieces)]
-    if _resettle(pool, touched, victim):
+    if _Settling(pool, touched).succeeds_with(victim):
         return True
     everybody = sorted(claims, key=lambda claimed: -claimed.asker.request.gpu_milli)
-    return len(claims) <= MOST_MOVED and _resettle(pool, everybody, victim)
+    return len(claims) <= MOST_MOVED and _Settling(pool, everybody).succeeds_with(victim)
 
 
-def _resettle(pool: Pool, claims: Sequence[Claimed], victim: Holder) -> bool:
-    ledger, mark = pool.ledger, pool.ledger.mark()
-    leave(pool, victim, sign=-1)
-    for claimed in claims:
-        promise(ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-    settled: list[tuple[Piece, ...]] = []
-    for claimed in claims:
-        pieces = _settle(pool, claimed)
-        if pieces is None:
-            ledger.undo(mark)
+class _Settling:
+    """Places claims anew on what is free or leaves, rank by rank, going back where one does not fit."""
+
+    def __init__(self, pool: Pool, claims: Sequence[Claimed]) -> None:
+        self.pool, self.ledger, self.claims = pool, pool.ledger, claims
+        self.ranks = [(claimed, rank) for claimed in claims for rank in range(claimed.asker.request.ranks)]
+        self.pieces: dict[str, list[Piece]] = {claimed.asker.id: [] for claimed in claims}
+        self.tries = MOST_TRIES
+
+    def succeeds_with(self, victim: Holder) -> bool:
+        """Whether all fit with the victim back; then they are where they fit, else nothing has changed."""
+        mark = self.ledger.mark()
+        leave(self.pool, victim, sign=-1)
+        for claimed in self.claims:
+            promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
+        if not self._settle(0):
+            self.ledger.undo(mark)
             return False
-        settled.append(pieces)
-    for claimed, pieces in zip(claims, settled, strict=True):
-        claimed.pieces = pieces
-    return True
+        for claimed in self.claims:
+            claimed.pieces = tuple(self.pieces[claimed.asker.id])
+        return True
 
+    def _settle(self, at: int) -> bool:
+        if at == len(self.ranks):
+            return True
+        claimed, rank = self.ranks[at]
+        mark = self.ledger.mark()
+        for spot in self._spots(claimed):
+            self.tries -= 1
+            if self.tries < 0:
+                return False
+            found = [Piece(rank, device, min(claimed.asker.request.gpu_milli, WHOLE_DEVICE)) for device in spot]
+            promise(self.ledger, found, lent=claimed.lent)
+            self.pieces[claimed.asker.id] += found
+            if self._settle(at + 1):
+                return True
+            del self.pieces[claimed.asker.id][-len(found) :]
+            self.ledger.undo(mark)
+        return False
 
-def _settle(pool: Pool, claimed: Claimed) -> tuple[Piece, ...] | None:
-    """Find room for a whole claim on what is free or leaves, and promise it."""
-    pieces: list[Piece] = []
-    for rank in range(claimed.asker.request.ranks):
-        found = _settle_rank(pool, claimed, rank)
-        if found is None:
-            return None
-        promise(pool.ledger, found, lent=claimed.lent)
-        pieces += found
-    return tuple(pieces)
+    def _spots(self, claimed: Claimed) -> Iterator[list[int]]:
+        """Where one rank goes: what leaves, the tightest first and each amount of room once, then what is free."""
+        request = claimed.asker.request
+        lent = claimed.lent or claimed.asker.right is Right.NOTEBOOK
+        seen = set[int]()
+        for left, spot in sorted(self._draining(request, lent=lent)):
+            if left not in seen:
+                seen.add(left)
+                yield spot
+        fit = place(self.ledger, Request(request.gpu_milli, 1, request.gpu_model), lent=lent)
+        if isinstance(fit, Fit):
+            yield [piece.device for piece in fit.pieces]
 
-
-def _settle_rank(pool: Pool, claimed: Claimed, rank: int) -> list[Piece] | None:
-    request, ledger = claimed.asker.request, pool.ledger
-    notebook = claimed.asker.right is Right.NOTEBOOK
-    fit = place(ledger, Request(request.gpu_milli, 1, request.gpu_model), lent=claimed.lent or notebook)
-    if isinstance(fit, Fit):
-        return [Piece(rank, piece.device, piece.gpu_milli) for piece in fit.pieces]
-    need = min(request.gpu_milli, WHOLE_DEVICE)
-    after = ledger.lendable_after if claimed.lent or notebook else ledger.plain_after
-    many = request.devices_per_rank
-    nodes = sorted({ledger.node_of[at] for at in ledger.draining})
-    spots = [ledger.on_node[node] for node in nodes] if many > 1 else [[at] for at in sorted(ledger.draining)]
-    for spot in spots:
-        room = [at for at in spot if request.gpu_model in (None, ledger.model[at]) and after(at) >= need]
-        if len(room) >= many:
-            return [Piece(rank, at, need) for at in room[:many]]
-    return None
+    def _draining(self, request: Request, *, lent: bool) -> Iterator[tuple[int, list[int]]]:
+        ledger, many = self.ledger, request.devices_per_rank
+        after = ledger.lendable_after if lent else ledger.plain_after
+        need = min(request.gpu_milli, WHOLE_DEVICE)
+        nodes = {ledger.node_of[at] for at in ledger.draining}
+        spots = [ledger.on_node[node] for node in nodes] if many > 1 else [[at] for at in ledger.draining]
+        for spot in spots:
+            room = [at for at in spot if request.gpu_model in (None, ledger.model[at]) and after(at) >= need]
+            if len(room) >= many:
+                yield sum(after(at) for at in room) - many * need, room[:many]
 
 
 def _count_in(pool: Pool, victim: Holder) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -126,7 +127,8 @@ class LocalExecutor:
         for paths, status in self._statuses():
             if self._is_lost(status):
                 self._background.run(("lost", paths.control), partial(self._clear_up, paths))
-            facts.append(rank_fact(paths, status))
+            if (fact := _told(paths, status)) is not None:
+                facts.append(fact)
         return facts
 
     def settled(self, job: str, attempt: int) -> None:
@@ -256,7 +258,7 @@ class LocalExecutor:
         return watcher["boot"] != self.boot or not is_same_process(watcher["pid"], watcher["started"])
 
     def _clear_up(self, paths: RankPaths) -> None:
-        """Kill what a dead supervisor left, and tell the end in its place; how the command ended is unknown."""
+        """Kill what a dead supervisor left, and tell the end in its place."""
         with held_lock(paths.lock) as ours:
             status = read_record(paths.status) or {}
             if not ours or not self._is_lost(status):
@@ -265,9 +267,18 @@ class LocalExecutor:
             while kill_all(partial(self._left_of, status)) and time.monotonic() < until:
                 time.sleep(ASK_AGAIN_S)
             if "ended_at" not in status:
-                status |= {"ended_at": _now(), "exit_status": None, "pause_requested": _was_asked(paths, status)}
+                status |= {"ended_at": _now(), "exit_status": self._lost_status(status)}
+                status["pause_requested"] = _was_asked(paths, status)
             write_record(paths.status, {**status, "lost": True, "tree_gone": not self._left_of(status)})
         log.warning("the supervisor of job %s, attempt %s, was lost", status["job"], status["attempt"])
+
+    def _lost_status(self, status: Mapping[str, Any]) -> int | None:
+        """A command dies with its supervisor, by SIGKILL. What was lost with its machine, or not begun, is unknown.
+
+        The difference matters: a lost machine uses up no retry, and a job that kills its supervisor must end some day.
+        """
+        begun_here = status["supervisor"]["boot"] == self.boot and status.get("pid") is not None
+        return -signal.SIGKILL if begun_here else None
 
     def _left_of(self, status: Mapping[str, Any]) -> set[int]:
         """Processes of a rank without its supervisor: by its marks in their environment, or by its session."""
@@ -360,6 +371,15 @@ def _paths_of(state_dir: str, job: str, attempt: int) -> list[RankPaths]:
         return []
     ranks = sorted(int(name[len("rank-") :]) for name in names if name.startswith("rank-"))
     return [rank_paths(state_dir, job, attempt, rank) for rank in ranks]
+
+
+def _told(paths: RankPaths, status: Mapping[str, Any]) -> RankFact | None:
+    """A rank's fact; what cannot be read of one job is told next time, and hides no other job."""
+    try:
+        return rank_fact(paths, status)
+    except (OSError, ValueError, LookupError, TypeError):
+        log.exception("the records of %s cannot be read", paths.control)
+        return None
 
 
 def _was_asked(paths: RankPaths, status: Mapping[str, Any]) -> bool:

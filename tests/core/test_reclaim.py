@@ -102,6 +102,21 @@ def test_two_gpus_of_one_node_come_from_one_node() -> None:
     assert sorted(victims(plan)) == ["b3", "b4"]  # b1 alone is cheaper, but with b2 the pair costs more
 
 
+def test_a_guarantee_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_quota() -> None:
+    made = world("pool t 2x2\na 2 of t\nb 2 of t\nb runs 2 of 1\nb runs 1 fixed\na queues 2")
+    assert made.tick().actions == ()  # both nodes have one free or movable GPU; a pair would cost b its quota
+
+
+def test_a_fair_share_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_own() -> None:
+    text = "pool t 2x2\na 0 of t, priority 60\nb 0 of t\nc 1 of t\nb runs 2 of 1\nc runs 1\na queues 2"
+    assert world(text).tick().actions == ()
+
+
+def test_inside_a_project_too_only_what_is_needed_is_paused() -> None:
+    made = world("pool t 1\na 1 of t\na runs 0.2\na runs 0.6\na queues 0.6 priority 70")
+    assert victims(made.tick()) == ["a2"]
+
+
 def test_a_fraction_takes_one_device_and_the_smallest_set_on_it() -> None:
     made = world("pool t 1\na 0.5 of t\nb 0.5 of t\nb runs 3 of 0.3\na queues 0.5")
     assert len(victims(made.tick())) == 2
@@ -290,6 +305,12 @@ class TestQueueOrder:
     )
     def test_inside_a_project(self, text: str, expected: list[str]) -> None:
         assert self.starts("pool t 1\na 1 of t\n" + text) == expected
+
+    def test_first_submit_time_decides_and_not_the_id(self) -> None:
+        made = world("pool t 1\na 1 of t")
+        made.submit("a", 1000, id="z")
+        made.submit("a", 1000, id="b")
+        assert [action.workload for action in made.tick().actions] == ["z"]
 
     def test_users_take_turns(self) -> None:
         text = "pool t 2\na 2 of t\na queues 2 of 1 by u\na queues 1 by v"

@@ -11,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.executors.layout import job_directory, rank_paths
+from jupyter_gpu_quota.core.facts import RankFact
+from jupyter_gpu_quota.executors import local
+from jupyter_gpu_quota.executors.layout import RankPaths, job_directory, rank_paths
 from jupyter_gpu_quota.executors.local import LocalExecutor
 from jupyter_gpu_quota.executors.outputs import OutputRefused, list_outputs, open_output
 from jupyter_gpu_quota.executors.process_tree import process
@@ -191,14 +193,30 @@ def test_a_stopped_job_is_told_to_leave_all_the_same(world: LocalWorld) -> None:
 
 
 # --- supervisors that die or stand still --------------------------------------------------------------------------
-def test_the_supervisors_death_ends_the_job_and_is_told_as_lost(world: LocalWorld, state_dir: Path) -> None:
+def test_the_supervisors_death_kills_the_job_and_is_told_so(world: LocalWorld, state_dir: Path) -> None:
     script = f"setsid sh -c 'trap \"\" TERM; {LOOP}' & echo $! > {state_dir}/pid; {LOOP}"
     world.executor.start(shell("J", script))
     left, fact = number_in(state_dir / "pid"), world.ready("J", "")
     os.kill(world.supervisor("J"), signal.SIGKILL)
     fact = world.until(lambda fact: fact.tree_gone)
-    assert (fact.exit_status, fact.pause_requested) == (None, False) and fact.ended_at is not None
+    assert (fact.exit_status, fact.pause_requested) == (-9, False) and fact.ended_at is not None
     assert fact.pid and not alive(fact.pid) and not alive(left)
+
+
+def test_records_that_cannot_be_read_stop_no_other_job(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in ("J", "K"):
+        world.executor.start(shell(job, LOOP))
+        world.ready(job, "")
+    told = local.rank_fact
+
+    def broken(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
+        if status["job"] == "J":
+            raise IsADirectoryError(paths.progress)
+        return told(paths, status)
+
+    with monkeypatch.context() as one_is_broken:
+        one_is_broken.setattr(local, "rank_fact", broken)
+        assert [fact.job for fact in world.executor.observe()] == ["K"]
 
 
 def test_a_process_without_our_marks_is_found_by_its_session(world: LocalWorld, state_dir: Path) -> None:
@@ -239,7 +257,7 @@ def test_a_lost_supervisor_during_a_pause_is_told_as_paused(world: LocalWorld) -
     world.until(lambda fact: fact.pause_requested)
     os.kill(world.supervisor("J"), signal.SIGKILL)
     fact = world.until(lambda fact: fact.tree_gone)
-    assert (fact.exit_status, fact.pause_requested) == (None, True)
+    assert (fact.exit_status, fact.pause_requested) == (-9, True)
 
 
 def test_a_frozen_supervisor_holds_nobody_up(world: LocalWorld) -> None:
