@@ -14,6 +14,8 @@ MOST_MOVED = 12
 """Up to so many claims are placed anew to spare a victim."""
 MOST_TRIES = 500
 """So many places are tried for them before the victim is given up."""
+MOST_RANKS = 100
+"""Claims with more ranks than this stay where they are."""
 
 
 def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
@@ -55,6 +57,8 @@ class _Settling:
 
     def succeeds_with(self, victim: Holder) -> bool:
         """Whether all fit with the victim back; then they are where they fit, else nothing has changed."""
+        if len(self.ranks) > MOST_RANKS:
+            return False
         mark = self.ledger.mark()
         leave(self.pool, victim, sign=-1)
         for claimed in self.claims:

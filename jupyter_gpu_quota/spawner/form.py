@@ -165,5 +165,5 @@ def _row(number: int, value: str, label: str, about: str, *, checked: bool, enab
     return (
         f'<div class="radio"><label for="{name}"><input type="radio" id="{name}" name="{FIELD}" '
         f'value="{escape(value)}" aria-describedby="{name}-about"{state}> {escape(label)}</label> '
-        f'<small id="{name}-about">{escape(about)}</small></div>'
+        f'<small id="{name}-about" class="d-block text-body-secondary ms-4 mb-2">{escape(about)}</small></div>'
     )

@@ -31,6 +31,8 @@ class Evening:
         command = [sys.executable, "-m", "jupyter_gpu_quota", "demo", "--once", "--report", str(self.report)]
         self.witness = Witness(belongs_to(folder, "no hub is known by its address"))
         self.witness.start()
+        # A child inherits that SIGINT is ignored, as in a shell's background, but not a handler.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with (folder / "output").open("wb") as output:
             environment = {**os.environ, "TMPDIR": str(folder)}
             self.demo = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
