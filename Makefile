@@ -11,11 +11,13 @@ help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/.ready: pyproject.toml .ci/constraints.txt
+	@echo 'Setting up $(VENV): about two minutes.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint .ci/constraints.txt --editable '.[test,docs]'
 	touch $@
 
 $(HUB5)/.ready: pyproject.toml
+	@echo 'Setting up $(HUB5), with JupyterHub 5.5: about a minute.'
 	$(PYTHON) -m venv $(HUB5)
 	$(HUB5)/bin/pip install $(PIP_OPTIONS) 'jupyterhub==5.5.*' --editable '.[hub,lab]' jupyterlab
 	touch $@

@@ -28,9 +28,7 @@ PROBE_TIMEOUT_S = 10
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
-SCOPE_PREFIX = "custom:gpu-quota:"
-WANTED_SCOPES = ("read", "submit")
-"""As the service tells them: the last word of a scope of the hub."""
+WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +252,5 @@ def _token(client: Client) -> Finding:
     projects = ", ".join(f"{name} ({role})" for name, role in sorted(found.projects.items())) or "no project"
     if missing:
         advice = "ask for a token with these scopes, or let setup_gpu_quota(c) give them to users"
-        lacking = ", ".join(SCOPE_PREFIX + scope for scope in missing)
-        return _warn("token", f"{found.name}'s token lacks {lacking}", advice)
+        return _warn("token", f"{found.name}'s token lacks {', '.join(missing)}", advice)
     return _ok("token", f"{found.name}: {projects}{', admin' if found.admin else ''}")

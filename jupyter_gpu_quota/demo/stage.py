@@ -142,6 +142,9 @@ class Stage:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for user in self.cast.everybody:
             self.home(user).mkdir(parents=True, exist_ok=True)
+            # A notebook's terminal is a login shell, and Debian's profile forgets the PATH of the server around it.
+            profile = f'export PATH="{Path(self.python).parent}:$PATH"\n'
+            (self.home(user) / ".profile").write_text(profile)
         (self.folder / "jupyterhub_config.py").write_text(self._config())
 
     def _config(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from ..core.lifecycle import NOTEBOOK_FINAL
@@ -16,6 +17,7 @@ from .views import notebook_view
 
 DECISION_WAIT_S = 2.0
 LONGEST_WAIT_S = 30
+LOOK_AGAIN_S = 1.0
 EVERY_STATE = tuple(NotebookState)
 
 
@@ -94,10 +96,21 @@ async def show(call: Call) -> Answer:
     record = await seen_notebook(call)
     wait_s = call.integer("wait_s", 0, least=0, most=LONGEST_WAIT_S)
     if wait_s and record.notebook.state not in NOTEBOOK_FINAL:
-        seen = (call.text("seen_state"), call.text("seen_reason"))
-        await call.door.world.wait_until(lambda: _seen_as(call, record.notebook.id) != seen, wait_s)
+        await _news(call, record.notebook.id, (call.text("seen_state"), call.text("seen_reason")), wait_s)
         record = await record_of(call, record.notebook.id)
     return Answer(body=_view(call, record))
+
+
+async def _news(call: Call, notebook: str, seen: tuple[str | None, str | None], wait_s: int) -> None:
+    """Wait until state or reason are others. Why a slice waits is thought of again each second: nobody else may ask."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while True:
+        await call.door.foresight.think()
+        if _seen_as(call, notebook) != seen or loop.time() >= deadline:
+            return
+        rest_s = min(LOOK_AGAIN_S, deadline - loop.time())
+        await call.door.world.wait_until(lambda: _seen_as(call, notebook) != seen, rest_s)
 
 
 def _seen_as(call: Call, notebook: str) -> tuple[str | None, str | None] | None:

@@ -215,7 +215,7 @@ def _change_job(work: Work, request: ChangeJob) -> Recorded | Refusal:
     if record.job.state in FINAL:
         if request.change == "cancel" and record.job.state is JobState.CANCELLED:
             return _existed(work, request.job)
-        return Refusal(code="ended", message=f"Job {request.job} has already {record.job.state}; nothing was changed.")
+        return Refusal(code="ended", message=f"Job {request.job} is already {record.job.state}; nothing was changed.")
     changed = _changed(work, record, request.change)
     if changed == record:
         return _existed(work, request.job)

@@ -406,7 +406,7 @@ class Audit(Fake):
 class Words(Fake):
     def get(self, what: str, id_: str = "") -> None:
         if what == "me":
-            scopes = ["read", "submit"]
+            scopes = ["custom:gpu-quota:read", "custom:gpu-quota:submit"]
             self.answer(
                 wire.MeView(name="ann", admin=False, scopes=scopes, projects={"fraud": "member"}, notebook_choices=[])
             )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.core.model import Health
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.reconcile import Reconciler, reconcile_once
-from tests.shell.service_world import QUOTA, ServiceWorld, service_world
+from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world
 
 NARROW = QUOTA.replace("notebook: 0.5", "notebook: 0.25")
 
@@ -221,3 +223,10 @@ def test_the_hubs_list_is_read_page_by_page(world: ServiceWorld) -> None:
         world.add(f"user{number}", servers={"": {"name": "", "ready": True, "stopped": False}})
     assert len(world.run(world.rest_hub.servers())) == 450
     assert world.hub.asked.count("users") == 3
+
+
+def test_why_a_slice_waits_is_told_though_nobody_else_asks(world: ServiceWorld) -> None:
+    world.inventory(tuple(replace(device, health=Health.UNHEALTHY) for device in build_devices()))
+    notebook = ask(world).json["id"]
+    seen = world.get(f"notebooks/{notebook}?wait_s=5&seen_state=requested&seen_reason=", "hub").json
+    assert seen["state"] == "requested" and seen["reason"]["message"]
