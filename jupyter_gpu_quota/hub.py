@@ -316,7 +316,21 @@ def missing_entries(hub: JupyterHub) -> list[str]:
     scopes = hub.config.Spawner.get("server_token_scopes", ())
     if not isinstance(scopes, _ScopesToo) and not set(USER_SCOPES) <= set(scopes):
         found.append("notebooks' tokens no longer reach the service: see c.Spawner.server_token_scopes.")
+    late = [f"c.GPUQuota.{name}" for name in _set_too_late(hub)]
+    if late:
+        found.append(
+            f"{', '.join(late)} was set below setup_gpu_quota(c) and does not count: make the call the last line."
+        )
     return found
+
+
+def _set_too_late(hub: JupyterHub) -> list[str]:
+    """Settings that differ from what the service is told; ``accounts`` is ours to find out."""
+    told = [service["environment"] for service in hub.services if service.get("name") == SERVICE_NAME]
+    if not told or SETTINGS_VARIABLE not in told[0]:
+        return []
+    then, now = json.loads(told[0][SETTINGS_VARIABLE]), service_settings(GPUQuota(config=hub.config))
+    return sorted(name for name, value in now.items() if name != "accounts" and value != then.get(name))
 
 
 def _user_scopes(hub: JupyterHub) -> set[str]:

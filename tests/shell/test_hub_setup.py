@@ -294,6 +294,12 @@ def test_what_a_later_line_took_away_is_named(name: str, value: object, said: st
     assert said in " ".join(missing_entries(taken_by_hub(c)))
 
 
+def test_a_setting_below_the_call_is_named_for_it_does_not_count() -> None:
+    c = ready()
+    c.GPUQuota.log_limit_mib = 7
+    assert "c.GPUQuota.log_limit_mib was set below setup_gpu_quota(c)" in " ".join(missing_entries(taken_by_hub(c)))
+
+
 def test_a_hub_that_lost_our_entries_says_so_when_it_starts(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(
         "from jupyter_gpu_quota import setup_gpu_quota\n"
