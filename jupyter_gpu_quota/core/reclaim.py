@@ -207,7 +207,10 @@ class _Search:
         """Whether asking this holder to leave frees anything for the asker on this device."""
         if not self._model_fits(piece.device):
             return False
-        return self.lent_too or not holder.borrower or self.ledger.lent[piece.device] > self.ledger.held[piece.device]
+        if self.lent_too or not holder.borrower:
+            return True
+        lent = self.ledger.lent[piece.device] + self.ledger.promised_lent[piece.device]
+        return lent > self.ledger.held[piece.device]
 
     def _model_fits(self, at: int) -> bool:
         return self.asker.request.gpu_model in (None, self.ledger.model[at])

@@ -2,6 +2,10 @@
 
 ``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 200); the soak sets more. ``GPU_QUOTA_SHRINK`` looks for
 a smaller world when one fails, which can take minutes.
+
+"No job is paused twice on the way" (P8) is asserted for pauses between projects. Inside a project it cannot hold beside
+P10 where the minimum run time is 0: a small job within the guarantee may not be hidden by a larger one of higher job
+priority, comes back to claim it, and then makes room for the larger one, which now finds enough to take.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from jupyter_gpu_quota.core.model import Health, JobState, JobTarget, NotebookState, Preemption
 from jupyter_gpu_quota.core.packing import check_quotas
-from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start, Unreserve
+from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
 from tests.core.promises import Books, check_instant, check_order_is_irrelevant, check_plan, size
 from tests.core.world import TICK_MS, World
 
@@ -27,7 +31,6 @@ SIZES = {
     "mixed": (250, 500, 1000, 1000, 2000, 4000),
 }
 NEVER_S = 10**9
-COUNTED = Counter[str]()
 JOBS = st.lists(
     st.tuples(
         st.sampled_from("abcd"),
@@ -57,6 +60,7 @@ class Worlds(RuleBasedStateMachine):
         self.steady = True
         self.ticks = 0
         self.events = 0
+        self.taken: Counter[str] = Counter()
         self.frozen_at = 0
         self.paused_by: set[tuple[str, str]] = set()
         self.owed: set[str] = set()
@@ -258,7 +262,8 @@ class Worlds(RuleBasedStateMachine):
         for action in plan.actions:
             match action:
                 case Pause():
-                    COUNTED["pauses"] += 1
+                    if action.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
+                        self.taken[action.workload] += 1  # see the module's docstring
                     assert (action.workload, action.claimer) not in self.paused_by, f"P9: {action}"
                     self.paused_by.add((action.claimer, action.workload))
                     self.owed.add(action.claimer)
@@ -293,7 +298,7 @@ class Worlds(RuleBasedStateMachine):
             made.jobs[name] = dc.replace(job, time_limit_s=NEVER_S)
         while made.leaves_at and self.ticks < self.frozen_at + 4:
             self.tick()  # what was leaving when the world froze
-        before = {name: len(job.paused_at) for name, job in made.jobs.items()}
+        self.taken.clear()
         for count in range(100):
             plan = self.tick()
             if not plan.actions and not made.leaves_at and count > 5:
@@ -302,9 +307,8 @@ class Worlds(RuleBasedStateMachine):
             raise AssertionError(f"P8: not at rest: {made.picture()}")
         for _ in range(5):
             assert not self.tick().actions, "P8: five more ticks change something"
-        for name, job in made.jobs.items():
-            again = len(job.paused_at) - before[name]
-            assert again <= 1, f"P8: {name} was paused {again} times on the way\n{made.dump()}"
+        for name, count in self.taken.items():
+            assert count <= 1, f"P8: {name} was paused {count} times on the way\n{made.dump()}"
         assert not made.reserved, f"P7: {made.reserved} are kept for nobody"
         assert not self.owed, f"P7: {self.owed} paused others and did not start"
         assert not any(isinstance(action, Reserve) for action in plan.actions)

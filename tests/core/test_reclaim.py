@@ -231,6 +231,15 @@ class TestClaimInProgress:
         assert made.jobs["c1"].state is JobState.RUNNING
         assert made.paused() == [pause.workload]
 
+    def test_a_guarantee_takes_over_a_place_that_was_promised_on_held_room(self) -> None:
+        made = world("pool t 2\na 0 of t, notebooks 0.25\nb 0 of t\nc 1 of t\nb runs 1\nb runs 1 lent\na queues 2")
+        made.drain_ticks = 2
+        made.jobs["b1"] = dc.replace(made.jobs["b1"], target=JobTarget.CANCELLED)
+        made.tick()
+        made.submit("c", 1000)
+        made.settle()
+        assert made.jobs["c1"].state is JobState.RUNNING
+
     def test_a_job_that_leaves_anyway_is_waited_for(self) -> None:
         made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1\na queues 1")
         made.drain_ticks = 3
