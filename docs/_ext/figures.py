@@ -1,6 +1,7 @@
 """The README's figures, from what ``make bench`` wrote: `python docs/_ext/figures.py FILE.json`.
 
-The file is kept as ``docs/figures.json``, and the README's table is made from it and from nothing else.
+The file is kept whole as ``docs/figures.json``; the README's table is made from it and from nothing else, and shows
+every figure that has a bound, the missed ones too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs" / "figures.json"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+REST = "All figures of that run are in [docs/figures.json](docs/figures.json)."
 NONE = "No figures are recorded in this checkout. `make bench` measures them on your machine.\n"
 
 
@@ -22,15 +24,14 @@ def rendered(document: Mapping[str, Any] | None) -> str:
     """The README's text for one run of the benchmarks; for None, that there is none."""
     if document is None:
         return NONE
-    rows = [_row(figure) for part in document["figures"].values() for figure in part]
+    rows = [_row(figure) for part in document["figures"].values() for figure in part if figure.get("bound") is not None]
     head = ["| figure | measured | promised | what is timed |", "|---|---|---|---|"]
     broken = [f"\nNot measured: {part} ({why})." for part, why in document["not_measured"].items()]
-    return "\n".join([_machine(document), "", *head, *rows, *broken]) + "\n"
+    return "\n".join([_machine(document), "", *head, *rows, *broken, "", REST]) + "\n"
 
 
 def _row(figure: Mapping[str, Any]) -> str:
-    bound = figure.get("bound")
-    promised = "" if bound is None else f"at most {bound:g} {figure['unit']}"
+    promised = f"at most {figure['bound']:g} {figure['unit']}"
     return f"| {figure['name']} | {figure['value']:.4g} {figure['unit']} | {promised} | {figure['timed']} |"
 
 
