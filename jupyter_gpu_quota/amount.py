@@ -43,7 +43,7 @@ def gpu_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefu
 
     Takes "0.5", "1/3", "2" or "8GiB", and the (model, memory in MiB) of the devices it may be placed on, in any
     order, repeated or not; only a request by memory looks at them.
-    Source: a ratio floors to milli, memory is charged rounded up; design/fairness.md, section 1.
+    Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
     """
     text = text.strip()
     if MEMORY.fullmatch(text):

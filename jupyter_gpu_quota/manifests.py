@@ -97,7 +97,7 @@ def rank_environment(
     """Everything a rank's process is told, except who it runs as.
 
     ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs.
-    Nothing of the caller's own environment is in it. Source: design/interface.md, "Inside a job".
+    Nothing of the caller's own environment is in it. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
     uuids = {device.id: device.uuid for device in devices}

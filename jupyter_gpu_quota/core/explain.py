@@ -1,7 +1,7 @@
 """Why a workload waits, what would start it, and when it starts at the latest by the time limits of what runs.
 
 Every answer is found by running ``decide`` on a changed snapshot: the next plan starts the workload or pauses
-others for it, and with one milli less it does not. Source: design/fairness.md, section 8.
+others for it, and with one milli less it does not. Source: docs/scheduling.md, section 8.
 """
 
 from __future__ import annotations

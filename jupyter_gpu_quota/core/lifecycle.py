@@ -83,7 +83,7 @@ def judge_exit(
     """What an ended attempt means; ``exit_status`` is negative for a signal, None for a lost one.
 
     ``pause_requested``: the pause file existed before the exit was recorded. ``completed``: the job reported
-    done = total, or called ``complete()``. Source: design/fairness.md, section 5.
+    done = total, or called ``complete()``. Source: docs/scheduling.md, section 5.
     """
     if pause_requested:
         return _judge_after_pause(exit_status, completed=completed, target=target, retries_left=retries_left)

@@ -2,7 +2,7 @@
 
 Notebook slices live on named devices, no more than packing needs. A guarantee below one device is one slice; from
 one device on it is asked for in whole devices, because nothing says into which fractions it will be cut: 1.2 may be
-run as 0.6 and 0.6, on two devices. Source: design/fairness.md, section 1.
+run as 0.6 and 0.6, on two devices. Source: docs/scheduling.md, section 1.
 """
 
 from __future__ import annotations

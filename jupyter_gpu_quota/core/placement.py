@@ -56,7 +56,7 @@ def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refu
 
     ``lent``: as a borrower, unbooked notebook quota may be used too. Fractions go to the fullest device that
     takes them; a whole device is taken where the fewest whole ones are left, so that whole nodes stay free.
-    Ties go by id. Source: design/fairness.md, section 7.
+    Ties go by id. Source: docs/scheduling.md, section 7.
     """
     room = ledger.room(request.gpu_model, lent=lent)
     if room is None:

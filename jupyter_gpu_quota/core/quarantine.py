@@ -12,7 +12,7 @@ def quarantine_changes(snapshot: Snapshot, policy: Policy) -> dict[str, Health]:
     """Devices whose health should change: {device: quarantined | healthy}.
 
     A device is quarantined while a job on it is still there ``KILL_BOUND_S`` after its grace, and healthy again
-    once that job is gone. Claims that waited for it look elsewhere. Source: design/fairness.md, section 5.
+    once that job is gone. Claims that waited for it look elsewhere. Source: docs/scheduling.md, section 5.
     """
     overdue = {job.id for job in snapshot.jobs if _is_overdue(job, snapshot.now, policy)}
     held = {allocation.device for allocation in snapshot.allocations if allocation.workload in overdue}

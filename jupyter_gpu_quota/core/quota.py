@@ -48,7 +48,7 @@ def divide(claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None
     may ask for at any time is not.
     Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
-    Source: weighted max-min fairness; design/fairness.md, section 2.
+    Source: weighted max-min fairness; docs/scheduling.md, section 2.
     """
     rows = sorted(claims, key=lambda claim: claim.name)
     _check(rows, amount_milli)

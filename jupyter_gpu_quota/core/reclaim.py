@@ -2,7 +2,7 @@
 
 Work that frees room for one rank sits on one device (requests up to a whole one) or on one node; such a place is
 a *spot*. Candidates are walked in the order of the contract; the first spot on which a legal set frees enough is
-taken, and the set is cut to what is needed. Source: design/fairness.md, section 4.
+taken, and the set is cut to what is needed. Source: docs/scheduling.md, section 4.
 """
 
 from __future__ import annotations

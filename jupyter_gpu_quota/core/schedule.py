@@ -29,7 +29,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
 
     Takes a coherent snapshot (ids are unique, an allocation names a workload and a device that exist).
     Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for.
-    Source: design/fairness.md.
+    Source: docs/scheduling.md.
     """
     return _decide(snapshot, policy)[0]
 

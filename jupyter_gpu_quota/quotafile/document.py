@@ -68,7 +68,7 @@ class Members(Section):
 
 
 class AmountsSection(Section):
-    """What a project has in one pool, in milli-GPU. Source: design/fairness.md, section 1."""
+    """What a project has in one pool, in milli-GPU. Source: docs/scheduling.md, section 1."""
 
     notebook: Amount = 0
     training: Amount = 0

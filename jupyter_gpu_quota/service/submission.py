@@ -173,7 +173,7 @@ def milli_of(text: str, pool: str, model: str | None, devices: Sequence[Device])
 
 
 def _fits_somewhere(text: str, milli: int, pool: str, model: str | None, devices: Sequence[Device]) -> None:
-    """Refuse at once what the pool could not hold even empty and healthy. Source: design/fairness.md, section 3."""
+    """Refuse at once what the pool could not hold even empty and healthy. Source: docs/scheduling.md, section 3."""
     if not devices:
         return
     whole = max(1, milli // WHOLE_DEVICE)
