@@ -6,14 +6,17 @@ Amounts are integers (milli-GPU, MiB); instants are ISO-8601 with Z. Unknown key
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
 VariableName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 NoNul = r"^[^\x00]*$"
 Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=NoNul)]
+LARGEST_TEXT = 65_536
+"""Characters of a job's command, variables and secrets together."""
+
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -53,6 +56,15 @@ class JobRequest(Wire):
     min_nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     dry_run: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _of_a_size_that_is_kept(self) -> Self:
+        """Every queued job stands in the memory of the service and in every listing."""
+        named = (*self.variables.items(), *self.secrets.items())
+        size = sum(map(len, self.command)) + sum(len(name) + len(value) for name, value in named)
+        if size > LARGEST_TEXT:
+            raise ValueError(f"the command, variables and secrets have {size} characters; at most {LARGEST_TEXT} fit")
+        return self
 
 
 class ReasonView(Wire):

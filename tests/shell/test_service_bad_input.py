@@ -71,6 +71,7 @@ REFUSED = [
     pytest.param(job(variables={"GPU_QUOTA_JOB_ID": "x"}), 400, "GPU_QUOTA_JOB_ID", id="pretending to be another job"),
     pytest.param(job(variables={"RANK": "0"}), 400, "RANK", id="a variable of gangs"),
     pytest.param(job(secrets={"MASTER_ADDR": "x"}), 400, "MASTER_ADDR", id="ours as a secret"),
+    pytest.param(job(variables={f"V{i}": "x" * 7000 for i in range(10)}), 400, "65536", id="variables by the yard"),
     pytest.param(job(variables={"A=B": "x"}), 400, "variables", id="a variable's name with ="),
     pytest.param(job(variables={"A": "x"}, secrets={"A": "y"}), 400, "A", id="the same name, plain and secret"),
     pytest.param(job(directory="/etc"), 400, "relative", id="an absolute directory"),
