@@ -31,7 +31,8 @@ class GPUQuota(Configurable):
     )
     service_url = Unicode(
         "",
-        help="Address the service binds, http://127.0.0.1:PORT; empty: a free port of the loopback, chosen at start.",
+        help="Address the service binds, http://127.0.0.1:PORT; empty: a free port of the loopback, as a rule the same "
+        "one for the same state_dir.",
     ).tag(config=True)
     notebook_service_url = Unicode(
         "",

@@ -11,11 +11,12 @@ import asyncio
 import difflib
 import json
 import os
-import socket
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any
 
 from jupyterhub.app import JupyterHub
@@ -24,6 +25,7 @@ from traitlets.config.loader import Config, LazyConfigValue
 from traitlets.utils.importstring import import_item
 
 from .config import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, new_api_token, service_settings
+from .ports import free_ports
 from .spawner import GPUQuotaLocalSpawner, GPUQuotaMixin
 
 ACCESS_SCOPE = f"access:services!service={SERVICE_NAME}"
@@ -86,18 +88,18 @@ def _complete_settings(c: Config) -> GPUQuota:
     """The settings with a token, an address and the accounts filled in, written back for the spawner to read."""
     settings = GPUQuota(config=c)
     c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
-    c.GPUQuota.service_url = settings.service_url = settings.service_url or f"http://127.0.0.1:{_free_port()}"
+    c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
     settings.accounts = settings.job_account == "spawner" and spawner_drops_to_accounts(c.JupyterHub.spawner_class)
     if len(settings.api_token) < 32:
         raise SetupError("c.GPUQuota.api_token must have at least 32 characters; leave it empty for a new one.")
     return settings
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _service_url(c: Config, settings: GPUQuota) -> str:
+    """A free port of the loopback, the same at each start, and none that the file gives to the hub or its proxy."""
+    named = frozenset(int(number) for number in re.findall(r":(\d{2,5})\b", repr(c)))
+    (port,) = free_ports(str(Path(settings.state_dir).absolute()), taken=named)
+    return f"http://127.0.0.1:{port}"
 
 
 def spawner_drops_to_accounts(spawner: type[Spawner]) -> bool:

@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import SERVICE_NAME
+from ..ports import free_ports
 from ..proxy import find_or_install_proxy
 
 READY_WITHIN_S = 60.0
@@ -49,14 +49,9 @@ class Ports:
     proxy: int
 
     @staticmethod
-    def free() -> Ports:
-        with contextlib.ExitStack() as probes:
-            found = []
-            for _ in range(3):
-                probe = probes.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", 0))
-                found.append(int(probe.getsockname()[1]))
-        return Ports(public=found[0], hub=found[1], proxy=found[2])
+    def free(folder: Path) -> Ports:
+        public, hub, proxy = free_ports(str(folder), 3)
+        return Ports(public=public, hub=hub, proxy=proxy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +110,7 @@ class Stage:
 
     def __init__(self, folder: Path, *, cast: Cast, extra_config: str = "", python: str = sys.executable) -> None:
         self.folder, self.cast, self.extra_config, self.python = folder.absolute(), cast, extra_config, python
-        self.ports, self._proxy_token, self._tokens = Ports.free(), secrets.token_hex(32), dict[str, str]()
+        self.ports, self._proxy_token, self._tokens = Ports.free(self.folder), secrets.token_hex(32), dict[str, str]()
         self.url = f"http://127.0.0.1:{self.ports.public}"
         self.hub_api = f"{self.url}/hub/api"
         self.service_api = f"{self.url}/services/{SERVICE_NAME}/api/v1"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from jupyter_gpu_quota.ports import free_ports
 from tests.benchmarks.figures import Figure, show
 from tests.shell.service_world import HUB_TOKEN, PREFIX, QUOTA, FakeAccount, FakeHub, _listen
 
@@ -42,7 +43,7 @@ async def measure(seconds: float = 30.0, rate: float = PROMISED_PER_S) -> list[F
     with tempfile.TemporaryDirectory() as folder:
         hub = FakeHub()
         hub.users["bob"] = FakeAccount()
-        hub_port, port = _listen(hub.application()), _free_port()
+        hub_port, port = _listen(hub.application()), free_ports(folder)[0]
         door = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "jupyter_gpu_quota", "serve", env=_environment(Path(folder), hub_port, port)
         )
@@ -75,14 +76,6 @@ def _environment(folder: Path, hub_port: int, port: int) -> dict[str, str]:
         "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
         "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
     }
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class _Connection:
