@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
@@ -23,6 +23,31 @@ def canonical(value: object) -> bytes:
 def digest(value: object) -> str:
     """SHA-256 of :func:`canonical`, in hex."""
     return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def record_digest(record: object) -> bytes:
+    """SHA-256 of one record's :func:`canonical`, 32 bytes."""
+    return hashlib.sha256(canonical(record)).digest()
+
+
+def table_digest(records: Iterable[bytes]) -> str:
+    """SHA-256 over the digests of records, in their order, in hex: a record that did not change is not read again."""
+    return hashlib.sha256(b"".join(records)).hexdigest()
+
+
+def snapshot_digest(snapshot: object, tables: Mapping[str, str] | None = None) -> str:
+    """The digest by which an audit row names the snapshot of its plan, in hex.
+
+    :func:`digest` of the snapshot's fields, each table (a tuple of records) replaced by its :func:`table_digest`.
+    ``tables``: those that are known already, by field.
+    """
+    known = tables or {}
+    found: dict[str, object] = {}
+    for name in _field_names(type(snapshot)):
+        value = getattr(snapshot, name)
+        is_table = isinstance(value, tuple)
+        found[name] = (known.get(name) or table_digest(map(record_digest, value))) if is_table else value
+    return digest(found)
 
 
 def plain(value: object) -> Plain:

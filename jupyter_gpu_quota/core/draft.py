@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import reasons
+from .backfill import Kept
 from .model import Job, JobState, Notebook
 from .placement import Piece, placements
 from .plan import Action, Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Unreserve
-from .pool import Holder, Pool
+from .pool import Pool
 from .queue import Shape
-from .reclaim import Asker, Claimed, would_need_protected
+from .reclaim import Claimed, would_need_protected
+from .rights import Asker
+from .standing import Holder
 
 
 class Draft:
@@ -19,9 +24,12 @@ class Draft:
         self.refused: list[tuple[Notebook, Reason]] = []
         self.failed: list[Asker] = []
         """Claims above guarantee that found nobody; :meth:`waits` tells if only protection stood before them."""
+        self.kept: Kept | None = None
+        """The place of the first job that cannot start."""
         self._steps: list[Action | Claimed] = []
         self._dropped: dict[str, ReasonCode] = {}
         self._started: set[str] = set()
+        self._elastic: dict[str, tuple[Job, tuple[Piece, ...]]] = {}
         self._waits: dict[str, Reason] = {}
 
     def drop(self, workload: str, code: ReasonCode) -> None:
@@ -36,9 +44,29 @@ class Draft:
             self._steps.append(Start(workload=work.id, attempt=0, placements=where, borrower=False, reason=reason))
             return
         action = Resume if work.state is JobState.PAUSED else Start
+        if work.min_ranks is not None:
+            self._elastic[work.id] = work, pieces
         self._steps.append(
             action(workload=work.id, attempt=work.attempt + 1, placements=where, borrower=lent, reason=reason)
         )
+
+    def started_elastic(self) -> list[tuple[Job, tuple[Piece, ...]]]:
+        """The elastic jobs that start in this plan, in the order in which they were decided, with their places."""
+        return list(self._elastic.values())
+
+    def extend_start(self, job: Job, pieces: tuple[Piece, ...]) -> None:
+        """Let an elastic job start with more ranks than it needs."""
+        where = placements(self.pool.ledger, pieces)
+        self._steps = [
+            replace(step, placements=where) if isinstance(step, Start | Resume) and step.workload == job.id else step
+            for step in self._steps
+        ]
+
+    def restart(self, workload: str, pieces: tuple[Piece, ...], reason: Reason) -> None:
+        """Ask a running job to leave and start again on these places."""
+        grace_s = self.pool.policy.preemption.grace_s
+        self._steps.append(Pause(workload=workload, claimer=workload, grace_s=grace_s, reason=reason))
+        self._steps.append(Reserve(workload=workload, placements=placements(self.pool.ledger, pieces), reason=reason))
 
     def claim(self, claimed: Claimed) -> None:
         """Keep a place for a workload, and ask its victims to leave."""
@@ -85,7 +113,10 @@ class Draft:
     def _claim(self, claimed: Claimed) -> list[Action]:
         preemption = self.pool.policy.preemption
         asker = claimed.asker
-        actions: list[Action] = [self._leave(claimed, victim) for victim in claimed.victims]
+        shrunk = claimed.shrunk
+        leaving = [victim for victim in claimed.victims if victim.base is None or victim in shrunk]
+        actions: list[Action] = [self._leave(claimed, victim) for victim in leaving]
+        actions += [self._keep_minimum(claimed, victim) for victim in shrunk]
         waits_s = max(
             (preemption.lent_grace_s if one.borrower else preemption.grace_s for one in claimed.victims), default=0
         )
@@ -100,8 +131,16 @@ class Draft:
             reason = Reason(code=ReasonCode.DRAIN_TAKEN_OVER, figures=figures)
             return Unreserve(workload=victim.id, reason=reason)
         grace_s = preemption.lent_grace_s if victim.borrower else preemption.grace_s
-        reason = reasons.paused(claimed, victim, grace_s)
+        if victim.base is not None:
+            reason = reasons.shrunk(claimed, victim, grace_s)
+        else:
+            reason = reasons.paused(self.pool, claimed, victim, grace_s)
         return Pause(workload=victim.id, claimer=claimed.asker.id, grace_s=grace_s, reason=reason)
+
+    def _keep_minimum(self, claimed: Claimed, above: Holder) -> Reserve:
+        assert above.base is not None, "what is above a minimum has one"
+        reason = reasons.shrunk(claimed, above, self.pool.policy.preemption.grace_s)
+        return Reserve(workload=above.id, placements=placements(self.pool.ledger, above.base.pieces), reason=reason)
 
     def waits(self) -> dict[str, Reason]:
         """Why each job of the pool that this plan does not start waits."""
@@ -112,7 +151,12 @@ class Draft:
         for standing in self.pool.standings.values():
             for line in standing.queue.lines.values():
                 for job in line.jobs():
-                    waits[job.id] = line.blocked or reasons.behind_others(standing, line.size)
+                    if not line.takes(job.user):
+                        waits[job.id] = reasons.above_user_ceiling(standing, line.size, job.user)
+                    else:
+                        waits[job.id] = line.blocked or reasons.behind_others(standing, line.size)
+        if self.kept is not None:
+            waits[self.kept.job] = reasons.place_kept(self.kept, waits[self.kept.job], self.pool.now)
         for claimed in self.claims:
             drain = reasons.waits_for_drain(self.pool.name, claimed.asker.request.size, claimed.victims)
             waits[claimed.asker.id] = drain

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .model import JobState, NotebookState, Policy, Snapshot
+from .outage import stays_on_unhealthy
 from .plan import Reason, ReasonCode
 from .schedule import decide_and_explain
 from .sentences import gpus, sentence
@@ -55,7 +56,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     """
     case = Case.of(snapshot, policy, workload_id)
     if not case.waits:
-        return Explanation(workload=workload_id, state=case.state, reason=None, sentence=_RESTING[case.state])
+        return _resting(case)
     reason, starts = _next(case)
     if starts:
         return Explanation(
@@ -91,6 +92,15 @@ _RESTING: dict[str, str] = {
     NotebookState.BOOKED: "Its slice is booked.",
     NotebookState.RETURNED: "Its slice was given back.",
 }
+
+
+def _resting(case: Case) -> Explanation:
+    """What rests, runs or has ended; of what runs on an unhealthy device that too."""
+    words = _RESTING[case.state]
+    reason = stays_on_unhealthy(case.snapshot, case.id)
+    if reason is not None:
+        words = f"{words} {sentence(reason)}"
+    return Explanation(workload=case.id, state=case.state, reason=reason, sentence=words)
 
 
 def _next(case: Case) -> tuple[Reason, bool]:

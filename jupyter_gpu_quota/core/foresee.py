@@ -170,7 +170,7 @@ class _World:
 
     def _ask_to_leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
         job = self.jobs[name]
-        counted = job.paused_at if target is not JobTarget.PAUSED else (*job.paused_at, self.snapshot.now)
+        counted = job.paused_at if claimer is None else (*job.paused_at, self.snapshot.now)
         self.jobs[name] = replace(job, state=JobState.PAUSING, target=target, paused_for=claimer, paused_at=counted)
 
     def _mark(self, name: str, state: NotebookState) -> None:

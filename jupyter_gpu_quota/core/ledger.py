@@ -101,6 +101,7 @@ class Ledger:
         """Devices that something leaves and on which room, promised to nobody, is left then."""
         self._rooms: dict[str | None, tuple[Room, Room]] | None = None
         self._journal: list[tuple[int, tuple[int, int, int, int, int, int]]] = []
+        self._node_after: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def shift(
         self, at: int, *, firm: int = 0, lent: int = 0, leaving: int = 0,
@@ -127,6 +128,8 @@ class Ledger:
         self.promised_lent[at] += promised_lent
         self.held[at] += held
         self.leaving[at] += leaving
+        for sums in self._node_after:
+            sums.pop(self.node_of[at], None)
         if self._rooms is not None:
             self._refresh(at)
 
@@ -178,6 +181,14 @@ class Ledger:
         """Room for a borrower or a notebook once everything that leaves has left, and these amounts with it."""
         lent = self.lent[at] + self.promised_lent[at] - lent_gone
         return self.capacity[at] - self.firm[at] - self.promised[at] + firm_gone - lent
+
+    def node_after(self, node: int, *, lent: bool) -> int:
+        """The room of all devices of a node once everything that leaves has left, for firm work or for borrowers."""
+        sums = self._node_after[lent]
+        if node not in sums:
+            after = self.lendable_after if lent else self.plain_after
+            sums[node] = sum(max(0, after(at)) for at in self.on_node[node])
+        return sums[node]
 
     def free_now(self, at: int) -> int:
         """What nothing occupies at this instant, promised or not. Below 0 where a device carries too much."""

@@ -84,21 +84,85 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What one project has in one pool. ``limit_milli`` None means the whole pool."""
+    """What one project or department has in one pool. ``limit_milli`` None means the whole pool.
+
+    ``user_notebook_milli`` and ``user_jobs_milli`` are ceilings for each single user; None: no ceiling.
+    """
 
     notebook_milli: int = 0
     training_milli: int = 0
     limit_milli: int | None = None
     weight: int = 1
+    user_notebook_milli: int | None = None
+    user_jobs_milli: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
-    """An owner of quota. ``amounts`` is by pool name; a pool that is missing gives nothing there."""
+class Department:
+    """A group of projects with quotas of its own. ``amounts`` is by pool name."""
 
     name: str
     priority: int = 50
     amounts: Mapping[str, Amounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """An owner of quota. ``amounts`` is by pool name; a pool that is missing gives nothing there.
+
+    ``department`` is named by every project where the policy has departments, and by none where it has not.
+    """
+
+    name: str
+    priority: int = 50
+    amounts: Mapping[str, Amounts] = field(default_factory=dict)
+    department: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Amounts of one project or department (``owner``) in one pool while a window is open; None changes nothing."""
+
+    owner: str
+    pool: str
+    department: bool = False
+    notebook_milli: int | None = None
+    training_milli: int | None = None
+    limit_milli: int | None = None
+    weight: int | None = None
+    user_notebook_milli: int | None = None
+    user_jobs_milli: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One opening of a calendar window, as instants: open from ``begins_at`` up to, not including, ``ends_at``.
+
+    Of two that are open and change the same amount the later one in the policy's order wins.
+    """
+
+    name: str
+    begins_at: int
+    ends_at: int
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """How much past use counts in dividing the surplus. ``k_milli`` is thousandths, 0 turns it off."""
+
+    k_milli: int = 0
+    half_life_s: int = 172_800
+    window_s: int = 604_800
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a project used in a pool, decayed by the half-life: milli-GPU times seconds above its quota."""
+
+    project: str
+    pool: str
+    milli_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +185,9 @@ class Policy:
     projects: tuple[Project, ...] = ()
     preemption: Preemption = Preemption()
     within_project: str = "users_in_turn"
+    departments: tuple[Department, ...] = ()
+    windows: tuple[Window, ...] = ()
+    history: History = History()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +198,9 @@ class Job:
     ``submitted_at`` is the first submit time and survives every pause. ``checkpoint_at`` is when the job last
     saved, None when it never did. ``paused_at`` holds the instants of the pauses that count against
     ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and leaves within ``lent_grace_s``.
-    ``paused_for`` names the workload whose claim it is making room for.
+    ``paused_for`` names the workload whose claim it is making room for. ``min_ranks``: an elastic job runs with any
+    number of ranks from there to ``ranks``; None is not elastic. ``held_ranks``: how many it has now, None where it
+    holds nothing or all of them.
     """
 
     id: str
@@ -154,6 +223,18 @@ class Job:
     paused_for: str | None = None
     paused_at: tuple[int, ...] = ()
     borrower: bool = False
+    min_ranks: int | None = None
+    held_ranks: int | None = None
+
+    @property
+    def least_ranks(self) -> int:
+        """How many ranks it needs to start."""
+        return self.ranks if self.min_ranks is None else self.min_ranks
+
+    @property
+    def held_milli(self) -> int:
+        """What it has while it holds devices: all its ranks, or those that an elastic one runs with."""
+        return self.gpu_milli * (self.held_ranks or self.ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,3 +295,4 @@ class Snapshot:
     notebooks: tuple[Notebook, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    usage: tuple[Usage, ...] = ()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from . import reasons
 from .ledger import Ledger, Levels
 from .model import WHOLE_DEVICE, Notebook
 from .placement import Piece
 from .plan import Reason, ReasonCode
-from .pool import Pool, Standing
+from .pool import Pool, book
+from .standing import Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,9 @@ def admit(pool: Pool) -> Admission:
     admitted, refused = list[Notebook](), list[tuple[Notebook, Reason]]()
     for notebook in pool.requested:
         standing = pool.standing(notebook.project)
-        reason = why_refused(standing, notebook)
+        reason = why_refused(standing, notebook) or reasons.no_device(pool, notebook)
         if reason is None:
-            standing.booked += notebook.gpu_milli
+            book(standing, notebook)
             admitted.append(notebook)
         else:
             refused.append((notebook, reason))
@@ -47,8 +49,11 @@ def why_refused(standing: Standing, notebook: Notebook) -> Reason | None:
         return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=figures)
     if not 0 < notebook.gpu_milli <= WHOLE_DEVICE:
         return Reason(code=ReasonCode.NEVER_FITS, figures=figures)
-    if standing.booked + notebook.gpu_milli > standing.notebook_quota:
+    if any(level.booked + notebook.gpu_milli > level.notebook_quota for level in standing.levels):
         return Reason(code=ReasonCode.ABOVE_NOTEBOOK_QUOTA, figures=figures)
+    mine = standing.booked_by.get(notebook.user, 0)
+    if mine + notebook.gpu_milli > standing.user_notebooks:
+        return reasons.above_user_notebooks(standing, notebook, mine)
     return None
 
 

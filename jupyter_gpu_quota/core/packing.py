@@ -1,25 +1,38 @@
-"""Whether quotas fit their pools, in sum and in shape, with the arithmetic and the packing.
+"""Whether quotas fit their pools and departments, in sum and in shape, with the arithmetic and the packing.
 
 Notebook slices live on named devices, no more than packing needs. A guarantee below one device is one slice; from
 one device on it is asked for in whole devices, because nothing says into which fractions it will be cut: 1.2 may be
-run as 0.6 and 0.6, on two devices. Source: docs/scheduling.md, section 1.
+run as 0.6 and 0.6, on two devices. A department is packed as what its projects have, and what it has beyond them.
+Source: docs/scheduling.md, section 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from .model import WHOLE_DEVICE, Amounts, Device, Policy
+from .amounts import reachable
+from .model import WHOLE_DEVICE, Amounts, Department, Device, Policy, Project
 from .sentences import gpus
 
+Owner = TypeVar("Owner", Project, Department)
 EXACT = 12
 """Up to so many slices every packing is looked at; beyond, the largest go first."""
 
 
+ACCEPTABLE = frozenset({"sum", "shape"})
+"""The codes of refusals that an admin may accept by name: the pool is overcommitted, the quotas themselves agree."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRefusal:
-    """Why quotas cannot be promised. ``packing`` shows each device's content; ``project`` is None for the pool."""
+    """Why quotas cannot be promised. ``packing`` shows each device's content.
+
+    ``project`` and ``department`` are both None for a whole pool. ``windows`` are the calendar windows under whose
+    amounts it is so, and ``begins_at`` the first instant at which they are; none for the amounts without a window.
+    ``code``: sum, shape (see :data:`ACCEPTABLE`), amounts, department_notebook, department_training.
+    """
 
     code: str
     pool: str
@@ -28,6 +41,14 @@ class QuotaRefusal:
     available_milli: int
     packing: tuple[str, ...]
     sentence: str
+    department: str | None = None
+    windows: tuple[str, ...] = ()
+    begins_at: int | None = None
+
+    @property
+    def subject(self) -> tuple[str, str, str, str]:
+        """What it is about, whatever the figures."""
+        return self.code, self.pool, self.department or "", self.project or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,59 +59,159 @@ class Slice:
     label: str
 
 
-def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
-    """Everything that does not fit, first by project, then by pool; empty where all quotas can be kept at once.
+def check_calendar(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
+    """The same of every combination of amounts that the windows lead to.
 
-    Devices count whether healthy or not: a dead node reduces guarantees, it does not make a configuration wrong.
+    First what does not fit without any window; then, of all that a window makes worse, the worst of each subject.
+    """
+    devices = tuple(devices)
+    (_, plain), *combinations = reachable(policy)
+    always = check_quotas(plain, devices)
+    worst = {refusal.subject: refusal for refusal in always}
+    for at, combination in combinations:
+        windows = tuple(dict.fromkeys(w.name for w in policy.windows if w.begins_at <= at < w.ends_at))
+        for refusal in check_quotas(combination, devices):
+            known = worst.get(refusal.subject)
+            if known is None or _lacking(refusal) > _lacking(known):
+                worst[refusal.subject] = replace(refusal, windows=windows, begins_at=at)
+    return [*always, *(refusal for refusal in worst.values() if refusal.begins_at is not None)]
+
+
+def _lacking(refusal: QuotaRefusal) -> int:
+    return refusal.needed_milli - refusal.available_milli
+
+
+def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
+    """Everything that does not fit: by department, by project, by pool; empty where all quotas can be kept at once.
+
+    Looks at the policy's amounts as they stand, not at its windows. Devices count whether healthy or not: a dead node
+    reduces guarantees, it does not make a configuration wrong.
     """
     count = dict.fromkeys(policy.pools, 0)
     for device in devices:
         if device.pool in count:
             count[device.pool] += 1
-    refusals = [
-        refusal
-        for project in sorted(policy.projects, key=lambda project: project.name)
-        for pool, amounts in sorted(project.amounts.items())
-        if (refusal := _check_amounts(policy, project.name, pool, amounts)) is not None
-    ]
+    owners: list[Project | Department] = [*_by_name(policy.departments), *_by_name(policy.projects)]
+    refusals = [refusal for owner in owners for refusal in _check_amounts(policy, owner)]
     for pool in policy.pools:
+        refusals += _check_departments(policy, pool)
         refusals += _check_pool(policy, pool, count[pool])
     return refusals
 
 
-def _check_amounts(policy: Policy, name: str, pool: str, amounts: Amounts) -> QuotaRefusal | None:
+def _by_name(owners: Iterable[Owner]) -> list[Owner]:
+    return sorted(owners, key=lambda owner: owner.name)
+
+
+def _check_amounts(policy: Policy, owner: Project | Department) -> Iterator[QuotaRefusal]:
+    """Whether what one owner has is possible by itself."""
+    name = f"department {owner.name}" if isinstance(owner, Department) else owner.name
+    for pool, amounts in sorted(owner.amounts.items()):
+        quotas = amounts.notebook_milli + amounts.training_milli
+        limit = quotas if amounts.limit_milli is None else amounts.limit_milli
+        words = _contradiction(policy, name, pool, amounts)
+        if words is not None:
+            yield _refused("amounts", pool, needed=quotas, available=limit, words=words, owner=owner)
+
+
+def _contradiction(policy: Policy, name: str, pool: str, amounts: Amounts) -> str | None:
     quotas = amounts.notebook_milli + amounts.training_milli
     limit = quotas if amounts.limit_milli is None else amounts.limit_milli
-    words = None
     if pool not in policy.pools:
-        words = f"{name} has quotas in pool {pool}, which does not exist. The pools are: {', '.join(policy.pools)}."
-    elif min(amounts.notebook_milli, amounts.training_milli, limit, amounts.weight) < 0:
-        words = f"{name} has an amount or weight below 0 in pool {pool}. Use 0 or more."
-    elif limit < quotas:
-        words = (
+        return f"{name} has quotas in pool {pool}, which does not exist. The pools are: {', '.join(policy.pools)}."
+    if min(amounts.notebook_milli, amounts.training_milli, limit, amounts.weight) < 0:
+        return f"{name} has an amount or weight below 0 in pool {pool}. Use 0 or more."
+    if limit < quotas:
+        return (
             f"The limit of {name} in pool {pool} is {gpus(limit)} and its quotas add up to {gpus(quotas)}: "
             f"{gpus(amounts.notebook_milli)} for notebooks and {gpus(amounts.training_milli)} for training. "
             "A limit is never below the two quotas."
         )
-    if words is None:
-        return None
+    return None
+
+
+def _refused(
+    code: str,
+    pool: str,
+    *,
+    needed: int,
+    available: int,
+    words: str,
+    owner: Project | Department | None = None,
+    packing: tuple[str, ...] = (),
+) -> QuotaRefusal:
     return QuotaRefusal(
-        code="amounts",
+        code=code,
         pool=pool,
-        project=name,
-        needed_milli=quotas,
-        available_milli=limit,
-        packing=(),
+        project=owner.name if isinstance(owner, Project) else None,
+        department=owner.name if isinstance(owner, Department) else None,
+        needed_milli=needed,
+        available_milli=available,
+        packing=packing,
         sentence=words,
     )
 
 
-def _check_pool(policy: Policy, pool: str, devices: int) -> list[QuotaRefusal]:
+# --- departments --------------------------------------------------------------------------------------------------
+def _check_departments(policy: Policy, pool: str) -> Iterator[QuotaRefusal]:
+    """Whether the quotas of its projects fit each department, notebooks and training each by themselves."""
+    for department in _by_name(policy.departments):
+        own, members = department.amounts.get(pool) or Amounts(), _members(policy, department.name, pool)
+        notebooks = {name: row.notebook_milli for name, row in members.items()}
+        training = {name: row.training_milli for name, row in members.items()}
+        yield from _given_too_much(department, pool, "notebook", notebooks, own.notebook_milli)
+        yield from _given_too_much(department, pool, "training", training, own.training_milli)
+
+
+def _given_too_much(
+    department: Department, pool: str, kind: str, given: dict[str, int], own: int
+) -> Iterator[QuotaRefusal]:
+    needed = sum(given.values())
+    if needed <= own:
+        return
+    parts = ", ".join(f"{name} {gpus(milli)}" for name, milli in sorted(given.items()) if milli)
+    words = (
+        f"The {kind} quotas of the projects of department {department.name} add up to {gpus(needed)} GPU in pool "
+        f"{pool} and its own is {gpus(own)}: {parts}. Raise it, or lower theirs by {gpus(needed - own)}."
+    )
+    yield _refused(f"department_{kind}", pool, needed=needed, available=own, words=words, owner=department)
+
+
+def _members(policy: Policy, department: str, pool: str) -> dict[str, Amounts]:
+    return {
+        project.name: amounts
+        for project in policy.projects
+        if project.department == department and (amounts := project.amounts.get(pool))
+    }
+
+
+def quota_rows(policy: Policy, pool: str) -> dict[str, Amounts]:
+    """The quotas that a pool must hold: those of every project, and what each department has beyond its projects."""
     rows = {project.name: amounts for project in policy.projects if (amounts := project.amounts.get(pool))}
+    for department in policy.departments:
+        own, members = department.amounts.get(pool), _members(policy, department.name, pool).values()
+        if own is None:
+            continue
+        beyond = Amounts(
+            notebook_milli=max(0, own.notebook_milli - sum(row.notebook_milli for row in members)),
+            training_milli=max(0, own.training_milli - sum(row.training_milli for row in members)),
+        )
+        if beyond.notebook_milli or beyond.training_milli:
+            rows[_beyond(department)] = beyond
+    return rows
+
+
+def _beyond(department: Department) -> str:
+    return f"department {department.name} (beyond its projects)"
+
+
+# --- pools --------------------------------------------------------------------------------------------------------
+def _check_pool(policy: Policy, pool: str, devices: int) -> list[QuotaRefusal]:
+    rows = quota_rows(policy, pool)
     needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
     available = devices * WHOLE_DEVICE
     if needed > available:
-        return [_too_much(pool, rows, needed, available)]
+        return [_too_much(policy, pool, rows, available)]
     packing = pack(rows)
     if len(packing) <= devices:
         return []
@@ -100,38 +221,36 @@ def _check_pool(policy: Policy, pool: str, devices: int) -> list[QuotaRefusal]:
         f"they need {len(packing)} devices and the pool has {devices}: {'; '.join(shown)}. Notebook slices and "
         "guarantees below one device share devices, larger guarantees are asked for in whole ones."
     )
-    return [
-        QuotaRefusal(
-            code="shape",
-            pool=pool,
-            project=None,
-            needed_milli=len(packing) * WHOLE_DEVICE,
-            available_milli=available,
-            packing=shown,
-            sentence=words,
-        )
-    ]
+    needed = len(packing) * WHOLE_DEVICE
+    return [_refused("shape", pool, needed=needed, available=available, words=words, packing=shown)]
 
 
-def _too_much(pool: str, rows: dict[str, Amounts], needed: int, available: int) -> QuotaRefusal:
+def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: int) -> QuotaRefusal:
+    needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
     parts = [
         f"{name} {gpus(row.notebook_milli)} for notebooks and {gpus(row.training_milli)} for training"
-        for name, row in sorted(rows.items())
+        for name, row in sorted(_top(policy, pool, rows).items())
         if row.notebook_milli or row.training_milli
     ]
     words = (
         f"The quotas of pool {pool} add up to {gpus(needed)} GPU and it has {gpus(available)}: {', '.join(parts)}. "
         f"Lower them by {gpus(needed - available)}."
     )
-    return QuotaRefusal(
-        code="sum",
-        pool=pool,
-        project=None,
-        needed_milli=needed,
-        available_milli=available,
-        packing=(),
-        sentence=words,
-    )
+    return _refused("sum", pool, needed=needed, available=available, words=words)
+
+
+def _top(policy: Policy, pool: str, rows: dict[str, Amounts]) -> dict[str, Amounts]:
+    """The same quotas with those of each department in one: its own, or its projects' where those are more."""
+    found = dict(rows)
+    for department in policy.departments:
+        names = [*_members(policy, department.name, pool), _beyond(department)]
+        parts = [found.pop(name) for name in names if name in found]
+        if parts:
+            found[f"{department.name} (department)"] = Amounts(
+                notebook_milli=sum(part.notebook_milli for part in parts),
+                training_milli=sum(part.training_milli for part in parts),
+            )
+    return found
 
 
 def pack(rows: dict[str, Amounts]) -> list[list[Slice]]:

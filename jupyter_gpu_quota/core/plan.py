@@ -22,22 +22,31 @@ class ReasonCode(StrEnum):
     FAIR_SHARE_RECLAIMED = "fair_share_reclaimed"
     PREEMPTED_IN_PROJECT = "preempted_in_project"
     BORROWER_RETURNS = "borrower_returns"
+    SHRUNK = "shrunk"
+    GROWN = "grown"
     TIME_LIMIT = "time_limit"
     HELD_BY_PERSON = "held_by_person"
     CANCELLED_BY_PERSON = "cancelled_by_person"
+    DEVICE_UNHEALTHY = "device_unhealthy"
     # waiting or refused
     NO_FREE_GPU = "no_free_gpu"
     WAITS_FOR_DRAIN = "waits_for_drain"
     BEHIND_OTHERS = "behind_others"
+    PLACE_KEPT = "place_kept"
     ABOVE_FAIR_SHARE = "above_fair_share"
     ABOVE_LIMIT = "above_limit"
     ABOVE_TRAINING_QUOTA = "above_training_quota"
     ABOVE_NOTEBOOK_QUOTA = "above_notebook_quota"
+    ABOVE_USER_CEILING = "above_user_ceiling"
     VICTIMS_PROTECTED = "victims_protected"
     PAUSES_USED_UP = "pauses_used_up"
+    DEVICE_QUARANTINED = "device_quarantined"
+    DEVICES_OUT = "devices_out"
     NEVER_FITS = "never_fits"
     NO_SUCH_PROJECT = "no_such_project"
     NO_SUCH_POOL = "no_such_pool"
+    NO_DEVICE = "no_device"
+    NO_HEALTHY_DEVICE = "no_healthy_device"
     # reservations dropped
     CLAIM_ENDED = "claim_ended"
     RESERVED_DEVICE_LOST = "reserved_device_lost"
@@ -86,7 +95,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Ask a running job to leave for good or until released: ``target`` is held, cancelled or failed."""
+    """Ask a running job to leave: ``target`` is held, cancelled or failed, or paused where nobody claims its place."""
 
     workload: str
     target: JobTarget

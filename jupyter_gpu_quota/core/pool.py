@@ -5,14 +5,17 @@ This is scratch paper: read from the snapshot at the start of a tick, changed wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
+from .amounts import in_force
 from .ledger import Ledger
 from .model import (
+    WHOLE_DEVICE,
     Allocation,
     Amounts,
+    Department,
     Device,
     Job,
     JobState,
@@ -25,94 +28,8 @@ from .model import (
     Snapshot,
 )
 from .placement import EmptyPool, Piece, Request
-from .queue import ProjectQueue, Shape
-
-NO_LIMIT = 1 << 62
-SECOND = 1000
-"""Milliseconds."""
-
-
-class Right(IntEnum):
-    """By what right something asks, strongest first."""
-
-    NOTEBOOK = -1
-    GUARANTEE = 0
-    FAIR = 1
-    SURPLUS = 2
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Holder:
-    """A job that holds devices and stays, or (``promised``) waits for ones that are reserved for it."""
-
-    id: str
-    project: Standing
-    user: str
-    size: int
-    pieces: tuple[Piece, ...]
-    preemptible: bool
-    priority: int
-    lost_ms: int
-    started_at: int
-    borrower: bool = False
-    protected: bool = False
-    promised: bool = False
-
-    @property
-    def order(self) -> tuple[int, int, int, str]:
-        """Who is asked first inside a project: lowest priority, least work lost, newest."""
-        return self.priority, self.lost_ms, -self.started_at, self.id
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Standing:
-    """One project in one pool. ``use`` counts what runs and what is reserved for it, not what leaves.
-
-    ``holders`` are its preemptible jobs in the order in which they are asked to leave, except ``shielded`` ones, which
-    are protected, and borrowers, which the pool lists.
-    """
-
-    name: str
-    priority: int = 0
-    known: bool = False
-    quota: int = 0
-    notebook_quota: int = 0
-    limit: int = NO_LIMIT
-    weight: int = 0
-    guarantee: int = 0
-    fair: int = 0
-    use: int = 0
-    leaving: int = 0
-    fixed_use: int = 0
-    booked: int = 0
-    wanted: int = 0
-    wanted_fixed: int = 0
-    by_user: dict[str, int] = field(default_factory=dict)
-    returning: list[int] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)
-    shielded: list[Holder] = field(default_factory=list)
-    queue: ProjectQueue = field(default_factory=ProjectQueue)
-
-    @property
-    def ceiling(self) -> int:
-        """What its jobs may use: the limit, less the notebook quota, which notebooks may ask for at any time."""
-        return NO_LIMIT if self.limit == NO_LIMIT else max(0, self.limit - max(self.notebook_quota, self.booked))
-
-    def right(self, size: int) -> Right:
-        """By what right it would use ``size`` more."""
-        total = self.use + size
-        return Right.GUARANTEE if total <= self.guarantee else Right.FAIR if total <= self.fair else Right.SURPLUS
-
-    def add(self, size: int, user: str, *, fixed: bool) -> None:
-        """Count work that starts, or is promised a place. ``fixed``: not preemptible."""
-        self.use += size
-        self.by_user[user] = self.by_user.get(user, 0) + size
-        self.fixed_use += size if fixed else 0
-
-    def remove(self, size: int, user: str) -> None:
-        """Count preemptible work out that is asked to leave."""
-        self.use -= size
-        self.by_user[user] -= size
+from .queue import Shape
+from .standing import NO_LIMIT, SECOND, Ending, Holder, Standing
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -125,7 +42,12 @@ class Pool:
     ledger: Ledger
     empty: EmptyPool
     standings: dict[str, Standing]
+    devices: int = 0
+    """How many it has, those that cannot be given out now among them."""
+    departments: dict[str, Standing] = field(default_factory=dict)
     waiting: dict[str, Job] = field(default_factory=dict)
+    returning: dict[str, Job] = field(default_factory=dict)
+    """Jobs that are being paused; one with a reservation only changes its place or size."""
     requested: list[Notebook] = field(default_factory=list)
     borrowers: list[Holder] = field(default_factory=list)
     promised: list[Holder] = field(default_factory=list)
@@ -133,6 +55,32 @@ class Pool:
     home: set[int] = field(default_factory=set)
     reservations: list[Reservation] = field(default_factory=list)
     hopeless: list[Job] = field(default_factory=list)
+    elastic: list[tuple[Job, Holder]] = field(default_factory=list)
+    """Running elastic jobs, each with what it has at least."""
+    endings: list[Ending] = field(default_factory=list)
+    movable: dict[int, int] = field(default_factory=dict)
+    """Milli-GPU of preemptible work by device, as it was read."""
+    _reach: dict[Request, int] = field(default_factory=dict)
+
+    def may_free(self, request: Request) -> bool:
+        """Whether a request could find room if all preemptible work left: a bound that is cheap, and never too low."""
+        if request not in self._reach:
+            self._reach[request] = self._reachable_ranks(request)
+        return self._reach[request] >= request.ranks
+
+    def _reachable_ranks(self, request: Request) -> int:
+        ledger, need, many = self.ledger, min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+        free = [
+            capacity - firm - lent + self.movable.get(at, 0)
+            for at, (capacity, firm, lent) in enumerate(zip(ledger.capacity, ledger.firm, ledger.lent, strict=True))
+        ]
+        fitting = [
+            room // need if request.gpu_model in (None, model) else 0
+            for room, model in zip(free, ledger.model, strict=True)
+        ]
+        if many == 1:
+            return sum(fitting)
+        return sum(sum(fitting[at] > 0 for at in devices) // many for devices in ledger.on_node)
 
     def standing(self, project: str) -> Standing:
         """Where a project stands; one that is gone from the policy has nothing."""
@@ -158,7 +106,11 @@ class _Part:
 
 
 def read_pools(snapshot: Snapshot, policy: Policy, stopping: frozenset[str]) -> list[Pool]:
-    """Every pool of the policy, in name order. ``stopping``: jobs that this plan asks to leave for good."""
+    """Every pool of the policy, in name order, with the amounts of this instant.
+
+    ``stopping``: jobs that this plan asks to leave for good.
+    """
+    policy = in_force(policy, snapshot.now)
     parts = _parts(snapshot, policy)
     return [_read_pool(name, part, snapshot, policy, stopping) for name, part in parts.items()]
 
@@ -195,8 +147,15 @@ def _read_pool(name: str, part: _Part, snapshot: Snapshot, policy: Policy, stopp
         ledger=ledger,
         empty=EmptyPool(ledger),
         standings={project.name: _standing(project, name) for project in policy.projects},
+        devices=len(part.devices),
+        departments={department.name: _standing(department, name) for department in policy.departments},
         reservations=part.reservations,
     )
+    for project in policy.projects:
+        pool.standings[project.name].parent = pool.departments.get(project.department or "")
+    for used in snapshot.usage:
+        if used.pool == name and used.project in pool.standings:
+            pool.standings[used.project].used_before = used.milli_s
     for notebook in part.notebooks:
         _read_notebook(pool, notebook)
     _read_other(pool, part)
@@ -206,6 +165,7 @@ def _read_pool(name: str, part: _Part, snapshot: Snapshot, policy: Policy, stopp
     for standing in pool.standings.values():
         standing.holders.sort(key=lambda holder: holder.order)
         standing.shielded.sort(key=lambda holder: holder.order)
+        standing.surplus.sort(key=lambda holder: holder.order)
     return pool
 
 
@@ -220,17 +180,24 @@ def _read_jobs(pool: Pool, part: _Part, stopping: frozenset[str]) -> None:
     enqueue(pool, (job for name, job in pool.waiting.items() if name not in reserved))
 
 
-def _standing(project: Project, pool: str) -> Standing:
-    amounts = project.amounts.get(pool) or Amounts(limit_milli=0, weight=0)
+def _standing(owner: Project | Department, pool: str) -> Standing:
+    amounts = owner.amounts.get(pool) or Amounts(limit_milli=0, weight=0)
     return Standing(
-        name=project.name,
+        name=owner.name,
         known=True,
-        priority=project.priority,
+        priority=owner.priority,
         quota=amounts.training_milli,
         notebook_quota=amounts.notebook_milli,
-        limit=NO_LIMIT if amounts.limit_milli is None else amounts.limit_milli,
+        limit=_ceiling(amounts.limit_milli),
         weight=amounts.weight,
+        is_department=isinstance(owner, Department),
+        user_ceiling=_ceiling(amounts.user_jobs_milli),
+        user_notebooks=_ceiling(amounts.user_notebook_milli),
     )
+
+
+def _ceiling(milli: int | None) -> int:
+    return NO_LIMIT if milli is None else milli
 
 
 def _read_other(pool: Pool, part: _Part) -> None:
@@ -254,9 +221,16 @@ def _leave(ledger: Ledger, at: int, milli: int) -> None:
 
 def _read_notebook(pool: Pool, notebook: Notebook) -> None:
     if notebook.state is NotebookState.BOOKED:
-        pool.standing(notebook.project).booked += notebook.gpu_milli
+        book(pool.standing(notebook.project), notebook)
     elif notebook.state is NotebookState.REQUESTED:
         pool.requested.append(notebook)
+
+
+def book(standing: Standing, notebook: Notebook) -> None:
+    """Count a slice that is booked."""
+    standing.booked_by[notebook.user] = standing.booked_by.get(notebook.user, 0) + notebook.gpu_milli
+    for level in standing.levels:
+        level.booked += notebook.gpu_milli
 
 
 def _read_waiting(pool: Pool, job: Job, owned: Sequence[Allocation]) -> None:
@@ -291,37 +265,61 @@ def _read_running(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allo
         if at is not None:
             column[at] += allocation.gpu_milli
             pieces.append(Piece(allocation.rank, at, allocation.gpu_milli))
-    size = job.gpu_milli * job.ranks
+    size = job.held_milli
+    since = pool.now if job.started_at is None else job.started_at
+    pool.endings.append(Ending(since + job.time_limit_s * SECOND, tuple(sorted(pieces)), standing, size))
     standing.add(size, job.user, fixed=not job.preemptible)
-    standing.wanted += size
-    standing.wanted_fixed += 0 if job.preemptible else size
+    standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
     if job.preemptible:
-        holder = _holder(pool, standing, job, tuple(sorted(pieces)))
-        rows_of(pool, holder).append(holder)
+        for piece in pieces:
+            pool.movable[piece.device] = pool.movable.get(piece.device, 0) + piece.gpu_milli
+        holders = _holders(pool, standing, job, tuple(sorted(pieces)), size)
+        for holder in holders:
+            rows_of(pool, holder).append(holder)
+        if job.min_ranks is not None and job.state is JobState.RUNNING and not job.borrower:
+            pool.elastic.append((job, holders[0]))
 
 
 def rows_of(pool: Pool, holder: Holder) -> list[Holder]:
     """The list that a holder is in."""
     if holder.promised:
         return pool.promised
+    if holder.base is not None:
+        return holder.project.surplus
     if holder.borrower:
         return pool.borrowers
     return holder.project.shielded if holder.protected else holder.project.holders
 
 
-def _holder(pool: Pool, standing: Standing, job: Job, pieces: tuple[Piece, ...]) -> Holder:
+def _holders(pool: Pool, standing: Standing, job: Job, pieces: tuple[Piece, ...], size: int) -> list[Holder]:
+    """A running job, and beside it what an elastic one runs with above its minimum, which goes first."""
+    if job.min_ranks is None or job.borrower:
+        return [_holder(pool, standing, job, pieces, size)]
+    kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
+    stays = tuple(piece for piece in pieces if piece.rank in kept)
+    goes = tuple(piece for piece in pieces if piece.rank not in kept)
+    base = _holder(pool, standing, job, stays, job.gpu_milli * len(kept))
+    if not goes:
+        return [base]
+    above = _holder(pool, standing, job, goes, size - base.size)
+    above.base, base.above = base, above
+    return [base, above]
+
+
+def _holder(pool: Pool, standing: Standing, job: Job, pieces: tuple[Piece, ...], size: int) -> Holder:
     started_at = pool.now if job.started_at is None else job.started_at
     saved_at = max(started_at, job.checkpoint_at or started_at)
     return Holder(
         id=job.id,
         project=standing,
         user=job.user,
-        size=job.gpu_milli * job.ranks,
+        size=size,
         pieces=pieces,
         preemptible=job.preemptible,
         priority=job.priority,
         lost_ms=max(0, pool.now - saved_at),
         started_at=started_at,
+        submitted_at=job.submitted_at,
         borrower=job.borrower,
         protected=is_protected(pool.policy, job, started_at, pool.now),
     )
@@ -340,16 +338,18 @@ def is_exhausted(policy: Policy, job: Job, now: int) -> bool:
     return sum(begins < at for at in job.paused_at) >= policy.preemption.max_pauses
 
 
-def _read_leaving(pool: Pool, standing: Standing, job: Job, owned: Iterable[Allocation]) -> None:
-    size = job.gpu_milli * job.ranks
-    standing.leaving += size
-    standing.fixed_use += 0 if job.preemptible else size
+def _read_leaving(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allocation]) -> None:
+    size = job.held_milli
+    for level in standing.levels:
+        level.leaving += size
+        level.fixed_use += 0 if job.preemptible else size
     for allocation in owned:
         _read_stray(pool, allocation)
     if job.state is JobState.PAUSING and job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
-        standing.wanted += size
-        standing.wanted_fixed += 0 if job.preemptible else size
-        standing.returning.append(size)
+        least = job.gpu_milli * job.least_ranks
+        standing.want(least, job.user, fixed=not job.preemptible)
+        standing.returning.append(least)
+        pool.returning[job.id] = job
 
 
 def enqueue(pool: Pool, jobs: Iterable[Job]) -> None:
@@ -357,7 +357,7 @@ def enqueue(pool: Pool, jobs: Iterable[Job]) -> None:
     rows: dict[tuple[str, int, int, str | None, bool, int, bool], list[Job]] = {}
     for job in jobs:
         exhausted = bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)
-        key = (job.project, job.gpu_milli, job.ranks, job.gpu_model, job.preemptible, job.priority, exhausted)
+        key = (job.project, job.gpu_milli, job.least_ranks, job.gpu_model, job.preemptible, job.priority, exhausted)
         if key in rows:
             rows[key].append(job)
         else:
@@ -371,24 +371,36 @@ def _enqueue_shape(pool: Pool, standing: Standing, shape: Shape, jobs: list[Job]
     if not standing.known or not could_start_alone(pool, standing, shape.request, preemptible=shape.preemptible):
         pool.hopeless += jobs
         return
-    standing.queue.add(shape, jobs, pool.turns(standing))
-    standing.wanted += shape.request.size * len(jobs)
-    standing.wanted_fixed += 0 if shape.preemptible else shape.request.size * len(jobs)
+    standing.queue.add(shape, jobs, pool.turns(standing), standing.has_room_for(shape.request.size))
+    for user, count in Counter(job.user for job in jobs).items():
+        standing.want(shape.request.size * count, user, fixed=not shape.preemptible)
 
 
 def could_start_alone(pool: Pool, standing: Standing, request: Request, *, preemptible: bool) -> bool:
     """Whether a request could start if nothing else ran: it fits the devices, the limit and, if fixed, the quota."""
-    within = request.size <= standing.ceiling and (preemptible or request.size <= standing.quota)
+    size = request.size
+    within = size <= standing.user_ceiling and all(
+        size <= level.ceiling and (preemptible or size <= level.quota) for level in standing.levels
+    )
     return within and pool.empty.takes(request)
 
 
 def demand(standing: Standing) -> int:
     """What a project wants: what runs, comes back or waits, under its limit; fixed work within the quota only."""
     fixed = min(standing.wanted_fixed, max(standing.quota, standing.fixed_use))
-    return min(standing.ceiling, standing.wanted - standing.wanted_fixed + fixed)
+    wanted = standing.wanted - standing.wanted_fixed + fixed
+    if standing.user_ceiling != NO_LIMIT:
+        wanted = min(wanted, sum(_under_ceiling(standing, user) for user in standing.wanted_by))
+    return min(standing.ceiling, wanted)
 
 
-def waiting_sizes(standing: Standing) -> Iterable[int]:
-    """The sizes of everything of a project that could claim something back."""
-    yield from standing.returning
-    yield from (line.size for line in standing.queue.lines.values() if line.count)
+def _under_ceiling(standing: Standing, user: str) -> int:
+    return min(standing.wanted_by[user], max(standing.user_ceiling, standing.by_user.get(user, 0)))
+
+
+def waiting_sizes(pool: Pool, level: Standing) -> Iterable[int]:
+    """The sizes of everything of a project or department that could claim something back."""
+    for standing in pool.standings.values() if level.is_department else (level,):
+        if level in standing.levels:
+            yield from standing.returning
+            yield from (line.size for line in standing.queue.lines.values() if line.count)

@@ -6,7 +6,7 @@ as there are lines, however many jobs wait; a line in which nobody can start is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
@@ -16,6 +16,10 @@ from .plan import Reason
 
 OrderKey = tuple[int, int, int, str]
 """Inside a project: -priority, what the user holds of the project's GPUs, first submit time, id."""
+
+
+FitsUser = Callable[[str], bool] | None
+"""Whether a user may have one more job of a line; None where there is no ceiling for each user."""
 
 
 class Shape(NamedTuple):
@@ -33,29 +37,35 @@ class Line:
     ``turns`` is what each user holds, kept up to date by its owner; empty where age alone decides.
     """
 
-    __slots__ = ("_heads", "_jobs", "_turns", "_users", "blocked", "count", "shape", "size")
+    __slots__ = ("_fits_user", "_heads", "_jobs", "_turns", "_users", "blocked", "count", "shape", "size")
 
-    def __init__(self, shape: Shape, jobs: list[Job], turns: Mapping[str, int]) -> None:
+    def __init__(self, shape: Shape, jobs: list[Job], turns: Mapping[str, int], fits_user: FitsUser = None) -> None:
         self.shape = shape
         self.size = shape.request.size
         self.count = len(jobs)
         self.blocked: Reason | None = None
         self._jobs = jobs
         self._turns = turns
+        self._fits_user = fits_user
         self._users: dict[str, list[Job]] = {}
         self._heads: list[tuple[int, int, str, str]] | None = None
 
-    def first_key(self) -> OrderKey:
-        """The order key of the first job; somebody must be waiting."""
+    def first_key(self) -> OrderKey | None:
+        """The order key of the first job that its user's ceiling takes; None where there is none."""
         heads = self._sorted()
-        while True:
+        while heads:
             used, submitted_at, job, user = heads[0]
-            if not self._users[user] or self._users[user][-1].id != job:
+            if not self._users[user] or self._users[user][-1].id != job or not self.takes(user):
                 heappop(heads)
             elif used != self._turns.get(user, 0):
                 heapreplace(heads, self._head(user))
             else:
                 return -self.shape.priority, used, submitted_at, job
+        return None
+
+    def takes(self, user: str) -> bool:
+        """Whether the ceiling for each user leaves this one room for a job of the line."""
+        return self._fits_user is None or self._fits_user(user)
 
     def first(self) -> Job:
         """The first job, as :meth:`first_key` found it."""
@@ -101,11 +111,11 @@ class ProjectQueue:
     def __init__(self) -> None:
         self.lines: dict[Shape, Line] = {}
 
-    def add(self, shape: Shape, jobs: Sequence[Job], turns: Mapping[str, int]) -> None:
+    def add(self, shape: Shape, jobs: Sequence[Job], turns: Mapping[str, int], fits_user: FitsUser = None) -> None:
         """Put jobs of one shape in line, all of them at once."""
         line = self.lines.get(shape)
         waiting = [*line.jobs(), *jobs] if line else list(jobs)
-        self.lines[shape] = Line(shape, waiting, turns)
+        self.lines[shape] = Line(shape, waiting, turns, fits_user)
 
     def open_lines(self) -> list[Line]:
         """The lines in which somebody waits and nothing was found to forbid it yet."""

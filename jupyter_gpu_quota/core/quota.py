@@ -6,7 +6,7 @@ One function on (claims, amount): it divides a pool among departments as well as
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
 
@@ -22,6 +22,7 @@ class Claim:
     wanted_milli: int
     weight: int = 1
     priority: int = 50
+    used_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +40,16 @@ class Part:
     name: str
     ceiling: int
     weight: int
+    used: int = 0
 
 
-def divide(claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None = None) -> dict[str, Share]:
+def divide(
+    claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None = None, history_milli: int = 0
+) -> dict[str, Share]:
     """Divide an amount: min(quota, wanted) to everyone first, the rest by priority, then weight, wasting nothing.
 
     ``firm_milli`` is the part of the amount that guarantees can stand on (default: all of it); what notebooks
-    may ask for at any time is not.
+    may ask for at any time is not. ``history_milli``: how much past use lowers a weight, in thousandths.
     Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
@@ -57,7 +61,7 @@ def divide(claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None
     reduced = sum(first.values()) > firm
     if reduced:
         first = _reduced(rows, firm)
-    extra = _surplus(rows, first, amount_milli - sum(first.values()))
+    extra = _surplus(rows, first, amount_milli - sum(first.values()), history_milli)
     return {
         row.name: Share(
             guarantee_milli=first[row.name] if reduced else row.quota_milli,
@@ -67,12 +71,14 @@ def divide(claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None
     }
 
 
-def pour(parts: Collection[Part], amount: int) -> dict[str, int]:
+def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[str, int]:
     """Weighted max-min: who wants less than its part returns the difference, until nothing moves.
 
     Exact: one level ``rest / weights`` is found in integers, shares are rounded once, and what rounding leaves
     goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings).
     """
+    if history_milli and any(part.used for part in parts):
+        return _poured_by_history(parts, amount, history_milli)
     order = sorted(parts, key=lambda part: (Fraction(part.ceiling, part.weight), part.name))
     rest, weights, given = amount, sum(part.weight for part in order), dict[str, int]()
     for at, part in enumerate(order):
@@ -82,6 +88,37 @@ def pour(parts: Collection[Part], amount: int) -> dict[str, int]:
         rest -= part.ceiling
         weights -= part.weight
     return given
+
+
+def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
+    """The same, with the weights made anew from weight and past use in each round, of those still unsatisfied."""
+    given, rest = dict.fromkeys((part.name for part in parts), 0), amount
+    left = sorted(parts, key=lambda part: part.name)
+    while left:
+        weighed = _by_history(left, history_milli)
+        weights = sum(part.weight for part in weighed)
+        full = [part for part in weighed if part.ceiling * weights <= rest * part.weight]
+        if not full:
+            return given | _rounded(weighed, rest, weights)
+        given |= {part.name: part.ceiling for part in full}
+        rest -= sum(part.ceiling for part in full)
+        left = [part for part in left if part.name not in {one.name for one in full}]
+    return given
+
+
+def _by_history(parts: Sequence[Part], history_milli: int) -> list[Part]:
+    """Those who take part in this round: weight max(0, n + k(n - u)), scaled to integers; all zero is the plain rule.
+
+    n is the weight and u the use before, each as a fraction of the sum over these parts.
+    """
+    weights, used = sum(part.weight for part in parts), sum(part.used for part in parts)
+    if not used:
+        return list(parts)
+    weighed = [
+        replace(part, weight=part.weight * used * (1000 + history_milli) - history_milli * part.used * weights)
+        for part in parts
+    ]
+    return [part for part in weighed if part.weight > 0] or list(parts)
 
 
 def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:
@@ -107,15 +144,21 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
     return given
 
 
-def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int) -> dict[str, int]:
+def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_milli: int) -> dict[str, int]:
     given = {row.name: 0 for row in rows}
     open_rows = [row for row in rows if row.wanted_milli > first[row.name]]
     levels = [*_by_priority([row for row in open_rows if row.weight]), [row for row in open_rows if not row.weight]]
     for level in levels:
         parts = [
-            Part(name=row.name, ceiling=row.wanted_milli - first[row.name], weight=row.weight or 1) for row in level
+            Part(
+                name=row.name,
+                ceiling=row.wanted_milli - first[row.name],
+                weight=row.weight or 1,
+                used=row.used_before,
+            )
+            for row in level
         ]
-        got = pour(parts, amount)
+        got = pour(parts, amount, history_milli)
         given |= got
         amount -= sum(got.values())
     return given

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .backfill import Kept
 from .model import Job, Notebook, Policy
-from .placement import Request
+from .placement import Piece, Request
 from .plan import Reason, ReasonCode
-from .pool import NO_LIMIT, Holder, Pool, Right, Standing, could_start_alone
-from .reclaim import Asker, Claimed
+from .pool import Pool, could_start_alone
+from .reclaim import Claimed
+from .rights import Asker
+from .standing import NO_LIMIT, SECOND, Holder, Right, Standing
 
 Figures = tuple[tuple[str, int | str], ...]
 
@@ -49,7 +52,29 @@ def slice_started(pool: Pool, notebook: Notebook) -> Reason:
     return Reason(code=ReasonCode.WITHIN_NOTEBOOK_QUOTA, figures=figures)
 
 
-def paused(claimed: Claimed, victim: Holder, grace_s: int) -> Reason:
+def no_device(pool: Pool, notebook: Notebook) -> Reason | None:
+    """Why a slice can never start: its pool has no device at all, whatever their state; None where it has some."""
+    return None if pool.devices else _without_device(ReasonCode.NO_DEVICE, pool, notebook)
+
+
+def no_slice(pool: Pool, notebook: Notebook) -> Reason:
+    """Why a slice within its quota waits."""
+    if not pool.ledger.devices:
+        return _without_device(ReasonCode.NO_HEALTHY_DEVICE, pool, notebook)
+    return no_room(pool.standing(notebook.project), notebook.gpu_milli, ReasonCode.NO_FREE_GPU)
+
+
+def _without_device(code: ReasonCode, pool: Pool, notebook: Notebook) -> Reason:
+    figures: Figures = (
+        ("project", notebook.project),
+        ("pool", pool.name),
+        ("asked_milli", notebook.gpu_milli),
+        ("devices", pool.devices),
+    )
+    return Reason(code=code, figures=figures)
+
+
+def paused(pool: Pool, claimed: Claimed, victim: Holder, grace_s: int) -> Reason:
     """Why a running job is asked to leave: claimer, rule and figures."""
     asker = claimed.asker
     claimer, owner = asker.standing, victim.project
@@ -68,7 +93,44 @@ def paused(claimed: Claimed, victim: Holder, grace_s: int) -> Reason:
         ("claimer_priority", asker.priority),
         ("grace_s", grace_s),
     )
-    return Reason(code=_pause_code(asker, victim), figures=figures)
+    code = _pause_code(asker, victim)
+    lifted = _lifted(pool, victim) if victim.protected and code is not ReasonCode.BORROWER_RETURNS else ()
+    return Reason(code=code, figures=(*figures, *lifted))
+
+
+def _lifted(pool: Pool, victim: Holder) -> Figures:
+    """The protection that a claim within a guarantee was allowed to pass over: nothing else could satisfy it."""
+    rules, ran_s = pool.policy.preemption, (pool.now - victim.started_at) // SECOND
+    if ran_s < rules.min_runtime_s:
+        return (("ran_s", ran_s), ("min_runtime_s", rules.min_runtime_s))
+    return (("max_pauses", rules.max_pauses), ("per_s", rules.per_s))
+
+
+def shrunk(claimed: Claimed, above: Holder, grace_s: int) -> Reason:
+    """Why an elastic job starts again smaller."""
+    asker, base = claimed.asker, above.base
+    figures: Figures = (
+        ("claimer", asker.id),
+        ("claimer_project", asker.standing.name),
+        ("asked_milli", asker.request.size),
+        ("project", above.project.name),
+        ("given_milli", above.size),
+        ("kept_milli", base.size if base else 0),
+        ("grace_s", grace_s),
+    )
+    return Reason(code=ReasonCode.SHRUNK, figures=figures)
+
+
+def grown(pool: Pool, job: Job, pieces: Sequence[Piece]) -> Reason:
+    """Why an elastic job starts again larger."""
+    size = sum(piece.gpu_milli for piece in pieces)
+    figures: Figures = (
+        ("project", job.project),
+        ("given_milli", size - job.held_milli),
+        ("kept_milli", size),
+        ("grace_s", pool.policy.preemption.grace_s),
+    )
+    return Reason(code=ReasonCode.GROWN, figures=figures)
 
 
 def _pause_code(asker: Asker, victim: Holder) -> ReasonCode:
@@ -118,6 +180,27 @@ def above_training_quota(standing: Standing, size: int) -> Reason:
     return Reason(code=ReasonCode.ABOVE_TRAINING_QUOTA, figures=figures)
 
 
+def above_user_ceiling(standing: Standing, size: int, user: str) -> Reason:
+    """A user's jobs are at the ceiling that the project has for each user."""
+    return _user_ceiling(standing, user, size, standing.by_user.get(user, 0), standing.user_ceiling)
+
+
+def above_user_notebooks(standing: Standing, notebook: Notebook, used_milli: int) -> Reason:
+    """A user's notebooks are at the ceiling that the project has for each user."""
+    return _user_ceiling(standing, notebook.user, notebook.gpu_milli, used_milli, standing.user_notebooks)
+
+
+def _user_ceiling(standing: Standing, user: str, asked: int, used: int, ceiling: int) -> Reason:
+    figures: Figures = (
+        ("project", standing.name),
+        ("user", user),
+        ("asked_milli", asked),
+        ("used_milli", used),
+        ("ceiling_milli", ceiling),
+    )
+    return Reason(code=ReasonCode.ABOVE_USER_CEILING, figures=figures)
+
+
 def pauses_used_up(standing: Standing, size: int, policy: Policy) -> Reason:
     """It was paused as often as it may be, so it starts only where no guarantee can take its place."""
     figures = _books(standing, size, standing.use)
@@ -130,21 +213,33 @@ def behind_others(standing: Standing, size: int) -> Reason:
     return Reason(code=ReasonCode.BEHIND_OTHERS, figures=_books(standing, size, standing.use))
 
 
+def place_kept(kept: Kept, why: Reason, now: int) -> Reason:
+    """A place is kept, and the work there ends by its time limit within so many seconds; a rule is told before that."""
+    size = sum(piece.gpu_milli for piece in kept.pieces)
+    within: Figures = (("within_s", -(-(kept.starts_at - now) // SECOND)),)
+    if why.code is not ReasonCode.NO_FREE_GPU:
+        return Reason(code=why.code, figures=(*why.figures, *within))
+    return Reason(code=ReasonCode.PLACE_KEPT, figures=(*_books(kept.standing, size, kept.standing.use), *within))
+
+
 def hopeless(pool: Pool, job: Job) -> Reason:
     """Why a job could not start in the empty pool either."""
     standing = pool.standing(job.project)
-    request = Request(job.gpu_milli, job.ranks, job.gpu_model)
+    request = Request(job.gpu_milli, job.least_ranks, job.gpu_model)
     capacity = sum(pool.ledger.capacity)
     books: Figures = (("project", job.project), ("pool", pool.name), ("asked_milli", request.size))
     if not standing.known:
         return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=books)
-    if request.size > standing.ceiling:
+    short = next((level for level in standing.levels if request.size > level.ceiling), None)
+    if short is not None:
         limits: Figures = (
             ("used_milli", 0),
-            ("limit_milli", standing.limit),
-            ("notebook_milli", standing.limit - standing.ceiling),
+            ("limit_milli", short.limit),
+            ("notebook_milli", short.limit - short.ceiling),
         )
         return Reason(code=ReasonCode.ABOVE_LIMIT, figures=(*books, *limits))
+    if request.size > standing.user_ceiling:
+        return _user_ceiling(standing, job.user, request.size, 0, standing.user_ceiling)
     if not could_start_alone(pool, standing, request, preemptible=True):
         room: Figures = (("capacity_milli", capacity), ("ranks", job.ranks), ("possible_ranks", _ranks(pool, request)))
         model: Figures = (("gpu_model", job.gpu_model),) if job.gpu_model else ()

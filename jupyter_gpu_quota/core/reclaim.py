@@ -8,37 +8,19 @@ taken, and the set is cut to what is needed. Source: docs/scheduling.md, section
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import combinations, takewhile
 
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise
-from .pool import NO_LIMIT, Holder, Pool, Right, Standing, rows_of, waiting_sizes
+from .pool import Pool, rows_of
+from .rights import Asker, Rules
+from .standing import NO_LIMIT, Holder, Right, Standing
 
 EXHAUSTIVE = 12
 """Up to so many candidates on one spot every subset is looked at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """Who asks, and by what right. ``lent_too``: it may run as a borrower of unbooked notebook quota."""
-
-    id: str
-    standing: Standing
-    user: str
-    request: Request
-    right: Right
-    priority: int = 0
-    preemptible: bool = True
-    lent_too: bool = False
-    own_only: bool = False
-
-    @property
-    def fixed(self) -> bool:
-        """Whether it counts as non-preemptible use of the training quota."""
-        return not self.preemptible
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,23 +34,13 @@ class Claimed:
     used: dict[str, int] = field(default_factory=dict)
     """What each project concerned used before the claim."""
 
-
-@dataclass(slots=True)
-class _Taken:
-    """What a set takes from one project, in milli-GPU."""
-
-    firm: int = 0
-    largest_firm: int = 0
-    lent: int = 0
-    largest_lent: int = 0
-
-    def add(self, holder: Holder) -> None:
-        if holder.borrower and not holder.promised:
-            self.lent += holder.size
-            self.largest_lent = max(self.largest_lent, holder.size)
-        else:
-            self.firm += holder.size
-            self.largest_firm = max(self.largest_firm, holder.size)
+    @property
+    def shrunk(self) -> list[Holder]:
+        """Of the victims, what elastic jobs give up that stay with their minimum."""
+        if not any(victim.base for victim in self.victims):
+            return []
+        gone = {victim.id for victim in self.victims if victim.base is None}
+        return [victim for victim in self.victims if victim.base is not None and victim.id not in gone]
 
 
 def claim(pool: Pool, asker: Asker) -> Claimed | None:
@@ -77,6 +49,8 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
     Changes the pool when it finds: the victims count out, the pieces are promised to the asker. None, and
     nothing changed, where no legal set frees enough.
     """
+    if not pool.may_free(asker.request):
+        return None
     for widened in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
         found = _Search(pool, asker, *widened).run()
         if found is not None:
@@ -101,13 +75,13 @@ class _Search:
 
     def __init__(self, pool: Pool, asker: Asker, protected_too: bool, below_too: bool) -> None:
         self.pool, self.asker, self.ledger = pool, asker, pool.ledger
-        self.protected_too, self.below_too = protected_too, below_too
+        self.protected_too = protected_too
         self.notebook = asker.right is Right.NOTEBOOK
         self.lent_too = asker.lent_too or self.notebook
         self.need = min(asker.request.gpu_milli, WHOLE_DEVICE)
         self.many = asker.request.devices_per_rank
-        self.picked: dict[str, Holder] = {}
-        self.taken: dict[Standing, _Taken] = defaultdict(_Taken)
+        self.rules = Rules(pool, asker, below_too=below_too)
+        self.picked = self.rules.picked
         self.pieces: list[Piece] = []
         self.rank = 0
         self.near: dict[int, list[Holder]] = defaultdict(list)
@@ -126,6 +100,9 @@ class _Search:
         found.used = {standing.name: standing.use for standing in concerned}
         for holder in found.victims:
             count_out(self.pool, holder)
+        for holder in found.shrunk:
+            assert holder.base is not None, "what is above a minimum has one"
+            keep_minimum(self.pool, holder.base)
         if not self.notebook:
             self.asker.standing.add(self.asker.request.size, self.asker.user, fixed=self.asker.fixed)
         return found
@@ -137,7 +114,7 @@ class _Search:
         """
         while self._wants_more() and self._place_without_victims():
             pass
-        if not self._wants_more() and self.asker.own_only:
+        if not self._wants_more() and self._waits_for_own_drain():
             return None
         self._walk()
         if self._wants_more():
@@ -147,6 +124,10 @@ class _Search:
             promise(self.ledger, self.pieces, lent=False, sign=-1)
             promise(self.ledger, self.pieces, lent=True)
         return Claimed(asker=self.asker, pieces=tuple(self.pieces), victims=self._in_turn(), lent=lent)
+
+    def _waits_for_own_drain(self) -> bool:
+        asker = self.asker
+        return not self.notebook and (asker.own_only or asker.standing.over_limit(asker.request.size))
 
     def _in_turn(self) -> list[Holder]:
         """The victims in the order in which each is legal: a project's largest is the last that is tested."""
@@ -194,8 +175,13 @@ class _Search:
                 spots[spot] = spots.get(spot, 0) + piece.gpu_milli
         for spot in spots:
             if spot not in self.freed:
-                self.freed[spot] = sum(max(0, self._after(at)) for at in self._devices(spot))
+                self.freed[spot] = self._freed_already(spot)
         return sorted(spots.items())
+
+    def _freed_already(self, spot: int) -> int:
+        if self.many == 1:
+            return max(0, self._after(spot))
+        return self.ledger.node_after(spot, lent=self.lent_too)
 
     def _devices(self, spot: int) -> Sequence[int]:
         return (spot,) if self.many == 1 else self.ledger.on_node[spot]
@@ -222,7 +208,7 @@ class _Search:
         """Place one rank on a spot if a legal set of the candidates seen there frees enough."""
         if self.freed[spot] < self.many * self.need:
             return False
-        candidates = [holder for holder in self.near[spot] if holder.id not in self.picked]
+        candidates = [holder for holder in self.near[spot] if holder.key not in self.picked]
         if len(self._room(spot, candidates)) < self.many:
             return False
         chosen = self._in_order(spot, candidates)
@@ -230,7 +216,7 @@ class _Search:
             chosen = self._exhaustively(spot, candidates)
         if chosen is None:
             return False
-        for holder in chosen:
+        for holder in self.rules.whole(chosen):
             self._pick(holder)
         self._promise(self._room(spot, ()))
         return True
@@ -238,7 +224,7 @@ class _Search:
     def _in_order(self, spot: int, candidates: Sequence[Holder]) -> list[Holder] | None:
         chosen: list[Holder] = []
         for holder in candidates:
-            if not self._is_legal([*chosen, holder]):
+            if not self.rules.is_legal([*chosen, holder]):
                 continue
             chosen.append(holder)
             if self._suffices(spot, chosen):
@@ -259,12 +245,12 @@ class _Search:
             for holder in candidates
             if not self._suffices(spot, [other for other in candidates if other is not holder])
         ]
-        if core and not self._is_legal(core):
+        if core and not self.rules.is_legal(core, entered=True):
             return None
         rest = [holder for holder in candidates if holder not in core]
         for count in range(len(rest) + 1):
             for more in combinations(rest, count):
-                if self._suffices(spot, [*core, *more]) and self._is_legal([*core, *more]):
+                if self._suffices(spot, [*core, *more]) and self.rules.is_legal([*core, *more]):
                     return [*core, *more]
         return None
 
@@ -273,16 +259,18 @@ class _Search:
 
     def _keeps_bounds(self, gone: Sequence[Holder]) -> bool:
         """Within the limit; and inside a project nobody makes it use more above its fair share than before."""
-        own = self.asker.standing
-        left = sum(holder.size for holder in (*self.picked.values(), *gone) if holder.project is own)
-        after = own.use - left + self.asker.request.size
-        bound = min(own.ceiling, max(own.use, own.fair)) if self.asker.own_only else own.ceiling
-        return self.notebook or after <= bound
+        return self.notebook or all(self._keeps_bound(level, gone) for level in self.asker.standing.levels)
 
-    def _room(self, spot: int, gone: Iterable[Holder]) -> list[int]:
+    def _keeps_bound(self, level: Standing, gone: Sequence[Holder]) -> bool:
+        left = sum(holder.size for holder in (*self.picked.values(), *gone) if level in holder.project.levels)
+        after = level.use - left + self.asker.request.size
+        inside = level is self.asker.within
+        return after <= (min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling)
+
+    def _room(self, spot: int, gone: Sequence[Holder]) -> list[int]:
         """The devices of a spot that would take their part of a rank once these holders, too, have left."""
         firm, lent = dict[int, int](), dict[int, int]()
-        for holder in gone:
+        for holder in self.rules.whole(gone):
             column = lent if holder.borrower else firm
             for piece in holder.pieces:
                 column[piece.device] = column.get(piece.device, 0) + piece.gpu_milli
@@ -300,8 +288,7 @@ class _Search:
         self.rank += 1
 
     def _pick(self, holder: Holder) -> None:
-        self.picked[holder.id] = holder
-        self.taken[holder.project].add(holder)
+        self.rules.pick(holder)
         leave(self.pool, holder)
 
     # -- who may be asked -----------------------------------------------------------------------------------
@@ -309,35 +296,54 @@ class _Search:
     def _candidates(self) -> Iterator[Holder]:
         """In the order of the contract: promised places, borrowers, then work by project most above; own last."""
         if self.asker.own_only:
+            yield from self._surplus([self.asker.standing])
             yield from self._own()
             return
-        others = [standing for standing in self.pool.standings.values() if self._is_above(standing)]
+        others = self._others()
         if self.notebook:
             yield from self._borrowers()
         if self.asker.right <= Right.GUARANTEE:
             yield from [holder for holder in self.pool.promised if holder.project in others and holder.preemptible]
         if not self.notebook:
             yield from self._borrowers()
-        yield from self._by_project(others)
+        yield from self._surplus([*others, self.asker.standing])
+        for standings in self._siblings_first(others):
+            yield from self._by_project(standings)
         if not self.notebook:
             yield from self._own()
 
-    def _is_above(self, standing: Standing) -> bool:
-        if standing is self.asker.standing and not self.notebook:
-            return False
-        bar = standing.fair if self.asker.right is Right.FAIR else standing.guarantee
-        return standing.use > bar
+    def _others(self) -> list[Standing]:
+        standings = self.pool.standings.values()
+        if self.pool.departments:
+            return [standing for standing in standings if self.rules.may_lose(standing)]
+        right, own = self.asker.right, None if self.notebook else self.asker.standing
+        if right is Right.FAIR:
+            return [one for one in standings if one.use > one.fair and one is not own]
+        return [one for one in standings if one.use > one.guarantee and one is not own]
+
+    def _siblings_first(self, standings: list[Standing]) -> list[list[Standing]]:
+        """In the order of the contract; siblings before all others where only what they lose lets the claim out."""
+        if self.rules.outside_right({}) is self.asker.right:
+            return [standings]
+        siblings = [standing for standing in standings if self.rules.is_sibling(standing)]
+        return [siblings, [standing for standing in standings if not self.rules.is_sibling(standing)]]
 
     def _borrowers(self) -> list[Holder]:
         """Borrowers count as over quota whatever their project uses; above guarantee their project must be above."""
         asked = [
             holder
             for holder in self.pool.borrowers
-            if (self.asker.right <= Right.GUARANTEE or self._is_above(holder.project))
+            if (self.asker.right <= Right.GUARANTEE or self.rules.may_lose(holder.project))
             and (holder.project is not self.asker.standing or self.notebook)
+            and self.asker.within in (None, *holder.project.levels)
             and (self.notebook or self._may_go(holder))
         ]
-        return sorted(asked, key=lambda holder: (*_most_above(holder.project, holder.project.use), holder.order))
+        return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
+
+    def _surplus(self, standings: Sequence[Standing]) -> list[Holder]:
+        """What elastic jobs run with above their minimum; of the asker's own project whatever the priority."""
+        asked = [holder for standing in standings for holder in standing.surplus if self._may_go(holder)]
+        return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
 
     def _may_go(self, holder: Holder) -> bool:
         return holder.preemptible and (self.protected_too or not holder.protected)
@@ -349,17 +355,23 @@ class _Search:
         return standing.holders
 
     def _by_project(self, standings: Iterable[Standing]) -> Iterator[Holder]:
-        heap = [(*_most_above(standing, standing.use), standing.use, standing) for standing in standings]
-        rows = {row[-1]: iter(self._rows(row[-1])) for row in heap}
+        gone: dict[Standing, int] = defaultdict(int)
+        heap = [(_most_above(standing, gone), standing) for standing in standings]
+        rows = {standing: iter(self._rows(standing)) for _, standing in heap}
         heapify(heap)
         while heap:
-            *_, use, standing = heap[0]
+            key, standing = heap[0]
+            if (now := _most_above(standing, gone)) != key:  # a sibling was taken from meanwhile
+                heapreplace(heap, (now, standing))
+                continue
             holder = next((one for one in rows[standing] if one.size < self.too_large[standing]), None)
             if holder is None:
                 heappop(heap)
                 continue
-            heapreplace(heap, (*_most_above(standing, use - holder.size), use - holder.size, standing))
-            if self._is_legal([holder]):
+            for level in standing.levels:
+                gone[level] += holder.size
+            heapreplace(heap, (_most_above(standing, gone), standing))
+            if self.rules.is_legal([holder], entered=True):
                 yield holder
             else:
                 self.too_large[standing] = holder.size
@@ -371,56 +383,15 @@ class _Search:
         asked = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
         return (holder for holder in asked if self._may_go(holder))
 
-    # -- what is legal --------------------------------------------------------------------------------------
 
-    def _is_legal(self, chosen: Sequence[Holder]) -> bool:
-        """Whether taking these beside what was picked keeps every rule; a larger set is never more legal."""
-        sums: dict[Standing, _Taken] = {}
-        for standing, taken in self.taken.items():
-            sums[standing] = _Taken(taken.firm, taken.largest_firm, taken.lent, taken.largest_lent)
-        for holder in chosen:
-            sums.setdefault(holder.project, _Taken()).add(holder)
-        gain = self._gain(sums)
-        return all(
-            self._may_take(standing, taken, gain, chosen)
-            for standing, taken in sums.items()
-            if standing is not self.asker.standing or self.notebook
-        )
+def _most_above(standing: Standing, gone: Mapping[Standing, int]) -> tuple[bool, int, bool, int, str]:
+    """Sorts the first victim first: by department, then project: weight 0, furthest above the fair share, then name.
 
-    def _gain(self, sums: dict[Standing, _Taken]) -> int:
-        """What the asker's project uses more of after the claim."""
-        own = sums.get(self.asker.standing, _Taken())
-        return self.asker.request.size - own.firm - own.lent
-
-    def _may_take(self, standing: Standing, taken: _Taken, gain: int, chosen: Sequence[Holder]) -> bool:
-        after = standing.use - taken.firm - taken.lent
-        if self.asker.right <= Right.GUARANTEE:
-            if not taken.firm:
-                return True
-            legal = after + taken.largest_firm > standing.guarantee
-            return legal and (self.below_too or after >= standing.guarantee)
-        if after + max(taken.largest_firm, taken.largest_lent) <= standing.fair:
-            return False
-        if after < standing.guarantee and (not self.below_too or self._claims_back(standing, after, chosen)):
-            return False
-        return self._stays_balanced(standing, after, gain)
-
-    def _claims_back(self, standing: Standing, after: int, chosen: Sequence[Holder]) -> bool:
-        paused = (holder.size for holder in (*self.picked.values(), *chosen) if holder.project is standing)
-        return any(after + size <= standing.guarantee for size in (*paused, *waiting_sizes(standing)))
-
-    def _stays_balanced(self, victim: Standing, after: int, gain: int) -> bool:
-        """Imbalance is never switched: the claimer ends no further above its quota, by weight, than a victim."""
-        claimer = self.asker.standing
-        if victim.priority != claimer.priority or victim.weight == 0:
-            return True
-        above = (claimer.use + gain - claimer.guarantee) * victim.weight
-        return above <= (after - victim.guarantee) * claimer.weight
-
-
-def _most_above(standing: Standing, use: int) -> tuple[bool, int, str]:
-    """Sorts the first victim first: weight 0, then furthest above the fair share, then name."""
-    return standing.weight > 0, standing.fair - use, standing.name
+    ``gone`` is what was looked at before, by project and department.
+    """
+    parent = standing.parent
+    above = (True, 0) if parent is None else (parent.weight > 0, parent.fair - parent.use + gone.get(parent, 0))
+    return (*above, standing.weight > 0, standing.fair - standing.use + gone.get(standing, 0), standing.name)
 
 
 def leave(pool: Pool, holder: Holder, *, sign: int = 1) -> None:
@@ -441,7 +412,17 @@ def count_out(pool: Pool, holder: Holder) -> None:
     """Note in the books of its project that a holder is asked to leave."""
     standing = holder.project
     rows_of(pool, holder).remove(holder)
-    standing.remove(holder.size, holder.user)
-    if not holder.promised:
-        standing.returning.append(holder.size)
-        standing.leaving += holder.size
+    if holder.base is not None:
+        standing.give_up(holder.size, holder.user)
+    elif holder.promised:
+        standing.remove(holder.size, holder.user)
+    else:
+        standing.begin_leaving(holder.size, holder.user)
+
+
+def keep_minimum(pool: Pool, base: Holder) -> None:
+    """An elastic job gives up what it has above its minimum: it leaves, and what it keeps is promised to itself."""
+    for piece in base.pieces:
+        pool.ledger.shift(piece.device, firm=-piece.gpu_milli, leaving=piece.gpu_milli, promised=piece.gpu_milli)
+    rows_of(pool, base).remove(base)
+    base.above = None

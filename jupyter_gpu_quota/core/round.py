@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from . import reasons
+from .backfill import Kept, keep, may_be_kept
+from .division import divide_pool
 from .draft import Draft
+from .elastic import grow
 from .model import Job, Notebook, Reservation
 from .notebooks import admit, find_slice, hold_unbooked, release_hold
+from .offers import Offers, first_blocked, stands_before
 from .placement import Fit, Piece, Refusal, Request, occupy, place, promise
 from .plan import Reason, ReasonCode
-from .pool import Holder, Pool, Right, Standing, demand, enqueue
+from .pool import Pool, enqueue
 from .queue import Line
-from .quota import Claim, divide
-from .reclaim import Asker, Claimed, claim
+from .reclaim import Claimed, claim
+from .rights import Asker
+from .standing import SECOND, Ending, Holder, Right, Standing
 from .trim import trim
 
-OfferKey = tuple[int, bool, int, int, int, str]
-"""Between projects: right, weight 0, -priority, (use + job) / entitlement, first submit time, name."""
-RATIO = 1 << 32
+MOST_KEEPS = 4
+"""Up to so many jobs of a pool are tried for the place that is kept."""
 
 
 class Round:
@@ -30,6 +35,9 @@ class Round:
         self.slices: list[Notebook] = []
         self.reserved_slices: list[tuple[Notebook, Piece]] = []
         self.may_claim = True
+        self.keeps_left = MOST_KEEPS
+        self.kept: Kept | None = None
+        """The place of the first job that cannot start, promised in the ledger while others are served."""
 
     def run(self) -> Draft:
         """Everything in order; the draft holds what was decided."""
@@ -42,8 +50,11 @@ class Round:
         self._start_reserved(Right.GUARANTEE)
         self._serve_queue()
         if self.draft.claims:
-            trim(self.pool, self.draft.claims)
+            with self._place_lent():
+                trim(self.pool, self.draft.claims)
             self._serve_what_claims_left()
+        grow(self.pool, self.draft)
+        self.draft.kept = self.kept
         return self.draft
 
     # -- notebooks and reservations ---------------------------------------------------------------------------
@@ -57,12 +68,15 @@ class Round:
         slices = {notebook.id: notebook for notebook in self.slices}
         for reservation in self.pool.reservations:
             pieces = self._pieces(reservation)
-            known = reservation.workload in slices or reservation.workload in self.pool.waiting
+            returning = self.pool.returning.get(reservation.workload)
+            known = reservation.workload in slices or reservation.workload in self.pool.waiting or returning
             if not known:
                 self.draft.drop(reservation.workload, ReasonCode.CLAIM_ENDED)
             elif pieces is None or not self._has_room(pieces):
                 self.draft.drop(reservation.workload, ReasonCode.RESERVED_DEVICE_LOST)
                 self._queue_again(reservation.workload)
+            elif returning is not None:
+                self._promise_returning(returning, pieces)
             elif reservation.workload in slices:
                 promise(self.ledger, pieces, lent=False)
                 self.reserved_slices.append((slices[reservation.workload], pieces[0]))
@@ -87,19 +101,25 @@ class Round:
         if workload in self.pool.waiting:
             enqueue(self.pool, [self.pool.waiting[workload]])
 
+    def _promise_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
+        """A job that is being paused only changes its place or size."""
+        standing = self.pool.standing(job.project)
+        promise(self.ledger, pieces, lent=False)
+        standing.add(sum(piece.gpu_milli for piece in pieces), job.user, fixed=not job.preemptible)
+        standing.returning.remove(job.gpu_milli * job.least_ranks)
+
     def _promise_job(self, workload: str, pieces: tuple[Piece, ...]) -> None:
         job = self.pool.waiting[workload]
         standing = self.pool.standing(job.project)
-        size = job.gpu_milli * job.ranks
-        over = not job.preemptible and standing.fixed_use + size > standing.quota
-        if not standing.known or over or standing.use + size > standing.ceiling:
+        size = sum(piece.gpu_milli for piece in pieces)
+        over = not job.preemptible and not standing.fixed_fits(size)
+        if not standing.known or over or standing.over_limit(size):
             self.draft.drop(workload, ReasonCode.CLAIM_ENDED)
             self._queue_again(workload)
             return
         promise(self.ledger, pieces, lent=False)
         standing.add(size, job.user, fixed=not job.preemptible)
-        standing.wanted += size
-        standing.wanted_fixed += 0 if job.preemptible else size
+        standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
         self.pool.promised.append(
             Holder(
                 id=job.id,
@@ -126,19 +146,7 @@ class Round:
         asked += sum(notebook.gpu_milli for notebook, _ in self.reserved_slices)
         amount = max(0, sum(self.ledger.capacity) - pool.booked_milli - asked)
         unbooked = sum(max(0, one.notebook_quota - one.booked) for one in pool.standings.values())
-        claims = [
-            Claim(
-                name=one.name,
-                quota_milli=one.quota,
-                wanted_milli=demand(one),
-                weight=one.weight,
-                priority=one.priority,
-            )
-            for one in pool.standings.values()
-        ]
-        for name, share in divide(claims, amount, firm_milli=amount - unbooked).items():
-            pool.standings[name].guarantee = share.guarantee_milli
-            pool.standings[name].fair = share.fair_milli
+        divide_pool(pool, amount, amount - unbooked)
 
     def _sort_reserved_borrowers(self) -> None:
         """A promised place that reaches into held room is a borrower's, unless a guarantee stands behind it.
@@ -190,7 +198,7 @@ class Round:
         )
         claimed = claim(self.pool, asker)
         if claimed is None:
-            self.draft.wait(notebook.id, reasons.no_room(asker.standing, asker.request.size, ReasonCode.NO_FREE_GPU))
+            self.draft.wait(notebook.id, reasons.no_slice(self.pool, notebook))
             return
         release_hold(self.ledger, claimed.pieces[0].device, notebook.gpu_milli)
         self._keep(claimed)
@@ -199,7 +207,8 @@ class Round:
         """A claim for which nobody has to leave, because its places were only promised and are free, starts at once."""
         mark, standing = self.ledger.mark(), claimed.asker.standing
         promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-        if not all(victim.promised for victim in claimed.victims) or not self._is_free(claimed.pieces):
+        waits = standing.at_limit(0) or not all(victim.promised for victim in claimed.victims)
+        if waits or not self._is_free(claimed.pieces):
             self.ledger.undo(mark)
             self._keep(claimed)
             return
@@ -226,7 +235,9 @@ class Round:
         mark = self.ledger.mark()
         promise(self.ledger, holder.pieces, lent=holder.borrower, sign=-1)
         pieces, lent = holder.pieces, holder.borrower
-        if not self._is_free(pieces):
+        if not self._is_free(pieces) and job.min_ranks is not None:
+            pieces = ()
+        elif not self._is_free(pieces):
             fit = place(self.ledger, Request(job.gpu_milli, job.ranks, job.gpu_model))
             pieces, lent = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
         if not pieces or not self._may_start_reserved(standing, holder):
@@ -246,8 +257,7 @@ class Round:
 
     @staticmethod
     def _may_start_reserved(standing: Standing, holder: Holder) -> bool:
-        within_quota = holder.preemptible or standing.fixed_use <= standing.quota
-        return within_quota and standing.use + standing.leaving <= standing.ceiling
+        return (holder.preemptible or standing.fixed_fits(0)) and not standing.at_limit(0)
 
     # -- the queue -----------------------------------------------------------------------------------------------
 
@@ -257,22 +267,16 @@ class Round:
         self._start_reserved(Right.SURPLUS)
         for standing in self.pool.standings.values():
             self._close_idle(standing)
+        if any(one.queue.open_lines() for one in self.pool.standings.values()):
+            self._keep_place(first_blocked(self.pool))
         self._serve_offers(Right.SURPLUS)
 
     def _serve_offers(self, weakest: Right) -> None:
         """Serve the best offer of all projects, down to this right, until no line is open."""
-        offers = [self._offer(standing) for standing in self.pool.standings.values()]
-        heap = [offer for offer in offers if offer is not None]
-        heapify(heap)
-        while heap and heap[0][0][0] <= weakest:
-            key, line = heap[0]
-            standing = self.pool.standings[key[-1]]
-            self._serve(standing, line)
-            offer = self._offer(standing)
-            if offer is None:
-                heappop(heap)
-            else:
-                heapreplace(heap, offer)
+        offers = Offers(self.pool.standings.values())
+        while (found := offers.first(weakest)) is not None:
+            self._serve(*found)
+            offers.renew()
 
     def _close_idle(self, standing: Standing) -> None:
         """Close the lines that could start on idle devices only, while none fits: they are not even sorted.
@@ -288,13 +292,13 @@ class Round:
 
     @staticmethod
     def _idle_code(standing: Standing, line: Line) -> ReasonCode:
-        at_limit = standing.use + standing.leaving + line.size > standing.ceiling
+        at_limit = standing.at_limit(line.size)
         return ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
 
     def _may_preempt(self, standing: Standing, line: Line) -> bool:
         lowest = min((one.priority for one in standing.holders[:1]), default=line.shape.priority)
         borrowed = any(holder.project is standing for holder in self.pool.borrowers)
-        return self.may_claim and (borrowed or lowest < line.shape.priority)
+        return self.may_claim and (borrowed or bool(standing.surplus) or lowest < line.shape.priority)
 
     def _serve_what_claims_left(self) -> None:
         """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
@@ -304,39 +308,78 @@ class Round:
             self._close_idle(standing)
         self._serve_offers(Right.SURPLUS)
 
-    @staticmethod
-    def _offer(standing: Standing) -> tuple[OfferKey, Line] | None:
-        """The first job that fits the guarantee, else the first within the fair share, else the first; with its key."""
-        found = [(standing.right(line.size), line.first_key(), line) for line in standing.queue.open_lines()]
-        if not found:
-            return None
-        right, order, line = min(found)
-        total = standing.use + line.size
-        ratio = total * RATIO // standing.fair if standing.fair else total * RATIO * RATIO
-        weightless = right is not Right.GUARANTEE and standing.weight == 0
-        return (right, weightless, -standing.priority, ratio, order[2], standing.name), line
-
     def _serve(self, standing: Standing, line: Line) -> None:
         right = standing.right(line.size)
         if (forbidden := self._forbidden(standing, line, right)) is not None:
             line.blocked = forbidden
             return
-        at_limit = standing.use + standing.leaving + line.size > standing.ceiling
+        at_limit = standing.at_limit(line.size)
         lent_too = line.shape.preemptible and right is not Right.GUARANTEE
-        if not at_limit and self._start_free(standing, line, right, lent_too=lent_too):
+        if not at_limit and self._start_unkept(standing, line, right, lent_too=lent_too):
             return
         asker = self._asker(standing, line, right, at_limit=at_limit)
-        claimed = claim(self.pool, asker) if self.may_claim else None
+        claimed = self._claim(asker, standing, line) if self.may_claim else None
         if claimed is not None:
             self._keep_or_start(claimed, line.take())
             return
         may_borrow = line.shape.preemptible and not line.shape.exhausted and not at_limit
-        if may_borrow and right is Right.GUARANTEE and self._start_free(standing, line, right, lent_too=True):
+        if may_borrow and right is Right.GUARANTEE and self._start_unkept(standing, line, right, lent_too=True):
             return
         line.blocked = self._why_blocked(asker, at_limit=at_limit)
+        if right <= Right.FAIR and not at_limit:
+            self._keep_place((standing, line))
+
+    def _claim(self, asker: Asker, standing: Standing, line: Line) -> Claimed | None:
+        """The place that is kept stops neither a claim within guarantee nor one that stands before its job."""
+        if not self._goes_before(standing, line, asker.right):
+            return claim(self.pool, asker)
+        with self._place_lent():
+            return claim(self.pool, asker)
+
+    def _start_unkept(self, standing: Standing, line: Line, right: Right, *, lent_too: bool) -> bool:
+        """Start beside the place that is kept for another, or in it where that may be overtaken."""
+        before = self._goes_before(standing, line, right)
+        if not before and self._start_free(standing, line, right, lent_too=lent_too):
+            return True
+        if not before and (self.kept is None or not self._may_overtake(standing, line)):
+            return False
+        with self._place_lent(given_up=before):
+            return self._start_free(standing, line, right, lent_too=lent_too)
+
+    def _goes_before(self, standing: Standing, line: Line, right: Right) -> bool:
+        if self.kept is None:
+            return False
+        return right is Right.GUARANTEE or stands_before(standing, line, self.kept.standing, self.kept.line)
+
+    def _may_overtake(self, standing: Standing, line: Line) -> bool:
+        assert self.kept is not None, "there is a place to overtake in"
+        return self.kept.may_be_overtaken(self.pool, standing, line, line.first().time_limit_s)
+
+    @contextmanager
+    def _place_lent(self, *, given_up: bool = True) -> Iterator[None]:
+        """Do something as if no place were kept; ``given_up``: it is kept no longer where that was taken."""
+        pieces = self.kept.pieces if self.kept else ()
+        promise(self.ledger, pieces, lent=False, sign=-1)
+        yield
+        promise(self.ledger, pieces, lent=False)
+        if given_up and any(self.ledger.plain_after(piece.device) < 0 for piece in pieces):
+            promise(self.ledger, pieces, lent=False, sign=-1)
+            self.kept = None
+
+    def _keep_place(self, blocked: tuple[Standing, Line] | None) -> None:
+        """Keep a place for the first job of a line, unless one is kept for a job that stands before it."""
+        kept = self.kept
+        if blocked is None or not self.keeps_left or not may_be_kept(*blocked):
+            return
+        if kept is not None and not stands_before(*blocked, kept.standing, kept.line):
+            return
+        self.keeps_left -= 1
+        promise(self.ledger, kept.pieces if kept else (), lent=False, sign=-1)
+        self.kept = keep(self.pool, *blocked)
+        promise(self.ledger, self.kept.pieces if self.kept else (), lent=False)
 
     def _forbidden(self, standing: Standing, line: Line, right: Right) -> Reason | None:
-        if not line.shape.preemptible and standing.fixed_use + line.size > standing.quota:
+        if not line.shape.preemptible and not standing.fixed_fits(line.size):
             return reasons.above_training_quota(standing, line.size)
         if line.shape.exhausted and right is not Right.GUARANTEE:
             return reasons.pauses_used_up(standing, line.size, self.pool.policy)
@@ -351,6 +394,8 @@ class Round:
                 occupy(self.ledger, fit.pieces, lent=lent)
                 standing.add(line.size, job.user, fixed=not job.preemptible)
                 self.draft.start(job, fit.pieces, lent=lent, reason=reason)
+                end = self.pool.now + job.time_limit_s * SECOND
+                self.pool.endings.append(Ending(end, fit.pieces, standing, line.size))
                 return True
         return False
 
@@ -366,8 +411,15 @@ class Round:
             priority=shape.priority,
             preemptible=shape.preemptible,
             lent_too=shape.preemptible and right is not Right.GUARANTEE,
-            own_only=at_limit or weak,
+            within=self._within(standing, shape.request.size, weak=weak),
         )
+
+    @staticmethod
+    def _within(standing: Standing, size: int, *, weak: bool) -> Standing | None:
+        """Whose work it may take: a weak right reaches its own project only, a limit only what is below it."""
+        if weak:
+            return standing
+        return next((one for one in standing.levels if one.use + one.leaving + size > one.ceiling), None)
 
     def _why_blocked(self, asker: Asker, *, at_limit: bool) -> Reason:
         code = ReasonCode.NO_FREE_GPU

@@ -10,18 +10,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .draft import Draft
-from .model import Job, JobState, JobTarget, Policy, Snapshot
+from .model import Job, JobState, JobTarget, Placement, Policy, Snapshot
+from .outage import as_leaving, awaited, must_leave
+from .placement import placements
 from .plan import Action, Plan, Reason, ReasonCode, Refuse, Stop, Unreserve
-from .pool import SECOND, Pool, read_pools
+from .pool import Pool, read_pools
 from .round import Round
+from .standing import SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlace:
+    """What is kept for the first job of a pool that cannot start, and when it can, if nothing ends before its limit."""
+
+    pool: str
+    workload: str
+    placements: tuple[Placement, ...]
+    starts_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A plan, and why each job that waits in it waits."""
+    """A plan, why each job that waits in it waits, and the places that are kept: at most one in each pool."""
 
     plan: Plan
     waits: Mapping[str, Reason] = field(default_factory=dict)
+    kept: tuple[KeptPlace, ...] = ()
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -38,15 +52,28 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     """The same plan, with the binding reason of everything that waits."""
     plan, drafts = _decide(snapshot, policy)
     waits = {job: reason for draft in drafts for job, reason in draft.waits().items()}
-    return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy))
+    waits |= awaited(snapshot, waits)
+    kept = tuple(
+        KeptPlace(
+            pool=draft.pool.name,
+            workload=draft.kept.job,
+            placements=placements(draft.pool.ledger, draft.kept.pieces),
+            starts_at=draft.kept.starts_at,
+        )
+        for draft in drafts
+        if draft.kept is not None
+    )
+    return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy), kept=kept)
 
 
 def _decide(snapshot: Snapshot, policy: Policy) -> tuple[Plan, list[Draft]]:
     stops = [stop for job in snapshot.jobs if (stop := _stop(job, snapshot.now, policy)) is not None]
     stops.sort(key=lambda stop: stop.workload)
+    sick = must_leave(snapshot, policy, {stop.workload for stop in stops})
+    snapshot = as_leaving(snapshot, sick)
     pools = read_pools(snapshot, policy, frozenset(stop.workload for stop in stops))
     drafts = [Round(pool).run() for pool in pools]
-    actions: list[Action] = [*_reserved_nowhere(snapshot, pools), *stops, *_refuse_nowhere(snapshot, policy)]
+    actions: list[Action] = [*_reserved_nowhere(snapshot, pools), *stops, *sick, *_refuse_nowhere(snapshot, policy)]
     for draft in drafts:
         actions += draft.actions()
     return Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions)), drafts

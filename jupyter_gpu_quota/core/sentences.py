@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .plan import Reason
 from .plan import ReasonCode as R
 
@@ -55,6 +57,16 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "notebook quota that was not booked. It leaves within {grace_s} s and is queued again in its old place.",
         "A notebook took back the quota on which the job ran; the job is queued again in its old place.",
     ),
+    R.SHRUNK: (
+        "{claimer_project} asked for {asked_milli} GPU for {claimer}; this elastic job of {project} gives up "
+        "{given_milli} GPU above its minimum. It saves within {grace_s} s and starts again at once with {kept_milli}.",
+        "Another workload needs what the elastic job runs with above its minimum; it starts again at once, smaller.",
+    ),
+    R.GROWN: (
+        "{given_milli} GPU would be idle, so this elastic job of {project} saves within {grace_s} s and starts again "
+        "at once with {kept_milli} GPU.",
+        "GPUs would be idle, so the elastic job starts again at once, larger.",
+    ),
     R.TIME_LIMIT: (
         "The job ran for {ran_s} s and its time limit is {time_limit_s} s. It has {grace_s} s to save, then it ends "
         "as failed; submit it again with a longer limit.",
@@ -67,6 +79,12 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     R.CANCELLED_BY_PERSON: (
         "{user}'s job was cancelled by a person. It has {grace_s} s to end.",
         "It was cancelled by a person.",
+    ),
+    R.DEVICE_UNHEALTHY: (
+        "Device {device} of pool {pool} on node {node} is unhealthy or gone, and this {kind} has a part of it. "
+        "Preemptible jobs are asked to save and are queued again in their old place, at the cost of no pause and no "
+        "retry; notebooks and jobs that may not be preempted stay until they are stopped.",
+        "A device that it has is unhealthy.",
     ),
     R.NO_FREE_GPU: (
         "{project} asked for {asked_milli} GPU; no place for it is free and nobody may be paused for it. "
@@ -83,6 +101,12 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         + _BOOKS
         + ". It starts when those before it have started.",
         "Others are served before it.",
+    ),
+    R.PLACE_KEPT: (
+        "{project} asked for {asked_milli} GPU and no such place is free; one is kept for it, and by the time limits "
+        "of what runs there it starts within {within_s} s. Others start there only if they end before, or may be "
+        "paused for it then.",
+        "A place is kept for it; it starts when the work there ends, at its time limit at the latest.",
     ),
     R.ABOVE_FAIR_SHARE: (
         "{project} asked for {asked_milli} GPU; it uses {used_milli} and its fair share is {fair_milli}, so nobody is "
@@ -105,6 +129,11 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "{used_milli} is in use. Choose a smaller slice or stop a notebook.",
         "The notebook quota of its project is used up. Choose a smaller slice or stop a notebook.",
     ),
+    R.ABOVE_USER_CEILING: (
+        "{user} asked for {asked_milli} GPU and uses {used_milli}; the ceiling for each user of {project} is "
+        "{ceiling_milli}. It starts when enough of what {user} uses is freed.",
+        "Its user is at the ceiling that the project has for each user.",
+    ),
     R.VICTIMS_PROTECTED: (
         "{project} asked for {asked_milli} GPU within its fair share of {fair_milli}; what runs above its own share "
         "is still protected, by its minimum run time or because it was paused as often as it may be. It starts when "
@@ -116,6 +145,16 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "guarantee can take its place: when {project} has {asked_milli} GPU of its guarantee of {guarantee_milli} "
         "free, or when its oldest pause is out of that time.",
         "It was paused as often as it may be, and waits for a place that nobody can take.",
+    ),
+    R.DEVICE_QUARANTINED: (
+        "{project} asked for {asked_milli} GPU; device {device} of pool {pool}, which it needs, is quarantined: "
+        "processes of {holder}, attempt {attempt}, were killed and are still seen. It starts when they are gone.",
+        "A device that it needs is quarantined, because processes on it that were killed are still seen.",
+    ),
+    R.DEVICES_OUT: (
+        "{project} asked for {asked_milli} GPU; pool {pool} has that only together with {devices} device(s) that "
+        "cannot be given out now, {device} among them. It starts when enough of them are back.",
+        "Devices that it needs cannot be given out now. It starts when they are back.",
     ),
     R.NEVER_FITS: (
         "{project} asked for {asked_milli} GPU in {ranks} part(s); pool {pool} has {capacity_milli} GPU and room for "
@@ -130,6 +169,16 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     R.NO_SUCH_POOL: (
         "There is no pool {pool}. Choose one of the pools that are listed.",
         "Its pool does not exist.",
+    ),
+    R.NO_DEVICE: (
+        "{project} asked for a notebook of {asked_milli} GPU; pool {pool} has no device, so nothing starts there. "
+        "Choose another pool, or no GPU.",
+        "Its pool has no device. Choose another pool, or no GPU.",
+    ),
+    R.NO_HEALTHY_DEVICE: (
+        "{project} asked for a notebook of {asked_milli} GPU; none of the {devices} device(s) of pool {pool} can be "
+        "given out now: they are unhealthy, in quarantine or on a node that is closed. It starts when one is back.",
+        "No device of its pool can be given out now. It starts when one is back.",
     ),
     R.CLAIM_ENDED: (
         "The workload that this place was kept for no longer waits for it.",
@@ -152,9 +201,25 @@ def sentence(reason: Reason) -> str:
     words, short = _SENTENCES[reason.code]
     figures = {name: _shown(name, value) for name, value in reason.figures}
     try:
-        return words.format_map(figures)
+        return words.format_map(figures) + _in_spite_of(reason.code, figures)
     except KeyError:
         return short
+
+
+_PAUSED = frozenset({R.RECLAIMED, R.FAIR_SHARE_RECLAIMED, R.PREEMPTED_IN_PROJECT})
+
+
+def _in_spite_of(code: R, figures: Mapping[str, str]) -> str:
+    """Why a job was paused though it was protected; nothing for one that was not. Source: scheduling.md, section 4."""
+    if code in _PAUSED and "min_runtime_s" in figures:
+        was = "It had run {ran_s} s of its minimum run time of {min_runtime_s} s"
+    elif code in _PAUSED and "max_pauses" in figures:
+        was = "It had been paused {max_pauses} times within {per_s} s, which is as often as it may be"
+    else:
+        return ""
+    return f" {was}; the claim is within a guarantee and nothing else could satisfy it, so it was allowed.".format_map(
+        figures
+    )
 
 
 def gpus(milli: int) -> str:

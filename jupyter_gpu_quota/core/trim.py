@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise
-from .pool import Holder, Pool, Right, rows_of
+from .pool import Pool, rows_of
 from .reclaim import Claimed, leave
+from .standing import Holder, Right, Standing
 
 MOST_MOVED = 12
 """Up to so many claims are placed anew to spare a victim."""
@@ -24,12 +25,28 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     Judged on the whole plan: only room that is left over on devices that drain can replace a victim's. A victim
     whose own project claims in the same plan stays out: with it back, that claim would have less right.
     """
-    claimers = {claimed.asker.standing for claimed in claims}
+    claimers = {claimed.asker.standing for claimed in claims} | _departments_let_out(claims)
     for claimed in claims:
-        for victim in [one for one in claimed.victims if not one.promised and one.project not in claimers]:
-            if _left_over(pool) >= victim.size and _fits_without(pool, claims, victim):
+        for victim in [one for one in claimed.victims if _may_stay(one) and claimers.isdisjoint(one.project.levels)]:
+            within = not victim.project.over_limit(victim.size)
+            if within and _left_over(pool) >= victim.size and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
+
+
+def _departments_let_out(claims: Sequence[Claimed]) -> set[Standing]:
+    """Departments whose claims reach into others: what their own projects lose may be what lets them out."""
+    return {
+        claimed.asker.standing.parent
+        for claimed in claims
+        if claimed.asker.standing.parent is not None
+        and any(victim.project.parent is not claimed.asker.standing.parent for victim in claimed.victims)
+    }
+
+
+def _may_stay(victim: Holder) -> bool:
+    """Whether it can be put back: it runs, and is no part of an elastic job that starts again smaller."""
+    return not victim.promised and victim.base is None and victim.above is None
 
 
 def _left_over(pool: Pool) -> int:
@@ -114,9 +131,5 @@ class _Settling:
 
 
 def _count_in(pool: Pool, victim: Holder) -> None:
-    standing = victim.project
     insort(rows_of(pool, victim), victim, key=lambda holder: holder.order)
-    standing.use += victim.size
-    standing.by_user[victim.user] += victim.size
-    standing.leaving -= victim.size
-    standing.returning.remove(victim.size)
+    victim.project.stays_after_all(victim.size, victim.user)

@@ -156,7 +156,7 @@ class TestDryRun:
     def test_it_would_pause_others(self) -> None:
         made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1")
         told = dry_run(made.snapshot(), made.policy, job("a"))
-        assert (told.starts_now, told.pauses, told.reason.code) == (False, ("b1",), "waits_for_drain")
+        assert (told.starts_now, told.pauses, told.reason.code) == (False, ("b2",), "waits_for_drain")
 
     def test_it_would_wait(self) -> None:
         made = world("pool t 1\na 1 of t\na runs 1")

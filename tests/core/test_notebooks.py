@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
+
 import pytest
 
 from jupyter_gpu_quota.core.model import Health
 from jupyter_gpu_quota.core.plan import Pause, Refuse, Reserve, Start, Unreserve
+from jupyter_gpu_quota.core.sentences import sentence
 from tests.core.world import GENTLE, placed, world
 
 
@@ -136,6 +139,28 @@ def test_a_notebook_that_gives_up_waiting_leaves_its_place_to_others() -> None:
     (unreserve,) = made.tick().actions
     assert isinstance(unreserve, Unreserve)
     assert unreserve.reason.code == "claim_ended"
+
+
+def test_a_request_to_a_pool_without_a_device_is_refused_with_that_reason() -> None:
+    made = world("pool t 2\na 1 of t")
+    made.policy = dc.replace(made.policy, pools=(*made.policy.pools, "build"))
+    made.project("a", "build", notebook_milli=500)
+    made.ask("a", 125, pool="build")
+    (refuse,) = made.tick().actions
+    assert isinstance(refuse, Refuse)
+    assert refuse.reason.code == "no_device"
+    assert "pool build has no device" in sentence(refuse.reason)
+
+
+def test_a_request_to_a_pool_of_sick_devices_waits_with_that_reason() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.5\na notebook 0.5")
+    made.health("n1g0", Health.QUARANTINED)
+    assert made.tick().actions == ()
+    reason = made.decide().waits["nb-a1"]
+    assert reason.code == "no_healthy_device"
+    assert "none of the 1 device(s) of pool t can be given out now" in sentence(reason)
+    made.health("n1g0", Health.HEALTHY)
+    assert kinds(made.tick()) == ["Start"]
 
 
 def test_a_quarantined_device_takes_no_slice() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from jupyter_gpu_quota.core.quota import check_quotas
-from tests.core.world import world
+from jupyter_gpu_quota.core.amounts import in_force, reachable
+from jupyter_gpu_quota.core.packing import ACCEPTABLE, check_calendar, check_quotas, pack, quota_rows
+from tests.core.world import BEGIN, world
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,144 @@ def test_the_sum_is_refused_with_its_arithmetic() -> None:
 def test_a_pool_is_checked_for_itself() -> None:
     made = world("pool t 1\npool u 1\na 1 of t\nb 2 of u")
     assert [refusal.pool for refusal in check_quotas(made.policy, made.devices.values())] == ["u"]
+
+
+# --- departments --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        pytest.param(
+            "pool t 4\ndepartment d 4 of t\na 2 of t in d\nb 2 of t in d", [], id="projects that share out all of it"
+        ),
+        pytest.param(
+            "pool t 4\ndepartment d 3 of t\na 2 of t in d\nb 1.001 of t in d", ["department_training"],
+            id="one milli more than their department",
+        ),
+        pytest.param(
+            "pool t 4\ndepartment d 1 of t, notebooks 0.5\na 1 of t in d, notebooks 0.25\nb 0 of t in d, notebooks 0.5",
+            ["department_notebook"], id="notebooks are added up by themselves",
+        ),
+        pytest.param("pool t 4\npool u 1\ndepartment d 4 of t\na 1 of u in d", ["department_training"],
+                     id="a pool in which the department has nothing"),
+        pytest.param(
+            "pool t 4\ndepartment d 3 of t\ndepartment e 2 of t\na 1 of t in d\nb 1 of t in e", ["sum"],
+            id="departments count whole, whatever their projects have",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment d 2 of t\na 0.5 of t in d\nb 0.5 of t in d", [],
+            id="what is left of a department fits beside slices that share a device",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment d 2 of t\na 0.5 of t in d", ["shape"],
+            id="one and a half beyond its projects are asked for as two devices",
+        ),
+        pytest.param(
+            "pool t 1\ndepartment d 1 of t\na 0.5 of t in d", [], id="half a device beyond its projects shares one"
+        ),
+        pytest.param("pool t 4\ndepartment d 3 of t, limit 2\na 1 of t in d", ["amounts"],
+                     id="a department's limit below its quotas"),
+    ],
+)  # fmt: skip
+def test_departments(text: str, codes: list[str]) -> None:
+    made = world(text)
+    assert [refusal.code for refusal in check_quotas(made.policy, made.devices.values())] == codes
+
+
+def test_a_department_is_refused_by_name_with_its_projects() -> None:
+    made = world("pool t 8\ndepartment d 3 of t\na 2 of t in d\nb 1.5 of t in d")
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert (refusal.department, refusal.project, refusal.needed_milli, refusal.available_milli) == (
+        "d",
+        None,
+        3500,
+        3000,
+    )
+    assert refusal.code not in ACCEPTABLE, "no admin can accept what contradicts itself"
+    assert "of department d add up to 3.50 GPU in pool t and its own is 3.00: a 2.00, b 1.50" in refusal.sentence
+    assert "lower theirs by 0.50" in refusal.sentence
+
+
+def test_the_sum_of_departments_is_refused_with_their_own_figures() -> None:
+    made = world("pool t 4\ndepartment d 3 of t\ndepartment e 2 of t, notebooks 1\na 1 of t in d")
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert "d (department) 0.00 for notebooks and 3.00 for training" in refusal.sentence
+    assert "e (department) 1.00 for notebooks and 2.00 for training" in refusal.sentence
+    assert "Lower them by 2.00." in refusal.sentence
+
+
+def test_a_department_is_packed_as_its_projects_and_what_it_has_beyond_them() -> None:
+    made = world("pool t 8\ndepartment d 3.2 of t, notebooks 0.5\na 0.2 of t in d, notebooks 0.25\nb 2 of t in d")
+    packing = pack(quota_rows(made.policy, "t"))
+    assert [[(part.milli, part.label) for part in device] for device in packing] == [
+        [
+            (250, "notebooks of a"),
+            (250, "notebooks of department d (beyond its projects)"),
+            (200, "training of a"),
+        ],
+        [(1000, "training of b")],
+        [(1000, "training of b")],
+        [(1000, "training of department d (beyond its projects)")],
+    ]
+
+
+# --- windows ------------------------------------------------------------------------------------------------------
+NIGHTS = (
+    "pool t 4\na 2 of t\nb 1 of t\nwindow nights from 10 to 20: a {night} of t\nwindow exams from {exams}: b 2 of t"
+)
+
+
+@pytest.mark.parametrize(
+    ("night", "exams", "told"),
+    [
+        pytest.param("3", "20 to 30", [], id="windows that only meet"),
+        pytest.param("3", "19 to 30", [("sum", ("nights", "exams"), 19)], id="windows that overlap for a second"),
+        pytest.param("4", "30 to 40", [("sum", ("nights",), 10)], id="one window alone"),
+        pytest.param("4", "15 to 40", [("sum", ("nights", "exams"), 15)], id="the worst of what a window makes"),
+    ],
+)
+def test_every_combination_of_windows_is_checked(
+    night: str, exams: str, told: list[tuple[str, tuple[str, ...], int]]
+) -> None:
+    made = world(NIGHTS.format(night=night, exams=exams))
+    found = check_calendar(made.policy, made.devices.values())
+    seconds = [(one.code, one.windows, (one.begins_at - BEGIN) // 1000) for one in found if one.begins_at is not None]
+    assert seconds == told and len(found) == len(told)
+
+
+def test_what_does_not_fit_without_a_window_is_told_once_and_again_only_where_it_is_worse() -> None:
+    text = "pool t 2\na 2 of t\nb 1 of t\nwindow days from 5 to 9: a 1.5 of t\nwindow nights from 10 to 20: a {} of t"
+    same, worse = (world(text.format(amount)) for amount in ("2", "2.5"))
+    assert [one.windows for one in check_calendar(same.policy, same.devices.values())] == [()]
+    assert [one.windows for one in check_calendar(worse.policy, worse.devices.values())] == [(), ("nights",)]
+
+
+def test_a_window_that_gives_projects_more_than_their_department_has_is_refused() -> None:
+    made = world("pool t 8\ndepartment d 4 of t\na 2 of t in d\nwindow nights from 10 to 20: a 5 of t")
+    [refusal] = check_calendar(made.policy, made.devices.values())
+    assert (refusal.code, refusal.department, refusal.windows) == ("department_training", "d", ("nights",))
+    together = world(
+        "pool t 8\ndepartment d 4 of t\na 2 of t in d\nwindow nights from 10 to 20: a 5 of t; department d 5 of t"
+    )
+    assert check_calendar(together.policy, together.devices.values()) == []
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.integers(1, 8), st.integers(1, 3)), max_size=8))
+def test_the_combinations_are_those_of_every_instant(rows: list[tuple[str, int, int, int]]) -> None:
+    windows = [
+        f"window w{n} from {begins} to {begins + length}: {name} {training} of t"
+        for n, (name, begins, length, training) in enumerate(rows)
+    ]
+    made = world("\n".join(["pool t 8", "a 1 of t", "b 1 of t", *windows]))
+    found = reachable(made.policy)
+
+    def amounts(at: int) -> tuple[int, ...]:
+        return tuple(p.amounts["t"].training_milli for p in in_force(made.policy, at).projects)
+
+    seen = {}
+    for second in range(22):
+        seen.setdefault(amounts(BEGIN + second * 1000), BEGIN + second * 1000)
+    told = {tuple(p.amounts["t"].training_milli for p in policy.projects): at for at, policy in found}
+    assert told.keys() == seen.keys() | {(1000, 1000)}
+    assert all(at == seen[row] for row, at in told.items() if at), "each with its first instant"
+    assert all(policy.windows == () for _, policy in found)

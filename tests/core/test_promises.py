@@ -1,6 +1,6 @@
-"""P1 to P12 and P14 over random one-level worlds, by the checkers in ``promises.py``.
+"""P1 to P12 and P14 over random worlds, with one level and two, by the checkers in ``promises.py``.
 
-``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 200); the soak sets more. ``GPU_QUOTA_SHRINK`` looks for
+``GPU_QUOTA_WORLDS`` sets how many worlds are played (default 500); the soak sets more. ``GPU_QUOTA_SHRINK`` looks for
 a smaller world when one fails, which can take minutes.
 
 "No job is paused twice on the way" (P8) is asserted for pauses between projects. Inside a project it cannot hold beside
@@ -18,13 +18,26 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jupyter_gpu_quota.core.model import Health, JobState, JobTarget, NotebookState, Preemption
+from jupyter_gpu_quota.core.model import (
+    Change,
+    Health,
+    History,
+    JobState,
+    JobTarget,
+    NotebookState,
+    Preemption,
+    Snapshot,
+)
 from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
-from tests.core.promises import Books, check_instant, check_order_is_irrelevant, check_plan, size
-from tests.core.world import TICK_MS, World
+from jupyter_gpu_quota.core.schedule import Decision
+from tests.core.books import in_force
+from tests.core.features import FEATURES
+from tests.core.likeness import check_departments_that_change_nothing
+from tests.core.promises import check_guarantees, check_instant, check_order_is_irrelevant, check_plan
+from tests.core.world import World
 
-WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "200"))
+WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "500"))
 SIZES = {
     "whole": (1000, 1000, 1000, 2000, 3000),
     "fractions": (100, 250, 300, 500, 600, 1000),
@@ -50,6 +63,10 @@ JOBS = st.lists(
 )
 
 
+def _fields(amounts, **changed):  # type: ignore[no-untyped-def]
+    return {name: getattr(amounts, name) for name in amounts.__slots__} | changed
+
+
 class Worlds(RuleBasedStateMachine):
     """Random events, a tick after each; at the end everything is frozen and must come to rest."""
 
@@ -57,7 +74,9 @@ class Worlds(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.sizes = SIZES["whole"]
-        self.steady = True
+        self.steady = self.whole = True
+        self.before: Snapshot | None = None
+        self.departments = 0
         self.ticks = 0
         self.events = 0
         self.taken: Counter[str] = Counter()
@@ -76,34 +95,89 @@ class Worlds(RuleBasedStateMachine):
         pauses=st.sampled_from([(1000, 86_400), (1000, 86_400), (2, 60)]),
         in_turn=st.booleans(),
         slices=st.booleans(),
+        departments=st.sampled_from([0, 0, 2, 2, 3]),
+        k=st.sampled_from([0, 0, 0, 1000, 3000]),
         data=st.data(),
     )
-    def build(self, kind, nodes, count, young_s, pauses, in_turn, slices, data) -> None:  # type: ignore[no-untyped-def]
+    def build(  # type: ignore[no-untyped-def]
+        self, kind, nodes, count, young_s, pauses, in_turn, slices, departments, k, data
+    ) -> None:
         rules = Preemption(min_runtime_s=young_s, grace_s=3, lent_grace_s=1, max_pauses=pauses[0], per_s=pauses[1])
         self.world = World(preemption=rules, within_project="users_in_turn" if in_turn else "first_come")
         self.world.pool("t", *nodes)
         self.sizes = SIZES[kind]
+        self.departments = departments if FEATURES["departments"] else 0
         left = nodes[0] * nodes[1] * 1000
         for name in "abcd"[:count]:
             left -= self._add_project(name, left, kind, slices, data)
-        fits = not check_quotas(self.world.policy, self.world.devices.values())
-        self.steady = kind == "whole" and nodes[0] == 1 and fits
+        for name in sorted({one.department for one in self.world.policy.projects if one.department}):
+            left -= self._add_department(name, left, data)
+        if FEATURES["history"]:
+            self.world.policy = dc.replace(self.world.policy, history=History(k_milli=k, half_life_s=10))
+        self.whole = kind == "whole" and nodes[0] == 1
+        if FEATURES["windows"]:
+            for at in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+                self._add_window(f"w{at}", data)
+        self._see_whether_steady()
+
+    def _see_whether_steady(self) -> None:
+        """P10 is looked at while all quotas fit, whatever window is open."""
+        policy, devices = self.world.policy, list(self.world.devices.values())
+        instants = [0, *(at for window in policy.windows for at in (window.begins_at, window.ends_at))]
+        self.steady = self.whole and not any(check_quotas(in_force(policy, at), devices) for at in instants)
 
     def _add_project(self, name, left, kind, slices, data) -> int:  # type: ignore[no-untyped-def]
         quotas = [0, 500, 1000, 1500] if kind == "fractions" else [0, 1000, 2000]
         training = min(left, data.draw(st.sampled_from(quotas)))
         notebook = min(left - training, data.draw(st.sampled_from([0, 250, 500, 1000]))) if slices else 0
         extra = data.draw(st.sampled_from([None, None, None, 1000]))
+        per_user = FEATURES["per_user"]
         self.world.project(
+            name,
+            "t",
+            department=f"d{data.draw(st.integers(1, self.departments))}" if self.departments else None,
+            priority=data.draw(st.sampled_from([50, 50, 60])),
+            training_milli=training,
+            notebook_milli=notebook,
+            limit_milli=None if extra is None else training + notebook + extra,
+            weight=data.draw(st.sampled_from([0, 1, 1, 1, 2, 3])),
+            user_jobs_milli=data.draw(st.sampled_from([None, None, None, 1000, 2000])) if per_user else None,
+            user_notebook_milli=data.draw(st.sampled_from([None, None, 250])) if per_user else None,
+        )
+        return training + notebook
+
+    def _add_department(self, name, left, data) -> int:  # type: ignore[no-untyped-def]
+        """Its quotas are its projects', or more; returns what of the pool it has beside theirs."""
+        rows = [one.amounts["t"] for one in self.world.policy.projects if one.department == name]
+        more = min(left, data.draw(st.sampled_from([0, 0, 1000])))
+        training, notebook = sum(row.training_milli for row in rows) + more, sum(row.notebook_milli for row in rows)
+        extra = data.draw(st.sampled_from([None, None, None, 0, 1000]))
+        self.world.department(
             name,
             "t",
             priority=data.draw(st.sampled_from([50, 50, 60])),
             training_milli=training,
             notebook_milli=notebook,
             limit_milli=None if extra is None else training + notebook + extra,
-            weight=data.draw(st.sampled_from([0, 1, 1, 1, 2, 3])),
+            weight=data.draw(st.sampled_from([0, 1, 1, 1, 2])),
         )
-        return training + notebook
+        return more
+
+    def _add_window(self, name, data) -> None:  # type: ignore[no-untyped-def]
+        """One project has another quota or weight, its department as much more or less, and neither has a limit."""
+        project = data.draw(st.sampled_from(self.world.policy.projects))
+        before, begins = project.amounts["t"], data.draw(st.integers(2, 20))
+        training = data.draw(st.sampled_from([None, 0, 1000, 2000]))
+        weight = data.draw(st.sampled_from([None, 0, 1, 2]))
+        changes = [Change(owner=project.name, pool="t", training_milli=training, weight=weight)]
+        self.world.project(project.name, "t", **_fields(before, limit_milli=None))
+        for one in self.world.policy.departments:
+            if one.name == project.department:
+                now = one.amounts["t"]
+                self.world.department(one.name, "t", **_fields(now, limit_milli=None))
+                more = max(0, (training or 0) - before.training_milli)
+                changes += [Change(owner=one.name, pool="t", department=True, training_milli=now.training_milli + more)]
+        self.world.window(name, begins, begins + data.draw(st.integers(1, 15)), *changes)
 
     # -- outside events ------------------------------------------------------------------------------------
 
@@ -189,32 +263,48 @@ class Worlds(RuleBasedStateMachine):
         rows = {row.name: row for row in self.world.policy.projects}
         if name in rows:
             self._event()
-            self.steady = False
-            amounts = dc.replace(rows[name].amounts["t"], training_milli=quota, limit_milli=None, weight=weight)
-            self.world.project(name, "t", **{k: getattr(amounts, k) for k in amounts.__slots__})
+            before = rows[name].amounts["t"]
+            self.world.project(name, "t", **_fields(before, training_milli=quota, limit_milli=None, weight=weight))
+            for one in self.world.policy.departments:
+                if one.name == rows[name].department:
+                    now = one.amounts["t"]
+                    more = max(0, quota - before.training_milli)
+                    fields = _fields(now, training_milli=now.training_milli + more, limit_milli=None)
+                    self.world.department(one.name, "t", **fields)
+            self.world.policy = dc.replace(self.world.policy, windows=())
+            self._see_whether_steady()
 
     @rule(data=st.data())
     @precondition(lambda self: self.ticks > 10)
     def lose_or_repair_a_device(self, data) -> None:  # type: ignore[no-untyped-def]
         self._event()
-        self.steady = False
+        self.whole = self.steady = False
         name = data.draw(st.sampled_from(sorted(self.world.devices)))
         broken = self.world.devices[name].health is not Health.HEALTHY
         self.world.health(name, Health.HEALTHY if broken else data.draw(st.sampled_from(list(Health)[1:])))
+        lost = broken or data.draw(st.booleans(), label="work on it is gone")
         for job in sorted(name_ for name_, rows in self.world.owned.items() if any(r.device == name for r in rows)):
-            if job in self.world.jobs:
-                self._requeue(job)
+            if lost and job in self.world.jobs:
+                self.world.requeue(job)
 
-    def _requeue(self, name: str) -> None:
-        job = self.world.jobs[name]
-        self.world.leaves_at.pop(name, None)
-        del self.world.owned[name]
-        if job.target in (JobTarget.HELD, JobTarget.CANCELLED, JobTarget.FAILED):
-            self.world.end(name)
-        else:
-            self.world.jobs[name] = dc.replace(
-                job, state=JobState.QUEUED, target=JobTarget.RUNNING, borrower=False, paused_for=None
-            )
+    @rule(data=st.data())
+    @precondition(lambda self: self.ticks > 10)
+    def close_or_open_a_node(self, data) -> None:  # type: ignore[no-untyped-def]
+        """What runs on a cordoned node runs on."""
+        self._event()
+        self.whole = self.steady = False
+        at = data.draw(st.integers(0, len(self.world.nodes) - 1))
+        node = self.world.nodes[at]
+        self.world.nodes[at] = dc.replace(node, schedulable=not node.schedulable)
+
+    @rule(data=st.data(), gpu=st.sampled_from([0, 0, 200, 1000]))
+    @precondition(lambda self: self.ticks > 10)
+    def see_foreign_work(self, data, gpu) -> None:  # type: ignore[no-untyped-def]
+        self._event()
+        self.whole = self.steady = False
+        device = self.world.devices[data.draw(st.sampled_from(sorted(self.world.devices)))]
+        if self.world.free(device.id) + device.foreign_milli >= gpu:
+            self.world.devices[device.id] = dc.replace(device, foreign_milli=gpu)
 
     @rule(count=st.integers(1, 3))
     def time_passes(self, count) -> None:  # type: ignore[no-untyped-def]
@@ -240,22 +330,33 @@ class Worlds(RuleBasedStateMachine):
     def _tick(self) -> Plan:
         made = self.world
         self.ticks += 1
-        made.now += TICK_MS
-        made._let_leave()
-        for name, job in made.jobs.items():
-            if job.state is JobState.STARTING:
-                made.jobs[name] = dc.replace(job, state=JobState.RUNNING)
+        made.pass_time()
+        if made.policy.history.k_milli or self._window_turns():
+            self._event()  # use and the calendar are events from outside, too
         snapshot = made.snapshot()
-        check_instant(snapshot)
-        plan = made.decide().plan
-        check_plan(snapshot, made.policy, plan)
-        check_order_is_irrelevant(snapshot, made.policy, plan, self.ticks)
-        self._note(plan)
-        made.apply(plan)
-        check_instant(made.snapshot())
+        decision = made.decide()
+        if decision.plan.actions or not self._is_as_before(snapshot):
+            self._check(snapshot, decision)
+        self._note(decision.plan)
+        made.apply(decision.plan)
+        if decision.plan.actions:
+            check_instant(made.snapshot())
         if self.steady:
             self._check_guarantees()
-        return plan
+        return decision.plan
+
+    def _is_as_before(self, snapshot: Snapshot) -> bool:
+        """Whether nothing but time has passed since the last time that was asked."""
+        before, self.before = self.before, dc.replace(snapshot, now=0, version=0, usage=())
+        return self.before == before and self.world.frozen
+
+    def _check(self, snapshot: Snapshot, decision: Decision) -> None:
+        check_instant(snapshot)
+        check_plan(snapshot, self.world.policy, decision)
+        if self.ticks % 3 == 0:
+            check_order_is_irrelevant(snapshot, self.world.policy, decision.plan, self.ticks)
+        if self.ticks % 4 == 0 and not self.world.policy.departments and FEATURES["departments"]:
+            check_departments_that_change_nothing(snapshot, self.world.policy, decision.plan)
 
     def _note(self, plan: Plan) -> None:
         """P9: whom a claimer paused cannot pause it; P7: who paused somebody is owed a start."""
@@ -272,16 +373,12 @@ class Worlds(RuleBasedStateMachine):
                 case _:
                     pass
 
+    def _window_turns(self) -> bool:
+        return any(self.world.now in (row.begins_at, row.ends_at) for row in self.world.policy.windows)
+
     def _check_guarantees(self) -> None:
-        """P10: a claim within guarantee has its devices, or a promise of them that is kept within drain + 2 ticks."""
-        books = Books(self.world.snapshot(), self.world.policy, "t")
-        use = books.use()
-        for job in books.jobs.values():
-            waits = job.state in (JobState.QUEUED, JobState.PAUSED)
-            if waits and job.id not in self.world.reserved and books.fits_empty(job):
-                within = use[job.project] + size(job) <= books.amounts[job.project].training_milli
-                leaving = any(other.state is JobState.PAUSING for other in books.jobs.values())
-                assert not within or leaving, f"P10: {job.id} is within the guarantee and waits"
+        """P10, and what is promised a place has it within drain + 2 ticks."""
+        check_guarantees(self.world.snapshot(), self.world.policy, "t")
         self.waits_since = {name: self.waits_since.get(name, self.ticks) for name in self.world.reserved}
         for name, since in self.waits_since.items():
             assert self.ticks - since <= 3 + 2, f"P10: {name} waits for its place since {self.ticks - since} ticks"
@@ -289,11 +386,17 @@ class Worlds(RuleBasedStateMachine):
     # -- at the end ------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
+        if self.world.devices:
+            try:
+                self._come_to_rest()
+            except AssertionError as broken:
+                raise AssertionError(f"{broken}\n{self.world.dump()}") from broken
+
+    def _come_to_rest(self) -> None:
         """P8: with demand and clock protections frozen the plan reaches a fixed point; P7: claims were kept."""
         made = self.world
-        if not made.devices:
-            return
         self.frozen_at = self.ticks
+        made.policy, made.frozen = dc.replace(in_force(made.policy, made.now), windows=()), True
         for name, job in made.jobs.items():
             made.jobs[name] = dc.replace(job, time_limit_s=NEVER_S)
         while made.leaves_at and self.ticks < self.frozen_at + 4:
@@ -308,7 +411,7 @@ class Worlds(RuleBasedStateMachine):
         for _ in range(5):
             assert not self.tick().actions, "P8: five more ticks change something"
         for name, count in self.taken.items():
-            assert count <= 1, f"P8: {name} was paused {count} times on the way\n{made.dump()}"
+            assert count <= 1, f"P8: {name} was paused {count} times on the way"
         assert not made.reserved, f"P7: {made.reserved} are kept for nobody"
         assert not self.owed, f"P7: {self.owed} paused others and did not start"
         assert not any(isinstance(action, Reserve) for action in plan.actions)

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import Health, JobState, JobTarget
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.sentences import sentence
 from tests.core.world import GENTLE, World, world
 
 
@@ -37,7 +38,7 @@ def running_for(made: World, name: str, *, ran_s: int = 3600, saved_s: int | Non
             [{"saved_s": 300}, {"saved_s": 30}, {"saved_s": 90}], "b2", id="then least work lost since saving"
         ),
         pytest.param([{"ran_s": 900}, {"ran_s": 700}, {"ran_s": 800}], "b2", id="never saved: what ran shortest"),
-        pytest.param([{}, {}, {}], "b1", id="then by id"),
+        pytest.param([{}, {}, {}], "b3", id="then what was submitted last"),
     ],
 )
 def test_a_project_gives_up(jobs: list[dict[str, int]], victim: str) -> None:
@@ -58,22 +59,22 @@ def test_a_save_before_the_last_start_does_not_count_as_saved_since() -> None:
     ("text", "expected"),
     [
         pytest.param(
-            "a 1 of t\nb 1 of t\nc 1 of t\nb runs 2 of 1\nc runs 3 of 1\na queues 1", ["c1"],
+            "a 1 of t\nb 1 of t\nc 1 of t\nb runs 2 of 1\nc runs 3 of 1\na queues 1", ["c3"],
             id="the project most above goes first",
         ),
         pytest.param(
-            "a 1 of t\nb 1 of t\nc 1 of t, weight 0\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["c1"],
+            "a 1 of t\nb 1 of t\nc 1 of t, weight 0\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["c2"],
             id="a project of weight 0 is the first victim",
         ),
         pytest.param(
-            "a 1 of t\nb 2 of t\nc 2 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["b1"],
+            "a 1 of t\nb 2 of t\nc 2 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["b3"],
             id="a project at its quota gives nothing",
         ),
         pytest.param(
             "a 1 of t\nb 4 of t\nb runs 5 of 1 fixed\na queues 1", [], id="a non-preemptible job stays",
         ),
         pytest.param(
-            "a 2 of t\nb 0 of t\nc 3 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 2", ["b1", "b2"],
+            "a 2 of t\nb 0 of t\nc 3 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 2", ["b2", "b3"],
             id="the whole claim is freed, and no more",
         ),
         pytest.param(
@@ -140,6 +141,32 @@ def test_protected_work_is_taken_for_a_guarantee_only_when_nothing_else_is_left(
     assert victims(young.tick()) == ["b1"]
 
 
+SPITE = "the claim is within a guarantee and nothing else could satisfy it, so it was allowed."
+
+
+@pytest.mark.parametrize(
+    ("claim", "ran_s", "paused", "told"),
+    [
+        pytest.param(
+            "a queues 1", 10, 0, f"It had run 11 s of its minimum run time of 600 s; {SPITE}",
+            id="it had not run its minimum",
+        ),
+        pytest.param(
+            "a queues 1", 900, 2, f"It had been paused 2 times within 86400 s, which is as often as it may be; {SPITE}",
+            id="it had been paused as often as it may be",
+        ),
+        pytest.param("a queues 1", 900, 0, "queued again in its old place.", id="it was not protected"),
+    ],
+)  # fmt: skip
+def test_a_pause_of_protected_work_says_that_it_was_protected(claim: str, ran_s: int, paused: int, told: str) -> None:
+    rules = dc.replace(GENTLE, min_runtime_s=600, max_pauses=2, per_s=86_400)
+    made = world(f"pool t 1\na 1 of t\nb 0 of t\nb runs 1\n{claim}", preemption=rules)
+    running_for(made, "b1", ran_s=ran_s)
+    made.jobs["b1"] = dc.replace(made.jobs["b1"], paused_at=(made.now - 2000, made.now - 1000)[:paused])
+    (pause,) = [action for action in made.tick().actions if isinstance(action, Pause)]
+    assert sentence(pause.reason).endswith(told)
+
+
 def test_protected_work_is_not_taken_for_a_fair_share_and_the_claim_says_so() -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600)
     made = world("pool t 2\na 0 of t\nb 0 of t\nb runs 2 of 1\na queues 1", preemption=rules)
@@ -148,7 +175,7 @@ def test_protected_work_is_not_taken_for_a_fair_share_and_the_claim_says_so() ->
     assert made.tick().actions == ()
     assert made.decide().waits["a1"].code == "victims_protected"
     made.now += 600_000
-    assert victims(made.tick()) == ["b1"]
+    assert victims(made.tick()) == ["b2"]
 
 
 def test_a_job_of_higher_priority_takes_a_place_inside_its_own_project() -> None:

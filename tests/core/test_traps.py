@@ -41,7 +41,7 @@ from tests.core.world import GENTLE, milli, placed, world
             b queues 1
             """,
             "a 2 / b 2 / c 2",
-            ["a1"],
+            ["a3"],
             id="three equal projects come to 2 / 2 / 2 with one pause",
         ),
         pytest.param(
@@ -81,7 +81,7 @@ from tests.core.world import GENTLE, milli, placed, world
             r queues 3 of 1
             """,
             "p 3 / q 2 / r 3",
-            ["p1", "p2", "q1"],
+            ["p4", "p5", "q3"],
             id="a project of higher priority gets its surplus in one step",
         ),
         pytest.param(

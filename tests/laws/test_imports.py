@@ -15,7 +15,7 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "labextension" not in p.par
 CORE = sorted((PACKAGE / "core").glob("*.py"))
 
 PURE = {
-    "__future__", "bisect", "collections", "collections.abc", "dataclasses", "enum", "fractions", "functools",
+    "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "fractions", "functools",
     "hashlib", "heapq", "itertools", "json", "math", "operator", "typing",
 }  # fmt: skip
 """What the core may import of the standard library: nothing that reads a clock, a file, or chance."""
@@ -24,10 +24,10 @@ RINGS = (
     {"core"},
     {
         "manifests", "config", "store", "migrations", "executors", "sampler", "wire", "bundle", "amount",
-        "quotafile", "snapshotfile", "bell", "job", "proxy",
+        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy",
     },
     {"controller", "client", "examples"},
-    {"scheduler"},
+    {"scheduler", "simulate"},
     {"service", "spawner", "notebook", "hub"},
     {"demo"},
     {"cli", "__main__"},

@@ -1,0 +1,134 @@
+"""The place that is kept for the first job that cannot start, and who may overtake it there.
+
+It is planned from the time limits of what runs, anew in each tick: it moves earlier when something ends early, and
+needs no record. Source: docs/scheduling.md, section 3 (reservation and backfill).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .model import WHOLE_DEVICE
+from .placement import Piece, Request
+from .pool import Pool
+from .queue import Line
+from .standing import SECOND, Right, Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A place and the instant from which it is planned to be free."""
+
+    job: str
+    standing: Standing
+    line: Line
+    pieces: tuple[Piece, ...]
+    starts_at: int
+
+    def may_be_overtaken(self, pool: Pool, standing: Standing, line: Line, time_limit_s: int) -> bool:
+        """Whether another job may start in this place.
+
+        It ends before the planned start, or would then be a legal victim: preemptible work that has run its minimum
+        and is above its project's fair share, or of the same project and of lower job priority.
+        """
+        if pool.now + time_limit_s * SECOND <= self.starts_at:
+            return True
+        runs_its_minimum = pool.now + pool.policy.preemption.min_runtime_s * SECOND <= self.starts_at
+        if not line.shape.preemptible or line.shape.exhausted or not runs_its_minimum:
+            return False
+        if standing is self.standing:
+            return line.shape.priority < self.line.shape.priority
+        return standing.right(line.size) is Right.SURPLUS
+
+
+def may_be_kept(standing: Standing, line: Line) -> bool:
+    """Whether a place may be kept for a line: its jobs can start within the fair share once others have ended."""
+    fixed = line.shape.preemptible or standing.fixed_fits(line.size)
+    return fixed and not line.shape.exhausted and all(line.size <= level.fair for level in standing.levels)
+
+
+def keep(pool: Pool, standing: Standing, line: Line) -> Kept | None:
+    """Plan the first job of a line: where and when, if nothing ends before its time limit. None: nowhere."""
+    job = line.first()
+    planned = _plan(pool, standing, line.shape.request)
+    if planned is None:
+        return None
+    starts_at, pieces = planned
+    return Kept(
+        job=job.id,
+        standing=standing,
+        line=line,
+        pieces=pieces,
+        starts_at=starts_at,
+    )
+
+
+def _plan(pool: Pool, standing: Standing, request: Request) -> tuple[int, tuple[Piece, ...]] | None:
+    """Let one piece of work end after the other until the request fits, in room and in right."""
+    rooms = _Rooms(pool, request)
+    use = {level: level.use + request.size for level in standing.levels}
+    if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
+        return pool.now, rooms.places()
+    for ending in sorted(pool.endings, key=lambda one: (one.at, one.pieces)):
+        for level in ending.standing.levels:
+            if level in use:
+                use[level] -= ending.size
+        for piece in ending.pieces:
+            rooms.free(piece)
+        if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
+            return ending.at, rooms.places()
+    return None
+
+
+class _Rooms:
+    """How many ranks of one request fit while work ends, kept up to date piece by piece."""
+
+    def __init__(self, pool: Pool, request: Request) -> None:
+        self.ledger, self.request = pool.ledger, request
+        self.need, self.many = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+        self.room = [self.ledger.plain_after(at) for at in range(len(self.ledger.devices))]
+        self.whole = [0] * len(self.ledger.on_node)
+        self.fitting = 0
+        for at, milli in enumerate(self.room):
+            self._count(at, 0, milli)
+
+    def free(self, piece: Piece) -> None:
+        """A piece of work has ended."""
+        before = self.room[piece.device]
+        self.room[piece.device] = before + piece.gpu_milli
+        self._count(piece.device, before, before + piece.gpu_milli)
+
+    def _count(self, at: int, before: int, after: int) -> None:
+        if self.request.gpu_model not in (None, self.ledger.model[at]):
+            return
+        slots = max(0, after) // self.need - max(0, before) // self.need
+        if self.many == 1:
+            self.fitting += slots
+        elif slots:
+            node = self.ledger.node_of[at]
+            self.fitting -= self.whole[node] // self.many
+            self.whole[node] += slots
+            self.fitting += self.whole[node] // self.many
+
+    def places(self) -> tuple[Piece, ...]:
+        """The fullest devices, or nodes, that take the ranks."""
+        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and self._is_model(at)]
+        spots = self._on_nodes(fits) if self.many > 1 else self._on_devices(fits)
+        taken = enumerate(spots[: self.request.ranks])
+        return tuple(Piece(rank, at, self.need) for rank, spot in taken for at in spot)
+
+    def _is_model(self, at: int) -> bool:
+        return self.request.gpu_model in (None, self.ledger.model[at])
+
+    def _on_devices(self, fits: Sequence[int]) -> list[list[int]]:
+        order = sorted(fits, key=lambda at: (self.room[at], at))
+        return [[at] for at in order for _ in range(self.room[at] // self.need)]
+
+    def _on_nodes(self, fits: Sequence[int]) -> list[list[int]]:
+        rooms: dict[int, list[int]] = {}
+        for at in fits:
+            rooms.setdefault(self.ledger.node_of[at], []).append(at)
+        order = sorted(rooms.items(), key=lambda row: (len(row[1]), row[0]))
+        many = self.many
+        return [row[first : first + many] for _, row in order for first in range(0, len(row) - many + 1, many)]

@@ -1,0 +1,65 @@
+"""Elastic jobs: they grow into devices that nobody else takes, and shrink before anybody is paused.
+
+A change of size is a pause and a start on a place that is reserved for the job itself; it counts in no limit of pauses.
+Source: docs/scheduling.md, sections 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from . import reasons
+from .draft import Draft
+from .model import Job
+from .placement import Fit, Piece, Request, occupy, place
+from .pool import Pool, rows_of
+from .standing import SECOND, Holder, Standing
+
+GRACES_BEFORE_GROWTH = 10
+"""A running job grows when it has run for so many graces, so that what it gains is more than what a restart costs."""
+
+
+def grow(pool: Pool, draft: Draft) -> None:
+    """Give what is free after everybody was served to elastic jobs: those that start now, then those that run."""
+    for job, pieces in draft.started_elastic():
+        more = _more(pool, job, pieces)
+        if more:
+            draft.extend_start(job, (*pieces, *more))
+    for job, base in sorted(pool.elastic, key=lambda row: (row[0].submitted_at, row[0].id)):
+        if _may_restart(pool, job, base):
+            pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
+            more = _more(pool, job, pieces)
+            if more:
+                larger = (*pieces, *more)
+                draft.restart(job.id, larger, reasons.grown(pool, job, larger))
+
+
+def _may_restart(pool: Pool, job: Job, base: Holder) -> bool:
+    ran_ms = pool.now - base.started_at
+    long_enough = ran_ms >= GRACES_BEFORE_GROWTH * pool.policy.preemption.grace_s * SECOND
+    stays = base in rows_of(pool, base) and (base.above is None or base.above in base.project.surplus)
+    return long_enough and stays and not base.protected and not base.promised
+
+
+def _more(pool: Pool, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
+    """Places for further ranks, one after the other, until the job has all or no room is left."""
+    ranks, standing = {piece.rank for piece in pieces}, pool.standing(job.project)
+    more: list[Piece] = []
+    request = Request(job.gpu_milli, 1, job.gpu_model)
+    while len(ranks) < job.ranks and _may_use(standing, job):
+        fit = place(pool.ledger, request)
+        if not isinstance(fit, Fit):
+            break
+        rank = max(ranks) + 1
+        found = [Piece(rank, piece.device, piece.gpu_milli) for piece in fit.pieces]
+        occupy(pool.ledger, found, lent=False)
+        standing.add(job.gpu_milli, job.user, fixed=not job.preemptible)
+        ranks.add(rank)
+        more += found
+    return more
+
+
+def _may_use(standing: Standing, job: Job) -> bool:
+    fits_user = standing.has_room_for(job.gpu_milli)
+    fixed = job.preemptible or standing.fixed_fits(job.gpu_milli)
+    return fixed and not standing.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))

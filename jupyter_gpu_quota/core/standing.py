@@ -1,0 +1,183 @@
+"""Where each project and department stands in one pool, and the work that holds or waits for its devices.
+
+Scratch paper of one tick, as the pool that it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from .placement import Piece
+from .queue import ProjectQueue
+
+NO_LIMIT = 1 << 62
+SECOND = 1000
+"""Milliseconds."""
+
+
+class Right(IntEnum):
+    """By what right something asks, strongest first."""
+
+    NOTEBOOK = -1
+    GUARANTEE = 0
+    FAIR = 1
+    SURPLUS = 2
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Holder:
+    """A job that holds devices and stays, or (``promised``) waits for ones that are reserved for it."""
+
+    id: str
+    project: Standing
+    user: str
+    size: int
+    pieces: tuple[Piece, ...]
+    preemptible: bool
+    priority: int
+    lost_ms: int
+    started_at: int
+    submitted_at: int = 0
+    base: Holder | None = None
+    """Of what an elastic job runs with above its minimum: the minimum, which stays."""
+    above: Holder | None = None
+    """The other way round."""
+    borrower: bool = False
+    protected: bool = False
+    promised: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names it among all holders: what an elastic job has above its minimum is one of its own."""
+        return self.id if self.base is None else f"{self.id}/above"
+
+    @property
+    def order(self) -> tuple[int, int, int, int, str]:
+        """Who is asked first inside a project: lowest priority, least work lost, newest."""
+        return self.priority, self.lost_ms, -self.started_at, -self.submitted_at, self.id
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Standing:
+    """One project in one pool. ``use`` counts what runs and what is reserved for it, not what leaves.
+
+    ``holders`` are its preemptible jobs in the order in which they are asked to leave, except ``shielded`` ones, which
+    are protected, and borrowers, which the pool lists.
+    """
+
+    name: str
+    priority: int = 0
+    known: bool = False
+    quota: int = 0
+    notebook_quota: int = 0
+    limit: int = NO_LIMIT
+    weight: int = 0
+    guarantee: int = 0
+    fair: int = 0
+    use: int = 0
+    leaving: int = 0
+    fixed_use: int = 0
+    booked: int = 0
+    wanted: int = 0
+    wanted_fixed: int = 0
+    by_user: dict[str, int] = field(default_factory=dict)
+    is_department: bool = False
+    parent: Standing | None = None
+    """The department, None where the policy has none."""
+    user_ceiling: int = NO_LIMIT
+    user_notebooks: int = NO_LIMIT
+    used_before: int = 0
+    """Decayed surplus use, for the history rule."""
+    booked_by: dict[str, int] = field(default_factory=dict)
+    wanted_by: dict[str, int] = field(default_factory=dict)
+    """What each user wants, counted only where there is a ceiling for each user."""
+    returning: list[int] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    surplus: list[Holder] = field(default_factory=list)
+    shielded: list[Holder] = field(default_factory=list)
+    queue: ProjectQueue = field(default_factory=ProjectQueue)
+
+    @property
+    def ceiling(self) -> int:
+        """What its jobs may use: the limit, less the notebook quota, which notebooks may ask for at any time."""
+        return NO_LIMIT if self.limit == NO_LIMIT else max(0, self.limit - max(self.notebook_quota, self.booked))
+
+    @property
+    def levels(self) -> tuple[Standing, ...]:
+        """The project, and its department where there is one."""
+        return (self,) if self.parent is None else (self, self.parent)
+
+    def right(self, size: int) -> Right:
+        """By what right it would use ``size`` more, looking at this level alone."""
+        total = self.use + size
+        return Right.GUARANTEE if total <= self.guarantee else Right.FAIR if total <= self.fair else Right.SURPLUS
+
+    def at_limit(self, size: int) -> bool:
+        """Whether a limit forbids ``size`` more while what leaves is still there."""
+        return any(level.use + level.leaving + size > level.ceiling for level in self.levels)
+
+    def over_limit(self, size: int) -> bool:
+        """Whether a limit forbids ``size`` more even when what leaves is gone."""
+        return any(level.use + size > level.ceiling for level in self.levels)
+
+    def fixed_fits(self, size: int) -> bool:
+        """Whether so much more non-preemptible work stays within the training quota of every level."""
+        return all(level.fixed_use + size <= level.quota for level in self.levels)
+
+    def has_room_for(self, size: int) -> Callable[[str], bool] | None:
+        """Whether a user's jobs may take ``size`` more under the ceiling for each user; None where there is none."""
+        if self.user_ceiling == NO_LIMIT:
+            return None
+        return lambda user: self.by_user.get(user, 0) + size <= self.user_ceiling
+
+    def want(self, size: int, user: str, *, fixed: bool) -> None:
+        """Count what runs, comes back or waits, and could start."""
+        self.wanted += size
+        self.wanted_fixed += size if fixed else 0
+        if self.user_ceiling != NO_LIMIT:
+            self.wanted_by[user] = self.wanted_by.get(user, 0) + size
+
+    def add(self, size: int, user: str, *, fixed: bool) -> None:
+        """Count work that starts, or is promised a place. ``fixed``: not preemptible."""
+        self.by_user[user] = self.by_user.get(user, 0) + size
+        for level in self.levels:
+            level.use += size
+            level.fixed_use += size if fixed else 0
+
+    def remove(self, size: int, user: str) -> None:
+        """Count work out that gives up a promised place."""
+        self.by_user[user] -= size
+        for level in self.levels:
+            level.use -= size
+
+    def begin_leaving(self, size: int, user: str) -> None:
+        """Count preemptible work out that is asked to leave and comes back."""
+        self.remove(size, user)
+        self.returning.append(size)
+        for level in self.levels:
+            level.leaving += size
+
+    def give_up(self, size: int, user: str) -> None:
+        """Count out what an elastic job gives up: it leaves and does not come back by itself."""
+        self.remove(size, user)
+        for level in self.levels:
+            level.leaving += size
+
+    def stays_after_all(self, size: int, user: str) -> None:
+        """Take :meth:`begin_leaving` back."""
+        self.add(size, user, fixed=False)
+        self.returning.remove(size)
+        for level in self.levels:
+            level.leaving -= size
+
+
+class Ending(NamedTuple):
+    """When work ends at the latest, by its time limit, and what is free then."""
+
+    at: int
+    pieces: tuple[Piece, ...]
+    standing: Standing
+    size: int

@@ -1,0 +1,398 @@
+"""A small cluster around ``decide``, stepped by ticks: nothing happens in it but what a plan says.
+
+:mod:`.world` writes one as text.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections import Counter
+from decimal import Decimal
+
+from jupyter_gpu_quota.core.model import (
+    Allocation,
+    Amounts,
+    Change,
+    Department,
+    Device,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Notebook,
+    NotebookState,
+    Placement,
+    Policy,
+    Preemption,
+    Project,
+    Reservation,
+    Snapshot,
+    Usage,
+    Window,
+)
+from jupyter_gpu_quota.core.plan import Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.schedule import Decision, decide_and_explain
+
+HOLDS = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
+BEGIN = 1_000_000
+"""When a world begins; windows and ticks count from here."""
+GENTLE = Preemption(min_runtime_s=0, grace_s=3, lent_grace_s=1, max_pauses=1000, per_s=86_400)
+TICK_MS = 1000
+
+
+class World:
+    """Everything that a store and executors would hold; ``drain_ticks`` is how long a job takes to leave."""
+
+    def __init__(self, *, preemption: Preemption = GENTLE, within_project: str = "users_in_turn") -> None:
+        self.now = BEGIN
+        self.version = 1
+        self.policy = Policy(revision=1, preemption=preemption, within_project=within_project)
+        self.nodes: list[Node] = []
+        self.devices: dict[str, Device] = {}
+        self.jobs: dict[str, Job] = {}
+        self.notebooks: dict[str, Notebook] = {}
+        self.owned: dict[str, list[Allocation]] = {}
+        self.reserved: dict[str, Reservation] = {}
+        self.drain_ticks = 1
+        self.leaves_at: dict[str, int] = {}
+        self.ended: Counter[str] = Counter()
+        self.refused: dict[str, str] = {}
+        self.used: dict[tuple[str, str], float] = {}
+        """Milli-GPU times seconds above quota, decayed, by project and pool."""
+        self.frozen = False
+        """No use is counted any more."""
+        self.log: list[str] = []
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    def pool(self, name: str, nodes: int, each: int, model: str = "X") -> None:
+        if name not in self.policy.pools:
+            self.policy = dc.replace(self.policy, pools=(*self.policy.pools, name))
+        for _ in range(nodes):
+            node = f"n{len(self.nodes) + 1}"
+            self.nodes.append(Node(id=node, name=node, cpu_milli=64_000, memory_mib=512_000))
+            for index in range(each):
+                device = Device(id=f"{node}g{index}", node=node, index=index, model=model, memory_mib=16_001, pool=name)
+                self.devices[device.id] = device
+
+    def project(
+        self, name: str, pool: str, *, priority: int | None = None, department: str | None = None, **amounts: int | None
+    ) -> None:
+        rows = {project.name: project for project in self.policy.projects}
+        project = rows.get(name) or Project(name=name)
+        mine = dict(project.amounts) | {pool: Amounts(**amounts)}  # type: ignore[arg-type]
+        priority = project.priority if priority is None else priority
+        rows[name] = dc.replace(project, amounts=mine, priority=priority, department=department or project.department)
+        self.policy = dc.replace(self.policy, projects=tuple(rows.values()))
+
+    def department(self, name: str, pool: str, *, priority: int | None = None, **amounts: int | None) -> None:
+        rows = {department.name: department for department in self.policy.departments}
+        department = rows.get(name) or Department(name=name)
+        mine = dict(department.amounts) | {pool: Amounts(**amounts)}  # type: ignore[arg-type]
+        priority = department.priority if priority is None else priority
+        rows[name] = dc.replace(department, amounts=mine, priority=priority)
+        self.policy = dc.replace(self.policy, departments=tuple(rows.values()))
+
+    def window(self, name: str, begins_s: int, ends_s: int, *changes: Change) -> None:
+        """Other amounts from one second of the world up to another."""
+        begins_at, ends_at = BEGIN + begins_s * 1000, BEGIN + ends_s * 1000
+        made = Window(name=name, begins_at=begins_at, ends_at=ends_at, changes=changes)
+        self.policy = dc.replace(self.policy, windows=(*self.policy.windows, made))
+
+    def submit(self, project: str, gpu: int, *, id: str = "", pool: str = "", **fields: object) -> Job:
+        count = sum(job.project == project for job in self.jobs.values()) + self.ended[project]
+        job = Job(
+            id=id or f"{project}{count + 1}",
+            project=project,
+            pool=pool or self.policy.pools[0],
+            gpu_milli=gpu,
+            user=str(fields.pop("user", project)),
+            submitted_at=self.now + len(self.jobs),
+            **fields,  # type: ignore[arg-type]
+        )
+        self.jobs[job.id] = job
+        return job
+
+    def ask(self, project: str, gpu: int, *, id: str = "", pool: str = "", user: str = "") -> Notebook:
+        name = id or f"nb-{project}{sum(n.project == project for n in self.notebooks.values()) + 1}"
+        notebook = Notebook(
+            id=name,
+            project=project,
+            user=user or project,
+            pool=pool or self.policy.pools[0],
+            gpu_milli=gpu,
+            requested_at=self.now + len(self.notebooks),
+        )
+        self.notebooks[name] = notebook
+        return notebook
+
+    def put(self, job: Job, devices: list[str], *, ran_s: int = 3600, borrower: bool = False) -> None:
+        """Let a job run on these devices already, rank after rank."""
+        each, many = min(job.gpu_milli, 1000), max(1, job.gpu_milli // 1000)
+        self.owned[job.id] = [self._allocation(job.id, at // many, name, each, at) for at, name in enumerate(devices)]
+        self.jobs[job.id] = dc.replace(
+            job,
+            state=JobState.RUNNING,
+            attempt=1,
+            started_at=self.now - ran_s * 1000,
+            borrower=borrower,
+        )
+
+    def _allocation(self, workload: str, rank: int, device: str, amount: int, at: int) -> Allocation:
+        memory = self.devices[device].memory_mib * amount // 1000
+        return Allocation(
+            id=f"{workload}/{at}", workload=workload, rank=rank, device=device, gpu_milli=amount, memory_mib=memory
+        )
+
+    def free(self, device: str) -> int:
+        used = sum(one.gpu_milli for rows in self.owned.values() for one in rows if one.device == device)
+        return 1000 - self.devices[device].foreign_milli - used
+
+    # -- stepping ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            version=self.version,
+            now=self.now,
+            nodes=tuple(self.nodes),
+            devices=tuple(self.devices.values()),
+            jobs=tuple(self.jobs.values()),
+            notebooks=tuple(self.notebooks.values()),
+            allocations=tuple(one for rows in self.owned.values() for one in rows),
+            reservations=tuple(self.reserved.values()),
+            usage=tuple(
+                Usage(project=project, pool=pool, milli_s=round(used)) for (project, pool), used in self.used.items()
+            ),
+        )
+
+    def decide(self) -> Decision:
+        return decide_and_explain(self.snapshot(), self.policy)
+
+    def tick(self) -> Plan:
+        """Time passes, who was leaving may have left, a plan is made and applied."""
+        self.pass_time()
+        plan = self.decide().plan
+        self.apply(plan)
+        return plan
+
+    def pass_time(self) -> None:
+        """Use is counted, who was leaving may have left, who was starting runs."""
+        self.now += TICK_MS
+        if self.policy.history.k_milli and not self.frozen:
+            self._count_use()
+        self._let_leave()
+        for name, job in self.jobs.items():
+            if job.state is JobState.STARTING:
+                self.jobs[name] = dc.replace(job, state=JobState.RUNNING)
+
+    def _count_use(self) -> None:
+        """What each project used above its quota in the last tick, older use decayed."""
+        fade = 0.5 ** (TICK_MS / 1000 / self.policy.history.half_life_s)
+        for project in self.policy.projects:
+            for pool in self.policy.pools:
+                quota = project.amounts.get(pool, Amounts()).training_milli
+                above = max(0, self.holding(project.name, pool) - quota) * TICK_MS / 1000
+                self.used[project.name, pool] = self.used.get((project.name, pool), 0) * fade + above
+
+    def settle(self, most: int = 200) -> int:
+        """Tick until nothing moves; returns how many ticks that took."""
+        for count in range(most):
+            if not self.tick().actions and not self.leaves_at:
+                return count
+        raise AssertionError(f"not at rest after {most} ticks: {self.picture()}")
+
+    def apply(self, plan: Plan) -> None:
+        self.version += 1
+        said = [f"{type(one).__name__} {one.workload} {one.reason.code}" for one in plan.actions]
+        said = [
+            f"{text} for {a.claimer}" if isinstance(a, Pause) else text
+            for text, a in zip(said, plan.actions, strict=True)
+        ]
+        self.log.append(f"{self.now} {self.picture()}: {'; '.join(said)}")
+        for action in plan.actions:
+            match action:
+                case Start() | Resume():
+                    self._start(action)
+                case Pause():
+                    self._leave(action.workload, JobTarget.PAUSED, action.claimer)
+                    if action.reason.code in ("shrunk", "grown"):  # not counted against the pauses that a job may have
+                        job = self.jobs[action.workload]
+                        self.jobs[job.id] = dc.replace(job, paused_at=job.paused_at[:-1])
+                case Stop():
+                    self._leave(action.workload, action.target, None)
+                case Refuse():
+                    self.notebooks[action.workload] = dc.replace(
+                        self.notebooks[action.workload], state=NotebookState.REFUSED
+                    )
+                    self.refused[action.workload] = action.reason.code
+                case Reserve():
+                    self.reserved[action.workload] = Reservation(
+                        workload=action.workload, placements=action.placements, reserved_at=self.now
+                    )
+                case Unreserve():
+                    self.reserved.pop(action.workload)
+
+    def _start(self, action: Start | Resume) -> None:
+        name = action.workload
+        assert name not in self.owned, f"{name} would run twice"
+        self.owned[name] = [
+            self._allocation(name, one.rank, one.device, one.gpu_milli, at) for at, one in enumerate(action.placements)
+        ]
+        assert [one.memory_mib for one in self.owned[name]] == [one.memory_mib for one in action.placements]
+        self.reserved.pop(name, None)
+        if name in self.notebooks:
+            self.notebooks[name] = dc.replace(self.notebooks[name], state=NotebookState.BOOKED)
+            return
+        job = self.jobs[name]
+        assert isinstance(action, Resume) == (job.state is JobState.PAUSED), f"{name} is {job.state}: {action}"
+        assert job.state in (JobState.QUEUED, JobState.PAUSED), f"{name} is {job.state}"
+        self.jobs[name] = dc.replace(
+            job,
+            state=JobState.STARTING,
+            attempt=action.attempt,
+            started_at=self.now,
+            borrower=action.borrower,
+        )
+
+    def _leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
+        job = self.jobs[name]
+        assert job.state in (JobState.STARTING, JobState.RUNNING), f"{name} is {job.state}"
+        counted = job.paused_at if claimer is None else (*job.paused_at, self.now)
+        self.jobs[name] = dc.replace(
+            job,
+            state=JobState.PAUSING,
+            target=target,
+            pausing_since_at=self.now,
+            paused_for=claimer,
+            paused_at=counted,
+            checkpoint_at=self.now,
+        )
+        self.leaves_at[name] = self.now + self.drain_ticks * TICK_MS
+
+    def _let_leave(self) -> None:
+        for name in [name for name, at in self.leaves_at.items() if at <= self.now]:
+            del self.leaves_at[name]
+            del self.owned[name]
+            job = self.jobs[name]
+            if job.target is JobTarget.PAUSED:
+                self.jobs[name] = dc.replace(
+                    job,
+                    state=JobState.PAUSED,
+                    target=JobTarget.RUNNING,
+                    borrower=False,
+                    paused_for=None,
+                )
+            elif job.target is JobTarget.HELD:
+                self.jobs[name] = dc.replace(job, state=JobState.HELD)
+            else:
+                self.end(name)
+
+    # -- outside events ------------------------------------------------------------------------------------
+
+    def end(self, name: str) -> None:
+        """A job is over."""
+        job = self.jobs.pop(name)
+        self.ended[job.project] += 1
+        self.owned.pop(name, None)
+        self.leaves_at.pop(name, None)
+
+    def cancel(self, name: str) -> None:
+        job = self.jobs[name]
+        if job.state in HOLDS:
+            self.jobs[name] = dc.replace(job, target=JobTarget.CANCELLED)
+        else:
+            self.end(name)
+
+    def hold(self, name: str) -> None:
+        job = self.jobs[name]
+        resting = job.state in (JobState.QUEUED, JobState.PAUSED)
+        self.jobs[name] = dc.replace(job, target=JobTarget.HELD, state=JobState.HELD if resting else job.state)
+
+    def release(self, name: str) -> None:
+        self.jobs[name] = dc.replace(self.jobs[name], target=JobTarget.RUNNING, state=JobState.QUEUED)
+
+    def close(self, name: str) -> None:
+        """A notebook is given back."""
+        del self.notebooks[name]
+        self.owned.pop(name, None)
+
+    def health(self, device: str, health: Health) -> None:
+        self.devices[device] = dc.replace(self.devices[device], health=health)
+
+    def lose(self, *devices: str) -> None:
+        """Devices break: what ran there is queued again."""
+        for name in devices:
+            self.health(name, Health.UNHEALTHY)
+        for name in [name for name, rows in self.owned.items() if any(row.device in devices for row in rows)]:
+            if name in self.jobs:
+                self.requeue(name)
+
+    def requeue(self, name: str) -> None:
+        """A job's processes are gone without having been asked to leave."""
+        job = self.jobs[name]
+        self.leaves_at.pop(name, None)
+        if job.target in (JobTarget.HELD, JobTarget.CANCELLED, JobTarget.FAILED):
+            self.end(name)
+            return
+        del self.owned[name]
+        self.jobs[name] = dc.replace(
+            job, state=JobState.QUEUED, target=JobTarget.RUNNING, borrower=False, paused_for=None
+        )
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def running(self, project: str) -> int:
+        """Milli-GPU that a project's jobs run on, and are not asked to leave."""
+        here = [job.id for job in self.jobs.values() if job.project == project and job.state in HOLDS[:2]]
+        return sum(one.gpu_milli for name in here for one in self.owned[name])
+
+    def holding(self, project: str, pool: str) -> int:
+        """Milli-GPU that a project's jobs occupy in a pool, those that leave included."""
+        jobs = [job.id for job in self.jobs.values() if job.project == project and job.pool == pool]
+        return sum(one.gpu_milli for name in jobs for one in self.owned.get(name, ()))
+
+    def picture(self) -> str:
+        """Who runs how much: ``bob 2 / patty 2``, in GPUs, by name."""
+        names = sorted(project.name for project in self.policy.projects)
+        return " / ".join(f"{name} {Decimal(self.running(name)) / 1000:f}" for name in names)
+
+    def dump(self) -> str:
+        """Everything, a line each, for a failure's report."""
+        rows = [str(self.policy.preemption)]
+        rows += [f"{p.name} priority {p.priority} {dict(p.amounts)}" for p in self.policy.departments]
+        rows += [
+            f"{p.name} of {p.department} priority {p.priority} {dict(p.amounts)} used {self.used}"
+            for p in self.policy.projects
+        ]
+        rows += [f"now {self.now}, {window}" for window in self.policy.windows]
+        for name, device in self.devices.items():
+            held = [f"{a.workload}:{a.gpu_milli}" for own in self.owned.values() for a in own if a.device == name]
+            kept = [
+                f"{r.workload}:{p.gpu_milli}" for r in self.reserved.values() for p in r.placements if p.device == name
+            ]
+            rows.append(f"{name} {device.health} holds {held} keeps {kept}")
+        for job in self.jobs.values():
+            kind = "" if job.preemptible else " fixed"
+            lent = " lent" if job.borrower else ""
+            rows.append(
+                f"{job.id} {job.user} {job.gpu_milli}x{job.ranks} {job.state}>{job.target} p{job.priority}{kind}{lent} "
+                f"paused {len(job.paused_at)} for {job.paused_for}"
+            )
+        decision = self.decide()
+        rows += [f"{name} waits as {reason.code} {dict(reason.figures)}" for name, reason in decision.waits.items()]
+        rows += [f"kept: {kept}" for kept in decision.kept]
+        rows += [f"{book.id} {book.gpu_milli} {book.state}" for book in self.notebooks.values()]
+        rows += self.log[-15:]
+        return "\n".join(rows)
+
+    def paused(self) -> list[str]:
+        return sorted(name for name, job in self.jobs.items() if job.paused_at)
+
+
+def placed(plan: Plan, workload: str) -> tuple[Placement, ...]:
+    """Where a plan starts a workload; empty where it does not."""
+    for action in plan.actions:
+        if isinstance(action, (Start, Resume)) and action.workload == workload:
+            return action.placements
+    return ()

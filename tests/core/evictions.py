@@ -1,0 +1,355 @@
+"""Checkers for who is paused for whom: P5, P6, and every rule of section 4, at both levels."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+
+from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
+from jupyter_gpu_quota.core.plan import Action, Pause, Plan, ReasonCode, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from tests.core.books import WAITS, Books, least, takes_model
+
+ROUNDED = 4
+"""Milli: a share is rounded once for each priority and level that it was divided at."""
+CANDIDATES = 10
+"""So many jobs at most are looked at in every combination."""
+
+
+def started(plan: Plan) -> dict[str, Start | Resume]:
+    return {action.workload: action for action in plan.actions if isinstance(action, (Start, Resume))}
+
+
+def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]:
+    kept = {one.workload: one.placements for one in books.snapshot.reservations}
+    for action in plan.actions:
+        if isinstance(action, Unreserve):
+            kept.pop(action.workload, None)
+        elif isinstance(action, Reserve):
+            kept[action.workload] = action.placements
+        elif isinstance(action, (Start, Resume)):
+            kept.pop(action.workload, None)
+    return kept
+
+
+def stays_and_leaves(books: Books, plan: Plan) -> tuple[Counter[str], Counter[str]]:
+    """Per device: what stays (or starts) there, and what leaves, once the plan is applied."""
+    stays, leaves = Counter[str](), Counter[str]()
+    asked = {action.workload for action in plan.actions if isinstance(action, (Pause, Stop))}
+    booked = {n.id for n in books.snapshot.notebooks if n.state is NotebookState.BOOKED}
+    for one in books.snapshot.allocations:
+        job = books.jobs.get(one.workload)
+        firm = one.workload in booked or (job is not None and books.stays(job) and job.id not in asked)
+        (stays if firm else leaves)[one.device] += one.gpu_milli
+    for action in started(plan).values():
+        for placement in action.placements:
+            stays[placement.device] += placement.gpu_milli
+    return stays, leaves
+
+
+def check_evictions(books: Books, plan: Plan) -> None:
+    """P5: each pause is legal in the state before it, those already picked counted; protection is kept."""
+    for broken in _Walk(books, plan.actions).run():
+        raise AssertionError(f"P5: {broken}")
+
+
+class _Walk:
+    """Goes through a plan in its order with the sums of every owner, and says what breaks a rule."""
+
+    def __init__(self, books: Books, actions: Sequence[Action]) -> None:
+        self.books, self.actions = books, actions
+        asked = [n for n in books.snapshot.notebooks if n.pool == books.pool and n.state is NotebookState.REQUESTED]
+        refused = {action.workload for action in actions if isinstance(action, Refuse)}
+        self.guarantee, self.fair = books.shares(sum(n.gpu_milli for n in asked if n.id not in refused))
+        self.use = books.use()
+        self.had = books.reserved()
+        self.starts = {action.workload for action in actions if isinstance(action, (Start, Resume))}
+        self.sizes = {
+            action.workload: sum(part.gpu_milli for part in action.placements)
+            for action in actions
+            if isinstance(action, (Start, Resume, Reserve))
+        }
+        """Of what starts or gets a promise; everybody else's size is in the books."""
+        self.served: set[str] = set()
+        self.victims: dict[str, list[Job]] = defaultdict(list)
+        """By claimer: whom it pauses in this plan, in order."""
+        for action in actions:
+            if isinstance(action, Pause) and action.workload in books.jobs:
+                self.victims[action.claimer].append(books.jobs[action.workload])
+        self.before: dict[str, Counter[str]] = {}
+        """By claimer: what everybody used before its first victim was taken."""
+        self.after: dict[str, Counter[str]] = {}
+        """By claimer: the same once its claim is counted."""
+
+    def run(self) -> Iterator[str]:
+        dropped = {one.workload for one in self.actions if isinstance(one, Unreserve)}
+        for name in self.had & {one.workload for one in self.actions if isinstance(one, Reserve)} - dropped:
+            self._count(self.books.jobs[name], -1)  # promised another place: the first one is given up
+            self.had.discard(name)
+        for action in self.actions:
+            job = self.books.jobs.get(action.workload)
+            if job is None:
+                continue
+            match action:
+                case Unreserve() if job.id in self.had:
+                    self._count(job, -1)
+                case Start() | Resume() if job.id not in self.had:
+                    self._count(job)
+                case Reserve():
+                    self._count(job)
+                    self.after[job.id] = Counter(self.use)
+                    yield from self._check_claim(job)
+                case Pause():
+                    self.before.setdefault(action.claimer, Counter(self.use))
+                    yield from self._check_pause(action, job)
+                    self._count(job, -1)
+                case _:
+                    pass
+            self.served.add(job.id)
+
+    def _count(self, job: Job, sign: int = 1) -> None:
+        milli = self.books.size(job) if sign < 0 else self.sizes.get(job.id, self.books.size(job))
+        for key in self.books.levels(job.project):
+            self.use[key] += sign * milli
+
+    # -- one pause ---------------------------------------------------------------------------------------------
+
+    def _check_pause(self, pause: Pause, victim: Job) -> Iterator[str]:
+        said = f"{pause.claimer} paused {pause.workload} ({pause.reason.code})"
+        if not victim.preemptible or not self.books.stays(victim):
+            yield f"{said}, which may not be paused"
+        if victim.id in self.starts:
+            yield f"{said}, which the same plan starts"
+        claimer = self.books.jobs.get(pause.claimer)
+        if claimer is not None and claimer.project == victim.project:
+            if victim.priority >= claimer.priority:
+                yield f"{said}: job priority {victim.priority} >= {claimer.priority}"
+            if self._is_protected(victim) and pause.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
+                yield f"{said}, which is protected"
+            return
+        for own, other in self._compared(pause.claimer, victim):
+            if not self._may_take(claimer, own, other, victim):
+                yield f"{said}: {other} uses {self.use[other]} of {self._shares(other)}, {own} {self._shares(own)}"
+        if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project):
+            yield f"{said}, which is protected, and the claim is not within the guarantee"
+
+    def _compared(self, claimer: str, victim: Job) -> list[tuple[str, str]]:
+        """Claimer and victim at every level below their common ancestor."""
+        work = self.books.jobs.get(claimer) or next(n for n in self.books.snapshot.notebooks if n.id == claimer)
+        own, other = self.books.levels(work.project), self.books.levels(victim.project)
+        if len(own) != len(other):  # a project that is gone has no department any more
+            return [(own[-1], other[-1])]
+        pairs = list(zip(own, other, strict=True))
+        return pairs[1:] if len(pairs) == 2 and own[0] == other[0] else pairs
+
+    def _shares(self, key: str) -> str:
+        if key not in self.guarantee:
+            return "nothing"
+        return f"guarantee {float(self.guarantee[key]):.1f} fair {float(self.fair[key]):.1f}"
+
+    def _may_take(self, claimer: Job | None, own: str, other: str, victim: Job) -> bool:
+        """At one level: within guarantee from whoever is above quota, else within fair share from above fair share."""
+        bar, fair = self.guarantee.get(other, Fraction(0)), self.fair.get(other, Fraction(0))
+        from_quota = victim.borrower or other not in self.guarantee or self.use[other] > bar - self._slack(other)
+        if claimer is None:
+            return from_quota
+        if self._is_within(claimer, own, slack=self._slack(own)) and from_quota:
+            return True
+        within_fair = self._with_claim(claimer, own) <= self.fair[own] + ROUNDED
+        return within_fair and bool(self.books.amounts[own].weight) and self.use[other] > fair - ROUNDED
+
+    def _slack(self, key: str) -> int:
+        """A guarantee is rounded only where it is reduced."""
+        return 0 if self.guarantee.get(key) == self.books.amounts[key].training_milli else ROUNDED
+
+    def _with_claim(self, claimer: Job, key: str) -> int:
+        """What an owner uses with the whole claim, all its victims counted out."""
+        mine = [job for job in self.victims[claimer.id] if key in self.books.levels(job.project)]
+        return (
+            self.before.get(claimer.id, self.use)[key]
+            + self.sizes[claimer.id]
+            - sum(self.books.size(job) for job in mine)
+        )
+
+    def _is_within(self, claimer: Job, key: str, slack: int = 0) -> bool:
+        return self._with_claim(claimer, key) <= self.guarantee[key] + slack
+
+    def _is_protected(self, job: Job) -> bool:
+        rules, now = self.books.policy.preemption, self.books.snapshot.now
+        young = now - (job.started_at or 0) < rules.min_runtime_s * 1000
+        recent = sum(at > now - rules.per_s * 1000 for at in job.paused_at)
+        return young or recent >= rules.max_pauses
+
+    # -- one claim ---------------------------------------------------------------------------------------------
+
+    def _check_claim(self, claimer: Job) -> Iterator[str]:
+        """Claims above guarantee, after the move: imbalance is not switched, and nobody claims back."""
+        seen = set[tuple[str, str]]()
+        for victim in self.victims[claimer.id]:
+            if victim.project == claimer.project:
+                continue
+            pairs = self._compared(claimer.id, victim)
+            for own, other in pairs:
+                if (own, other) in seen or other not in self.guarantee or self._is_within(claimer, own, ROUNDED):
+                    continue
+                seen.add((own, other))
+                if (own, other) == pairs[0] and not self._is_balanced(own, other):
+                    yield f"{claimer.id} leaves {own} further above its quota by weight than {other}"
+                if back := self._claims_back(other):
+                    yield f"{claimer.id} brings {other} below its quota, and {back} could claim it back"
+
+    def _is_balanced(self, own: str, other: str) -> bool:
+        mine, theirs = self.books.amounts[own], self.books.amounts[other]
+        if self.books.priority[own] != self.books.priority[other] or not theirs.weight:
+            return True
+        above = (self.use[own] - self.guarantee[own]) / mine.weight if mine.weight else Fraction(1 << 60)
+        return above <= (self.use[other] - self.guarantee[other]) / theirs.weight + ROUNDED
+
+    def _claims_back(self, key: str) -> str | None:
+        if self.use[key] >= self.guarantee[key]:
+            return None
+        paused = {job.id for row in self.victims.values() for job in row} & self.served
+        for job in self.books.jobs.values():
+            waits = job.state in WAITS and job.target is JobTarget.RUNNING
+            waits = waits and job.id not in self.served and job.id not in self.had
+            waits = waits or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED) or job.id in paused
+            could = waits and key in self.books.levels(job.project) and self.books.could_start(job)
+            if could and self.use[key] + least(job) <= self.guarantee[key] - ROUNDED:
+                return job.id
+        return None
+
+
+# -- none too many, and no project below its quota where that can be avoided -----------------------------------------
+
+
+def check_minimal(books: Books, plan: Plan) -> None:
+    """P6: with any one victim put back, the claims of the plan are not all legal with room for them."""
+    claims = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
+    pauses = [a for a in plan.actions if isinstance(a, Pause) and a.workload in books.jobs]
+    if not pauses or len(claims) > 4 or any(books.amounts[name].notebook_milli for name in books.projects):
+        return
+    claimers = {books.jobs[name].project for name in claims}
+    for pause in pauses:
+        victim = books.jobs[pause.workload]
+        without = dc.replace(plan, actions=tuple(action for action in plan.actions if action is not pause))
+        if victim.project in claimers or any(_Walk(books, without.actions).run()):
+            continue  # with it back, a claim of the same owner would have less right
+        if _keeps_limits(books, without, claims):
+            room = _room_for(books, without, claims)
+            assert not all_fit(books, room, [books.jobs[name] for name in claims]), f"P6: {victim.id} need not leave"
+    if len(claims) == 1 and len({pause.claimer for pause in pauses}) == 1:
+        _check_below_quota(books, plan, books.jobs[claims[0]], pauses)
+
+
+def _room_for(books: Books, plan: Plan, claims: Iterable[str]) -> dict[str, int]:
+    """What is free for these claims once everybody has left."""
+    taken, _ = stays_and_leaves(books, plan)
+    for name, where in reserved_after(books, plan).items():
+        for placement in where if name not in claims else ():
+            taken[placement.device] += placement.gpu_milli
+    return {name: 1000 - device.foreign_milli - taken[name] for name, device in books.devices.items()}
+
+
+def _keeps_limits(books: Books, plan: Plan, claims: Iterable[str]) -> bool:
+    """Whether every claimer, with all that then runs, is under its limits once those who were asked have left."""
+    asked = {action.workload for action in plan.actions if isinstance(action, (Pause, Stop))}
+    kept = reserved_after(books, plan) | {name: action.placements for name, action in started(plan).items()}
+    given = {name: sum(part.gpu_milli for part in where) for name, where in kept.items()}
+    use = Counter[str]()
+    for job in books.jobs.values():
+        if (books.stays(job) and job.id not in asked) or job.id in kept:
+            for key in books.levels(job.project):
+                use[key] += given.get(job.id, books.size(job))
+    owners = {key for name in claims for key in books.levels(books.jobs[name].project)}
+    return all(use[key] <= books.ceiling(key) for key in owners)
+
+
+def _check_below_quota(books: Books, plan: Plan, claimer: Job, pauses: Sequence[Pause]) -> None:
+    """A victim's owner ends below its quota only when no other legal set avoids it."""
+    done = _Walk(books, plan.actions)
+    list(done.run())
+    taken = [books.jobs[pause.workload] for pause in pauses]
+    if not _below(done, taken) or claimer.project in {job.project for job in taken}:
+        return
+    young = any(done._is_protected(job) for job in taken)
+    candidates = [
+        job
+        for job in books.jobs.values()
+        if books.stays(job) and job.preemptible and job.project != claimer.project and job.target is JobTarget.RUNNING
+        if young or not done._is_protected(job)
+    ]
+    if len(candidates) > CANDIDATES:
+        return
+    others = tuple(action for action in plan.actions if not isinstance(action, Pause))
+    for count in range(1, len(candidates) + 1):
+        for chosen in itertools.combinations(candidates, count):
+            if _avoids(books, plan, others, claimer, chosen):
+                names = [job.id for job in chosen]
+                raise AssertionError(f"section 4: {_below(done, taken)} end below quota, pausing {names} avoids it")
+
+
+def _avoids(books: Books, plan: Plan, others: tuple[Action, ...], claimer: Job, chosen: Sequence[Job]) -> bool:
+    """Whether these victims instead would be legal and enough, and leave everybody at quota."""
+    reason = next(action.reason for action in plan.actions if isinstance(action, Reserve))
+    pauses = [
+        Pause(workload=job.id, claimer=claimer.id, grace_s=0, reason=reason) for job in sorted(chosen, key=books.size)
+    ]
+    at = next(at for at, one in enumerate(others) if isinstance(one, Reserve) and one.workload == claimer.id)
+    instead = dc.replace(plan, actions=(*others[:at], *pauses, *others[at:]))
+    walk = _Walk(books, instead.actions)
+    if any(walk.run()) or _below(walk, chosen) or not _keeps_limits(books, instead, [claimer.id]):
+        return False
+    return all_fit(books, _room_for(books, instead, [claimer.id]), [claimer])
+
+
+def _below(walk: _Walk, victims: Iterable[Job]) -> list[str]:
+    """The owners that end below their quota because of these victims."""
+    found = []
+    for victim in victims:
+        claimer = next(name for name, row in walk.victims.items() if victim in row)
+        for _, key in walk._compared(claimer, victim):
+            use = walk.after[claimer][key]
+            if key in walk.guarantee and use < walk.guarantee[key] - ROUNDED and not victim.borrower:
+                found.append(key)
+    return found
+
+
+# -- room ------------------------------------------------------------------------------------------------------------
+
+
+def all_fit(books: Books, room: dict[str, int], jobs: list[Job]) -> bool:
+    """Whether all these jobs, an elastic one with its fewest ranks, find room together."""
+    ranks = [job for job in jobs for _ in range(job.min_ranks or job.ranks)]
+    return _fit_ranks(books, room, ranks)
+
+
+def _fit_ranks(books: Books, room: dict[str, int], ranks: list[Job]) -> bool:
+    if not ranks:
+        return True
+    job, rest = ranks[0], ranks[1:]
+    for chosen in _spots(books, room, job):
+        left = dict(room)
+        for name in chosen:
+            left[name] -= min(job.gpu_milli, 1000)
+        if _fit_ranks(books, left, rest):
+            return True
+    return False
+
+
+def _spots(books: Books, room: dict[str, int], job: Job) -> Iterator[tuple[str, ...]]:
+    """Where one rank fits; devices that are alike are tried once."""
+    fitting = [
+        name for name in room if room[name] >= min(job.gpu_milli, 1000) and takes_model(job, books.devices[name])
+    ]
+    by_node: dict[str, list[str]] = defaultdict(list)
+    for name in fitting:
+        by_node[books.devices[name].node].append(name)
+    seen = set[tuple[object, ...]]()
+    for node, names in by_node.items():
+        for chosen in itertools.combinations(names, max(1, job.gpu_milli // 1000)):
+            kind = (node, *sorted((room[name], books.devices[name].model) for name in chosen))
+            if kind not in seen:
+                seen.add(kind)
+                yield chosen

@@ -1,0 +1,56 @@
+"""Worlds that must be decided alike: departments that say nothing new change no plan."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+from jupyter_gpu_quota.core.model import Amounts, Department, Policy, Snapshot
+from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start
+from jupyter_gpu_quota.core.schedule import decide
+from tests.core.books import in_force
+
+
+def check_departments_that_change_nothing(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
+    """One department that has everything, or one for each project with what that has: the same start and leave."""
+    policy = in_force(policy, snapshot.now)
+    for kind, other in (("one for all", one_for_all(policy)), ("one for each", one_for_each(policy))):
+        told, expected = spelled(decide(snapshot, other)), spelled(plan)
+        assert told == expected, f"section 1: {kind}: {told} and not {expected}"
+
+
+def one_for_all(policy: Policy) -> Policy:
+    amounts = {
+        pool: Amounts(
+            notebook_milli=sum(one.amounts.get(pool, Amounts()).notebook_milli for one in policy.projects),
+            training_milli=sum(one.amounts.get(pool, Amounts()).training_milli for one in policy.projects),
+        )
+        for pool in policy.pools
+    }
+    projects = tuple(dc.replace(one, department="all") for one in policy.projects)
+    return dc.replace(policy, windows=(), projects=projects, departments=(Department(name="all", amounts=amounts),))
+
+
+def one_for_each(policy: Policy) -> Policy:
+    departments = tuple(
+        Department(
+            name=one.name,
+            priority=one.priority,
+            amounts={
+                pool: dc.replace(row, user_jobs_milli=None, user_notebook_milli=None)
+                for pool, row in one.amounts.items()
+            },
+        )
+        for one in policy.projects
+    )
+    projects = tuple(dc.replace(one, department=one.name) for one in policy.projects)
+    return dc.replace(policy, windows=(), projects=projects, departments=departments)
+
+
+def spelled(plan: Plan) -> list[tuple[object, ...]]:
+    """The actions without the figures of their reasons."""
+    rows: list[tuple[object, ...]] = []
+    for action in plan.actions:
+        where = action.placements if isinstance(action, (Start, Resume, Reserve)) else ()
+        whom = action.claimer if isinstance(action, Pause) else ""
+        rows.append((type(action).__name__, action.workload, whom, where))
+    return rows

@@ -1,0 +1,84 @@
+"""The place that is kept for the first job that cannot start, and who may overtake it."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from tests.core.world import World
+from tests.core.test_traps import world
+
+GANG = """
+pool t 1x4
+a 0 of t
+a runs 2 of 1
+a queues 1 of 4 by ann
+"""
+"""Two of four devices are free and a job of all four waits, first in its project's order."""
+
+
+def started(made: World) -> list[str]:
+    return sorted(one.workload for one in made.tick().actions)
+
+
+def with_limits(made: World, running_s: int) -> World:
+    for name, job in made.jobs.items():
+        if job.state == "running":
+            made.jobs[name] = dc.replace(job, time_limit_s=running_s, started_at=made.now)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        pytest.param("a queues 1 of 1 by bob minutes 5", ["a4"], id="what ends before the planned start overtakes"),
+        pytest.param("a queues 1 of 1 by bob minutes 70", [], id="what would still run then waits behind it"),
+        pytest.param(
+            "a queues 1 of 1 by bob priority 20 minutes 70", ["a4"], id="what it could pause by then overtakes"
+        ),
+        pytest.param(
+            "a queues 1 of 1 by bob minutes 70 priority 20 fixed", [],
+            id="what it could not pause, because it is fixed, waits behind it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_large_job_is_not_overtaken_for_ever(later: str, expected: list[str]) -> None:
+    made = with_limits(world(GANG + later), running_s=3600)
+    assert started(made) == expected
+
+
+def test_the_large_job_is_told_when_it_starts_at_the_latest() -> None:
+    made = with_limits(world(GANG), running_s=3600)
+    made.submit("a", 1000, user="bob", time_limit_s=60)
+    decision = made.decide()
+    assert dict(decision.waits["a3"].figures)["within_s"] == 3600
+    (kept,) = decision.kept
+    assert (kept.workload, kept.starts_at, len(kept.placements)) == ("a3", made.now + 3_600_000, 4)
+
+
+def test_a_kept_place_never_blocks_a_claim_within_guarantee() -> None:
+    made = with_limits(world(GANG.replace("a 0 of t", "a 0 of t\nb 1 of t") + "b queues 1 of 1"), running_s=3600)
+    assert "b1" in started(made)
+
+
+def test_a_job_of_another_project_overtakes_where_the_large_one_may_take_the_place_back() -> None:
+    text = GANG.replace("a 0 of t", "a 2 of t\nb 0 of t") + "b queues 1 of 1 minutes 70"
+    assert started(with_limits(world(text), running_s=3600)) == ["b1"]
+
+
+def test_only_the_first_job_that_cannot_start_holds_a_place() -> None:
+    made = with_limits(world(GANG + "a queues 1 of 4 by bob\na queues 1 of 1 by carl minutes 5"), running_s=3600)
+    assert [kept.workload for kept in made.decide().kept] == ["a3"]
+
+
+def test_the_place_that_is_free_soonest_is_kept() -> None:
+    made = world(
+        "pool t 2x2\na 0 of t\na runs 1 of 1 on n1g0\na runs 1 of 1 on n2g0\n"
+        "a queues 1 of 2 by ann\na queues 1 of 1 by bob minutes 1"
+    )
+    first, second = "a2", "a1"
+    made.jobs[first] = dc.replace(made.jobs[first], time_limit_s=600, started_at=made.now)
+    made.jobs[second] = dc.replace(made.jobs[second], time_limit_s=6000, started_at=made.now)
+    (kept,) = made.decide().kept
+    assert {one.device[:2] for one in kept.placements} == {"n2"}

@@ -1,0 +1,99 @@
+"""Elastic jobs: as many ranks as are idle, fewer before anybody is paused, never below the minimum."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
+from tests.core.world import GENTLE, World, world
+
+
+def ranks(made: World, job: str) -> int:
+    return len({one.rank for one in made.owned.get(job, [])})
+
+
+def said(plan: Plan) -> list[tuple[str, str, str]]:
+    kinds = {Pause: "pause", Reserve: "reserve"}
+    return [(kinds.get(type(one), "start"), one.workload, str(one.reason.code)) for one in plan.actions]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("pool t 4\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it starts with all that is idle"),
+        pytest.param("pool t 4\na 2 of t, limit 3\na queues 1 of 1 ranks 2-4", 3, id="it keeps to the limit"),
+        pytest.param("pool t 8\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it never has more than it asked for"),
+        pytest.param("pool t 1\na 1 of t\na queues 1 of 1 ranks 2-4", 0, id="below its minimum it does not start"),
+        pytest.param(
+            "pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4\nb queues 1 of 1", 3,
+            id="others are served before it grows",
+        ),
+        pytest.param(
+            "pool t 4\na 2 of t, limit per user 3\na queues 1 of 1 ranks 2-4", 3, id="it keeps to its user's ceiling"
+        ),
+    ],
+)  # fmt: skip
+def test_an_elastic_job_starts(text: str, expected: int) -> None:
+    made = world(text)
+    made.tick()
+    assert ranks(made, "a1") == expected
+
+
+def test_it_shrinks_before_anybody_is_paused_and_starts_again_at_once() -> None:
+    made = world("pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4")
+    made.tick()
+    assert ranks(made, "a1") == 4
+    made.submit("b", 1000)
+    plan = made.tick()
+    assert said(plan) == [
+        ("pause", "a1", "shrunk"), ("reserve", "a1", "shrunk"), ("reserve", "b1", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert (ranks(made, "a1"), ranks(made, "b1")) == (3, 1), "the fourth device is idle, so it keeps three"
+    assert made.jobs["a1"].state is JobState.RUNNING
+
+
+def test_what_is_asked_beyond_its_surplus_pauses_the_whole_job() -> None:
+    made = world("pool t 4\na 0 of t\nb 4 of t\na queues 1 of 1 ranks 2-4")
+    made.tick()
+    made.submit("b", 4000)
+    assert said(made.tick())[0] == ("pause", "a1", "reclaimed")
+    made.settle()
+    assert (ranks(made, "a1"), ranks(made, "b1")) == (0, 1)
+
+
+def test_it_grows_into_idle_gpus_once_it_has_run_for_a_while() -> None:
+    made = world("pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1\na queues 1 of 1 ranks 2-4")
+    made.settle()
+    assert ranks(made, "a1") == 2
+    for name in ("b1", "b2"):
+        made.end(name)
+    assert said(made.tick()) == []
+    made.now += 10 * GENTLE.grace_s * 1000
+    assert said(made.tick()) == [("pause", "a1", "grown"), ("reserve", "a1", "grown")]
+    made.settle()
+    assert ranks(made, "a1") == 4
+
+
+def test_a_protected_job_does_not_restart_to_grow() -> None:
+    made = world(
+        "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1\na queues 1 of 1 ranks 2-4",
+        preemption=dc.replace(GENTLE, min_runtime_s=600),
+    )
+    made.settle()
+    for name in ("b1", "b2"):
+        made.end(name)
+    made.now += 10 * GENTLE.grace_s * 1000
+    assert said(made.tick()) == []
+
+
+def test_a_job_of_its_own_project_that_waits_takes_its_surplus_whatever_the_priority() -> None:
+    made = world("pool t 4\na 4 of t\na queues 1 of 1 ranks 2-4 priority 60")
+    made.tick()
+    made.submit("a", 1000, priority=40)
+    assert said(made.tick())[0] == ("pause", "a1", "shrunk")
+    made.settle()
+    assert (ranks(made, "a1"), ranks(made, "a2")) == (3, 1)

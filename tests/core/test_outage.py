@@ -1,0 +1,162 @@
+"""Devices that fail under work, are kept from it, or come back: who leaves, who stays, who waits for them."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.explain import explain
+from jupyter_gpu_quota.core.foresee import dry_run, foresee
+from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget
+from jupyter_gpu_quota.core.plan import Pause, Resume, Stop
+from jupyter_gpu_quota.core.quarantine import quarantine_changes
+from jupyter_gpu_quota.core.sentences import sentence
+from tests.core.world import GENTLE, World, world
+
+
+# -- work on an unhealthy device -----------------------------------------------------------------------------------
+def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_no_cost() -> None:
+    made = world("pool t 2\na 2 of t\na runs 1")
+    (device,) = {one.device for one in made.owned["a1"]}
+    made.health(device, Health.UNHEALTHY)
+    (stop,) = made.tick().actions
+    assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
+    assert sentence(stop.reason).startswith(f"Device {device} of pool t on node n1 is unhealthy")
+    (again,) = made.tick().actions
+    assert isinstance(again, Resume) and {one.device for one in again.placements} == set(made.devices) - {device}
+    assert made.jobs["a1"].paused_at == (), "nobody claimed its place, so it uses up no K"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("pool t 1\na 1 of t\na runs 1 fixed", id="a job that may not be preempted"),
+        pytest.param("pool t 1\na 0 of t, notebooks 1\na notebook 1", id="a notebook"),
+    ],
+)
+def test_what_may_not_be_preempted_stays_on_an_unhealthy_device_and_is_told(text: str) -> None:
+    made = world(text)
+    made.settle()
+    (name,) = made.owned
+    made.health("n1g0", Health.UNHEALTHY)
+    assert made.tick().actions == ()
+    told = explain(made.snapshot(), made.policy, name)
+    assert told.reason is not None and told.reason.code == "device_unhealthy"
+    assert "Device n1g0 of pool t on node n1 is unhealthy" in told.sentence
+
+
+def test_a_gang_with_one_rank_on_an_unhealthy_device_leaves_whole() -> None:
+    made = world("pool t 2x1\na 2 of t\na queues 1 ranks 2")
+    made.settle()
+    made.health("n2g0", Health.UNHEALTHY)
+    assert [(type(one), one.workload) for one in made.tick().actions] == [(Stop, "a1")]
+    made.settle()
+    assert made.jobs["a1"].state is JobState.PAUSED
+
+
+def test_a_node_that_takes_no_new_work_keeps_what_runs_on_it() -> None:
+    made = world("pool t 1\na 1 of t\na runs 1\na queues 1")
+    made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
+    assert made.tick().actions == ()
+
+
+def test_a_neighbour_on_a_quarantined_device_runs_on() -> None:
+    made = world("pool t 1\na 1 of t\na runs 0.5")
+    made.health("n1g0", Health.QUARANTINED)
+    assert made.tick().actions == ()
+
+
+def test_a_job_that_is_held_or_out_of_time_leaves_for_that_and_is_asked_once() -> None:
+    made = world("pool t 1\na 1 of t\na runs 1")
+    made.hold("a1")
+    made.health("n1g0", Health.UNHEALTHY)
+    assert [(one.workload, one.target) for one in made.tick().actions if isinstance(one, Stop)] == [
+        ("a1", JobTarget.HELD)
+    ]
+    assert made.tick().actions == ()
+
+
+def test_nobody_is_paused_for_a_job_that_an_unhealthy_device_drives_out_beyond_its_right() -> None:
+    made = world("pool t 2\na 1 of t\nb 1 of t\na runs 1\nb runs 1")
+    (device,) = {one.device for one in made.owned["a1"]}
+    made.health(device, Health.UNHEALTHY)
+    made.settle()
+    assert made.jobs["b1"].state is JobState.RUNNING and made.jobs["a1"].state is JobState.PAUSED
+    assert not any(isinstance(one, Pause) for one in made.decide().plan.actions)
+    made.health(device, Health.HEALTHY)
+    made.settle()
+    assert made.picture() == "a 1 / b 1"
+
+
+def test_foresight_counts_no_pause_of_work_that_leaves_an_unhealthy_device() -> None:
+    made = world("pool t 2\na 2 of t\na runs 1")
+    (device,) = {one.device for one in made.owned["a1"]}
+    made.health(device, Health.UNHEALTHY)
+    seen = foresee(made.snapshot(), made.policy)
+    assert (seen.paused, seen.started) == ((), ("a1",)) and seen.snapshot.jobs[0].paused_at == ()
+
+
+# -- who waits for devices that come back --------------------------------------------------------------------------
+def stuck() -> World:
+    """A victim that will not die holds one of two devices, and a job needs both."""
+    made = world("pool t 2\na 0 of t\nb 2 of t\na runs 1\nb queues 2")
+    made.drain_ticks = 1_000
+    made.tick()
+    assert made.jobs["a1"].state is JobState.PAUSING
+    made.now += (GENTLE.grace_s + 11) * 1000
+    for device, health in quarantine_changes(made.snapshot(), made.policy).items():
+        made.health(device, health)
+    made.tick()
+    return made
+
+
+def test_who_needs_a_quarantined_device_is_told_which_and_why() -> None:
+    made = stuck()
+    reason = made.decide().waits["b1"]
+    (device,) = {one.device for one in made.owned["a1"]}
+    assert reason.code == "device_quarantined"
+    assert sentence(reason) == (
+        f"b asked for 2.00 GPU; device {device} of pool t, which it needs, is quarantined: processes of a1, attempt 1, "
+        "were killed and are still seen. It starts when they are gone."
+    )
+    assert explain(made.snapshot(), made.policy, "b1").sentence.startswith(sentence(reason))
+
+
+def test_who_would_submit_it_now_is_told_the_same() -> None:
+    made = stuck()
+    job = Job(id="new", project="b", user="b", pool="t", gpu_milli=2000, submitted_at=made.now)
+    assert dry_run(made.snapshot(), made.policy, job).reason.code == "device_quarantined"
+
+
+def test_it_starts_when_the_processes_are_gone() -> None:
+    made = stuck()
+    made.leaves_at["a1"], made.drain_ticks = made.now, 1
+    made.tick()
+    for device, health in quarantine_changes(made.snapshot(), made.policy).items():
+        made.health(device, health)
+    made.settle()
+    assert made.picture() == "a 0 / b 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "code"),
+    [
+        pytest.param("pool t 2\na 2 of t\na queues 2", Health.UNHEALTHY, "devices_out", id="an unhealthy device"),
+        pytest.param(
+            "pool t 2\na 2 of t\na queues 2", Health.QUARANTINED, "device_quarantined", id="a quarantined one"
+        ),
+        pytest.param("pool t 2\na 2 of t\na queues 3", Health.QUARANTINED, "never_fits", id="never, even with it"),
+        pytest.param("pool t 1\na 1 of t\na queues 1 model Y", Health.QUARANTINED, "never_fits", id="another model"),
+    ],
+)
+def test_what_fits_with_devices_that_come_back_waits_for_them(text: str, out: Health, code: str) -> None:
+    made = world(text)
+    made.health("n1g0", out)
+    assert made.decide().waits["a1"].code == code
+
+
+def test_a_pool_whose_node_takes_no_new_work_can_start_a_job_some_day() -> None:
+    made = world("pool t 1\na 1 of t\na queues 1")
+    made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
+    assert made.decide().waits["a1"].code == "devices_out"
