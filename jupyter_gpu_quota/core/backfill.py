@@ -70,14 +70,14 @@ def _plan(pool: Pool, standing: Standing, request: Request) -> tuple[int, tuple[
     use = {level: level.use + request.size for level in standing.levels}
     if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
         return pool.now, rooms.places()
-    for ending in sorted(pool.endings, key=lambda one: (one.at, one.pieces)):
-        for level in ending.standing.levels:
+    for running in sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces)):
+        for level in running.standing.levels:
             if level in use:
-                use[level] -= ending.size
-        for piece in ending.pieces:
+                use[level] -= running.size
+        for piece in running.pieces:
             rooms.free(piece)
         if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
-            return ending.at, rooms.places()
+            return running.ends_at(pool.now), rooms.places()
     return None
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from . import reasons
 from .backfill import Kept
 from .model import Job, JobState, Notebook
+from .moves import Moved
 from .placement import Piece, placements
 from .plan import Action, Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Unreserve
 from .pool import Pool
@@ -117,6 +118,8 @@ class Draft:
         leaving = [victim for victim in claimed.victims if victim.base is None or victim in shrunk]
         actions: list[Action] = [self._leave(claimed, victim) for victim in leaving]
         actions += [self._keep_minimum(claimed, victim) for victim in shrunk]
+        for moved in claimed.moved:
+            actions += self._move(claimed, moved)
         waits_s = max(
             (preemption.lent_grace_s if one.borrower else preemption.grace_s for one in claimed.victims), default=0
         )
@@ -136,6 +139,15 @@ class Draft:
         else:
             reason = reasons.paused(self.pool, claimed, victim, grace_s)
         return Pause(workload=victim.id, claimer=claimed.asker.id, grace_s=grace_s, reason=reason)
+
+    def _move(self, claimed: Claimed, moved: Moved) -> list[Action]:
+        grace_s = self.pool.policy.preemption.grace_s
+        reason = reasons.moved(claimed, moved.holder, grace_s)
+        where = placements(self.pool.ledger, moved.pieces)
+        return [
+            Pause(workload=moved.holder.id, claimer=claimed.asker.id, grace_s=grace_s, reason=reason),
+            Reserve(workload=moved.holder.id, placements=where, reason=reason),
+        ]
 
     def _keep_minimum(self, claimed: Claimed, above: Holder) -> Reserve:
         assert above.base is not None, "what is above a minimum has one"

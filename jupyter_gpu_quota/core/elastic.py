@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from . import reasons
 from .draft import Draft
-from .model import Job
+from .model import Job, JobState
 from .placement import Fit, Piece, Request, occupy, place
-from .pool import Pool, rows_of
+from .pool import Pool
 from .standing import SECOND, Holder, Standing
 
 GRACES_BEFORE_GROWTH = 10
@@ -25,7 +25,7 @@ def grow(pool: Pool, draft: Draft) -> None:
         more = _more(pool, job, pieces)
         if more:
             draft.extend_start(job, (*pieces, *more))
-    for job, base in sorted(pool.elastic, key=lambda row: (row[0].submitted_at, row[0].id)):
+    for job, base in _running_elastic(pool):
         if _may_restart(pool, job, base):
             pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
             more = _more(pool, job, pieces)
@@ -34,11 +34,19 @@ def grow(pool: Pool, draft: Draft) -> None:
                 draft.restart(job.id, larger, reasons.grown(pool, job, larger))
 
 
+def _running_elastic(pool: Pool) -> list[tuple[Job, Holder]]:
+    jobs = {one.job.id: one.job for one in pool.running if one.job.min_ranks is not None}
+    owners = {pool.standing(job.project) for job in jobs.values()}
+    found = [(jobs[one.id], one) for owner in owners for one in owner.holders if one.id in jobs]
+    found.sort(key=lambda row: (row[0].submitted_at, row[0].id))
+    return found
+
+
 def _may_restart(pool: Pool, job: Job, base: Holder) -> bool:
     ran_ms = pool.now - base.started_at
     long_enough = ran_ms >= GRACES_BEFORE_GROWTH * pool.policy.preemption.grace_s * SECOND
-    stays = base in rows_of(pool, base) and (base.above is None or base.above in base.project.surplus)
-    return long_enough and stays and not base.protected and not base.promised
+    whole = base.above is None or base.above in base.project.surplus
+    return long_enough and whole and job.state is JobState.RUNNING
 
 
 def _more(pool: Pool, job: Job, pieces: Iterable[Piece]) -> list[Piece]:

@@ -13,8 +13,9 @@ from enum import StrEnum
 from .model import JobState, NotebookState, Policy, Snapshot
 from .outage import stays_on_unhealthy
 from .plan import Reason, ReasonCode
-from .schedule import decide_and_explain
+from .schedule import Decision, decide_and_explain
 from .sentences import gpus, sentence
+from .standing import SECOND
 from .whatif import Case, freed, latest_ends, with_devices, with_limit, with_quota
 
 
@@ -57,7 +58,8 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     case = Case.of(snapshot, policy, workload_id)
     if not case.waits:
         return _resting(case)
-    reason, starts = _next(case)
+    decision = decide_and_explain(case.snapshot, case.policy)
+    reason, starts = _next(case, decision)
     if starts:
         return Explanation(
             workload=workload_id,
@@ -67,15 +69,30 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
             estimate_at=_drain_ends(case) if reason.code is ReasonCode.WAITS_FOR_DRAIN else snapshot.now,
         )
     changes = () if reason.code in _BEYOND_CHANGE else _changes(case)
-    hint = f" It would start if {', or if '.join(change.sentence for change in changes)}." if changes else ""
+    starts_at = _planned_start(case, decision)
+    hint = _kept_words(reason, starts_at, snapshot.now)
+    hint += f" It would start if {', or if '.join(change.sentence for change in changes)}." if changes else ""
     return Explanation(
         workload=workload_id,
         state=case.state,
         reason=reason,
         sentence=sentence(reason) + hint,
         would_start=changes,
-        estimate_at=_estimate(case, reason),
+        estimate_at=_estimate(case, reason) if starts_at is None else starts_at,
     )
+
+
+def _planned_start(case: Case, decision: Decision) -> int | None:
+    """When the place that is kept for it is free by the time limits of what runs there; None where none is kept."""
+    return next((max(kept.starts_at, case.snapshot.now) for kept in decision.kept if kept.workload == case.id), None)
+
+
+def _kept_words(reason: Reason, starts_at: int | None, now: int) -> str:
+    """That a place is kept, where the reason itself is another and does not say it."""
+    if starts_at is None or reason.code is ReasonCode.PLACE_KEPT:
+        return ""
+    within_s = -(-(starts_at - now) // SECOND)
+    return f" A place is kept for it; by the time limits of what runs there it starts within {within_s} s."
 
 
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
@@ -103,9 +120,8 @@ def _resting(case: Case) -> Explanation:
     return Explanation(workload=case.id, state=case.state, reason=reason, sentence=words)
 
 
-def _next(case: Case) -> tuple[Reason, bool]:
+def _next(case: Case, decision: Decision) -> tuple[Reason, bool]:
     """The reason that the next plan gives, and whether it starts the workload or has a place for it."""
-    decision = decide_and_explain(case.snapshot, case.policy)
     placed = case.placed_by(decision.plan)
     if placed is not None:
         return placed, True

@@ -17,18 +17,22 @@ from .model import (
     Reservation,
     Snapshot,
 )
-from .plan import Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from .plan import RESIZED, Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from .schedule import decide_and_explain
 from .sentences import sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a job would meet if it were submitted now. ``pauses`` and ``starts_now`` exclude each other."""
+    """What a job would meet if it were submitted now. ``pauses`` and ``starts_now`` exclude each other.
+
+    ``shrinks`` are elastic jobs that would go on at once with fewer ranks.
+    """
 
     starts_now: bool
     borrower: bool
     pauses: tuple[str, ...]
+    shrinks: tuple[str, ...]
     reason: Reason
     sentence: str
 
@@ -62,11 +66,23 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
         if isinstance(action, (Start, Resume)) and action.workload == job.id:
             reason = action.reason
             return DryRun(
-                starts_now=True, borrower=action.borrower, pauses=(), reason=reason, sentence=sentence(reason)
+                starts_now=True,
+                borrower=action.borrower,
+                pauses=(),
+                shrinks=(),
+                reason=reason,
+                sentence=sentence(reason),
             )
-    pauses = tuple(action.workload for action in actions if isinstance(action, Pause) and action.claimer == job.id)
+    asked = [action for action in actions if isinstance(action, Pause) and action.claimer == job.id]
     reason = decision.waits[job.id]
-    return DryRun(starts_now=False, borrower=False, pauses=pauses, reason=reason, sentence=sentence(reason))
+    return DryRun(
+        starts_now=False,
+        borrower=False,
+        pauses=tuple(action.workload for action in asked if _is_counted(action)),
+        shrinks=tuple(action.workload for action in asked if not _is_counted(action)),
+        reason=reason,
+        sentence=sentence(reason),
+    )
 
 
 def preview(snapshot: Snapshot, old: Policy, new: Policy) -> Preview:
@@ -93,13 +109,18 @@ def foresee(snapshot: Snapshot, policy: Policy) -> Foresight:
     for _ in range(rounds):
         decision = decide_and_explain(snapshot, policy)
         plan = decision.plan
-        paused |= {action.workload: None for action in plan.actions if isinstance(action, Pause)}
+        paused |= {each.workload: None for each in plan.actions if isinstance(each, Pause) and _is_counted(each)}
         started |= {action.workload: None for action in plan.actions if isinstance(action, (Start, Resume))}
         if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):
             names = tuple(sorted(paused)), tuple(sorted(started))
             return Foresight(paused=names[0], started=names[1], waits=decision.waits, snapshot=snapshot)
         snapshot = advance(snapshot, plan)
     raise RuntimeError(f"the plan does not come to rest within {rounds} rounds")
+
+
+def _is_counted(pause: Pause) -> bool:
+    """Whether the job has to wait after it, and is not only resized."""
+    return pause.reason.code not in RESIZED
 
 
 def advance(snapshot: Snapshot, plan: Plan) -> Snapshot:
@@ -122,7 +143,7 @@ class _World:
                 case Start() | Resume():
                     self._start(action)
                 case Pause():
-                    self._ask_to_leave(action.workload, JobTarget.PAUSED, action.claimer)
+                    self._ask_to_leave(action.workload, JobTarget.PAUSED, action.claimer, counts=_is_counted(action))
                 case Stop():
                     self._ask_to_leave(action.workload, action.target, None)
                 case Refuse():
@@ -147,7 +168,9 @@ class _World:
         for name in gone:
             job = self.jobs[name]
             if job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
-                self.jobs[name] = replace(job, state=JobState.PAUSED, target=JobTarget.RUNNING, borrower=False)
+                self.jobs[name] = replace(
+                    job, state=JobState.PAUSED, target=JobTarget.RUNNING, borrower=False, held_ranks=None
+                )
             else:
                 self.jobs[name] = replace(job, state=_RESTS[job.target])
 
@@ -158,19 +181,20 @@ class _World:
         if name in self.notebooks:
             self._mark(name, NotebookState.BOOKED)
             return
-        now = self.snapshot.now
+        now, job = self.snapshot.now, self.jobs[name]
         self.jobs[name] = replace(
-            self.jobs[name],
+            job,
             state=JobState.RUNNING,
             target=JobTarget.RUNNING,
             attempt=action.attempt,
             started_at=now,
             borrower=action.borrower,
+            held_ranks=None if job.min_ranks is None else len({part.rank for part in action.placements}),
         )
 
-    def _ask_to_leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
+    def _ask_to_leave(self, name: str, target: JobTarget, claimer: str | None, *, counts: bool = False) -> None:
         job = self.jobs[name]
-        counted = job.paused_at if claimer is None else (*job.paused_at, self.snapshot.now)
+        counted = (*job.paused_at, self.snapshot.now) if counts else job.paused_at
         self.jobs[name] = replace(job, state=JobState.PAUSING, target=target, paused_for=claimer, paused_at=counted)
 
     def _mark(self, name: str, state: NotebookState) -> None:

@@ -13,8 +13,12 @@ from .pool import Pool
 from .queue import Line
 from .standing import Right, Standing
 
-OfferKey = tuple[int, bool, int, int, int, str]
-"""Right, weight 0, -priority, (use + job) / entitlement, first submit time, name."""
+OfferKey = tuple[int, bool, int, int, int, int, int, str]
+"""Right, weight 0, -priority, past use above fair share, (use + job) / entitlement, past use, first submit time, name.
+
+Past use is per weight. Above the fair share it comes first: there a share of less than one job decides nothing, and by
+the ratio alone a project of weight 1 beside one of weight 2 would get a sixth of a single device instead of a third.
+"""
 RATIO = 1 << 32
 _Row = tuple[OfferKey, Line, Standing]
 
@@ -103,7 +107,9 @@ def _key(standing: Standing, line: Line, right: Right, submitted_at: int) -> Off
     total = standing.use + line.size
     ratio = total * RATIO // standing.fair if standing.fair else total * RATIO * RATIO
     weightless = right is not Right.GUARANTEE and standing.weight == 0
-    return right, weightless, -standing.priority, ratio, submitted_at, standing.name
+    past = standing.used_before * RATIO // (standing.weight or 1)
+    above = past if right is Right.SURPLUS else 0
+    return right, weightless, -standing.priority, above, ratio, past, submitted_at, standing.name
 
 
 def _between(row: _Row) -> OfferKey:

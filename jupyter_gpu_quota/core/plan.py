@@ -22,9 +22,11 @@ class ReasonCode(StrEnum):
     FAIR_SHARE_RECLAIMED = "fair_share_reclaimed"
     PREEMPTED_IN_PROJECT = "preempted_in_project"
     BORROWER_RETURNS = "borrower_returns"
+    MOVED = "moved"
     SHRUNK = "shrunk"
     GROWN = "grown"
     TIME_LIMIT = "time_limit"
+    RANK_FAILED = "rank_failed"
     HELD_BY_PERSON = "held_by_person"
     CANCELLED_BY_PERSON = "cancelled_by_person"
     DEVICE_UNHEALTHY = "device_unhealthy"
@@ -51,6 +53,10 @@ class ReasonCode(StrEnum):
     CLAIM_ENDED = "claim_ended"
     RESERVED_DEVICE_LOST = "reserved_device_lost"
     DRAIN_TAKEN_OVER = "drain_taken_over"
+
+
+RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
+"""Of a pause: the job goes on at once with other ranks, and it counts in no limit of pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

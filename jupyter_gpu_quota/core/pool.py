@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .amounts import in_force
+from .holders import holder_of, is_exhausted, make_holders
 from .ledger import Ledger
 from .model import (
     WHOLE_DEVICE,
@@ -29,7 +31,7 @@ from .model import (
 )
 from .placement import EmptyPool, Piece, Request
 from .queue import Shape
-from .standing import NO_LIMIT, SECOND, Ending, Holder, Standing
+from .standing import NO_LIMIT, Holder, Running, Standing
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -55,11 +57,10 @@ class Pool:
     home: set[int] = field(default_factory=set)
     reservations: list[Reservation] = field(default_factory=list)
     hopeless: list[Job] = field(default_factory=list)
-    elastic: list[tuple[Job, Holder]] = field(default_factory=list)
-    """Running elastic jobs, each with what it has at least."""
-    endings: list[Ending] = field(default_factory=list)
-    movable: dict[int, int] = field(default_factory=dict)
-    """Milli-GPU of preemptible work by device, as it was read."""
+    searches_left: int = 50
+    """How often a plan looks for work to move; it is the only step that looks at everything."""
+    running: list[Running] = field(default_factory=list)
+    """All that holds devices and stays, and what this plan starts."""
     _reach: dict[Request, int] = field(default_factory=dict)
 
     def may_free(self, request: Request) -> bool:
@@ -70,8 +71,12 @@ class Pool:
 
     def _reachable_ranks(self, request: Request) -> int:
         ledger, need, many = self.ledger, min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+        movable: dict[int, int] = {}
+        for running in self.running:
+            for piece in running.pieces if running.job.preemptible else ():
+                movable[piece.device] = movable.get(piece.device, 0) + piece.gpu_milli
         free = [
-            capacity - firm - lent + self.movable.get(at, 0)
+            capacity - firm - lent + movable.get(at, 0)
             for at, (capacity, firm, lent) in enumerate(zip(ledger.capacity, ledger.firm, ledger.lent, strict=True))
         ]
         fitting = [
@@ -153,7 +158,7 @@ def _read_pool(name: str, part: _Part, snapshot: Snapshot, policy: Policy, stopp
     )
     for project in policy.projects:
         pool.standings[project.name].parent = pool.departments.get(project.department or "")
-    for used in snapshot.usage:
+    for used in snapshot.usage if policy.history.k_milli else ():
         if used.pool == name and used.project in pool.standings:
             pool.standings[used.project].used_before = used.milli_s
     for notebook in part.notebooks:
@@ -163,9 +168,7 @@ def _read_pool(name: str, part: _Part, snapshot: Snapshot, policy: Policy, stopp
     pool.borrowers.sort(key=lambda holder: holder.order)
     pool.requested.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
     for standing in pool.standings.values():
-        standing.holders.sort(key=lambda holder: holder.order)
-        standing.shielded.sort(key=lambda holder: holder.order)
-        standing.surplus.sort(key=lambda holder: holder.order)
+        standing.make_holders = partial(make_holders, policy, pool.now)
     return pool
 
 
@@ -265,77 +268,19 @@ def _read_running(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allo
         if at is not None:
             column[at] += allocation.gpu_milli
             pieces.append(Piece(allocation.rank, at, allocation.gpu_milli))
-    size = job.held_milli
-    since = pool.now if job.started_at is None else job.started_at
-    pool.endings.append(Ending(since + job.time_limit_s * SECOND, tuple(sorted(pieces)), standing, size))
-    standing.add(size, job.user, fixed=not job.preemptible)
+    if len(pieces) > 1:
+        pieces.sort()
+    running = Running(job, tuple(pieces), standing, job.held_milli)
+    pool.running.append(running)
+    standing.add(running.size, job.user, fixed=not job.preemptible)
     standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
-    if job.preemptible:
-        for piece in pieces:
-            pool.movable[piece.device] = pool.movable.get(piece.device, 0) + piece.gpu_milli
-        holders = _holders(pool, standing, job, tuple(sorted(pieces)), size)
-        for holder in holders:
-            rows_of(pool, holder).append(holder)
-        if job.min_ranks is not None and job.state is JobState.RUNNING and not job.borrower:
-            pool.elastic.append((job, holders[0]))
-
-
-def rows_of(pool: Pool, holder: Holder) -> list[Holder]:
-    """The list that a holder is in."""
-    if holder.promised:
-        return pool.promised
-    if holder.base is not None:
-        return holder.project.surplus
-    if holder.borrower:
-        return pool.borrowers
-    return holder.project.shielded if holder.protected else holder.project.holders
-
-
-def _holders(pool: Pool, standing: Standing, job: Job, pieces: tuple[Piece, ...], size: int) -> list[Holder]:
-    """A running job, and beside it what an elastic one runs with above its minimum, which goes first."""
-    if job.min_ranks is None or job.borrower:
-        return [_holder(pool, standing, job, pieces, size)]
-    kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
-    stays = tuple(piece for piece in pieces if piece.rank in kept)
-    goes = tuple(piece for piece in pieces if piece.rank not in kept)
-    base = _holder(pool, standing, job, stays, job.gpu_milli * len(kept))
-    if not goes:
-        return [base]
-    above = _holder(pool, standing, job, goes, size - base.size)
-    above.base, base.above = base, above
-    return [base, above]
-
-
-def _holder(pool: Pool, standing: Standing, job: Job, pieces: tuple[Piece, ...], size: int) -> Holder:
-    started_at = pool.now if job.started_at is None else job.started_at
-    saved_at = max(started_at, job.checkpoint_at or started_at)
-    return Holder(
-        id=job.id,
-        project=standing,
-        user=job.user,
-        size=size,
-        pieces=pieces,
-        preemptible=job.preemptible,
-        priority=job.priority,
-        lost_ms=max(0, pool.now - saved_at),
-        started_at=started_at,
-        submitted_at=job.submitted_at,
-        borrower=job.borrower,
-        protected=is_protected(pool.policy, job, started_at, pool.now),
-    )
-
-
-def is_protected(policy: Policy, job: Job, started_at: int, now: int) -> bool:
-    """Whether a job is within its minimum run time, or was paused as often as it may be."""
-    return now - started_at < policy.preemption.min_runtime_s * SECOND or is_exhausted(policy, job, now)
-
-
-def is_exhausted(policy: Policy, job: Job, now: int) -> bool:
-    """Whether a job has used up its pauses in the window that ends now."""
-    if len(job.paused_at) < policy.preemption.max_pauses:
-        return False
-    begins = now - policy.preemption.per_s * SECOND
-    return sum(begins < at for at in job.paused_at) >= policy.preemption.max_pauses
+    if not job.preemptible:
+        return
+    if job.borrower:
+        pool.borrowers.append(holder_of(pool.policy, pool.now, running))
+    else:
+        standing.running.append(running)
+        standing.lowest = min(standing.lowest, job.priority)
 
 
 def _read_leaving(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allocation]) -> None:
@@ -404,3 +349,14 @@ def waiting_sizes(pool: Pool, level: Standing) -> Iterable[int]:
         if level in standing.levels:
             yield from standing.returning
             yield from (line.size for line in standing.queue.lines.values() if line.count)
+
+
+def rows_of(pool: Pool, holder: Holder) -> list[Holder]:
+    """The list that a holder is in."""
+    if holder.promised:
+        return pool.promised
+    if holder.base is not None:
+        return holder.project.surplus
+    if holder.borrower:
+        return pool.borrowers
+    return holder.project.shielded if holder.protected else holder.project.holders

@@ -5,7 +5,7 @@ One function on (claims, amount): it divides a pool among departments as well as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
@@ -91,18 +91,30 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
 
 
 def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
-    """The same, with the weights made anew from weight and past use in each round, of those still unsatisfied."""
-    given, rest = dict.fromkeys((part.name for part in parts), 0), amount
+    """The same, with the weights made anew from weight and past use whenever somebody has what it wants.
+
+    What was given before that is kept, so that more to divide gives nobody less.
+    """
+    given, rest = {part.name: Fraction(0) for part in parts}, Fraction(amount)
     left = sorted(parts, key=lambda part: part.name)
-    while left:
+    while left and rest:
         weighed = _by_history(left, history_milli)
         weights = sum(part.weight for part in weighed)
-        full = [part for part in weighed if part.ceiling * weights <= rest * part.weight]
-        if not full:
-            return given | _rounded(weighed, rest, weights)
-        given |= {part.name: part.ceiling for part in full}
-        rest -= sum(part.ceiling for part in full)
-        left = [part for part in left if part.name not in {one.name for one in full}]
+        step = min(rest / weights, *((part.ceiling - given[part.name]) / part.weight for part in weighed))
+        for part in weighed:
+            given[part.name] += part.weight * step
+        rest -= weights * step
+        left = [part for part in left if given[part.name] < part.ceiling]
+    return _whole(given)
+
+
+def _whole(exact: Mapping[str, Fraction]) -> dict[str, int]:
+    """Rounded down; what that leaves goes by largest fraction, then name."""
+    given = {name: int(amount) for name, amount in exact.items()}
+    left = int(sum(exact.values())) - sum(given.values())
+    by_fraction = sorted(exact, key=lambda name: (given[name] - exact[name], name))
+    for name in by_fraction[:left]:
+        given[name] += 1
     return given
 
 

@@ -121,6 +121,19 @@ def shrunk(claimed: Claimed, above: Holder, grace_s: int) -> Reason:
     return Reason(code=ReasonCode.SHRUNK, figures=figures)
 
 
+def moved(claimed: Claimed, holder: Holder, grace_s: int) -> Reason:
+    """Why a job starts again on other devices."""
+    asker = claimed.asker
+    figures: Figures = (
+        ("claimer", asker.id),
+        ("claimer_project", asker.standing.name),
+        ("asked_milli", asker.request.size),
+        ("project", holder.project.name),
+        ("grace_s", grace_s),
+    )
+    return Reason(code=ReasonCode.MOVED, figures=figures)
+
+
 def grown(pool: Pool, job: Job, pieces: Sequence[Piece]) -> Reason:
     """Why an elastic job starts again larger."""
     size = sum(piece.gpu_milli for piece in pieces)

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heapreplace, merge
 from itertools import combinations, takewhile
 
 from .model import WHOLE_DEVICE
+from .moves import Moved, clear_a_place
 from .placement import Fit, Piece, Request, place, promise
 from .pool import Pool, rows_of
 from .rights import Asker, Rules
@@ -30,6 +31,7 @@ class Claimed:
     asker: Asker
     pieces: tuple[Piece, ...]
     victims: list[Holder] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
     lent: bool = False
     used: dict[str, int] = field(default_factory=dict)
     """What each project concerned used before the claim."""
@@ -75,7 +77,7 @@ class _Search:
 
     def __init__(self, pool: Pool, asker: Asker, protected_too: bool, below_too: bool) -> None:
         self.pool, self.asker, self.ledger = pool, asker, pool.ledger
-        self.protected_too = protected_too
+        self.protected_too, self.below_too = protected_too, below_too
         self.notebook = asker.right is Right.NOTEBOOK
         self.lent_too = asker.lent_too or self.notebook
         self.need = min(asker.request.gpu_milli, WHOLE_DEVICE)
@@ -83,6 +85,8 @@ class _Search:
         self.rules = Rules(pool, asker, below_too=below_too)
         self.picked = self.rules.picked
         self.pieces: list[Piece] = []
+        self.moved: list[Moved] = []
+        self.gone = set[str]()
         self.rank = 0
         self.near: dict[int, list[Holder]] = defaultdict(list)
         self.freed: dict[int, int] = {}
@@ -100,6 +104,8 @@ class _Search:
         found.used = {standing.name: standing.use for standing in concerned}
         for holder in found.victims:
             count_out(self.pool, holder)
+        for moved in found.moved:
+            rows_of(self.pool, moved.holder).remove(moved.holder)
         for holder in found.shrunk:
             assert holder.base is not None, "what is above a minimum has one"
             keep_minimum(self.pool, holder.base)
@@ -116,14 +122,18 @@ class _Search:
             pass
         if not self._wants_more() and self._waits_for_own_drain():
             return None
-        self._walk()
+        self._walk(self._before_moves())
+        self._move()
+        self._walk(self._pauses())
         if self._wants_more():
             return None
         lent = self.asker.lent_too and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
         if lent:
             promise(self.ledger, self.pieces, lent=False, sign=-1)
             promise(self.ledger, self.pieces, lent=True)
-        return Claimed(asker=self.asker, pieces=tuple(self.pieces), victims=self._in_turn(), lent=lent)
+        return Claimed(
+            asker=self.asker, pieces=tuple(self.pieces), victims=self._in_turn(), moved=self.moved, lent=lent
+        )
 
     def _waits_for_own_drain(self) -> bool:
         asker = self.asker
@@ -154,12 +164,26 @@ class _Search:
                 return True
         return False
 
-    def _walk(self) -> None:
-        candidates = self._candidates()
+    def _move(self) -> None:
+        """Make places whole by moving work, where the claim may reach others at all."""
+        if self.asker.within is not None or self.protected_too or self.below_too:
+            return
+        while self._wants_more() and self.pool.searches_left:
+            self.pool.searches_left -= 1
+            cleared = clear_a_place(self.pool, self.asker.request, leave)
+            if cleared is None:
+                return
+            self.moved += cleared.moved
+            self.gone |= {moved.holder.key for moved in cleared.moved}
+            self._promise(cleared.devices)
+
+    def _walk(self, candidates: Iterator[Holder]) -> None:
         while self._wants_more():
             holder = next(candidates, None)
             if holder is None:
                 return
+            if holder.key in self.gone:
+                continue
             for spot, milli in self._spots(holder):
                 self.near[spot].append(holder)
                 self.freed[spot] += milli
@@ -208,7 +232,9 @@ class _Search:
         """Place one rank on a spot if a legal set of the candidates seen there frees enough."""
         if self.freed[spot] < self.many * self.need:
             return False
-        candidates = [holder for holder in self.near[spot] if holder.key not in self.picked]
+        candidates = [
+            holder for holder in self.near[spot] if holder.key not in self.picked and holder.key not in self.gone
+        ]
         if len(self._room(spot, candidates)) < self.many:
             return False
         chosen = self._in_order(spot, candidates)
@@ -293,11 +319,10 @@ class _Search:
 
     # -- who may be asked -----------------------------------------------------------------------------------
 
-    def _candidates(self) -> Iterator[Holder]:
-        """In the order of the contract: promised places, borrowers, then work by project most above; own last."""
+    def _before_moves(self) -> Iterator[Holder]:
+        """In the order of the contract: promised places, borrowers, what elastic jobs have above their minimum."""
         if self.asker.own_only:
             yield from self._surplus([self.asker.standing])
-            yield from self._own()
             return
         others = self._others()
         if self.notebook:
@@ -307,8 +332,12 @@ class _Search:
         if not self.notebook:
             yield from self._borrowers()
         yield from self._surplus([*others, self.asker.standing])
-        for standings in self._siblings_first(others):
-            yield from self._by_project(standings)
+
+    def _pauses(self) -> Iterator[Holder]:
+        """Then, after moves, work by project most above; own last."""
+        if not self.asker.own_only:
+            for standings in self._siblings_first(self._others()):
+                yield from self._by_project(standings)
         if not self.notebook:
             yield from self._own()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from . import reasons
 from .backfill import Kept, keep, may_be_kept
@@ -19,7 +20,7 @@ from .pool import Pool, enqueue
 from .queue import Line
 from .reclaim import Claimed, claim
 from .rights import Asker
-from .standing import SECOND, Ending, Holder, Right, Standing
+from .standing import Holder, Right, Running, Standing
 from .trim import trim
 
 MOST_KEEPS = 4
@@ -127,6 +128,7 @@ class Round:
                 user=job.user,
                 size=size,
                 pieces=pieces,
+                request=Request(job.gpu_milli, job.ranks, job.gpu_model),
                 preemptible=job.preemptible,
                 priority=job.priority,
                 lost_ms=0,
@@ -296,9 +298,9 @@ class Round:
         return ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
 
     def _may_preempt(self, standing: Standing, line: Line) -> bool:
-        lowest = min((one.priority for one in standing.holders[:1]), default=line.shape.priority)
         borrowed = any(holder.project is standing for holder in self.pool.borrowers)
-        return self.may_claim and (borrowed or bool(standing.surplus) or lowest < line.shape.priority)
+        elastic = any(running.job.min_ranks is not None for running in standing.running)
+        return self.may_claim and (borrowed or elastic or standing.lowest < line.shape.priority)
 
     def _serve_what_claims_left(self) -> None:
         """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
@@ -394,8 +396,7 @@ class Round:
                 occupy(self.ledger, fit.pieces, lent=lent)
                 standing.add(line.size, job.user, fixed=not job.preemptible)
                 self.draft.start(job, fit.pieces, lent=lent, reason=reason)
-                end = self.pool.now + job.time_limit_s * SECOND
-                self.pool.endings.append(Ending(end, fit.pieces, standing, line.size))
+                self.pool.running.append(Running(replace(job, started_at=None), fit.pieces, standing, line.size))
                 return True
         return False
 

@@ -95,7 +95,11 @@ def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
     return Stop(workload=job.id, target=JobTarget.FAILED, grace_s=grace_s, reason=reason)
 
 
-_STOPS = {JobTarget.HELD: ReasonCode.HELD_BY_PERSON, JobTarget.CANCELLED: ReasonCode.CANCELLED_BY_PERSON}
+_STOPS = {
+    JobTarget.HELD: ReasonCode.HELD_BY_PERSON,
+    JobTarget.CANCELLED: ReasonCode.CANCELLED_BY_PERSON,
+    JobTarget.FAILED: ReasonCode.RANK_FAILED,
+}
 
 
 def _refuse_nowhere(snapshot: Snapshot, policy: Policy) -> list[Refuse]:

@@ -57,6 +57,11 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "notebook quota that was not booked. It leaves within {grace_s} s and is queued again in its old place.",
         "A notebook took back the quota on which the job ran; the job is queued again in its old place.",
     ),
+    R.MOVED: (
+        "{claimer_project} asked for {asked_milli} GPU in one place for {claimer}; so much is free, but in parts. This "
+        "job of {project} saves within {grace_s} s and starts again at once on other devices.",
+        "Free GPUs lay in parts; the job starts again at once on other devices.",
+    ),
     R.SHRUNK: (
         "{claimer_project} asked for {asked_milli} GPU for {claimer}; this elastic job of {project} gives up "
         "{given_milli} GPU above its minimum. It saves within {grace_s} s and starts again at once with {kept_milli}.",
@@ -71,6 +76,11 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "The job ran for {ran_s} s and its time limit is {time_limit_s} s. It has {grace_s} s to save, then it ends "
         "as failed; submit it again with a longer limit.",
         "The job reached its time limit.",
+    ),
+    R.RANK_FAILED: (
+        "A rank of {user}'s job ended badly, and the others would wait for it for ever. They have {grace_s} s to end; "
+        "then the job is tried again if it has retries left.",
+        "A rank of it ended badly, so the others were asked to end.",
     ),
     R.HELD_BY_PERSON: (
         "{user}'s job was held by a person. It has {grace_s} s to save and waits until it is released.",

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from .placement import Piece
+from .model import Job
+from .placement import Piece, Request
 from .queue import ProjectQueue
 
 NO_LIMIT = 1 << 62
@@ -36,6 +37,7 @@ class Holder:
     user: str
     size: int
     pieces: tuple[Piece, ...]
+    request: Request
     preemptible: bool
     priority: int
     lost_ms: int
@@ -45,6 +47,7 @@ class Holder:
     """Of what an elastic job runs with above its minimum: the minimum, which stays."""
     above: Holder | None = None
     """The other way round."""
+    elastic: bool = False
     borrower: bool = False
     protected: bool = False
     promised: bool = False
@@ -95,15 +98,43 @@ class Standing:
     wanted_by: dict[str, int] = field(default_factory=dict)
     """What each user wants, counted only where there is a ceiling for each user."""
     returning: list[int] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)
-    surplus: list[Holder] = field(default_factory=list)
-    shielded: list[Holder] = field(default_factory=list)
+    running: list[Running] = field(default_factory=list)
+    """Its preemptible work, borrowers left out; the lists of holders are made from it when one is first asked for."""
+    lowest: int = NO_LIMIT
+    """The lowest job priority of that work."""
+    make_holders: Callable[[Standing], None] | None = None
+    _holders: list[Holder] = field(default_factory=list)
+    _surplus: list[Holder] = field(default_factory=list)
+    _shielded: list[Holder] = field(default_factory=list)
     queue: ProjectQueue = field(default_factory=ProjectQueue)
 
     @property
     def ceiling(self) -> int:
         """What its jobs may use: the limit, less the notebook quota, which notebooks may ask for at any time."""
         return NO_LIMIT if self.limit == NO_LIMIT else max(0, self.limit - max(self.notebook_quota, self.booked))
+
+    @property
+    def holders(self) -> list[Holder]:
+        """Its preemptible jobs in the order in which they are asked to leave."""
+        self._make()
+        return self._holders
+
+    @property
+    def shielded(self) -> list[Holder]:
+        """Those that are protected."""
+        self._make()
+        return self._shielded
+
+    @property
+    def surplus(self) -> list[Holder]:
+        """What its elastic jobs run with above their minimum."""
+        self._make()
+        return self._surplus
+
+    def _make(self) -> None:
+        make, self.make_holders = self.make_holders, None
+        if make is not None:
+            make(self)
 
     @property
     def levels(self) -> tuple[Standing, ...]:
@@ -174,10 +205,15 @@ class Standing:
             level.leaving -= size
 
 
-class Ending(NamedTuple):
-    """When work ends at the latest, by its time limit, and what is free then."""
+class Running(NamedTuple):
+    """Work that holds devices and stays: where, for whom, and how much it is."""
 
-    at: int
+    job: Job
     pieces: tuple[Piece, ...]
     standing: Standing
     size: int
+
+    def ends_at(self, now: int) -> int:
+        """When it ends at the latest, by its time limit."""
+        since = now if self.job.started_at is None else self.job.started_at
+        return since + self.job.time_limit_s * SECOND

@@ -157,7 +157,7 @@ class World:
             now=self.now,
             nodes=tuple(self.nodes),
             devices=tuple(self.devices.values()),
-            jobs=tuple(self.jobs.values()),
+            jobs=tuple(map(self._with_held_ranks, self.jobs.values())),
             notebooks=tuple(self.notebooks.values()),
             allocations=tuple(one for rows in self.owned.values() for one in rows),
             reservations=tuple(self.reserved.values()),
@@ -165,6 +165,11 @@ class World:
                 Usage(project=project, pool=pool, milli_s=round(used)) for (project, pool), used in self.used.items()
             ),
         )
+
+    def _with_held_ranks(self, job: Job) -> Job:
+        if job.min_ranks is None or job.id not in self.owned:
+            return job
+        return dc.replace(job, held_ranks=len({one.rank for one in self.owned[job.id]}))
 
     def decide(self) -> Decision:
         return decide_and_explain(self.snapshot(), self.policy)
@@ -253,6 +258,7 @@ class World:
             attempt=action.attempt,
             started_at=self.now,
             borrower=action.borrower,
+            held_ranks=None if job.min_ranks is None else len({one.rank for one in action.placements}),
         )
 
     def _leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
@@ -282,6 +288,7 @@ class World:
                     target=JobTarget.RUNNING,
                     borrower=False,
                     paused_for=None,
+                    held_ranks=None,
                 )
             elif job.target is JobTarget.HELD:
                 self.jobs[name] = dc.replace(job, state=JobState.HELD)
@@ -337,7 +344,7 @@ class World:
             return
         del self.owned[name]
         self.jobs[name] = dc.replace(
-            job, state=JobState.QUEUED, target=JobTarget.RUNNING, borrower=False, paused_for=None
+            job, state=JobState.QUEUED, target=JobTarget.RUNNING, borrower=False, paused_for=None, held_ranks=None
         )
 
     # -- looking -------------------------------------------------------------------------------------------

@@ -18,8 +18,12 @@ CANDIDATES = 10
 """So many jobs at most are looked at in every combination."""
 
 
+def started_of(actions: Iterable[Action]) -> list[Start | Resume]:
+    return [action for action in actions if isinstance(action, (Start, Resume))]
+
+
 def started(plan: Plan) -> dict[str, Start | Resume]:
-    return {action.workload: action for action in plan.actions if isinstance(action, (Start, Resume))}
+    return {action.workload: action for action in started_of(plan.actions)}
 
 
 def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]:
@@ -32,6 +36,13 @@ def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]
         elif isinstance(action, (Start, Resume)):
             kept.pop(action.workload, None)
     return kept
+
+
+def resized(actions: Iterable[Action]) -> set[str]:
+    """Elastic jobs that a plan asks to leave and start again with more ranks or fewer."""
+    actions = list(actions)
+    kept = {action.workload for action in actions if isinstance(action, Reserve)}
+    return {action.workload for action in actions if isinstance(action, Pause)} & kept
 
 
 def stays_and_leaves(books: Books, plan: Plan) -> tuple[Counter[str], Counter[str]]:
@@ -71,12 +82,15 @@ class _Walk:
             for action in actions
             if isinstance(action, (Start, Resume, Reserve))
         }
-        """Of what starts or gets a promise; everybody else's size is in the books."""
+        """Of what starts or gets a promise; everybody else's size is in the books. What starts grows last of all."""
+        for name in self.sizes.keys() & books.jobs.keys() & {one.workload for one in started_of(actions)}:
+            self.sizes[name] = min(self.sizes[name], least(books.jobs[name]))
+        self.resized = resized(actions)
         self.served: set[str] = set()
         self.victims: dict[str, list[Job]] = defaultdict(list)
         """By claimer: whom it pauses in this plan, in order."""
         for action in actions:
-            if isinstance(action, Pause) and action.workload in books.jobs:
+            if isinstance(action, Pause) and action.workload in books.jobs and action.claimer != action.workload:
                 self.victims[action.claimer].append(books.jobs[action.workload])
         self.before: dict[str, Counter[str]] = {}
         """By claimer: what everybody used before its first victim was taken."""
@@ -97,10 +111,16 @@ class _Walk:
                     self._count(job, -1)
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
+                case Reserve() if job.id in self.resized:
+                    self._count(job)
                 case Reserve():
                     self._count(job)
                     self.after[job.id] = Counter(self.use)
                     yield from self._check_claim(job)
+                case Pause() if action.claimer == job.id:
+                    if self._is_protected(job):
+                        yield f"{job.id} restarts to grow, and is protected"
+                    self._count(job, -1)
                 case Pause():
                     self.before.setdefault(action.claimer, Counter(self.use))
                     yield from self._check_pause(action, job)
@@ -124,7 +144,7 @@ class _Walk:
             yield f"{said}, which the same plan starts"
         claimer = self.books.jobs.get(pause.claimer)
         if claimer is not None and claimer.project == victim.project:
-            if victim.priority >= claimer.priority:
+            if victim.priority >= claimer.priority and victim.id not in self.resized:
                 yield f"{said}: job priority {victim.priority} >= {claimer.priority}"
             if self._is_protected(victim) and pause.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
                 yield f"{said}, which is protected"
@@ -168,10 +188,12 @@ class _Walk:
         """What an owner uses with the whole claim, all its victims counted out."""
         mine = [job for job in self.victims[claimer.id] if key in self.books.levels(job.project)]
         return (
-            self.before.get(claimer.id, self.use)[key]
-            + self.sizes[claimer.id]
-            - sum(self.books.size(job) for job in mine)
+            self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id] - sum(self._taken(job) for job in mine)
         )
+
+    def _taken(self, victim: Job) -> int:
+        """What a victim gives up: all it has, or what an elastic job does not start again with."""
+        return self.books.size(victim) - (self.sizes[victim.id] if victim.id in self.resized else 0)
 
     def _is_within(self, claimer: Job, key: str, slack: int = 0) -> bool:
         return self._with_claim(claimer, key) <= self.guarantee[key] + slack
@@ -226,21 +248,28 @@ class _Walk:
 
 def check_minimal(books: Books, plan: Plan) -> None:
     """P6: with any one victim put back, the claims of the plan are not all legal with room for them."""
-    claims = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
-    pauses = [a for a in plan.actions if isinstance(a, Pause) and a.workload in books.jobs]
+    again = resized(plan.actions)
+    reserves = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
+    claims = [name for name in reserves if name not in again]
+    pauses = [a for a in plan.actions if isinstance(a, Pause) and a.workload in books.jobs and a.claimer != a.workload]
     if not pauses or len(claims) > 4 or any(books.amounts[name].notebook_milli for name in books.projects):
         return
     claimers = {books.jobs[name].project for name in claims}
     for pause in pauses:
         victim = books.jobs[pause.workload]
-        without = dc.replace(plan, actions=tuple(action for action in plan.actions if action is not pause))
+        without = dc.replace(plan, actions=tuple(one for one in plan.actions if not _is_of(one, pause)))
         if victim.project in claimers or any(_Walk(books, without.actions).run()):
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims):
             room = _room_for(books, without, claims)
             assert not all_fit(books, room, [books.jobs[name] for name in claims]), f"P6: {victim.id} need not leave"
-    if len(claims) == 1 and len({pause.claimer for pause in pauses}) == 1:
+    if len(claims) == 1 and not again and len({pause.claimer for pause in pauses}) == 1:
         _check_below_quota(books, plan, books.jobs[claims[0]], pauses)
+
+
+def _is_of(action: Action, pause: Pause) -> bool:
+    """Whether it is this pause, or the place on which the job starts again after it."""
+    return action is pause or (isinstance(action, Reserve) and action.workload == pause.workload)
 
 
 def _room_for(books: Books, plan: Plan, claims: Iterable[str]) -> dict[str, int]:

@@ -10,8 +10,9 @@ FEATURES = {
     "department_per_user": False,  # a ceiling for one user over all projects of a department
     "windows": True,
     "history": True,
+    "surplus_by_past_use": False,  # who goes first above the fair share; without it P15 is met by whole shares alone
     "elastic": True,
-    "moves": False,
+    "moves": True,
     "lending": False,  # of a slice that is booked and idle; with it P13
 }
 

@@ -132,11 +132,16 @@ def check_promised_room(books: Books, plan: Plan) -> None:
         assert room[name] + device.foreign_milli <= 1000, f"P7: {room[name]} is promised on {name}"
 
 
-def after_plan(books: Books, plan: Plan) -> dict[str, int]:
-    """Milli-GPU of the jobs that hold something, leave, or have a promised place, once a plan is applied."""
+def given(books: Books, plan: Plan) -> dict[str, int]:
+    """Milli-GPU that start, or have a promised place, once a plan is applied."""
     kept = reserved_after(books, plan) | {name: action.placements for name, action in started(plan).items()}
-    given = {name: sum(part.gpu_milli for part in where) for name, where in kept.items() if name in books.jobs}
-    return {job.id: books.size(job) for job in books.jobs.values() if job.state in HOLDS} | given
+    return {name: sum(part.gpu_milli for part in where) for name, where in kept.items() if name in books.jobs}
+
+
+def after_plan(books: Books, plan: Plan) -> dict[str, int]:
+    """The same, and what holds something or leaves; who leaves to start again counts with the larger size."""
+    here = {job.id: books.size(job) for job in books.jobs.values() if job.state in HOLDS}
+    return here | {name: max(milli, here.get(name, 0)) for name, milli in given(books, plan).items()}
 
 
 def sums(books: Books, sizes: Mapping[str, int], which: Callable[[Job], bool] = lambda job: True) -> Counter[str]:
@@ -182,12 +187,8 @@ def remaining(books: Books, plan: Plan | None) -> dict[str, int]:
             job.id: books.size(job) for job in books.jobs.values() if books.stays(job) or job.id in books.reserved()
         }
     asked = {action.workload for action in plan.actions if isinstance(action, (Pause, Stop))}
-    kept = reserved_after(books, plan)
-    return {
-        name: milli
-        for name, milli in after_plan(books, plan).items()
-        if name in kept or (name not in asked and books.jobs[name].state is not JobState.PAUSING)
-    }
+    stays = {job.id: books.size(job) for job in books.jobs.values() if books.stays(job) and job.id not in asked}
+    return stays | given(books, plan)
 
 
 def check_users(books: Books, plan: Plan) -> None:

@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from tests.core.world import World
+from tests.core.world import GENTLE, World
 from tests.core.test_traps import world
 
 GANG = """
@@ -75,7 +75,8 @@ def test_only_the_first_job_that_cannot_start_holds_a_place() -> None:
 def test_the_place_that_is_free_soonest_is_kept() -> None:
     made = world(
         "pool t 2x2\na 0 of t\na runs 1 of 1 on n1g0\na runs 1 of 1 on n2g0\n"
-        "a queues 1 of 2 by ann\na queues 1 of 1 by bob minutes 1"
+        "a queues 1 of 2 by ann\na queues 1 of 1 by bob minutes 1",
+        preemption=dc.replace(GENTLE, min_runtime_s=7200),
     )
     first, second = "a2", "a1"
     made.jobs[first] = dc.replace(made.jobs[first], time_limit_s=600, started_at=made.now)

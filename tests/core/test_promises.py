@@ -32,6 +32,7 @@ from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
 from jupyter_gpu_quota.core.schedule import Decision
 from tests.core.books import in_force
+from tests.core.evictions import resized
 from tests.core.features import FEATURES
 from tests.core.likeness import check_departments_that_change_nothing
 from tests.core.promises import check_guarantees, check_instant, check_order_is_irrelevant, check_plan
@@ -55,6 +56,7 @@ JOBS = st.lists(
                 "preemptible": st.sampled_from([True] * 6 + [False]),
                 "ranks": st.sampled_from([1] * 8 + [2, 3]),
                 "time_limit_s": st.sampled_from([NEVER_S, NEVER_S, 20]),
+                "least": st.sampled_from([0] * 7 + [1, 2]),
             }
         ),
     ),
@@ -195,6 +197,9 @@ class Worlds(RuleBasedStateMachine):
         self._event()
         known = {row.name for row in self.world.policy.projects}
         for project, at, fields in jobs:
+            least, fields = fields["least"], {name: field for name, field in fields.items() if name != "least"}
+            if least and FEATURES["elastic"]:
+                fields |= {"min_ranks": least, "ranks": max(least, fields["ranks"]) + 1}
             self.world.submit(project if project in known else "a", self.sizes[at % len(self.sizes)], **fields)
 
     @rule(jobs=JOBS)
@@ -360,8 +365,11 @@ class Worlds(RuleBasedStateMachine):
 
     def _note(self, plan: Plan) -> None:
         """P9: whom a claimer paused cannot pause it; P7: who paused somebody is owed a start."""
+        again = resized(plan.actions)
         for action in plan.actions:
             match action:
+                case Pause() if action.workload in again:
+                    self.owed.add(action.workload)  # it starts again with another size
                 case Pause():
                     if action.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
                         self.taken[action.workload] += 1  # see the module's docstring

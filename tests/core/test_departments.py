@@ -1,0 +1,304 @@
+"""Two levels: what a department has is divided among its projects, and every rule holds at both."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.core.plan import Pause
+from tests.core.features import needs
+from tests.core.world import world
+
+pytestmark = needs("departments")
+
+
+def owners(names: list[str]) -> list[str]:
+    """The projects of jobs that are called by one letter and a digit, and a number."""
+    return [name[:2] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("text", "picture", "paused"),
+    [
+        pytest.param(
+            """
+            pool t 4
+            department D1 2 of t
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 1 of t in D1
+            p3 1 of t in D2
+            p4 1 of t in D2
+            p1 runs 2 of 1
+            p3 runs 2 of 1
+            p4 queues 1
+            """,
+            "p1 2 / p2 0 / p3 1 / p4 1",
+            ["p3"],
+            id="a claim takes from the sibling that is over quota and never from another department at its own",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D1
+            p1 runs 4 of 1
+            p2 queues 4 of 1
+            """,
+            "p1 2 / p2 2",
+            ["p1", "p1"],
+            id="siblings share what their department may use",
+        ),
+        pytest.param(
+            """
+            pool t 6
+            department D1 0 of t
+            department D2 0 of t
+            department D3 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D2
+            p3 0 of t in D3
+            p1 runs 3 of 1
+            p2 runs 1 of 1
+            p3 runs 2 of 1
+            p2 queues 1
+            """,
+            "p1 2 / p2 2 / p3 2",
+            ["p1"],
+            id="three equal departments come to 2 / 2 / 2 with one pause",
+        ),
+        pytest.param(
+            """
+            pool t 8
+            department D1 0 of t
+            department D2 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D1
+            p3 0 of t in D2
+            p3 runs 8 of 1
+            p1 queues 3 of 1
+            p2 queues 3 of 1
+            """,
+            "p1 2 / p2 2 / p3 4",
+            ["p3", "p3", "p3", "p3"],
+            id="the pool is shared between departments and not between projects",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 2 of t
+            department D2 2 of t
+            p1 2 of t in D1
+            p2 0 of t in D1
+            p3 2 of t in D2
+            p2 runs 2 of 1
+            p3 runs 2 of 1
+            p1 queues 2 of 1
+            """,
+            "p1 2 / p2 0 / p3 2",
+            ["p2", "p2"],
+            id="a guarantee whose department is full takes back what a sibling was lent",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 2 of t, limit 2
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 1 of t in D1
+            p3 2 of t in D2
+            p2 runs 2 of 1
+            p1 queues 1
+            """,
+            "p1 1 / p2 1 / p3 0",
+            ["p2"],
+            id="at its department's limit a guarantee takes from a sibling though devices are free",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 1 of t, limit 2
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 0 of t in D1
+            p3 2 of t in D2
+            p2 queues 3 of 1
+            """,
+            "p1 0 / p2 2 / p3 0",
+            [],
+            id="a department's limit is a ceiling whatever is idle",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 1 of t
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 0 of t in D1
+            p3 2 of t in D2
+            p2 queues 1 fixed
+            """,
+            "p1 0 / p2 0 / p3 0",
+            [],
+            id="what is not preemptible stays within its project's quota though its department has more",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 4 of t
+            department D2 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D2
+            p2 runs 4 of 1
+            p1 queues 2 of 1
+            """,
+            "p1 2 / p2 2",
+            ["p2", "p2"],
+            id="a department's own guarantee is for whichever of its projects asks",
+        ),
+        pytest.param(
+            """
+            pool t 1x4 X
+            pool t 1x3 Y
+            department E 3 of t
+            department H 0 of t, priority 60
+            p1 3 of t in E
+            p2 0 of t in H
+            p1 runs 3 on n1g0,n1g1,n1g2
+            p1 runs 1 on n1g3
+            p2 queues 4
+            """,
+            "p1 4 / p2 0",
+            [],
+            id="a department would claim back what it lost below its quota and so it is not asked",
+        ),
+        pytest.param(
+            """
+            pool t 3
+            department D1 0 of t, weight 0
+            department D2 0 of t
+            p1 0 of t in D1, weight 3
+            p2 0 of t in D2
+            p1 runs 2 of 1
+            p2 runs 1 of 1
+            p2 queues 2 of 1
+            """,
+            "p1 0 / p2 3",
+            ["p1", "p1"],
+            id="a department of weight 0 has only what no other wants",
+        ),
+    ],
+)
+def test_a_world_with_departments_comes_to_rest(text: str, picture: str, paused: list[str]) -> None:
+    made = world(text)
+    made.settle()
+    assert made.picture() == picture
+    assert owners(made.paused()) == paused
+
+
+def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
+    """p1 claims 2 within guarantee; its department, over quota by p2, may ask D2 for one once p2 has given one."""
+    made = world(
+        """
+        pool t 4
+        department D1 2 of t
+        department D2 1 of t
+        p1 2 of t in D1
+        p2 0 of t in D1
+        p3 1 of t in D2
+        p2 runs 1 on n1g0
+        p3 runs 3 of 1
+        p1 queues 2
+        """
+    )
+    pauses = [action for action in made.tick().actions if isinstance(action, Pause)]
+    assert sorted(owners([action.workload for action in pauses])) == ["p2", "p3"]
+    made.settle()
+    assert made.picture() == "p1 2 / p2 0 / p3 2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "runs"),
+    [
+        pytest.param("0.5", True, id="exactly at it is admitted"),
+        pytest.param("0.501", False, id="one milli more is not"),
+    ],
+)
+def test_the_quota_of_a_department_holds_for_what_is_not_preemptible(asked: str, runs: bool) -> None:
+    """The projects' quotas come to more than their department's: an overcommitment that a window can lead to."""
+    made = world(
+        f"pool t 2\ndepartment D1 1 of t\np1 1 of t in D1\np2 1 of t in D1\np1 runs 0.5 fixed\np2 queues {asked} fixed"
+    )
+    made.settle()
+    assert (made.running("p2") > 0) is runs
+
+
+@pytest.mark.parametrize(
+    ("asked", "booked"),
+    [pytest.param(500, True, id="exactly at it is admitted"), pytest.param(501, False, id="one milli more is not")],
+)
+def test_the_notebook_quota_of_a_department_is_a_ceiling(asked: int, booked: bool) -> None:
+    made = world(
+        "pool t 2\ndepartment D1 0 of t, notebooks 1\np1 0 of t in D1, notebooks 1\np2 0 of t in D1, notebooks 1\n"
+        "p1 notebook 0.5"
+    )
+    made.settle()
+    made.ask("p2", asked)
+    made.settle()
+    assert ("nb-p21" in made.owned) is booked
+
+
+class TestCeilingsForOneUser:
+    """Each user has at most so much, however idle the pool is."""
+
+    pytestmark = needs("per_user")
+
+    @pytest.mark.parametrize(
+        ("text", "picture"),
+        [
+            pytest.param("a queues 3 of 1 by ann", "a 2", id="one user's jobs stay below the ceiling"),
+            pytest.param("a queues 2 of 1 by ann\na queues 2 of 1 by bob", "a 4", id="another user has a ceiling too"),
+            pytest.param("a queues 1 of 2 by ann\na queues 1 of 0.001 by ann", "a 2", id="one milli more waits"),
+            pytest.param("a queues 1 of 3 by ann\na queues 1 of 1 by ann", "a 1", id="above it alone it never starts"),
+        ],
+    )  # fmt: skip
+    def test_of_jobs(self, text: str, picture: str) -> None:
+        made = world(f"pool t 4\na 4 of t, limit per user 2\n{text}")
+        made.settle()
+        assert made.picture() == picture
+
+    def test_another_users_job_is_not_hidden_by_one_that_its_user_may_not_start(self) -> None:
+        made = world("pool t 4\na 4 of t, limit per user 1\na queues 3 of 1 by ann priority 60\na queues 1 of 1 by bob")
+        made.tick()
+        assert sorted(made.owned) == ["a1", "a4"]
+
+    def test_the_reason_is_said(self) -> None:
+        made = world("pool t 4\na 4 of t, limit per user 1\na queues 2 of 1 by ann")
+        made.settle()
+        assert made.decide().waits["a2"].code == "above_user_ceiling"
+
+    def test_what_its_users_may_not_have_is_not_wanted(self) -> None:
+        made = world("pool t 4\na 0 of t, limit per user 1\nb 0 of t\na queues 4 of 1 by ann\nb queues 4 of 1")
+        made.settle()
+        assert made.picture() == "a 1 / b 3"
+
+    @pytest.mark.parametrize(
+        ("asked", "booked"),
+        [pytest.param(250, True, id="exactly at it is admitted"), pytest.param(251, False, id="one milli more is not")],
+    )
+    def test_of_notebooks(self, asked: int, booked: bool) -> None:
+        made = world("pool t 2\na 0 of t, notebooks 2, notebooks per user 0.5\na notebook 0.25 by ann")
+        made.settle()
+        made.ask("a", asked, user="ann")
+        made.ask("a", 500, user="bob")
+        made.settle()
+        assert ("nb-a2" in made.owned, "nb-a3" in made.owned) == (booked, True)
+
+    @needs("department_per_user")
+    def test_over_all_projects_of_a_department(self) -> None:
+        made = world(
+            "pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n"
+            "a queues 2 of 1 by ann\nb queues 2 of 1 by ann\nb queues 1 of 1 by bob"
+        )
+        made.settle()
+        assert made.picture() in ("a 1 / b 1", "a 0 / b 2")

@@ -1,0 +1,68 @@
+"""Work is moved, and restarts in the same plan, before anybody is paused for a place that lies in parts."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
+from tests.core.world import GENTLE, world
+
+
+def said(plan: Plan) -> list[tuple[str, str, str]]:
+    kinds = {Pause: "pause", Reserve: "reserve"}
+    return [(kinds.get(type(one), "start"), one.workload, str(one.reason.code)) for one in plan.actions]
+
+
+PARTS = """
+pool t 2x2
+a 2 of t
+b 2 of t
+b runs 1 of 1 on n1g0
+b runs 1 of 1 on n2g0
+a queues 1 of 2
+"""
+"""Two nodes with one free device each, and a claim within guarantee of two devices of one node."""
+
+
+def test_a_job_moves_to_the_other_node_and_nobody_is_paused() -> None:
+    made = world(PARTS)
+    assert said(made.tick()) == [
+        ("pause", "b1", "moved"), ("reserve", "b1", "moved"), ("reserve", "a1", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert {made.jobs[name].state for name in ("a1", "b1", "b2")} == {JobState.RUNNING}
+    assert {one.device for one in made.owned["b1"]} == {"n2g1"}
+
+
+def test_two_halves_on_two_devices_come_together_for_a_whole_one() -> None:
+    made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 1 of 0.5 on n1g0\nb runs 1 of 0.5 on n1g1\na queues 1 of 1")
+    assert [row[:2] for row in said(made.tick())] == [("pause", "b1"), ("reserve", "b1"), ("reserve", "a1")]
+    made.settle()
+    assert made.picture() == "a 1 / b 1"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(
+            "b queues 1 of 1", "pause", id="where another job fills the free device, somebody over quota goes"
+        ),
+    ],
+)
+def test_without_room_elsewhere_nothing_moves(change: str, expected: str) -> None:
+    made = world(PARTS.replace("b 2 of t", "b 0 of t") + "b runs 1 of 1 on n2g1")
+    plan = made.tick()
+    assert {row[2] for row in said(plan)} == {"reclaimed", "waits_for_drain"}
+
+
+def test_protected_work_is_not_moved() -> None:
+    made = world(PARTS, preemption=dc.replace(GENTLE, min_runtime_s=7200))
+    assert "moved" not in {row[2] for row in said(made.tick())}
+
+
+def test_above_the_fair_share_nothing_is_moved() -> None:
+    made = world(PARTS.replace("a 2 of t", "a 0 of t, weight 0").replace("b 2 of t", "b 4 of t"))
+    assert said(made.tick()) == []
