@@ -6,6 +6,7 @@ Source: docs/scheduling.md, sections 4 and 7.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from heapq import nlargest
 from typing import NamedTuple
 
 from .model import WHOLE_DEVICE
@@ -13,6 +14,8 @@ from .placement import Fit, Piece, Request, place, promise
 from .pool import Pool
 from .standing import Holder
 
+MOST_LOOKED_AT = 64
+"""So many nodes or devices are looked at, those with most room first."""
 MOST_SPOTS = 8
 """Up to so many places are tried for one rank, the one that moves least first."""
 
@@ -64,9 +67,8 @@ def _is_idle_enough(pool: Pool, request: Request) -> bool:
 
 def _plans(pool: Pool, request: Request) -> Iterator[_Plan]:
     on = _movers_by_device(pool)
-    nodes = pool.ledger.on_node if request.devices_per_rank > 1 else [[at] for at in range(len(pool.ledger.devices))]
     need = min(request.gpu_milli, WHOLE_DEVICE)
-    for devices in nodes:
+    for devices in _roomiest(pool, request):
         options = [
             (plan, at)
             for at in devices
@@ -78,6 +80,17 @@ def _plans(pool: Pool, request: Request) -> Iterator[_Plan]:
             movers = {holder.key: holder for (_, holders), _ in chosen for holder in holders}
             taken = tuple(sorted(at for _, at in chosen))
             yield _Plan(sum(one.size for one in movers.values()), taken, tuple(movers.values()))
+
+
+def _roomiest(pool: Pool, request: Request) -> Iterator[Sequence[int]]:
+    """The nodes, or for one device the devices, on which most is free already."""
+    ledger = pool.ledger
+    if request.devices_per_rank > 1:
+        numbers = range(len(ledger.on_node))
+        best = nlargest(MOST_LOOKED_AT, numbers, key=lambda node: (ledger.node_after(node, lent=False), -node))
+        return (ledger.on_node[node] for node in best)
+    devices = range(len(ledger.devices))
+    return ([at] for at in nlargest(MOST_LOOKED_AT, devices, key=lambda at: (ledger.plain_after(at), -at)))
 
 
 def _movers_by_device(pool: Pool) -> dict[int, list[Holder]]:

@@ -57,8 +57,10 @@ class Pool:
     home: set[int] = field(default_factory=set)
     reservations: list[Reservation] = field(default_factory=list)
     hopeless: list[Job] = field(default_factory=list)
-    searches_left: int = 50
+    searches_left: int = 8
     """How often a plan looks for work to move; it is the only step that looks at everything."""
+    unmovable: set[Request] = field(default_factory=set)
+    """For what nothing was found to move: the room only shrinks."""
     running: list[Running] = field(default_factory=list)
     """All that holds devices and stays, and what this plan starts."""
     _reach: dict[Request, int] = field(default_factory=dict)

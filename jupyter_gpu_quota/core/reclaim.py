@@ -166,12 +166,14 @@ class _Search:
 
     def _move(self) -> None:
         """Make places whole by moving work, where the claim may reach others at all."""
-        if self.asker.within is not None or self.protected_too or self.below_too:
+        reaches_others = self.asker.within is None and not self.protected_too and not self.below_too
+        if not reaches_others or self.asker.request in self.pool.unmovable:
             return
         while self._wants_more() and self.pool.searches_left:
             self.pool.searches_left -= 1
             cleared = clear_a_place(self.pool, self.asker.request, leave)
             if cleared is None:
+                self.pool.unmovable.add(self.asker.request)
                 return
             self.moved += cleared.moved
             self.gone |= {moved.holder.key for moved in cleared.moved}
