@@ -4,6 +4,7 @@
     active/<job>.<attempt>             attempts that still have something to tell (service)
     jobs/<job>/                        0711, so that the submitter's account can pass, and list nothing
         attempts/<n>/rank-<r>/         0700, the service's: order, lock, status, socket, log segments
+        attempts/<n>/rendezvous.json   0600, the service's: the port where the ranks of a gang meet
         work/ checkpoint/ outputs/     0700, the submitter's
         run/<n>/rank-<r>/              0700, the submitter's: pause file, progress file
     trash/                             what is being removed
@@ -42,6 +43,10 @@ class RankPaths(NamedTuple):
         return os.path.join(self.control, "lock")
 
     @property
+    def forced(self) -> str:
+        return os.path.join(self.control, "forced.json")
+
+    @property
     def watch(self) -> str:
         return os.path.join(self.control, "watch.json")
 
@@ -76,6 +81,11 @@ def rank_paths(state_dir: str, job: str, attempt: int, rank: int) -> RankPaths:
         checkpoint=os.path.join(home, "checkpoint"),
         outputs=os.path.join(home, "outputs"),
     )
+
+
+def rendezvous_file(state_dir: str, job: str, attempt: int) -> str:
+    """Where the port of an attempt with several ranks is noted."""
+    return os.path.join(job_directory(state_dir, job), "attempts", str(int(attempt)), "rendezvous.json")
 
 
 def outputs_dir(state_dir: str, job: str) -> str:

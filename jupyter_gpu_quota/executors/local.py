@@ -27,28 +27,27 @@ from ..manifests import rank_environment, without_ours
 from ..sampler import inventory
 from .background import Background
 from .layout import RankPaths, active_directory, active_marker, bundle_file, fence_file, job_directory, rank_paths
-from .process_tree import boot_id, children, descendants, is_same_process, kill_all, marked, processes
+from .process_tree import boot_id, children, descendants, is_same_process, is_stopped, kill_all, marked, processes, send
 from .protocol import LeaveOrder, StartOrder
 from .rank_facts import rank_fact
 from .rank_process import RankOrder
 from .records import held_lock, raise_fence, read_fence, read_record, write_record
+from .rendezvous import meeting_port
+from .spare import Spare
 
 log = logging.getLogger(__name__)
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
-BEGIN_TIMEOUT_S = 30.0
 ASK_TIMEOUT_S = 0.5
-ASK_AGAIN_S = 0.05
-ASKS = 20
-"""How often, and how often in a row, a supervisor that cannot be reached is asked to leave before the next tick."""
+ASK_AGAIN_S, ASK_FOR_S = 0.05, 1.0
+"""How often, and for how long, a supervisor that cannot be reached is asked to leave before the next tick."""
+
+FORCE_AFTER_S = 3.0
+"""How long after its grace a rank whose supervisor still does not answer is killed without it."""
 
 LOST_KILL_S = 1.0
 REMOVE_TIMEOUT_S = 600.0
 WORKERS = 8
 MIB = 1 << 20
-
-CLEAN_ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8"}
-"""All that a supervisor is told by variables: under one account a job can read its supervisor's."""
 
 Attempt = tuple[str, int]
 
@@ -60,6 +59,15 @@ class Limits:
     log_mib: int
     outputs_mib: int
     work_mib: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaving:
+    """An order to leave: when ranks whose supervisors do not answer are killed (monotonic), and if all have heard."""
+
+    order: LeaveOrder
+    force_at: float
+    heard: bool = False
 
 
 class LocalExecutor:
@@ -91,13 +99,15 @@ class LocalExecutor:
         self.node, self.python_home, self.boot = node or socket.gethostname(), python_home, boot_id()
         make_layout(self.state_dir)
         self._active: dict[Attempt, None] = dict.fromkeys(_marked_attempts(self.state_dir))
-        self._leaving: dict[Attempt, LeaveOrder] = {}
+        self._leaving: dict[Attempt, Leaving] = {}
+        self._spare = Spare()
         self._background = Background(WORKERS)
         self._background.run(("trash",), self._empty_trash)
 
     def close(self) -> None:
         """Let go of the threads; every job runs on."""
         self._background.close()
+        self._spare.close()
 
     # --- the executor protocol ------------------------------------------------------------------------------------
     def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
@@ -112,21 +122,28 @@ class LocalExecutor:
         self._background.run(("start", *attempt), partial(self._start, order))
 
     def leave(self, order: LeaveOrder) -> None:
-        """Ask every rank to leave, now and on later ticks until each has heard it."""
+        """Ask every rank to leave, now and on later ticks until each has heard it, or was killed for not listening."""
         attempt = (order.job, order.attempt)
         job_directory(self.state_dir, order.job)
         self._active[attempt] = None
-        self._leaving[attempt] = order
-        self._background.run(("leave", *attempt), partial(self._leave, order))
+        force_at = time.monotonic() + order.grace_s + FORCE_AFTER_S
+        if (earlier := self._leaving.get(attempt)) is not None:
+            force_at = min(force_at, earlier.force_at)
+        self._leaving[attempt] = leaving = Leaving(order=order, force_at=force_at)
+        self._background.run(("leave", *attempt), partial(self._leave, leaving))
 
     def observe(self) -> Sequence[RankFact]:
         """What every attempt that is not settled has told; lost supervisors are found and cleared up after."""
-        for attempt, order in list(self._leaving.items()):
-            self._background.run(("leave", *attempt), partial(self._leave, order))
+        now = time.monotonic()
+        for attempt, leaving in list(self._leaving.items()):
+            if not leaving.heard or now >= leaving.force_at:
+                self._background.run(("leave", *attempt), partial(self._leave, leaving))
         facts = []
         for paths, status in self._statuses():
             if self._is_lost(status):
                 self._background.run(("lost", paths.control), partial(self._clear_up, paths))
+            elif not status.get("tree_gone") and is_stopped(status["supervisor"]["pid"]):
+                send(status["supervisor"]["pid"], signal.SIGCONT)  # a job under our own account can stop it
             if (fact := _told(paths, status)) is not None:
                 facts.append(fact)
         return facts
@@ -169,35 +186,21 @@ class LocalExecutor:
     # --- starting -------------------------------------------------------------------------------------------------
     def _start(self, order: StartOrder) -> None:
         Path(active_marker(self.state_dir, order.job, order.attempt)).touch()
+        port = None
         for rank in range(order.ranks):
             paths = rank_paths(self.state_dir, order.job, order.attempt, rank)
             if "claimed_at" not in (read_record(paths.status) or {}):
                 make_control(paths)
-                self._begin(self._rank_order(order, rank, paths), paths)
+                if order.ranks > 1 and port is None:
+                    port = meeting_port(self.state_dir, order.job, order.attempt)
+                self._spare.begin(self._rank_order(order, rank, paths, port))
+        self._background.run(("spare",), self._spare.refill)
 
-    def _begin(self, order: RankOrder, paths: RankPaths) -> None:
-        """Run a supervisor; it returns at once, detached. Two that race for one rank are told apart by its lock."""
-        with subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), paths.control],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=CLEAN_ENVIRONMENT,
-            start_new_session=True,
-        ) as supervisor:
-            try:
-                supervisor.communicate(json.dumps(order).encode(), timeout=BEGIN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                supervisor.kill()
-                raise
-        if supervisor.returncode:
-            raise OSError(f"the supervisor of {paths.control} ended with {supervisor.returncode} before it began")
-
-    def _rank_order(self, order: StartOrder, rank: int, paths: RankPaths) -> RankOrder:
+    def _rank_order(self, order: StartOrder, rank: int, paths: RankPaths, port: int | None) -> RankOrder:
         environment = rank_environment(
             job=order.job, attempt=order.attempt, rank=rank, ranks=order.ranks, placements=order.placements,
             devices=order.devices, places=paths, variables=order.variables,
-            path_first=str(Path(self.python_home, "bin")),
+            path_first=str(Path(self.python_home, "bin")), port=port,
         )  # fmt: skip
         outputs_mib = order.outputs_limit_mib or self.limits.outputs_mib
         return RankOrder(
@@ -210,29 +213,46 @@ class LocalExecutor:
         )  # fmt: skip
 
     # --- leaving --------------------------------------------------------------------------------------------------
-    def _leave(self, order: LeaveOrder) -> None:
-        """Ask each rank, again and again for a second; what is not heard by then is asked on the next tick."""
+    def _leave(self, leaving: Leaving) -> None:
+        """Ask each rank, again and again for a second; who does not answer is asked on the next tick, or killed."""
+        order = leaving.order
         first = rank_paths(self.state_dir, order.job, order.attempt, 0)
         waiting = _paths_of(self.state_dir, order.job, order.attempt) or [first]
-        for _ in range(ASKS):
-            waiting = [paths for paths in waiting if not self._has_heard(paths, order)]
-            if not waiting:
-                if self._leaving.get((order.job, order.attempt)) == order:
-                    del self._leaving[order.job, order.attempt]
+        until = time.monotonic() + ASK_FOR_S
+        while waiting := [paths for paths in waiting if not self._has_heard(paths, order)]:
+            if self._leaving.get((order.job, order.attempt)) is not leaving:  # settled, or ordered anew, meanwhile
                 return
+            if time.monotonic() >= until:
+                break
             time.sleep(ASK_AGAIN_S)
+        if time.monotonic() >= leaving.force_at:
+            for paths in waiting:
+                self._force(paths, order)
+        leaving.heard = not waiting
 
     def _has_heard(self, paths: RankPaths, order: LeaveOrder) -> bool:
-        """Whether this rank needs no more asking: it was told, refused, has ended, or will never begin."""
+        """Whether this rank needs no more asking: it was told, refused, is gone, or will never begin."""
         status = read_record(paths.status) or {}
         if "claimed_at" not in status:
             return self._never_begins(paths, order)
-        if "ended_at" in status or self._is_lost(status):
+        if status.get("tree_gone") or self._is_lost(status):
             return True
         answer = ask(paths, {"order": "leave", **asdict(order)})
         if answer is not None and "refused" in answer:
             log.warning("job %s was not asked to leave: %s", order.job, answer["refused"])
         return answer is not None
+
+    def _force(self, paths: RankPaths, order: LeaveOrder) -> None:
+        """Kill a rank together with its supervisor, which does not listen; that we did is on the disk before."""
+        status = read_record(paths.status) or {}
+        ruler = max(read_fence(fence_file(self.state_dir)), status.get("fencing", 0))
+        told_or_lost = status.get("tree_gone") or self._is_lost(status)
+        if "supervisor" not in status or order.fencing < ruler or told_or_lost:
+            return
+        write_record(paths.forced, {"at": _now(), "reason": order.reason, "fencing": order.fencing})
+        watcher: int = status["supervisor"]["pid"]
+        kill_all(lambda: {watcher} | descendants(watcher) | self._left_of(status))
+        log.warning("the supervisor of job %s, attempt %d, did not listen; all was killed", order.job, order.attempt)
 
     def _never_begins(self, paths: RankPaths, order: LeaveOrder) -> bool:
         """End a rank that was never begun, under its lock, so that no late supervisor begins it."""
@@ -263,6 +283,8 @@ class LocalExecutor:
             status = read_record(paths.status) or {}
             if not ours or not self._is_lost(status):
                 return
+            if _is_guarded(status["supervisor"]):
+                send(status["supervisor"]["guard"]["pid"], signal.SIGCONT)  # it may have been stopped with the other
             until = time.monotonic() + LOST_KILL_S
             while kill_all(partial(self._left_of, status)) and time.monotonic() < until:
                 time.sleep(ASK_AGAIN_S)
@@ -281,13 +303,15 @@ class LocalExecutor:
         return -signal.SIGKILL if begun_here else None
 
     def _left_of(self, status: Mapping[str, Any]) -> set[int]:
-        """Processes of a rank without its supervisor: by its marks in their environment, or by its session."""
-        if status["supervisor"]["boot"] != self.boot:
+        """Processes of a rank without its supervisor: below its guard, or by mark, variables or session."""
+        watcher = status["supervisor"]
+        if watcher["boot"] != self.boot:
             return set()
         marks = (f"GPU_QUOTA_JOB_ID={status['job']}", f"GPU_QUOTA_ATTEMPT={status['attempt']}")
         others = self._begun((status["job"], status["attempt"]))
         watched = [descendants(other["supervisor"]["pid"]) for _, other in others if self._is_watched(other)]
-        return marked(marks, status.get("pid")).difference(*watched)
+        found = marked(marks, status.get("pid"), status.get("mark")).difference(*watched)
+        return found | (descendants(watcher["guard"]["pid"]) if _is_guarded(watcher) else set())
 
     def _is_watched(self, status: Mapping[str, Any]) -> bool:
         return not status.get("tree_gone") and not self._is_lost(status)
@@ -382,9 +406,16 @@ def _told(paths: RankPaths, status: Mapping[str, Any]) -> RankFact | None:
         return None
 
 
+def _is_guarded(watcher: Mapping[str, Any]) -> bool:
+    """Whether a supervisor's guard is there: of those begun by an earlier release there is none."""
+    guard = watcher.get("guard")
+    return guard is not None and is_same_process(guard["pid"], guard["started"])
+
+
 def _was_asked(paths: RankPaths, status: Mapping[str, Any]) -> bool:
-    """Whether a lost rank had been asked to leave: noted so, or about to be and the pause file is there."""
-    return bool(status.get("pause_requested") or (status.get("pause_intended") and Path(paths.pause).exists()))
+    """Whether a lost rank had been asked to leave: noted so, or about to be with its pause file there, or by force."""
+    began_to_ask = status.get("pause_intended") and Path(paths.pause).exists()
+    return bool(status.get("pause_requested") or began_to_ask or Path(paths.forced).exists())
 
 
 def _now() -> int:

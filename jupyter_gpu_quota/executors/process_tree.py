@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
+
+_RLIMIT_LOCKS = 10
+"""No kernel since 2.4 limits anything by it, and what it is set to is inherited by everything that is forked."""
 
 
 class ProcessStat(NamedTuple):
@@ -81,23 +86,56 @@ def is_same_process(pid: int | None, started: int | None) -> bool:
     return found is not None and found.alive and found.started == started
 
 
-def marked(marks: Iterable[str], session: int | None = None) -> set[int]:
-    """Living processes whose environment carries all marks (``NAME=value``), or that stand in a session."""
-    wanted = [mark.encode() for mark in marks]
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal."""
+    found = process(pid)
+    return found is not None and found.state == "T"
+
+
+def new_mark() -> int:
+    """A number that no other tree is marked with."""
+    return int.from_bytes(os.urandom(7), "big")
+
+
+def take_mark(mark: int) -> None:
+    """Mark this process and all that it will fork, whatever sessions and environments those give themselves."""
+    with contextlib.suppress(ValueError, OSError):  # inside the tree of another service it cannot be raised again
+        resource.setrlimit(_RLIMIT_LOCKS, (mark, mark))
+
+
+def marked(marks: Iterable[str], session: int | None = None, mark: int | None = None) -> set[int]:
+    """Living processes that took a mark, or carry all of ``marks`` (``NAME=value``) as variables, or have a session."""
+    wanted = [each.encode() for each in marks]
     return {
         pid
         for pid, each in processes().items()
-        if each.alive and pid != os.getpid() and (each.session == session or _carries(pid, wanted))
+        if each.alive
+        and pid != os.getpid()
+        and (each.session == session or (mark is not None and mark_of(pid) == mark) or _carries(pid, wanted))
     }
 
 
+def mark_of(pid: int) -> int | None:
+    """The mark that a process took or inherited; None if there is none, or no such process."""
+    for line in _read(f"/proc/{pid}/limits").splitlines():
+        if line.startswith(b"Max file locks"):
+            hard = line.split()[4]
+            return int(hard) if hard.isdigit() else None
+    return None
+
+
 def _carries(pid: int, marks: list[bytes]) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read().split(b"\0")
-    except OSError:
-        return False
+    variables = _read(f"/proc/{pid}/environ").split(b"\0")
     return all(mark in variables for mark in marks)
+
+
+def _read(path: str) -> bytes:
+    """What a file of /proc says; nothing if the process is gone or not ours to look at."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def send(pid: int, number: int) -> bool:

@@ -15,6 +15,7 @@ import signal
 from typing import NamedTuple, NoReturn, TypedDict
 
 from .layout import CODE_DIRECTORY, RankPaths
+from .process_tree import take_mark
 
 CANNOT_RUN = 126
 NO_SUCH_COMMAND = 127
@@ -107,12 +108,13 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "this kernel does not let a process adopt orphans")
 
 
-def launch(order: RankOrder, paths: RankPaths, account: Account, output: int) -> int:
-    """Fork the rank's process, its output going to ``output``. Returns its process id."""
+def launch(order: RankOrder, paths: RankPaths, account: Account, output: int, mark: int) -> int:
+    """Fork the rank's process, its output going to ``output``, under a mark. Returns its process id."""
     supervisor = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the child has its own answer to it
     pid = os.fork()
     if pid == 0:
+        take_mark(mark)
         _become_the_command(order, paths, account, output, supervisor)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     return pid

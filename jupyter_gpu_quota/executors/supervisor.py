@@ -1,6 +1,6 @@
 """One rank of one attempt, watched over from its first process to its last, whatever happens to the service.
 
-Run by path as ``python -I -S supervisor.py <control directory>``, with a ``RankOrder`` as JSON on standard input. It
+Begun by :mod:`.supervise`, it waits for a ``RankOrder`` as JSON on standard input; at its end without one it goes. It
 detaches itself, takes the rank's lock, and writes every fact to ``status.json`` before it acts on it:
 
     claimed      this rank of this attempt was begun, and is never begun again
@@ -11,6 +11,7 @@ detaches itself, takes the rank's lock, and writes every fact to ``status.json``
     refused      the order came from a leader that no longer rules, or cannot be carried out
 
 It takes orders on a unix socket in the control directory, and refuses those of a leader older than the newest seen.
+Above it stays its guard (:mod:`.guard`), which ends the rank's processes should the supervisor be killed.
 """
 
 from __future__ import annotations
@@ -27,12 +28,20 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-if __name__ == "__main__":  # run by path with -I -S: our own package is the only thing outside the library it can see
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-
+from jupyter_gpu_quota.executors.guard import go_on_below_a_guard
 from jupyter_gpu_quota.executors.layout import RankPaths, fence_file, rank_paths
 from jupyter_gpu_quota.executors.masking import Mask
-from jupyter_gpu_quota.executors.process_tree import boot_id, children, descendants, kill_all, process, processes, send
+from jupyter_gpu_quota.executors.process_tree import (
+    ProcessStat,
+    boot_id,
+    children,
+    descendants,
+    kill_all,
+    new_mark,
+    process,
+    processes,
+    send,
+)
 from jupyter_gpu_quota.executors.rank_log import RotatingLog
 from jupyter_gpu_quota.executors.rank_process import (
     CANNOT_RUN,
@@ -71,8 +80,8 @@ SOCKET = "socket"
 class Supervisor:
     """The state of one supervised rank; ``run`` is its whole life."""
 
-    def __init__(self, order: RankOrder, paths: RankPaths) -> None:
-        self.order, self.paths = order, paths
+    def __init__(self, order: RankOrder, paths: RankPaths, guard: ProcessStat | None) -> None:
+        self.order, self.paths, self.guard = order, paths, guard
         self.fencing = order["fencing"]
         self.status: dict[str, Any] = {"job": order["job"], "attempt": order["attempt"], "rank": order["rank"]}
         self.log = RotatingLog(paths.log, order["log_limit_bytes"])
@@ -92,9 +101,8 @@ class Supervisor:
 
     def run(self) -> None:
         """Begin the rank unless a newer leader rules, and stay until nothing of it is left."""
-        me = process(os.getpid())
-        supervisor = {"pid": os.getpid(), "started": me.started if me else None, "boot": boot_id()}
-        self.status.update(claimed_at=now_ms(), supervisor=supervisor, fencing=self.fencing)
+        supervisor = {**named(process(os.getpid())), "boot": boot_id(), "guard": named(self.guard)}
+        self.status.update(claimed_at=now_ms(), supervisor=supervisor, mark=new_mark(), fencing=self.fencing)
         write_record(self.paths.status, self.status)  # what cannot be recorded is not begun
         # The claim is on disk before the fence is read: a new leader, who raises the fence before he looks at claims,
         # either is seen here or sees this claim.
@@ -146,7 +154,7 @@ class Supervisor:
         os.set_blocking(output, True)
         with contextlib.suppress(OSError):  # a large pipe, so that a job that writes much is not stopped at every turn
             fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.pid = launch(self.order, self.paths, account, output)
+        self.pid = launch(self.order, self.paths, account, output, self.status["mark"])
         os.close(output)
         self.order["secrets"].clear()
         child = process(self.pid)
@@ -361,6 +369,11 @@ class Supervisor:
         self.terminate()
 
 
+def named(one: ProcessStat | None) -> dict[str, int | None]:
+    """A process as it is told apart on disk: ids are used again, an id with its start is not."""
+    return {"pid": one.pid if one else None, "started": one.started if one else None}
+
+
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -425,16 +438,18 @@ def detach(control: str) -> None:
         os.dup2(source, target)
 
 
-def main(control: str) -> None:
-    """Supervise the rank of this control directory, unless it is, or was, supervised already."""
-    order: RankOrder = json.load(sys.stdin.buffer)
+def main() -> None:
+    """Supervise the rank that is ordered, unless it is, or was, supervised already."""
+    text = sys.stdin.buffer.read()
+    if not text:
+        return
+    order: RankOrder = json.loads(text)
     paths = rank_paths(order["state_dir"], order["job"], order["attempt"], order["rank"])
-    detach(control)
+    detach(paths.control)
+    guard = go_on_below_a_guard()
     with held_lock(paths.lock) as ours:
         if ours and "claimed_at" not in (read_record(paths.status) or {}):
             adopt_orphans()
-            Supervisor(order, paths).run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+            Supervisor(order, paths, guard).run()
+    if guard is not None and os.getppid() == guard.pid:
+        send(guard.pid, signal.SIGCONT)  # a job under our own account can have stopped it

@@ -112,8 +112,9 @@ class LocalWorld:
             if not fact.tree_gone:
                 last.leave(leave(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
         eventually(lambda: all(fact.tree_gone for fact in last.observe()), last.observe)
-        last.close()
-        self.executor.close()
+        for executor in (last, self.executor):
+            executor.close()
+            eventually(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
 
 
 class FakeWorld:

@@ -232,7 +232,7 @@ def test_a_late_supervisor_of_what_was_begun_before_begins_nothing(world: LocalW
     late, paths = shell("J", f"echo began >> {state_dir}/begun"), rank_paths(str(state_dir), "J", 1, 0)
     world.executor.start(late)
     ended = world.until(lambda fact: fact.tree_gone)
-    world.executor._begin(world.executor._rank_order(late, 0, paths), paths)
+    world.executor._spare.begin(world.executor._rank_order(late, 0, paths))
     eventually(lambda: lock_is_free(paths.lock))
     assert (state_dir / "begun").read_text() == "began\n" and list(world.executor.observe()) == [ended]
 
@@ -599,7 +599,7 @@ def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(
     for folder in (paths.control, paths.run):
         Path(folder).mkdir(parents=True)
     world_order = LocalExecutor(state_dir)._rank_order(shell("J", ""), 0, paths)
-    supervisor = Supervisor(world_order, paths)
+    supervisor = Supervisor(world_order, paths, None)
     supervisor.pid = os.spawnvp(os.P_NOWAIT, "true", ["true"])
     monkeypatch.setattr(
         supervisor, "make_pause_file", lambda reason: os.waitid(os.P_PID, supervisor.pid, os.WEXITED | os.WNOWAIT)
