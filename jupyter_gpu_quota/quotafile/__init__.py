@@ -82,7 +82,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Plain.add_representer(Decimal, _decimal)
 _Plain.add_representer(str, _text)
 
-AMOUNTS = frozenset({"notebook", "training", "limit"})
+AMOUNTS = frozenset({"notebook", "training", "limit", "jobs", "k"})
 
 
 def _numbers(document: object, key: str = "", parent: str = "") -> object:

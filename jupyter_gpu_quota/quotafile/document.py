@@ -7,16 +7,20 @@ enforce are fields too, so that they are refused by name and not as unknown keys
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from ..amount import is_model
-from ..core.model import Amounts, Device, Policy, Preemption, Project
+from ..calendar import expand
+from ..core import model
+from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
 from .fields import (
     Amount,
     Ceiling,
     Count,
+    HistoryStrength,
     InterpreterPath,
     ItemName,
     Milliseconds,
@@ -24,20 +28,18 @@ from .fields import (
     PersonName,
     Priority,
     Seconds,
+    Section,
     Unenforced,
     Weight,
     refuse,
 )
+from .seasons import MOST_ENTRIES, CalendarSection, ChangedPerUser, DepartmentChange, ProjectChange, WhenSection
 
 Kind = Literal["notebook", "training", "inference"]
 Role = Literal["member", "lead"]
 DAY_S = 86_400
-
-
-class Section(BaseModel):
-    """Any part of the file: unknown keys are refused, nothing changes after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+HORIZON_DAYS = 60
+"""So far ahead a policy knows the calendar; it is made anew before half of that is left."""
 
 
 class Selector(Section):
@@ -67,14 +69,43 @@ class Members(Section):
     leads: list[PersonName] = []
 
 
-class AmountsSection(Section):
-    """What a project has in one pool, in milli-GPU. Source: docs/scheduling.md, section 1."""
+class PerUser(Section):
+    """Ceilings for one user of a project in one pool; none without a number."""
+
+    notebook: Ceiling = None
+    jobs: Ceiling = None
+
+
+class DepartmentAmounts(Section):
+    """What a department has in one pool, its projects together. Source: docs/scheduling.md, section 1."""
 
     notebook: Amount = 0
     training: Amount = 0
     limit: Ceiling = None
     weight: Weight = 1
-    per_user: Unenforced = None
+
+    def amounts(self) -> Amounts:
+        return Amounts(
+            notebook_milli=self.notebook, training_milli=self.training, limit_milli=self.limit, weight=self.weight
+        )
+
+
+class AmountsSection(DepartmentAmounts):
+    """What a project has in one pool."""
+
+    per_user: PerUser = PerUser()
+
+    def amounts(self) -> Amounts:
+        each = self.per_user
+        return replace(super().amounts(), user_notebook_milli=each.notebook, user_jobs_milli=each.jobs)
+
+
+class DepartmentSection(Section):
+    """A group of projects. A pool that ``quota`` does not name gives its projects nothing there."""
+
+    name: ItemName
+    priority: Priority = 50
+    quota: dict[ItemName, DepartmentAmounts]
 
 
 class KindPools(Section):
@@ -97,7 +128,7 @@ class Defaults(Section):
 
 class ProjectSection(Section):
     name: ItemName
-    department: Unenforced = None
+    department: ItemName | None = None
     priority: Priority = 50
     members: Members = Members()
     quota: dict[ItemName, AmountsSection]
@@ -161,20 +192,18 @@ class EnforcementSection(Section):
     compute: Strength = "none"
 
 
-def _no_history(k: object) -> object:
-    if k != 0 or isinstance(k, bool):
-        raise refuse(
-            "history with k other than 0 cannot be enforced by this release; leave the section out, or write k: 0"
-        )
-    return 0
+def _some_time(seconds: int) -> int:
+    if not seconds:
+        raise refuse("0 leaves no past to count; write a duration such as 2d, or k: 0 to turn history off")
+    return seconds
 
 
 class History(Section):
     """Decayed use in dividing the surplus; k = 0 turns it off."""
 
-    k: Annotated[Literal[0], BeforeValidator(_no_history)] = 0
-    half_life: Seconds = 2 * DAY_S
-    window: Seconds = 7 * DAY_S
+    k: HistoryStrength = 0
+    half_life: Annotated[Seconds, AfterValidator(_some_time)] = 2 * DAY_S
+    window: Annotated[Seconds, AfterValidator(_some_time)] = 7 * DAY_S
 
 
 def _at_most_a_second(milliseconds: int) -> int:
@@ -204,17 +233,21 @@ class QuotaFile(Section):
     version: Annotated[Literal[1], BeforeValidator(_this_version)]
     revision: Annotated[int, Field(strict=True, ge=0)] | None = None
     pools: list[PoolSection]
-    departments: Unenforced = None
+    departments: list[DepartmentSection] = []
     projects: list[ProjectSection]
     environments: list[EnvironmentSection] = []
     data: Unenforced = None
-    calendar: Unenforced = None
+    calendar: Annotated[list[CalendarSection], Field(max_length=MOST_ENTRIES)] = []
     policy_section: Annotated[PolicySection, Field(alias="policy")] = PolicySection()
 
     # --- what the core sees ---------------------------------------------------------------------------------------
-    def policy(self, revision: int) -> Policy:
-        """The policy of the core, at one revision."""
-        times = self.policy_section.preemption
+    def policy(self, revision: int, now: int | None = None, *, days: int = HORIZON_DAYS) -> Policy:
+        """The policy of the core, at one revision.
+
+        ``now`` (milliseconds) expands the calendar for so many days ahead, and back as far as history counts; None
+        leaves it out.
+        """
+        times, past = self.policy_section.preemption, self.policy_section.history
         return Policy(
             revision=revision,
             pools=tuple(pool.name for pool in self.pools),
@@ -227,7 +260,16 @@ class QuotaFile(Section):
                 per_s=times.per,
             ),
             within_project=self.policy_section.within_project,
+            departments=tuple(map(_department, self.departments)),
+            windows=() if now is None else self._windows(now, days),
+            history=model.History(k_milli=past.k, half_life_s=past.half_life, window_s=past.window),
         )
+
+    def _windows(self, now: int, days: int) -> tuple[Window, ...]:
+        past = self.policy_section.history
+        back_s = past.window + past.half_life // 64 + DAY_S if past.k else 0  # its oldest part is counted whole
+        entries = [section.entry() for section in self.calendar]
+        return expand(entries, now - back_s * 1000, now + days * DAY_S * 1000)
 
     @property
     def tick_max_ms(self) -> int:
@@ -315,13 +357,24 @@ def _project(section: ProjectSection) -> Project:
     return Project(
         name=section.name,
         priority=section.priority,
-        amounts={
-            pool: Amounts(
-                notebook_milli=amounts.notebook,
-                training_milli=amounts.training,
-                limit_milli=amounts.limit,
-                weight=amounts.weight,
-            )
-            for pool, amounts in section.quota.items()
-        },
+        amounts={pool: part.amounts() for pool, part in section.quota.items()},
+        department=section.department,
     )
+
+
+def _department(section: DepartmentSection) -> Department:
+    return Department(
+        name=section.name,
+        priority=section.priority,
+        amounts={pool: part.amounts() for pool, part in section.quota.items()},
+    )
+
+
+__all__ = [
+    "CalendarSection",
+    "ChangedPerUser",
+    "DepartmentChange",
+    "ProjectChange",
+    "QuotaFile",
+    "WhenSection",
+]

@@ -10,11 +10,26 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, ValidationInfo, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from ..amount import AmountRefusal, duration_ms, duration_s, duration_text, exact_milli, gpu_text
 from ..wire import Name
+
+
+class Section(BaseModel):
+    """Any part of the file: unknown keys are refused, nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def refuse(message: str) -> PydanticCustomError:
@@ -79,6 +94,26 @@ Ceiling = Annotated[
 ]
 """An amount, or null for the whole pool."""
 
+
+def _given(read: Callable[[object], object]) -> Callable[[object], object]:
+    """Refuses nothing as the value of a key: in a window it could be read as "no limit", and changes nothing."""
+
+    def checked(value: object) -> object:
+        if value is None:
+            raise refuse("nothing changes nothing; write the amount that is in force meanwhile, or leave the key out")
+        return read(value)
+
+    return checked
+
+
+ChangedAmount = Annotated[
+    int | None,
+    BeforeValidator(_given(_reader(exact_milli))),
+    PlainSerializer(_amount_out),
+    WithJsonSchema(AMOUNT_SCHEMA),
+]
+"""An amount that a window sets."""
+
 Seconds = Annotated[
     int, BeforeValidator(_reader(duration_s)), PlainSerializer(duration_text), WithJsonSchema(DURATION_SCHEMA)
 ]
@@ -100,8 +135,42 @@ def _weight(value: object) -> object:
 
 
 Weight = Annotated[int, BeforeValidator(_weight), Field(strict=True, ge=0, le=1_000_000)]
+ChangedWeight = Annotated[
+    Annotated[int, Field(strict=True, ge=0, le=1_000_000)] | None,
+    BeforeValidator(_given(_weight)),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
+]
 Priority = Annotated[int, Field(strict=True, ge=0, le=100)]
 Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+
+
+def _history(text: str) -> int | AmountRefusal:
+    milli = exact_milli(text)
+    if isinstance(milli, int) and milli <= MOST_HISTORY:
+        return milli
+    return AmountRefusal(
+        code="history",
+        message=f"{text[:40]!r} is no k; write a decimal from 0 to 10 with up to three places, such as 0.5",
+    )
+
+
+MOST_HISTORY = 10_000
+HistoryStrength = Annotated[
+    int,
+    BeforeValidator(_reader(_history)),
+    PlainSerializer(_amount_out),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 0.001},
+                {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"},
+            ],
+            "description": "a decimal from 0 (off) to 10, with up to three places",
+        }
+    ),
+]
+"""Thousandths inside, a decimal in the file."""
+
 PersonName = Annotated[
     str, StringConstraints(strict=True, min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")
 ]

@@ -7,28 +7,55 @@ from dataclasses import dataclass
 
 from ..amount import gpu_text
 from ..core.model import WHOLE_DEVICE, Amounts, Device, Policy
-from ..core.packing import check_quotas, pack
+from ..core.packing import ACCEPTABLE, QuotaRefusal, check_calendar, pack, quota_rows
+from ..quotafile import QuotaFile
+from .views import instant
+
+LOOKED_AHEAD_DAYS = 2 * 366
+"""So far ahead the amounts of a calendar are added up before a file is put in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """``sentences``: two for each pool. ``refusals``: what does not fit, and by how much."""
+    """``sentences``: two for each pool. ``refusals``: what does not fit, and by how much.
+
+    ``acceptable``: all of it is overcommitment, which an admin may accept.
+    """
 
     sentences: tuple[str, ...]
     refusals: tuple[str, ...]
+    acceptable: bool
+
+
+def arithmetic_of_file(file: QuotaFile, devices: Sequence[Device], now: int) -> Arithmetic:
+    """The quotas of a file from now on, with its calendar for two years."""
+    return arithmetic_of(devices, file.policy(0, now, days=LOOKED_AHEAD_DAYS))
 
 
 def arithmetic_of(devices: Sequence[Device], policy: Policy) -> Arithmetic:
-    """Every pool of the policy on these devices, each with its pool set; before any device was seen none is lacking."""
-    refusals = [each for each in check_quotas(policy, devices) if devices or each.code == "amounts"]
+    """Every pool of the policy on these devices, each with its pool set, at every instant that its windows know.
+
+    Before any device was seen none is lacking.
+    """
+    refusals = [each for each in check_calendar(policy, devices) if devices or each.code not in ACCEPTABLE]
     return Arithmetic(
         sentences=tuple(sentence for pool in policy.pools for sentence in _pool(pool, devices, policy)),
-        refusals=tuple(each.sentence for each in refusals),
+        refusals=tuple(map(refusal_text, refusals)),
+        acceptable=all(each.code in ACCEPTABLE for each in refusals),
     )
 
 
+def refusal_text(refusal: QuotaRefusal) -> str:
+    """Why quotas cannot be promised; what is so in a window only begins with the first instant of it."""
+    if refusal.begins_at is None:
+        return refusal.sentence
+    at = f"{instant(refusal.begins_at):%Y-%m-%dT%H:%M:%SZ}"
+    windows = f"{' and '.join(refusal.windows)} {'is' if len(refusal.windows) == 1 else 'are'} open"
+    return f"From {at}, while {windows}: {refusal.sentence}"
+
+
 def _pool(pool: str, devices: Sequence[Device], policy: Policy) -> list[str]:
-    rows = {project.name: project.amounts[pool] for project in policy.projects if pool in project.amounts}
+    rows = quota_rows(policy, pool)
     count = sum(device.pool == pool for device in devices)
     left = count * WHOLE_DEVICE - sum(row.notebook_milli + row.training_milli for row in rows.values())
     rest = f"{gpu_text(left)} GPU is left over" if left >= 0 else f"{gpu_text(-left)} GPU too many"

@@ -12,7 +12,17 @@ import pytest
 import yaml
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.core.model import Amounts, Device, Policy, Preemption, Project
+from jupyter_gpu_quota.core.model import (
+    Amounts,
+    Change,
+    Department,
+    Device,
+    History,
+    Policy,
+    Preemption,
+    Project,
+    Window,
+)
 from jupyter_gpu_quota.quotafile import QuotaFile
 
 WHOLE = textwrap.dedent("""\
@@ -181,6 +191,174 @@ def test_amounts_are_exact() -> None:
     assert (quota.notebook, quota.training, quota.limit) == (100, 200, 300)
 
 
+# --- departments, ceilings, history, calendar ---------------------------------------------------------------------
+BANK = textwrap.dedent("""\
+    version: 1
+    pools:
+      - {name: big, selector: {gpu_model: [H100]}, uses: [training, inference]}
+      - {name: small}
+    departments:
+      - {name: risk, priority: 70, quota: {big: {training: 8, limit: 12, weight: 3}, small: {notebook: 2}}}
+      - {name: fraud, quota: {}}
+    projects:
+      - name: fraud
+        department: risk
+        quota:
+          big:   {training: 2, per_user: {jobs: 4}}
+          small: {notebook: 0.5, per_user: {notebook: 0.25, jobs: null}}
+      - {name: churn, department: risk, quota: {big: {training: 5.5}}}
+      - {name: idle, department: fraud, quota: {small: {}}}
+    calendar:
+      - name: nights
+        when: {from: "20:00", to: "06:00", days: [mon, tue], timezone: Europe/London, except_holidays: GB-ENG}
+        projects: {fraud: {big: {training: 2.5, weight: 0}, small: {per_user: {notebook: 1}}}}
+      - name: exam weeks
+        when: {dates: ["2027-01-11/2027-01-29", "2027-02-02"], timezone: Europe/London}
+        departments: {risk: {big: {training: 9.125, limit: 10}}}
+    policy:
+      history: {k: 0.125, half_life: 1d, window: 3d}
+    """)
+MONDAY = 1_799_625_600_000
+"""2027-01-11, midnight in London."""
+HOUR = 3_600_000
+
+
+def test_departments_ceilings_and_history_become_the_policy() -> None:
+    policy = read(BANK).policy(3)
+    assert policy.departments == (
+        Department(
+            name="risk",
+            priority=70,
+            amounts={
+                "big": Amounts(training_milli=8000, limit_milli=12_000, weight=3),
+                "small": Amounts(notebook_milli=2000),
+            },
+        ),
+        Department(name="fraud"),
+    )
+    fraud = policy.projects[0]
+    assert [project.department for project in policy.projects] == ["risk", "risk", "fraud"]
+    assert fraud.amounts["big"] == Amounts(training_milli=2000, user_jobs_milli=4000)
+    assert fraud.amounts["small"] == Amounts(notebook_milli=500, user_notebook_milli=250)
+    assert policy.history == History(k_milli=125, half_life_s=86_400, window_s=3 * 86_400)
+    assert policy.windows == (), "without an instant there is no calendar"
+
+
+def test_the_calendar_becomes_instants_sixty_days_ahead() -> None:
+    windows = read(BANK.replace("k: 0.125", "k: 0")).policy(3, MONDAY + 12 * HOUR).windows
+    night = (
+        Change(owner="fraud", pool="big", training_milli=2500, weight=0),
+        Change(owner="fraud", pool="small", user_notebook_milli=1000),
+    )
+    exam = (Change(owner="risk", pool="big", department=True, training_milli=9125, limit_milli=10_000),)
+    assert windows[0] == Window(name="nights", begins_at=MONDAY + 20 * HOUR, ends_at=MONDAY + 30 * HOUR, changes=night)
+    days = [window for window in windows if window.name == "exam weeks"]
+    assert days[0] == Window(name="exam weeks", begins_at=MONDAY, ends_at=MONDAY + 24 * HOUR, changes=exam)
+    assert len(days) == 20
+    assert [window.name for window in windows] == sorted((w.name for w in windows), reverse=True), "in the file's order"
+    assert MONDAY + 50 * 24 * HOUR < max(window.begins_at for window in windows) < MONDAY + 61 * 24 * HOUR
+
+
+def test_a_policy_that_looks_back_knows_the_windows_of_the_past() -> None:
+    later = MONDAY + 8 * 24 * HOUR
+    now, back = (read(BANK.replace("k: 0.125", k)).policy(3, later).windows for k in ("k: 0", "k: 1"))
+    assert min(window.begins_at for window in back) <= later - 3 * 24 * HOUR < min(w.begins_at for w in now)
+
+
+def bank(old: str, new: str) -> str:
+    assert old in BANK
+    return BANK.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        pytest.param(
+            bank("    department: risk\n", ""), 9, "project fraud has no department, and needs one: risk, fraud",
+            id="a project without a department, where there are some",
+        ),
+        pytest.param(
+            bank("department: risk\n", "department: rsik\n"), 10, "there is no department rsik; did you mean risk?",
+            id="a misspelt department",
+        ),
+        pytest.param(
+            project("quota: {}\ndepartment: risk"), 6, "the file has no departments",
+            id="a department, where there are none",
+        ),
+        pytest.param(bank("name: fraud, quota", "name: risk, quota"), 7, "risk stands twice", id="two of one name"),
+        pytest.param(
+            bank("training: 5.5", "training: 6.125"), 6,
+            "the training quotas of its projects are 2 (fraud) + 6.125 (churn) = 8.125, and its own is 8; raise it to"
+            " 8.125 at least, or lower theirs by 0.125",
+            id="projects that have more than their department",
+        ),
+        pytest.param(
+            bank("{small: {}}", "{small: {notebook: 0.5}}"), 7,
+            "department fraud, pool small: the notebook quotas of its projects are 0.5 (idle), and its own is 0",
+            id="a quota in a pool where the department has none",
+        ),
+        pytest.param(bank("limit: 12", "limit: 7.5"), 6, "0 + 8 = 8; raise it to 8", id="a limit below its quotas"),
+        pytest.param(bank("small: {notebook: 2}", "smal: {}"), 6, "did you mean small?", id="a pool that is not there"),
+        pytest.param(
+            bank("big: {training: 8", "big: {notebook: 1, training: 8"), 6, "department risk has a notebook quota in",
+            id="notebooks in a pool for training",
+        ),
+        pytest.param(
+            bank("weight: 3}", "per_user: {jobs: 1}}"), 6, "has no key 'per_user'", id="ceilings belong to projects"
+        ),
+        pytest.param(bank("jobs: 4", "job: 4"), 12, "did you mean 'jobs'?", id="a misspelt ceiling"),
+        pytest.param(bank("k: 0.125", "k: 0.0625"), 24, "'0.0625' is no k", id="a k with four decimals"),
+        pytest.param(bank("k: 0.125", "k: 10.001"), 24, "from 0 to 10", id="a k above ten"),
+        pytest.param(bank("k: 0.125", "k: -1"), 24, "from 0 to 10", id="a k below zero"),
+        pytest.param(bank("half_life: 1d", "half_life: 0s"), 24, "0 leaves no past to count", id="no half-life"),
+        pytest.param(bank("window: 3d", "window: 0"), 24, "0 leaves no past to count", id="no window of the past"),
+        pytest.param(bank('"20:00"', "20:00"), 18, 'write "20:00"', id="an hour without quotes"),
+        pytest.param(bank('"06:00"', '"6:00"'), 18, "no time of day", id="an hour of one digit"),
+        pytest.param(bank('"06:00"', '"25:00"'), 18, "no time of day", id="an hour that no day has"),
+        pytest.param(bank('"20:00"', '"24:00"'), 18, 'begins at "00:00"', id="a window that begins at midnight"),
+        pytest.param(bank(', to: "06:00"', ""), 18, "when has from alone", id="a beginning without an end"),
+        pytest.param(bank("[mon, tue]", "[monday]"), 18, "none of", id="a day by its whole name"),
+        pytest.param(bank("[mon, tue]", "[]"), 18, "at least 1", id="no day at all"),
+        pytest.param(
+            bank("Europe/London, except", "Europe/Londn, except"), 18, "did you mean Europe/London?",
+            id="a misspelt time zone",
+        ),
+        pytest.param(bank("timezone: Europe/London, e", "e"), 18, "has no timezone, and needs it", id="no time zone"),
+        pytest.param(bank("GB-ENG", "GB-EGN"), 18, "did you mean GB-ENG?", id="a misspelt part of a country"),
+        pytest.param(bank("GB-ENG", "gb-eng"), 18, "did you mean GB-ENG?", id="a region in small letters"),
+        pytest.param(bank("GB-ENG", "Narnia"), 18, "holidays of 'Narnia' are not known", id="a country that is none"),
+        pytest.param(bank("GB-ENG", "NO"), 18, 'write "NO"', id="Norway without quotes"),
+        pytest.param(bank("2027-01-29", "2027-01-02"), 21, "ends before it begins", id="dates in the wrong order"),
+        pytest.param(bank("2027-01-29", "2027-01-32"), 21, "no day 2027-01-32", id="a day that no month has"),
+        pytest.param(bank("2027-01-29", "2027-1-29"), 21, "no date", id="a date of another form"),
+        pytest.param(bank("{training: 9.125, limit: 10}", "{limit: null}"), 22, "changes nothing", id="no limit"),
+        pytest.param(bank("{training: 9.125, limit: 10}", "{}"), 20, "changes nothing", id="a window without amounts"),
+        pytest.param(bank("{risk: {big: {training: 9", "{rissk: {big: {training: 9"), 22, "did you mean risk?",
+                     id="a window for a department that is not there"),
+        pytest.param(bank("small: {per_user: {n", "smal: {per_user: {n"), 19, "did you mean small?",
+                     id="a window for a pool that is not there"),
+        pytest.param(bank("{fraud: {big: {training: 2.5", "{frad: {big: {training: 2.5"), 19, "did you mean fraud?",
+                     id="a window for a project that is not there"),
+        pytest.param(bank("big: {training: 2.5", "big: {notebook: 2.5"), 19, "add notebook to them",
+                     id="notebooks at night in a pool for training"),
+        pytest.param(bank("name: exam weeks", "name: nights"), 20, "nights stands twice", id="two windows of one name"),
+    ],
+)  # fmt: skip
+def test_departments_and_calendars_are_refused_at_their_line(text: str, line: int, words: str) -> None:
+    found = refused(text)
+    assert any(at == line and words in message for at, message in found), found
+
+
+def test_a_department_and_a_project_may_have_the_same_name() -> None:
+    assert {"fraud"} == {d.name for d in read(BANK).departments} & {p.name for p in read(BANK).projects}
+
+
+def test_two_entries_more_than_a_calendar_may_have_are_not_read() -> None:
+    entry = "{name: n%d, when: {timezone: UTC}, projects: {p: {a: {training: 1}}}}"
+    many = "\ncalendar: [" + ", ".join(entry % n for n in range(102)) + "]"
+    assert any("at most 100 items" in message for _, message in refused(project("quota: {}") + many))
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "line", "words"),
@@ -281,12 +459,9 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        pytest.param("departments: [{name: risk}]", "departments cannot be enforced", id="departments"),
-        pytest.param("calendar: [{name: nights}]", "calendar cannot be enforced", id="calendar"),
         pytest.param("data: [{name: transactions}]", "data cannot be enforced", id="data"),
         pytest.param("policy: {idle: {mode: reclaim}}", "reclaim cannot be enforced", id="freeing idle notebooks"),
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
-        pytest.param("policy: {history: {k: 0.5}}", "history with k other than 0 cannot be enforced", id="history"),
         pytest.param(
             "policy: {enforcement: {memory: driver}}", "driver cannot be enforced", id="enforcement by the driver"
         ),
@@ -300,9 +475,7 @@ def test_what_this_release_cannot_enforce_is_refused_by_name(section: str, words
 @pytest.mark.parametrize(
     ("key", "body"),
     [
-        ("department", "quota: {}\ndepartment: risk"),
         ("storage", "quota: {}\nstorage: {outputs: 50GiB}"),
-        ("per_user", "quota: {a: {per_user: {jobs: 4}}}"),
     ],
 )
 def test_what_a_project_cannot_have_yet_is_refused_by_name(key: str, body: str) -> None:
@@ -314,13 +487,9 @@ def test_the_interface_s_own_example_is_refused_for_its_later_sections_alone() -
     found = refused(example)
     assert {re.match(r"(\w+)", message.split(": ", 1)[1])[1] for _, message in found} == {  # type: ignore[index]
         "cost_per_gpu_hour",
-        "departments",
-        "department",
-        "per_user",
         "storage",
         "image",
         "data",
-        "calendar",
     }
 
 
@@ -389,6 +558,17 @@ def test_a_document_reads_back() -> None:
     assert again.policy(1) == file.policy(1)
     assert again.to_document() == document
     assert "revision" not in document
+
+
+@pytest.mark.parametrize("text", [WHOLE, BANK], ids=["a plain file", "departments and a calendar"])
+def test_a_file_is_written_anew_and_reads_as_the_same(text: str) -> None:
+    file = read(text)
+    document = json.loads(json.dumps(file.to_document()))
+    again = read(quotafile.text_of(file))
+    assert again.to_document() == document == QuotaFile.from_document(document).to_document()
+    assert again.policy(1, MONDAY) == file.policy(1, MONDAY)
+    jsonschema.validate(yaml.safe_load(text), quotafile.schema())
+    jsonschema.validate(document, quotafile.schema())
 
 
 def test_a_document_that_is_none_raises() -> None:

@@ -58,19 +58,52 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
         quota,
     )
     projects = [{"name": name, **draw(project)} for name in draw(st.lists(names, unique=True, max_size=4))]
+    optional = draw(some(policy=policies()))
+    if projects and pools and draw(st.booleans()):
+        optional["calendar"] = [
+            {"name": name, **draw(entries(pools, [str(project["name"]) for project in projects]))}
+            for name in draw(st.lists(names, unique=True, max_size=3))
+        ]
+    if projects and draw(st.booleans()):
+        departments = draw(st.lists(names, unique=True, min_size=1, max_size=3))
+        roomy: dict[str, object] = {pool: {"notebook": 12, "training": "12.5"} for pool in pools}
+        optional["departments"] = [{"name": name, "quota": roomy} for name in departments]
+        projects = [{**project, "department": draw(st.sampled_from(departments))} for project in projects]
     selectors = st.lists(people, min_size=1, max_size=3)
-    optional = some(policy=policies())
     return {
         "version": 1,
         "pools": [{"name": name, "selector": draw(some(node=selectors)) or {"gpu_model": ["x"]}} for name in pools],
         "projects": projects,
-        **draw(optional),
+        **optional,
     }
 
 
 @st.composite
+def entries(draw: st.DrawFn, pools: list[str], projects: list[str]) -> dict[str, object]:
+    """An entry of the calendar, without its name."""
+    when: dict[str, object] = draw(
+        some(
+            days=st.lists(st.sampled_from(["mon", "fri", "sun"]), min_size=1, max_size=3),
+            dates=st.lists(st.sampled_from(["2027-01-11", "2027-01-11/2027-01-29"]), min_size=1, max_size=2),
+            holidays=st.sampled_from(["DE", "GB-ENG", "NO"]),
+            except_holidays=st.sampled_from(["DE", "GB-ENG", "NO"]),
+        )
+    )
+    when["timezone"] = draw(st.sampled_from(["Europe/London", "UTC", "America/New_York"]))
+    if draw(st.booleans()):
+        when |= {"from": draw(times_of_day), "to": draw(times_of_day)}
+    change = draw(some(notebook=amounts, limit=amounts, weight=st.integers(0, 9), per_user=some(jobs=amounts)))
+    owner, pool = draw(st.sampled_from(projects)), draw(st.sampled_from(pools))
+    return {"when": when, "projects": {owner: {pool: {"training": draw(amounts), **change}}}}
+
+
+times_of_day = st.builds("{:02d}:{:02d}".format, st.integers(0, 23), st.integers(0, 59))
+
+
+@st.composite
 def quotas(draw: st.DrawFn) -> dict[str, object]:
-    section = draw(some(notebook=amounts, training=amounts, weight=st.integers(0, 100)))
+    each = some(notebook=amounts, jobs=amounts | st.none())
+    section = draw(some(notebook=amounts, training=amounts, weight=st.integers(0, 100), per_user=each))
     return section | draw(some(limit=st.integers(6, 100)))
 
 
@@ -78,6 +111,11 @@ def policies() -> st.SearchStrategy[dict[str, object]]:
     return some(
         preemption=some(min_runtime=durations, grace=durations, max_pauses=st.integers(0, 9)),
         idle=some(mode=st.just("report"), warn_for=durations, keep_at_most=st.integers(0, 9)),
+        history=some(
+            k=st.integers(0, 10_000).map(lambda milli: f"{milli / 1000:.3f}" if milli % 1000 else milli // 1000),
+            half_life=durations,
+            window=durations,
+        ),
         within_project=st.sampled_from(["users_in_turn", "first_come"]),
         tick_max=st.sampled_from(["10ms", "1s", "999ms"]),
     )
@@ -93,8 +131,11 @@ def test_a_document_that_is_written_and_exported_reads_back(document: dict[str, 
     assert again.revision == revision
     assert again.to_document() == file.to_document()
     assert again.policy(1) == file.policy(1)
+    assert again.policy(1, NOW) == file.policy(1, NOW)
     assert QuotaFile.from_document(json.loads(json.dumps(file.to_document()))).policy(1) == file.policy(1)
 
+
+NOW = 1_800_000_000_000
 
 FRAGMENTS = [
     "version: 1\n",
@@ -160,9 +201,15 @@ pools: [{name: a, selector: {gpu_model: [H100]}}]
 projects:
   - name: p
     members: {users: [ann]}
-    quota: {a: {training: 2, notebook: 0.5, limit: 6}}
+    department: d
+    quota: {a: {training: 2, notebook: 0.5, limit: 6, per_user: {jobs: 1}}}
     defaults: {time_limit: 24h}
-policy: {history: {k: 0}, tick_max: 1s}
+policy: {history: {k: 0.5}, tick_max: 1s}
+departments: [{name: d, quota: {a: {training: 2, notebook: 0.5}}}]
+calendar:
+  - name: nights
+    when: {from: "20:00", to: "06:00", days: [mon], dates: ["2027-01-11/2027-01-29"], timezone: UTC, holidays: DE}
+    projects: {p: {a: {training: 1}}}
 """
 
 
