@@ -1,6 +1,6 @@
 """The scheduler process: one controller, the bell that wakes it, and its end.
 
-It is the child of the web door and ends with it: the door holds this process's standard input open.
+It is the child of the service's keeper and ends with it: the keeper holds this process's standard input open.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .bundle import BundleStore
 from .config import GPUQuota, database_url, settings_from_environment
 from .controller import Controller, Rhythm
 from .executors.local import LocalExecutor
+from .heart import Heart
 from .sampler import open_sampler
 from .store.open import open_store
 from .store.protocol import ApplyQuota, Refusal, Store, StoreUnavailable
@@ -38,18 +39,23 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def main() -> int:
-    """Run until told to end, or until the web door is gone."""
+def main(heart_fd: int | None = None) -> int:
+    """Run until told to end, or until the keeper is gone. Takes the pipe on which it tells the keeper that it moves."""
+    heart = Heart(heart_fd)
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s scheduler] %(message)s")
     config = settings_from_environment()
     state = Path(config.state_dir)
-    store = open_store(database_url(config))
+    try:
+        store = open_store(database_url(config))
+    except StoreUnavailable as error:
+        log.error("%s Jobs run on.", error)
+        return 1
     with bell.Bell.bind(state / "controller.sock") as wake:
         controller = build(config, store)
         _apply_first_quota(config, store)
         ending = _Ending()
         try:
-            _loop(controller, wake, ending, config.tick_ms)
+            _loop(controller, wake, ending, heart, config.tick_ms)
         finally:
             _resign(controller)
             store.close()
@@ -85,7 +91,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
 
 
 class _Ending:
-    """Whether this process should end: a signal came, or the door's end of standard input closed."""
+    """Whether this process should end: a signal came, or the keeper's end of standard input closed."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -100,14 +106,21 @@ class _Ending:
         return self.asked or (bool(readable) and not os.read(sys.stdin.fileno(), 1))
 
 
-def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, tick_ms: int) -> None:
+def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, heart: Heart, tick_ms: int) -> None:
+    trouble = ""
     while not ending.now():
+        heart.turned()
         try:
             again = controller.tick()
         except StoreUnavailable as error:
-            log.error("%s; jobs run on, trying again", error)
+            if str(error) != trouble:  # said once, not every second
+                log.error("%s Jobs run on; it is tried again every second.", error)
+            trouble = str(error)
             wake.wait(UNAVAILABLE_PAUSE_S)
             continue
+        if trouble:
+            log.info("the database can be used again")
+            trouble = ""
         if not again:
             wake.wait(min(tick_ms, controller.tick_max_ms()) / 1000)
 

@@ -1,4 +1,4 @@
-"""The commands that run something: the demo; and, for the hub and the service, the service and its scheduler."""
+"""The commands that run something: the demo; and, for the hub, the service and its two processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,25 @@ def demo(arguments: tuple[str, ...]) -> None:
 @click.command(hidden=True)
 def serve() -> None:
     """Run the service; the hub starts it."""
-    from ..service.main import main
+    from ..service.keeper import main
 
     sys.exit(main())
 
 
 @click.command(hidden=True)
-def controller() -> None:
+@click.option("--listening", required=True, help="Descriptors of the sockets, with commas.")
+@click.option("--heart", type=int, default=None, help="The descriptor to beat on.")
+def door(listening: str, heart: int | None) -> None:
+    """Run the web door; the service starts it."""
+    from ..service.main import main
+
+    sys.exit(main([int(fd) for fd in listening.split(",")], heart))
+
+
+@click.command(hidden=True)
+@click.option("--heart", type=int, default=None, help="The descriptor to beat on.")
+def controller(heart: int | None) -> None:
     """Run the scheduler; the service starts it."""
     from ..scheduler import main
 
-    sys.exit(main())
+    sys.exit(main(heart))

@@ -81,6 +81,25 @@ def _person_may_enter(person: Person, scope: Scope) -> bool:
             return False
 
 
+def lacking(scope: Scope) -> str:
+    """What somebody who may not enter lacks, and who can give it, as the end of a sentence."""
+    given = f"it lacks {_LACKING[scope]}."
+    return given if scope is Scope.HUB else f"{given} {_WHO_GIVES}"
+
+
+_WHO_GIVES = "An admin of the hub gives a scope, with a role of the hub's configuration or a token that holds it."
+_LACKING = {
+    Scope.READ: "the scope custom:gpu-quota:read",
+    Scope.READ_OR_HUB: "the scope custom:gpu-quota:read",
+    Scope.SUBMIT: "the scope custom:gpu-quota:submit",
+    Scope.AUDIT: "the scope custom:gpu-quota:audit, and its owner leads no project",
+    Scope.ADMIN: "the scope custom:gpu-quota:admin, and its owner is no admin of the hub",
+    Scope.ADMIN_OR_HUB: "the scope custom:gpu-quota:admin, and its owner is no admin of the hub",
+    Scope.APPLY: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit in an admin's hands",
+    Scope.HUB: "what only the hub's own token holds: people start notebooks at the hub",
+}
+
+
 def sees_work(person: Person, *, project: str, owner: str, private: bool = False) -> bool:
     """Members see the work of their projects; private work shows only to its owner, leads and admins."""
     if person.is_hub or person.admin or owner == person.id:

@@ -41,7 +41,8 @@ async def verify(call: Call) -> Answer:
         raise Refused(
             403,
             "not_allowed",
-            f"{call.person.name} reads a part of the audit; verifying needs all of it (admins and auditors).",
+            f"{call.person.name} reads a part of the audit; verifying needs all of it, with the scope"
+            " custom:gpu-quota:audit. An admin of the hub gives it with a role.",
         )
     world = call.door.world
     found = await world.read(world.store.audit_verify)

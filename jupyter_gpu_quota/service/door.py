@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,8 @@ class StoreSlot:
 class Door:
     """The parts: settings, who people are, the mirror of the store, the one writer, the bundles on disk.
 
-    ``controller_alive`` tells whether the scheduler's process runs. ``new_id`` makes ULIDs from an instant.
+    ``arriving`` holds the bytes of bundles on their way, by person. ``controller_alive`` tells whether the scheduler's
+    process runs. ``new_id`` makes ULIDs from an instant.
     """
 
     settings: GPUQuota
@@ -55,6 +57,7 @@ class Door:
     streams: Streams
     new_id: Callable[[int], str]
     clock: Callable[[], int] = now_ms
+    arriving: Counter[str] = field(default_factory=Counter)
     controller_alive: Callable[[], bool] = field(default=lambda: True)
 
     @property

@@ -15,10 +15,10 @@ from .access import Person, sees_work
 from .door import Door
 from .hub import HubAway
 from .jobs import job_view_now
-from .people import NotAllowed
+from .people import NotAllowed, Reader
 from .places import device_views
 from .resource import Call, Refused
-from .streams import ASKED_AGAIN_S, HEARTBEAT_S, EventStream
+from .streams import HEARTBEAT_S, EventStream
 from .views import notebook_view
 from .world import Delta
 
@@ -85,7 +85,7 @@ async def follow(call: Call) -> None:
         door.world.listen(inbox.put)
         try:
             await _greet(door, call.person, stream, since)
-            await _relay(door, call.person, stream, inbox)
+            await _relay(door, Reader(door.people, call.resource, call.person), stream, inbox)
         except (StreamClosedError, NotAllowed, HubAway, StoreUnavailable):
             pass  # the reader is gone, or may not read on: the connection ends, and coming back is checked anew
         finally:
@@ -116,13 +116,10 @@ async def _greet(door: Door, person: Person, stream: EventStream, since: int | N
     await stream.send("changed", changed_view(door, person, pile), str(version))
 
 
-async def _relay(door: Door, person: Person, stream: EventStream, inbox: _Inbox) -> None:
-    loop = asyncio.get_running_loop()
-    checked_at = loop.time()
+async def _relay(door: Door, reader: Reader, stream: EventStream, inbox: _Inbox) -> None:
     while not inbox.overrun:
         pile = await inbox.take(HEARTBEAT_S)
-        if loop.time() - checked_at >= ASKED_AGAIN_S:
-            person, checked_at = await door.people.again(person), loop.time()
+        person = await reader.now()
         if pile is None:
             await stream.beat()
             continue

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core import explain as core_explain
 from ..core import foresee
-from ..core.lifecycle import HOLDS_GPU, WAITING
-from ..core.model import Job, JobState, NotebookState, Policy, Project, Snapshot
+from ..core.amounts import in_force
+from ..core.model import Job, JobState, NotebookState, Policy, Snapshot
 from ..core.plan import Reason
-from ..core.pool import read_pools
-from ..core.quota import Share
-from ..core.round import Round
 from ..core.schedule import Decision, decide_and_explain
 from ..quotafile import QuotaFile
 from ..store.protocol import JobRecord, JobSpec, NotebookRecord
@@ -24,13 +20,13 @@ from ..wire import (
     DryRunView,
     ExplainView,
     PreviewView,
-    ProjectPoolView,
     ReasonView,
     WouldStart,
 )
 from .access import Person, sees_work
-from .arithmetic import arithmetic_of
-from .views import maybe_instant, reason_view
+from .arithmetic import arithmetic_of_file
+from .standings import NO_STANDINGS, Shares, Standings, shares_of, standings_of, use_of
+from .views import maybe_instant, present_reason, reason_view
 
 if TYPE_CHECKING:
     from .door import Door
@@ -43,8 +39,7 @@ MOST_EXPLAINED = 500
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    version: int
-    revision: int
+    moment: tuple[int, ...]
     at: float
     decision: Decision
 
@@ -56,8 +51,8 @@ class Foresight:
         self._world = world
         self._last: _Decided | None = None
         self._thinking: asyncio.Task[Decision | None] | None = None
-        self._explained: dict[str, tuple[tuple[int, int], float, core_explain.Explanation]] = {}
-        self._shares: tuple[tuple[int, int], float, Mapping[tuple[str, str], Share]] | None = None
+        self._explained: dict[str, tuple[tuple[int, ...], float, core_explain.Explanation]] = {}
+        self._shares: tuple[tuple[int, ...], float, Shares] | None = None
 
     def wait_of(self, workload: str) -> Reason | None:
         """Why something waits, as far as was last thought of."""
@@ -69,8 +64,7 @@ class Foresight:
         if world.quota is None:
             return None
         now = asyncio.get_running_loop().time()
-        same = last and (last.version, last.revision) == (world.mirror.version, world.quota.revision)
-        if last and (same or now - last.at < FRESH_S):
+        if last and (last.moment == world.moment() or now - last.at < FRESH_S):
             return last.decision
         if self._thinking is None or self._thinking.done():
             self._thinking = asyncio.create_task(self._think(now))
@@ -80,9 +74,9 @@ class Foresight:
         quota = self._world.quota
         if quota is None:
             return None
-        snapshot = self.snapshot()
+        moment, snapshot = self._world.moment(), self.snapshot()
         decision = await self._world.think(decide_and_explain, snapshot, quota.policy)
-        self._last = _Decided(snapshot.version, quota.revision, now, decision)
+        self._last = _Decided(moment, now, decision)
         return decision
 
     def snapshot(self) -> Snapshot:
@@ -90,7 +84,7 @@ class Foresight:
 
     async def explain(self, workload: str, policy: Policy) -> core_explain.Explanation:
         """The core's explanation, at most 2 s old unless nothing changed. Raises KeyError for what has ended."""
-        now, key = asyncio.get_running_loop().time(), (self._world.mirror.version, policy.revision)
+        now, key = asyncio.get_running_loop().time(), self._world.moment()
         known = self._explained.get(workload)
         if known and (known[0] == key or now - known[1] < EXPLAINED_FRESH_S):
             return known[2]
@@ -100,77 +94,21 @@ class Foresight:
         self._explained[workload] = (key, now, told)
         return told
 
-    async def standings(self) -> dict[tuple[str, str], ProjectPoolView]:
-        """Each project in each of its pools, by (project, pool)."""
+    async def standings(self) -> Standings:
+        """Each project and each department in each of its pools, with the amounts of this instant."""
         quota = self._world.quota
         if quota is None:
-            return {}
-        shares, use = await self._divided(quota.policy), _use_of(self._world)
-        return {
-            (project.name, pool): _standing_view(project, pool, use, shares.get((project.name, pool)))
-            for project in quota.policy.projects
-            for pool in project.amounts
-        }
+            return NO_STANDINGS
+        shares = await self._divided(quota.policy)
+        return standings_of(in_force(quota.policy, self._world.now()), use_of(self._world), shares)
 
-    async def _divided(self, policy: Policy) -> Mapping[tuple[str, str], Share]:
-        """Each project's guarantee and fair share now, by (project, pool); at most a second old."""
+    async def _divided(self, policy: Policy) -> Shares:
+        """Everybody's guarantee and fair share now; at most a second old."""
         now = asyncio.get_running_loop().time()
-        key = (self._world.mirror.version, policy.revision)
+        key = self._world.moment()
         if self._shares is None or (self._shares[0] != key and now - self._shares[1] >= FRESH_S):
-            self._shares = (key, now, await self._world.think(_shares_of, self.snapshot(), policy))
+            self._shares = (key, now, await self._world.think(shares_of, self.snapshot(), policy))
         return self._shares[2]
-
-
-def _shares_of(snapshot: Snapshot, policy: Policy) -> dict[tuple[str, str], Share]:
-    """The division that ``decide`` makes of every pool."""
-    pools = read_pools(snapshot, policy, frozenset())
-    for pool in pools:
-        Round(pool).run()
-    return {
-        (name, pool.name): Share(guarantee_milli=one.guarantee, fair_milli=one.fair)
-        for pool in pools
-        for name, one in pool.standings.items()
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    notebook: Counter[tuple[str, str]]
-    training: Counter[tuple[str, str]]
-    borrowed: Counter[tuple[str, str]]
-    queued: Counter[tuple[str, str]]
-
-
-def _use_of(world: World) -> _Use:
-    use = _Use(Counter(), Counter(), Counter(), Counter())
-    for record in world.mirror.jobs.values():
-        job = record.job
-        key = (job.project, job.pool)
-        if job.state in HOLDS_GPU:
-            (use.borrowed if job.borrower else use.training)[key] += job.gpu_milli * job.ranks
-        elif job.state in WAITING:
-            use.queued[key] += 1
-    for slice_ in world.mirror.notebooks.values():
-        if slice_.notebook.state is NotebookState.BOOKED:
-            use.notebook[slice_.notebook.project, slice_.notebook.pool] += slice_.notebook.gpu_milli
-    return use
-
-
-def _standing_view(project: Project, pool: str, use: _Use, share: Share | None) -> ProjectPoolView:
-    amounts, key = project.amounts[pool], (project.name, pool)
-    return ProjectPoolView(
-        pool=pool,
-        notebook_milli=amounts.notebook_milli,
-        training_milli=amounts.training_milli,
-        limit_milli=amounts.limit_milli,
-        weight=amounts.weight,
-        notebook_used_milli=use.notebook[key],
-        training_used_milli=use.training[key],
-        borrowed_milli=use.borrowed[key],
-        fair_share_milli=share.fair_milli if share else 0,
-        in_force_training_milli=share.guarantee_milli if share else 0,
-        queued_jobs=use.queued[key],
-    )
 
 
 # --- one job before it is submitted -----------------------------------------------------------------------------------
@@ -186,6 +124,7 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
         gpu_milli=spec.gpu_milli,
         submitted_at=door.clock(),
         ranks=spec.ranks,
+        min_ranks=spec.min_ranks,
         gpu_model=spec.gpu_model,
         priority=spec.priority,
         preemptible=spec.preemptible,
@@ -194,9 +133,10 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     met = await door.world.think(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
     return DryRunView(
         starts_now=met.starts_now,
-        pauses=_affected(
-            door, person, met.pauses, "paused", "would be paused for it and queued again in its old place"
-        ),
+        pauses=[
+            *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again in its old place"),
+            *_affected(door, person, met.shrinks, "paused", "would save and go on at once with fewer ranks"),
+        ],
         reason=reason_view(met.reason, door.world),
         charged_milli=spec.gpu_milli * spec.ranks,
     )
@@ -231,10 +171,10 @@ async def preview(door: Door, person: Person, file: QuotaFile) -> PreviewView:
     """The arithmetic of every pool under another file, and everybody whose work it would move."""
     world = door.world
     snapshot = under(file, door.foresight.snapshot(), {node.id: node.name for node in world.nodes.values()})
-    present = world.quota
-    new = file.policy((present.revision if present else 0) + 1)
+    present, now = world.quota, world.now()
+    new = await world.think(file.policy, (present.revision if present else 0) + 1, now)
     old = present.policy if present else Policy(revision=0)
-    sums = arithmetic_of(snapshot.devices, new)
+    sums = await world.think(arithmetic_of_file, file, snapshot.devices, now)
     seen = await world.think(foresee.preview, snapshot, old, new)
     affected = [
         *_affected(door, person, seen.paused, "paused", "is paused and queued again in its old place"),
@@ -242,7 +182,9 @@ async def preview(door: Door, person: Person, file: QuotaFile) -> PreviewView:
         *_affected(door, person, seen.wait_longer, "waits", "waits instead of starting"),
         *_affected(door, person, seen.other_reason, "waits", "waits for another reason than now"),
     ]
-    return PreviewView(arithmetic=[*sums.sentences], refusals=[*sums.refusals], affected=affected)
+    return PreviewView(
+        arithmetic=[*sums.sentences], refusals=[*sums.refusals], affected=affected, acceptable=sums.acceptable
+    )
 
 
 def under(file: QuotaFile, snapshot: Snapshot, node_names: Mapping[str, str]) -> Snapshot:
@@ -282,8 +224,22 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
 
 def _settled(door: Door, record: JobRecord | NotebookRecord) -> ReasonView:
     """The reason of what does not wait; where none was recorded, its state says it."""
-    if record.reason is not None:
-        return reason_view(record.reason, door.world)
-    state = record.job.state if isinstance(record, JobRecord) else record.notebook.state
-    noun = "job" if isinstance(record, JobRecord) else "notebook's slice"
-    return ReasonView(code=state, figures={}, message=f"The {noun} is {state}.")
+    recorded = present_reason(record) if isinstance(record, JobRecord) else record.reason
+    if recorded is not None:
+        return reason_view(recorded, door.world)
+    if isinstance(record, JobRecord):
+        return ReasonView(code=record.job.state, figures={}, message=_state_in_words(record))
+    state = record.notebook.state
+    return ReasonView(code=state, figures={}, message=f"The notebook's slice is {state}.")
+
+
+def _state_in_words(record: JobRecord) -> str:
+    match record.job.state:
+        case JobState.PAUSING:
+            return "The job is pausing: it saves what it has, then it is queued again in its old place."
+        case JobState.FAILED if record.exit_status is not None:
+            return f"The job has failed with exit status {record.exit_status}; its log may say why."
+        case JobState.FAILED | JobState.SUCCEEDED as state:
+            return f"The job has {state}."
+        case state:
+            return f"The job is {state}."

@@ -10,12 +10,12 @@ from ..core.model import JobState
 from ..store.protocol import ChangeJob, JobFilter, JobRecord, JobSpec, KeepBundle, Page, SubmitJob
 from ..wire import CloneRequest, JobRequest, JobView
 from .access import Person, changes_work, raises_priority, sees_work
-from .bundles import bundle_size
+from .bundles import bundle_size, refuse_without_room
 from .door import Door
 from .foresight import dry_run
 from .resource import Answer, Call, Refused, not_found
 from .submission import USUAL_PRIORITY, Ground, account_of, spec_of
-from .views import job_detail, job_view
+from .views import job_detail, job_view, present_reason
 
 LONGEST_KEY = 200
 MOST_PER_PAGE = 1000
@@ -62,8 +62,12 @@ async def _queue(
         secrets=dict(secrets),
         idempotency_key=key or _key_of_header(call),
         clone_of=clone_of,
+        most_waiting=door.settings.waiting_jobs_limit,
     )
-    recorded = await door.record(request)
+    try:
+        recorded = await door.record(request)
+    except Refused as refusal:  # the store knows people by their ids
+        raise Refused(refusal.status, refusal.reason, refusal.message.replace(request.user, call.person.name)) from None
     record = await record_of(call, recorded.id)
     location = f"{door.people.auth.base_url}api/v1/jobs/{recorded.id}"
     body = job_view(record, door.world)
@@ -112,7 +116,7 @@ async def show(call: Call) -> Answer:
     record = await seen_job(call)
     world = call.door.world
     ranks = await world.read(world.store.ranks, record.job.id)
-    if record.reason is None and record.job.state in WAITING:
+    if present_reason(record) is None and record.job.state in WAITING:
         await call.door.foresight.think()
         record = replace(record, reason=call.door.foresight.wait_of(record.job.id))
     return Answer(body=job_detail(record, ranks, world))
@@ -139,8 +143,9 @@ def page_of(call: Call, limit: int = 100) -> Page:
     return Page(offset=offset, limit=call.integer("limit", limit, least=1, most=MOST_PER_PAGE))
 
 
-def listed(items: Sequence[object], total: int, page: Page) -> Answer:
-    return Answer(body={"items": items, "_pagination": {"offset": page.offset, "limit": page.limit, "total": total}})
+def listed(items: Sequence[object], total: int, page: Page, **more: bool) -> Answer:
+    pagination = {"offset": page.offset, "limit": page.limit, "total": total}
+    return Answer(body={"items": items, "_pagination": pagination, **more})
 
 
 def filter_of(call: Call) -> JobFilter | None:
@@ -213,6 +218,9 @@ def _request_again(person: Person, old: JobSpec, overrides: CloneRequest) -> Job
     return JobRequest(
         command=list(old.command),
         gpu=overrides.gpu or old.gpu_asked,
+        nodes=old.ranks // old.processes,
+        processes=old.processes,
+        min_nodes=None if old.min_ranks is None else old.min_ranks // old.processes,
         project=old.project,
         pool=old.pool,
         gpu_model=old.gpu_model,
@@ -235,11 +243,12 @@ async def _take_over_bundle(call: Call, job: str, digest: str) -> None:
     size = await call.door.world.read(bundle_size, call.door.bundles, digest)
     if size is None:
         raise Refused(410, "bundle_gone", f"The code of job {job} is not kept any more; submit it anew.")
+    await refuse_without_room(call.door, call.person, digest, size)
     await call.door.record(KeepBundle(digest=digest, user=call.person.id, size_bytes=size))
 
 
 def job_view_now(door: Door, record: JobRecord) -> JobView:
     """A job's view; one that waits, for no reason on record, shows the reason that was last thought of."""
-    if record.reason is None and record.job.state in WAITING:
+    if present_reason(record) is None and record.job.state in WAITING:
         record = replace(record, reason=door.foresight.wait_of(record.job.id))
     return job_view(record, door.world)

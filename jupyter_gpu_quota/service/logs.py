@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
 from ..core.lifecycle import FINAL, HOLDS_GPU
-from ..executors.outputs import OutputRefused, list_outputs, open_output
+from ..executors.outputs import MOST_FILES, OutputRefused, list_outputs, open_output
 from ..executors.rank_log import LogPart, read_log
 from ..store.protocol import JobRecord, StoreUnavailable
 from ..wire import OutputView
 from .access import sees_work
 from .hub import HubAway
 from .jobs import listed, page_of, record_of, seen_job
-from .people import NotAllowed
+from .people import NotAllowed, Reader
 from .resource import Answer, Call, Refused, not_found
 from .streams import HEARTBEAT_S, EventStream
 from .views import instant
@@ -93,7 +92,7 @@ class _Follower:
     def __init__(self, call: Call, stream: EventStream, job: str, attempt: int, rank: int, offset: int) -> None:
         self.call, self.stream, self.job, self.rank, self.offset = call, stream, job, rank, offset
         self.only, self.attempt = attempt, attempt
-        self.quiet_s, self.checked_at = 0.0, time.monotonic()
+        self.quiet_s, self.reader = 0.0, Reader(call.door.people, call.resource, call.person)
 
     async def run(self) -> None:
         while True:
@@ -109,12 +108,9 @@ class _Follower:
 
     async def _may_look_on(self, record: JobRecord) -> None:
         """Every now and then, however busy the log is: the stream ends for who may not see the job any more."""
-        if time.monotonic() - self.checked_at < HEARTBEAT_S:
-            return
-        person = await self.call.door.people.again(self.call.person)
+        person = await self.reader.now()
         if not sees_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private):
             raise not_found("job", self.job)
-        self.checked_at = time.monotonic()
 
     async def _tell(self, record: JobRecord) -> bool:
         """Send what is new; whether there was any."""
@@ -147,15 +143,15 @@ class _Follower:
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
 async def outputs(call: Call) -> Answer:
-    """The files that a job left in its outputs folder."""
+    """The files that a job left in its outputs folder; ``truncated`` says that there are more than are ever listed."""
     record = await seen_job(call)
-    found = await call.door.world.read(list_outputs, str(call.door.state_dir), record.job.id)
-    page = page_of(call)
+    some = await call.door.world.read(list_outputs, str(call.door.state_dir), record.job.id, MOST_FILES + 1)
+    found, page = some[:MOST_FILES], page_of(call)
     views = [
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
     ]
-    return listed(views, len(found), page)
+    return listed(views, len(found), page, truncated=len(some) > MOST_FILES)
 
 
 async def output(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""The hub-managed service: the web door in this process, the scheduler as its child."""
+"""The web door's process: the keeper starts it with the sockets it answers at, and ends it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Coroutine
+import socket
+import sys
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from jupyterhub.services.auth import HubOAuth
 from tornado.httpserver import HTTPServer
@@ -19,6 +20,7 @@ from tornado.httpserver import HTTPServer
 from .. import bell
 from ..bundle import BundleStore
 from ..config import SERVICE_NAME, GPUQuota, database_url, settings_from_environment
+from ..heart import Heart
 from ..store.ids import new_ulid
 from ..store.open import open_store
 from ..store.protocol import StoreUnavailable
@@ -26,10 +28,11 @@ from .app import make_app
 from .door import Door, StoreSlot, now_ms
 from .foresight import Foresight
 from .hub import Hub, RestHub
+from .keeper import CONTROLLER
 from .people import Accounts, People
-from .predecessor import give_up, take_over
+from .predecessor import lives
 from .reconcile import keep_reconciling
-from .scheduler_child import SchedulerChild
+from .resource import LARGEST_DRAINED
 from .streams import Streams
 from .world import World
 from .writer import Writer
@@ -38,48 +41,59 @@ log = logging.getLogger(__name__)
 
 TOKENS_REMEMBERED_S = 60
 OPEN_AGAIN_S = 2.0
-BIND_WITHIN_S = 15.0
+TURN_S = 1.0
 LARGEST_HEADERS = 64 << 10
 
 
-def main() -> int:
-    """Serve until SIGTERM. Settings come from the environment that the hub gives its services."""
+def main(listening: Sequence[int], heart_fd: int | None = None) -> int:
+    """Serve at the sockets that the keeper bound, until SIGTERM, or until the keeper is gone.
+
+    Takes their descriptors, and the pipe on which this process tells the keeper that it moves. Settings come from the
+    environment that the hub gives its services.
+    """
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s web door] %(message)s")
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
-    settings = settings_from_environment()
-    state_dir = Path(settings.state_dir)
-    take_over(state_dir)
-    try:
-        asyncio.run(serve(settings))
-    finally:
-        give_up(state_dir)
+    heart = Heart(heart_fd)
+    sockets = [socket.socket(fileno=fd) for fd in listening]
+    asyncio.run(serve(settings_from_environment(), sockets, heart))
     return 0
 
 
-async def serve(settings: GPUQuota) -> None:
-    """Bind, open the store, keep the scheduler running; end all of it on SIGTERM or SIGINT."""
-    ending = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heart: Heart) -> None:
+    """Answer at once, open the store, follow it; end all of it on SIGTERM, SIGINT or a closed standard input."""
+    ending = _ending()
     auth = hub_auth()
     hub = RestHub(auth.api_url, auth.api_token)
-    scheduler = SchedulerChild()
     door = make_door(settings, auth, hub, StoreSlot())
-    door.controller_alive = lambda: scheduler.alive
-    server = await _listening(door)
+    door.controller_alive = lambda: lives(door.state_dir, CONTROLLER)
+    server = answering(door, sockets)
     tasks = [
         _supervised(_open_store(door)),
-        _supervised(scheduler.keep()),
         _supervised(_hear(door)),
         _supervised(keep_reconciling(door, hub)),
+        _supervised(_turn(heart)),
     ]
     await ending.wait()
     server.stop()
     door.streams.close()
     for task in tasks:
         task.cancel()
-    await scheduler.end()
     close(door)
+
+
+def _ending() -> asyncio.Event:
+    """What is set when this process should end."""
+    ending, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    loop.add_reader(sys.stdin.fileno(), ending.set)  # nobody writes there: readable means closed
+    return ending
+
+
+async def _turn(heart: Heart) -> None:
+    while True:
+        heart.turned()
+        await asyncio.sleep(TURN_S)
 
 
 def hub_auth() -> HubOAuth:
@@ -124,27 +138,20 @@ def close(door: Door) -> None:
         door.slot.store.close()
 
 
-async def _listening(door: Door) -> HTTPServer:
-    """Bind where the hub expects us; a predecessor's socket may linger for a moment."""
-    url = urlparse(os.environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
+def answering(door: Door, sockets: Sequence[socket.socket]) -> HTTPServer:
+    """The server behind sockets that are bound already; connections may wait in them since before this process."""
     app = make_app(door, cookie_secret=cookie_secret(door.state_dir))
-    most = (door.settings.bundle_limit_mib + 32) << 20
     server = HTTPServer(
-        app, xheaders=True, max_body_size=most, max_header_size=LARGEST_HEADERS, idle_connection_timeout=3600
+        app,
+        xheaders=True,
+        max_body_size=LARGEST_DRAINED,  # uploads raise it for themselves; all others are held in memory
+        max_header_size=LARGEST_HEADERS,
+        idle_connection_timeout=3600,
     )
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + BIND_WITHIN_S
-    while True:
-        try:
-            server.listen(url.port or 0, url.hostname or "127.0.0.1")
-        except OSError as error:
-            if loop.time() > deadline:
-                raise
-            log.warning("%s is not free yet: %s", url.netloc, error)
-            await asyncio.sleep(0.2)
-        else:
-            log.info("listening at %s", url.netloc)
-            return server
+    for each in sockets:
+        each.setblocking(False)
+    server.add_sockets(sockets)
+    return server
 
 
 def cookie_secret(state_dir: Path) -> bytes:
@@ -156,9 +163,12 @@ def cookie_secret(state_dir: Path) -> bytes:
             return secret
     secret = secrets.token_bytes(32)
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(secret.hex())
-    temporary.replace(path)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secret.hex())
+        temporary.replace(path)
+    except OSError as error:
+        log.error("%s cannot be written (%s): who is logged in will log in again after a restart", path, error.strerror)
     return secret
 
 
@@ -177,11 +187,18 @@ async def _open_store(door: Door) -> None:
 
 
 async def _hear(door: Door) -> None:
-    """Look at the store whenever the scheduler says that it changed."""
-    with bell.Bell.bind(door.state_dir / "web.sock") as ear:
-        while True:
-            await ear.heard()
-            door.world.nudge()
+    """Look at the store whenever the scheduler says that it changed; without a bell it is looked at on demand."""
+    while True:
+        try:
+            ear = bell.Bell.bind(door.state_dir / "web.sock")
+        except OSError as error:
+            log.error("%s cannot be bound: %s", door.state_dir / "web.sock", error.strerror)
+            await asyncio.sleep(OPEN_AGAIN_S)
+            continue
+        with ear:
+            while True:
+                await ear.heard()
+                door.world.nudge()
 
 
 def _supervised(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

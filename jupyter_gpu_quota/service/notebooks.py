@@ -10,9 +10,10 @@ from ..core.model import WHOLE_DEVICE, NotebookState
 from ..store.protocol import NotebookRecord, RequestNotebook, ReturnNotebook
 from ..wire import NotebookRequest, NotebookView
 from .access import Person, sees_work
+from .gangs import milli_of
 from .jobs import listed, page_of
 from .resource import Answer, Call, Refused, not_found
-from .submission import milli_of, pool_of, project_of, quota_in_force
+from .submission import pool_of, project_of, quota_in_force
 from .views import notebook_view
 
 DECISION_WAIT_S = 2.0

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from ..amount import duration_text, gpu_text
+from ..amount import duration_text, gpu_text, ranks_text
 from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ..core.model import JobState
-from ..wire import DeviceView, JobView
+from ..wire import DeviceView, JobDetail, JobView
 from .resource import Answer, Call
 
 if TYPE_CHECKING:
@@ -45,15 +45,28 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "gpu": gpu_text,
+        "whole_milli": whole_milli,
+        "ranks": ranks_of,
         "duration": duration_text,
         "size": size_text,
         "stamp": stamp,
         "colour": colour_of,
         "segments": segments,
         "command": command_text,
+        "control": control_of,
     }
     environment.globals["signs"] = SIGNS
     return environment
+
+
+def whole_milli(job: JobView) -> int:
+    """What a job has while it runs, or would have with all its ranks."""
+    return job.gpu_milli * (job.held_ranks or job.ranks)
+
+
+def ranks_of(job: JobView) -> str:
+    """The ranks of a job in words, nothing for a job of one."""
+    return ranks_text(job.ranks, job.min_ranks, job.held_ranks)
 
 
 def size_text(size: int) -> str:
@@ -142,6 +155,33 @@ def actions_of(job: JobView) -> tuple[str, ...]:
     if state is JobState.HELD or job.target == "held":
         return ("release", "cancel")
     return ("hold", "cancel")
+
+
+def control_of(action: str) -> str:
+    """The id of an action's button: hold and release are one button with two labels, so that focus stays on it."""
+    return "hold-or-release" if action in ("hold", "release") else action
+
+
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """One log that a job has: that of a rank of an attempt."""
+
+    attempt: int
+    rank: int
+    label: str
+
+    @property
+    def value(self) -> str:
+        return f"{self.attempt}.{self.rank}"
+
+
+def log_choices(job: JobDetail) -> list[LogChoice]:
+    """Every log of a job, the newest attempt first; ranks are named where there is more than one."""
+    parts = sorted({(-rank.attempt, rank.rank) for rank in job.rank_records})
+    return [
+        LogChoice(-attempt, rank, f"attempt {-attempt}" + (f", rank {rank}" if job.ranks > 1 else ""))
+        for attempt, rank in parts
+    ]
 
 
 @dataclass(frozen=True, slots=True)

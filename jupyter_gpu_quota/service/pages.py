@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jupyterhub.services.auth import HubOAuthenticated
@@ -10,8 +10,9 @@ from tornado.web import HTTPError, RequestHandler
 
 from .. import __version__
 from ..store.protocol import StoreUnavailable
+from ..wire import JobDetail
 from . import audits, jobs, logs, notebooks, page_text, places, quotas
-from .access import Person, Scope, changes_work, may_enter, reads_policy
+from .access import Person, Scope, changes_work, lacking, may_enter, reads_policy
 from .hub import HubAway
 from .people import NotAllowed
 from .resource import SECURITY_HEADERS, Answer, Call, Refused, error_of
@@ -42,6 +43,9 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             self.set_header(name, value)
 
     async def prepare(self) -> None:
+        if not self.hub_auth.get_token(self):  # the hub itself, when it starts: no database is needed to send it away
+            self.redirect(self.get_login_url())
+            return
         await self.door.world.fresh()
         person = await self.door.people.identify(self)
         if person is None or person.is_hub:
@@ -102,10 +106,12 @@ class Overview(Page):
         by_pool: dict[str, list[Any]] = {}
         for device in places.device_views(self.door, person):
             by_pool.setdefault(device.pool or "", []).append(device)
+        projects = await places.project_views(self.door, person)
         return {
             "pools": places.pool_views(self.door),
             "devices": by_pool,
-            "projects": await places.project_views(self.door, person),
+            "projects": projects,
+            "departments": list({each.name: each for one in projects if (each := one.department)}.values()),
             "notebooks": _items(await notebooks.listing(call)),
             "counts": page_text.counts(world),
         }
@@ -126,13 +132,18 @@ class Job(Page):
     async def content(self, call: Call) -> dict[str, Any]:
         record = await jobs.seen_job(call)
         detail = (await jobs.show(call)).body
-        tail = await logs.part_of(call, record, record.job.attempt, 0, -LOG_SHOWN, LOG_SHOWN)
+        assert isinstance(detail, JobDetail)
+        parts = page_text.log_choices(detail)
+        shown = log_shown(call, parts)
+        tail = await logs.part_of(call, record, shown.attempt, shown.rank, -LOG_SHOWN, LOG_SHOWN)
         return {
             "page_title": record.spec.name,
             "job": detail,
-            "changeable": changeable(call.person, detail),
+            "actions": page_text.actions_of(detail) if changeable(call.person, detail) else (),
             "explanation": (await audits.explain(call)).body,
             "log": tail,
+            "log_parts": parts,
+            "log_shown": shown,
             "outputs": _items(await logs.outputs(call)),
         }
 
@@ -151,7 +162,7 @@ class Audit(Page):
 
     async def content(self, call: Call) -> dict[str, Any]:
         if not may_enter(call.person, Scope.AUDIT):
-            raise Refused(403, "not_allowed", f"{call.person.name} is no lead, admin or auditor.")
+            raise Refused(403, "not_allowed", f"{call.person.name} may not read the audit here: {lacking(Scope.AUDIT)}")
         answer = await audits.rows(call)
         return {"rows": _items(answer), "verifies": call.person.auditor, **page_text.pager(answer, call)}
 
@@ -174,6 +185,12 @@ class NoSuchPage(Page):
 
     async def get(self, **names: str) -> None:
         raise Refused(404, "not_found", "There is no such page here.")
+
+
+def log_shown(call: Call, parts: Sequence[page_text.LogChoice]) -> page_text.LogChoice:
+    """The log that was asked for; where there is none such, the newest attempt's first rank."""
+    asked = {part.value: part for part in parts}.get(call.text("log") or "")
+    return asked or (parts[0] if parts else page_text.LogChoice(0, 0, ""))
 
 
 def changeable(person: Person, job: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ FRESH_S = 10.0
 STALE_AT_MOST_S = 600.0
 MOST_REMEMBERED = 10_000
 HUB_TIMEOUT_S = 15.0
+ASKED_AGAIN_S = 15.0
+"""How often the reader of a stream is asked about again: who has lost a project, or their token, hears no more."""
 
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
@@ -95,12 +97,16 @@ class People:
         if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
             request._token_authenticated = True  # type: ignore[attr-defined]
             return HUB_PERSON
+        model = await self._asked(self.auth.get_user(request, sync=False))
+        return await self._person(model) if model else None
+
+    async def _asked(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+        """The hub's answer to who somebody is, None for nobody. Raises HubAway."""
         try:
             async with asyncio.timeout(HUB_TIMEOUT_S):
-                model = await self.auth.get_user(request, sync=False)
+                return await question
         except (HTTPError, OSError, TimeoutError) as error:
             raise HubAway(f"the hub cannot say who this token belongs to: {error}") from error
-        return await self._person(model) if model else None
 
     async def _person(self, model: Mapping[str, Any]) -> Person:
         if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):
@@ -122,14 +128,24 @@ class People:
             name=name, id=await self.id_of(name), hub_admin=account.admin, roles=self._roles(name, account.groups)
         )
 
-    async def again(self, person: Person) -> Person:
-        """The same person with the roles of now, for streams that outlive what they were opened with."""
+    async def again(self, request: RequestHandler, person: Person) -> Person:
+        """Who the token of an open request belongs to now, for streams that outlive what they were opened with.
+
+        The token itself is asked about, not the name: one that was revoked reads no further. The hub's answer may be
+        60 s old. Raises NotAllowed, HubAway, StoreUnavailable.
+        """
         if person.is_hub:
             return person
-        present = await self.named(person.name)
-        if present is None:
-            raise NotAllowed(f"the hub does not know the user {person.name} any more.")
-        return replace(present, scopes=person.scopes)
+        token = self.auth.get_token(request)
+        model = await self._asked(
+            self.auth.user_for_token(token, session_id=self.auth.get_session_id(request), sync=False)
+        )
+        if not model:
+            raise NotAllowed(f"the hub does not know this token of {person.name} any more.")
+        present = await self._person(model)
+        if "read" not in present.scopes:
+            raise NotAllowed(f"this token of {person.name} may not read any more.")
+        return present
 
     async def id_of(self, name: str) -> str:
         if name not in self._ids:
@@ -156,3 +172,28 @@ def short_scopes(scopes: object, name: str) -> frozenset[str]:
 
 def _role(text: str) -> Role:
     return "lead" if text == "lead" else "member"
+
+
+class Reader:
+    """Who reads a stream. Every 15 s it is asked anew who they are, and with which roles.
+
+    While the hub is away the stream goes on for 10 minutes with what was true last.
+    """
+
+    def __init__(
+        self, people: People, request: RequestHandler, person: Person, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._people, self._request, self._person, self._clock = people, request, person, clock
+        self._asked_at = self._known_at = clock()
+
+    async def now(self) -> Person:
+        """Who reads now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends."""
+        if self._clock() - self._asked_at >= ASKED_AGAIN_S:
+            self._asked_at = self._clock()
+            try:
+                self._person = await self._people.again(self._request, self._person)
+                self._known_at = self._clock()
+            except HubAway:
+                if self._clock() - self._known_at >= STALE_AT_MOST_S:
+                    raise
+        return self._person

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from ..core.amounts import in_force
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, NotebookState
 from ..store.protocol import JobRecord, NotebookRecord, SampleRow
 from ..wire import (
@@ -23,7 +24,7 @@ from .door import Door
 from .jobs import listed, page_of
 from .notebooks import person_called
 from .resource import Answer, Call, Refused
-from .views import device_view, node_view, sample_view
+from .views import department_views, device_view, node_view, rows_by_owner, sample_view
 
 Held = dict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]]
 
@@ -65,6 +66,7 @@ def me_view(door: Door, person: Person) -> MeView:
         projects=dict(person.roles),
         notebook_choices=choices(door, person),
         hub_token=person.is_hub,
+        own_accounts=door.settings.accounts,
     )
 
 
@@ -75,7 +77,7 @@ def choices(door: Door, person: Person) -> list[ChoiceView]:
         return []
     return [
         _choice(door, project.name, pool, amounts.notebook_milli)
-        for project in revision.policy.projects
+        for project in in_force(revision.policy, door.clock()).projects
         if project.name in person.roles
         for pool, amounts in sorted(project.amounts.items())
         if amounts.notebook_milli
@@ -93,6 +95,7 @@ def _choice(door: Door, project: str, pool: str, quota_milli: int) -> ChoiceView
         used_milli=_notebook_use(door, project, pool),
         device_model=model,
         device_memory_mib=memory_mib,
+        devices=sum(device.health is Health.HEALTHY for device in devices),
     )
 
 
@@ -119,14 +122,15 @@ async def project_views(door: Door, person: Person) -> list[ProjectView]:
     if revision is None:
         return []
     standings = await door.foresight.standings()
+    departments = department_views(revision.policy, standings.departments)
+    rows = rows_by_owner(standings.projects)
     return [
         ProjectView(
             name=project.name,
             priority=project.priority,
             role=person.roles.get(project.name),
-            pools=[
-                standings[project.name, pool] for pool in sorted(project.amounts) if (project.name, pool) in standings
-            ],
+            pools=rows.get(project.name, []),
+            department=departments.get(project.department or ""),
         )
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
         if sees_project(person, project.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .. import quotafile
 from ..quotafile import QuotaFile
@@ -42,49 +43,58 @@ def _in_force(call: Call) -> QuotaRevision:
     return revision
 
 
-async def _answer(call: Call, revision: QuotaRevision) -> Answer:
+async def _answer(call: Call, revision: QuotaRevision, *, unchanged: bool = False) -> Answer:
     world = call.door.world
     await world.learn_names([revision.actor])
     view = quota_view(revision, world)
-    text = quotafile.export(view.text, view.revision)
-    return Answer(body=view.model_copy(update={"text": text}), headers={"ETag": f'"{view.revision}"'})
+    text = await world.read(quotafile.export, view.text, view.revision)
+    told = view.model_copy(update={"text": text, "unchanged": unchanged})
+    return Answer(body=told, headers={"ETag": f'"{view.revision}"'})
 
 
 async def apply(call: Call) -> Answer:
     """Put a file in force. It must rest on the revision that is in force: header If-Match, or its own ``revision:``."""
     edit: QuotaEdit = call.body
     await call.door.world.fresh()
-    file = _parsed(edit.text)
+    file = await _parsed(call, edit.text)
     expected = _expected(call, file)
     await _acceptable(call, file, edit)
     return await _put(call, file, edit.text, expected, edit.comment)
 
 
 async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> None:
-    """Refuse quotas that do not fit their pools, unless the overcommitment is accepted by name."""
+    """Refuse quotas that contradict each other, and those that do not fit unless that is accepted by name."""
     seen = await preview(call.door, call.person, file)
+    if not seen.acceptable:
+        raise Refused(409, "contradicting", " ".join([*seen.refusals, "Nothing was put in force."]))
     if seen.refusals and not edit.accept_overcommit:
         arithmetic = " ".join([*seen.refusals, *seen.arithmetic])
         raise Refused(409, "overcommitted", f"{arithmetic} Accept it by name with accept_overcommit, or lower a quota.")
 
 
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
-    present = call.door.world.quota
-    await call.door.record(
-        ApplyQuota(
-            actor=call.person.id,
-            text=text,
-            document=file.to_document(),
-            policy=file.policy((present.revision if present else 0) + 1),
-            expected_revision=expected,
-            comment=comment,
-        )
-    )
+    """Record a revision; a text that is in force already, comments and all, makes none."""
+    world, present = call.door.world, call.door.world.quota
+    if present is not None and expected == present.revision and await world.read(_same, text, present):
+        return await _answer(call, present, unchanged=True)
+    request = await world.read(_request, file, text, (present.revision if present else 0) + 1)
+    await call.door.record(replace(request, actor=call.person.id, expected_revision=expected, comment=comment))
     return await _answer(call, _in_force(call))
 
 
-def _parsed(text: str) -> QuotaFile:
-    parsed = quotafile.parse(text)
+def _same(text: str, present: QuotaRevision) -> bool:
+    """Whether a text says what is in force, whatever revision each of them writes into itself."""
+    return quotafile.export(text, present.revision) == quotafile.export(present.text, present.revision)
+
+
+def _request(file: QuotaFile, text: str, revision: int) -> ApplyQuota:
+    document, policy = file.to_document(), file.policy(revision)
+    return ApplyQuota(actor="", text=text, document=document, policy=policy, expected_revision=None)
+
+
+async def _parsed(call: Call, text: str) -> QuotaFile:
+    """The file as it was read, in a reader's thread: a large one takes a while. Raises Refused with its faults."""
+    parsed = await call.door.world.read(quotafile.parse, text)
     if isinstance(parsed, QuotaFile):
         return parsed
     told = [f"line {error.line}: {error.message}" for error in parsed[:MOST_ERRORS_TOLD]]
@@ -111,7 +121,7 @@ async def look_ahead(call: Call) -> Answer:
     """What a file would do, without applying it."""
     edit: QuotaEdit = call.body
     await call.door.world.fresh()
-    return Answer(body=await preview(call.door, call.person, _parsed(edit.text)))
+    return Answer(body=await preview(call.door, call.person, await _parsed(call, edit.text)))
 
 
 async def revisions(call: Call) -> Answer:
@@ -153,7 +163,7 @@ async def revert(call: Call) -> Answer:
     """Put an earlier revision's text in force again, as a new revision."""
     await call.door.world.fresh()
     old = await _revision(call)
-    text = quotafile.export(old.text, old.revision)
-    file = _parsed(text)
+    text = await call.door.world.read(quotafile.export, old.text, old.revision)
+    file = await _parsed(call, text)
     present = _in_force(call).revision
     return await _put(call, file, text, present, f"back to revision {old.revision}")

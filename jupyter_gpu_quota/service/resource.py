@@ -15,7 +15,7 @@ from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
 from ..store.protocol import Refusal, StoreUnavailable
 from ..wire import ErrorView
-from .access import Person, Scope, may_enter
+from .access import Person, Scope, lacking, may_enter
 from .hub import HubAway
 from .people import NotAllowed
 
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LARGEST_JSON = 1 << 20
 LARGEST_DRAINED = 16 << 20
+"""A body a little too large is read and dropped, so that its sender gets to read the answer."""
+
 RETRY_AFTER_S = 2
 
 SECURITY_HEADERS = {
@@ -37,7 +39,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-STATUS_OF_REFUSAL = {"unknown": 404, "ended": 409, "exists": 409, "stale": 409, "invalid": 400}
+STATUS_OF_REFUSAL = {"unknown": 404, "ended": 409, "exists": 409, "stale": 409, "invalid": 400, "queue_full": 429}
 
 
 class Refused(Exception):
@@ -137,6 +139,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
     largest_body: ClassVar[int] = LARGEST_JSON
+    largest_drained: ClassVar[int] = LARGEST_DRAINED
 
     def initialize(self, door: Door, routes: Mapping[str, Route]) -> None:
         self.door, self.routes = door, routes
@@ -159,10 +162,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if self.person is None:
             raise Refused(401, "not_authenticated", self._why_nobody(), {"WWW-Authenticate": "Bearer"})
         if not may_enter(self.person, route.scope):
-            sentence = (
-                f"{self.person.name}'s token may not {self.request.method} {route.path}: that needs {route.scope}."
-            )
-            raise Refused(403, "not_allowed", sentence)
+            what = f"{self.person.name}'s token may not {self.request.method} {route.path}"
+            raise Refused(403, "not_allowed", f"{what}: {lacking(route.scope)}")
 
     @property
     def route(self) -> Route:
@@ -179,13 +180,12 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         return "This needs a token (header Authorization: token ...), or a login with its _xsrf token."
 
     def _refuse_huge(self, size: int) -> None:
-        """A body a little too large is read and dropped, so that its sender gets to read the answer."""
-        if size > max(LARGEST_DRAINED, self.largest_body):
+        if size > self.largest_drained:
             raise self._too_large()
 
     def _too_large(self) -> Refused:
         return Refused(
-            413, "too_large", f"The body is larger than {self.largest_body} bytes, the most that is read here."
+            413, "too_large", f"The body is larger than {self.largest_body} bytes, the most that is taken here."
         )
 
     def data_received(self, chunk: bytes) -> None:

@@ -15,9 +15,6 @@ from .resource import Refused
 HEARTBEAT_S = 5.0
 """How often a quiet stream says that it stands."""
 
-ASKED_AGAIN_S = 15.0
-"""How often the reader of a stream is asked about again: who has lost a project hears no more of it."""
-
 MOST_PER_PERSON = 30
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ..amount import AmountRefusal, duration_s, gpu_amount, is_model
-from ..core.model import WHOLE_DEVICE, Device
+from ..amount import AmountRefusal, duration_s, is_model
+from ..core.model import Device
 from ..manifests import OUR_PREFIX, OUR_VARIABLES
 from ..quotafile import QuotaFile
 from ..store.protocol import JobSpec
 from ..wire import JobRequest
 from .access import Person, raises_priority, submits_to
+from .gangs import gang_of
 from .resource import Refused
 
 USUAL_PRIORITY = 50
@@ -40,13 +41,11 @@ class Ground:
 
 def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
     """The checked spec of a request; raises Refused. The bundle's owner is checked by the caller, in the store."""
-    _one_node(request)
     quota = quota_in_force(ground.quota)
     project = project_of(request.project, ground.person)
     pool = _training_pool(request.pool, project, quota)
     model = model_in_pool(request.gpu_model, pool, ground.devices)
-    milli = milli_of(request.gpu, pool, model, ground.devices)
-    _fits_somewhere(request.gpu, milli, pool, model, ground.devices)
+    gang = gang_of(request, pool, model, ground.devices)
     _may_have_priority(request.priority, ground.person, project)
     _own_variables_only(request.variables, request.secrets)
     return JobSpec(
@@ -54,7 +53,10 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
         project=project,
         pool=pool,
         gpu_asked=request.gpu.strip(),
-        gpu_milli=milli,
+        gpu_milli=gang.gpu_milli,
+        ranks=gang.ranks,
+        min_ranks=gang.min_ranks,
+        processes=gang.processes,
         name=request.name or name_of(request.command),
         gpu_model=model,
         priority=request.priority,
@@ -97,22 +99,6 @@ def _own_projects(person: Person) -> str:
     if not person.roles:
         return "no project of the quota file has them as a member: an admin or a lead can add them."
     return f"name one of {', '.join(sorted(person.roles))}."
-
-
-def _one_node(request: JobRequest) -> None:
-    for name in ("nodes", "processes"):
-        if getattr(request, name) > 1:
-            raise Refused(
-                400,
-                "not_in_this_release",
-                f"{name} was {getattr(request, name)}; this release starts one process on one node, so it is 1.",
-            )
-    if request.min_nodes is not None:
-        raise Refused(
-            400,
-            "not_in_this_release",
-            "min_nodes belongs to elastic jobs, which this release does not have; leave it out.",
-        )
 
 
 def _training_pool(asked: str | None, project: str, quota: QuotaFile) -> str:
@@ -161,37 +147,6 @@ def model_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> st
     raise Refused(
         409, "which_model", f"{word.capitalize()} of the pool {pool} is called {asked!r}; name one of: {choice}."
     )
-
-
-def milli_of(text: str, pool: str, model: str | None, devices: Sequence[Device]) -> int:
-    """What a request for GPU is charged, in milli-GPU."""
-    choice = [(d.model, d.memory_mib) for d in devices if d.pool == pool and model in (None, d.model)]
-    amount = gpu_amount(text, choice)
-    if isinstance(amount, AmountRefusal):
-        raise Refused(400, amount.code, f"{amount.message}. Nothing was stored.")
-    return amount
-
-
-def _fits_somewhere(text: str, milli: int, pool: str, model: str | None, devices: Sequence[Device]) -> None:
-    """Refuse at once what the pool could not hold even empty and healthy. Source: docs/scheduling.md, section 3."""
-    if not devices:
-        return
-    whole = max(1, milli // WHOLE_DEVICE)
-    most = _most_on_a_node(device for device in devices if device.pool == pool and model in (None, device.model))
-    if whole > most:
-        kind = f" of model {model}" if model else ""
-        sentence = (
-            f"{text} GPU can never start in the pool {pool}: it needs {whole} devices{kind} on one node, "
-            f"and no node has more than {most}."
-        )
-        raise Refused(409, "never_fits", sentence)
-
-
-def _most_on_a_node(devices: Iterable[Device]) -> int:
-    count: dict[str, int] = {}
-    for device in devices:
-        count[device.node] = count.get(device.node, 0) + 1
-    return max(count.values(), default=0)
 
 
 def _may_have_priority(priority: int, person: Person, project: str) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Node
-from ..core.plan import Reason
+from ..core.lifecycle import FINAL
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, JobTarget, Node, Policy
+from ..core.plan import Reason, ReasonCode
 from ..core.sentences import sentence
 from ..store.protocol import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
 from ..wire import (
     AllocationView,
     AuditView,
+    DepartmentView,
     DeviceView,
     Enforcement,
     HolderView,
@@ -23,6 +26,7 @@ from ..wire import (
     NodeView,
     NotebookView,
     ProgressView,
+    ProjectPoolView,
     QuotaView,
     RankView,
     ReasonView,
@@ -69,6 +73,35 @@ def maybe_reason(reason: Reason | None, picture: Picture) -> ReasonView | None:
     return None if reason is None else reason_view(reason, picture)
 
 
+def present_reason(record: JobRecord) -> Reason | None:
+    """What was recorded, as far as it still holds: who is released is held by nobody, what has ended starts not."""
+    reason, job = record.reason, record.job
+    if reason is not None and reason.code in STARTED and job.state in FINAL:
+        return None
+    if reason is None or reason.code not in _BY_PERSON:
+        return reason
+    target, settled = _BY_PERSON[reason.code]
+    if job.target is not target or (job.state in FINAL and job.state is not settled):
+        return None
+    return replace(reason, figures=()) if job.state is settled else reason
+
+
+STARTED = frozenset(
+    {
+        ReasonCode.WITHIN_GUARANTEE,
+        ReasonCode.WITHIN_FAIR_SHARE,
+        ReasonCode.IDLE_SURPLUS,
+        ReasonCode.BORROWS_NOTEBOOK_QUOTA,
+    }
+)
+"""Why a job starts now: no reason for where it is once it has ended."""
+
+_BY_PERSON = {
+    ReasonCode.HELD_BY_PERSON: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.CANCELLED_BY_PERSON: (JobTarget.CANCELLED, JobState.CANCELLED),
+}
+
+
 def allocation_views(held: Sequence[Allocation], picture: Picture) -> list[AllocationView]:
     return [
         AllocationView(
@@ -93,7 +126,7 @@ def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
         "user": picture.name_of(job.user),
         "state": job.state,
         "target": job.target,
-        "reason": maybe_reason(record.reason, picture),
+        "reason": maybe_reason(present_reason(record), picture),
         "attempt": job.attempt,
         "pauses": record.pauses,
         "retries_left": record.retries_left,
@@ -122,6 +155,8 @@ def _asked(record: JobRecord) -> dict[str, object]:
         "gpu": spec.gpu_asked,
         "gpu_milli": spec.gpu_milli,
         "ranks": spec.ranks,
+        "min_ranks": spec.min_ranks,
+        "held_ranks": record.job.held_ranks,
         "gpu_model": spec.gpu_model,
         "priority": spec.priority,
         "preemptible": spec.preemptible,
@@ -130,7 +165,6 @@ def _asked(record: JobRecord) -> dict[str, object]:
         "bundle": spec.bundle,
         "directory": spec.directory,
         "environment": spec.environment,
-        "variables": dict(spec.variables),
         "secret_names": list(spec.secret_names),
         "time_limit_s": spec.time_limit_s,
         "retries": spec.retries,
@@ -146,7 +180,10 @@ def job_view(record: JobRecord, picture: Picture) -> JobView:
 
 def job_detail(record: JobRecord, ranks: Sequence[RankRecord], picture: Picture) -> JobDetail:
     return JobDetail.model_construct(
-        None, **_job_fields(record, picture), rank_records=[rank_view(rank) for rank in ranks]
+        None,
+        **_job_fields(record, picture),
+        variables=dict(record.spec.variables),
+        rank_records=[rank_view(rank) for rank in ranks],
     )
 
 
@@ -250,6 +287,25 @@ def node_view(node: Node, devices: int, where: tuple[str, str]) -> NodeView:
         cluster=where[0],
         hub=where[1],
     )
+
+
+def rows_by_owner(rows: Mapping[tuple[str, str], ProjectPoolView]) -> dict[str, list[ProjectPoolView]]:
+    """The rows of each project, or of each department, by pool."""
+    found = defaultdict[str, list[ProjectPoolView]](list)
+    for (name, _), row in sorted(rows.items(), key=lambda item: item[0]):
+        found[name].append(row)
+    return dict(found)
+
+
+def department_views(policy: Policy, rows: Mapping[tuple[str, str], ProjectPoolView]) -> dict[str, DepartmentView]:
+    """The departments by name, each with its row in every pool where it has one."""
+    of = rows_by_owner(rows)
+    return {
+        department.name: DepartmentView(
+            name=department.name, priority=department.priority, pools=of.get(department.name, [])
+        )
+        for department in policy.departments
+    }
 
 
 def quota_view(revision: QuotaRevision, picture: Picture) -> QuotaView:

@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast
 
+from ..core.amounts import last_change_at
 from ..core.model import Allocation, Device, Node
 from ..quotafile import QuotaFile
 from ..store.protocol import (
@@ -71,7 +72,7 @@ class World:
 
     def _forget_all(self) -> None:
         self.mirror = Mirror()
-        self.quota: QuotaRevision | None = None
+        self._quota: QuotaRevision | None = None
         self.nodes: dict[str, Node] = {}
         self.allocations: dict[str, Allocation] = {}
         self._held: dict[str, dict[str, Allocation]] = {}
@@ -89,6 +90,21 @@ class World:
     @property
     def store(self) -> Store:
         return self._store()
+
+    @property
+    def quota(self) -> QuotaRevision | None:
+        """The revision in force, its policy with the calendar known ahead of now."""
+        policy = self.mirror.policy_at(self.now())
+        if self._quota is not None and policy is not None and policy is not self._quota.policy:
+            self._quota = replace(self._quota, policy=policy)
+        return self._quota
+
+    def moment(self) -> tuple[int, ...]:
+        """What a decision rests on; the same while nothing that it looks at has changed."""
+        quota = self.quota
+        boundary = last_change_at(quota.policy, self.now()) if quota else None
+        revision = quota.revision if quota else 0
+        return self.mirror.version, revision, boundary or 0, self.mirror.past_use.news
 
     @property
     def quota_file(self) -> QuotaFile | None:
@@ -146,9 +162,16 @@ class World:
         if changes.version < before:  # a backup was restored under us
             changes = await self.read(self.store.changes, 0, ended=False)
             self._forget_all()
+        if changes.quota is not None:  # before anybody is told that this look is over
+            read = await self.read(QuotaFile.from_document, changes.quota.document)
+            self._quota_file = (changes.quota.revision, read)
         self._looked_at, self._looked = started, True
-        if changes.version == before:
-            return
+        if changes.version != before:
+            await self._take(changes)
+        await self._follow_use()
+
+    async def _take(self, changes: Changes) -> None:
+        """Hold what changed, and tell those who listen."""
         touched = self._devices_of(changes)
         self.mirror.update(cast(Store, _Answered(changes)))
         self._hold(changes)
@@ -157,9 +180,15 @@ class World:
         known = tuple(sorted(touched & self.mirror.devices.keys()))
         self._tell(Delta(version=changes.version, jobs=changes.jobs, notebooks=changes.notebooks, devices=known))
 
+    async def _follow_use(self) -> None:
+        """Look at past use where it counts, outside the event loop."""
+        quota, past_use = self.quota, self.mirror.past_use
+        if quota is not None and (quota.policy.history.k_milli or past_use.usage):
+            await self.read(past_use.follow, self.store, quota.policy, self.now())
+
     def _hold(self, changes: Changes) -> None:
         """Follow what the mirror keeps to itself: nodes, quota, and allocations by what they belong to."""
-        self.quota = changes.quota or self.quota
+        self._quota = changes.quota or self._quota
         self.nodes |= {node.id: node for node in changes.nodes}
         for name in changes.released:
             part = self.allocations.pop(name, None)

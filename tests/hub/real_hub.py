@@ -178,6 +178,11 @@ class RealHub:
         pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
+    def service_pids(self) -> list[int]:
+        """The processes of our service: the one that the hub started, and those that it keeps."""
+        first = self.service_pid()
+        return [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+
     def service_pid(self) -> int:
         """The process that the hub started as our service."""
         hub = self.stage.hub

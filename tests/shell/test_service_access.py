@@ -266,3 +266,17 @@ def test_what_a_role_gives(role: str | None, private: bool, sees: bool, changes:
     person = Person(name="x", id="1", roles={"p": role} if role else {})  # type: ignore[dict-item]
     assert sees_work(person, project="p", owner="2", private=private) is sees
     assert changes_work(person, project="p", owner="2") is changes
+
+
+@pytest.mark.parametrize(
+    ("path", "who", "lacks"),
+    [
+        pytest.param("audit/verify", "patty", "the scope custom:gpu-quota:audit", id="a member who verifies the audit"),
+        pytest.param("audit/verify", "lea", "the scope custom:gpu-quota:audit", id="a lead who verifies the audit"),
+        pytest.param("snapshot", "patty", "the scope custom:gpu-quota:admin", id="a member who saves the snapshot"),
+    ],
+)
+def test_a_refusal_names_the_missing_scope_and_who_gives_it(scene: Scene, path: str, who: str, lacks: str) -> None:
+    told = scene.world.get(path, who)
+    assert told.status == 403
+    assert lacks in told.json["message"] and "An admin of the hub gives" in told.json["message"]

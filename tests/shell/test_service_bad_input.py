@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,9 +51,23 @@ REFUSED = [
     pytest.param(job(priority=51), 403, "50", id="a member's priority above the usual"),
     pytest.param(job(priority="high"), 400, "priority", id="a priority in words"),
     pytest.param(job(priority=True), 400, "priority", id="a truth for a number"),
-    pytest.param(job(nodes=2), 400, "nodes", id="two nodes, in this release"),
-    pytest.param(job(processes=2), 400, "processes", id="two processes, in this release"),
-    pytest.param(job(min_nodes=1), 400, "min_nodes", id="an elastic job, in this release"),
+    pytest.param(job(nodes=0), 400, "nodes", id="no node"),
+    pytest.param(job(nodes=10_001), 400, "10000", id="more nodes than any job has"),
+    pytest.param(job(nodes="2"), 400, "nodes", id="a number of nodes in quotes"),
+    pytest.param(job(processes=0), 400, "processes", id="no process"),
+    pytest.param(job(min_nodes=0, nodes=2), 400, "min_nodes", id="an elastic job of no node"),
+    pytest.param(job(min_nodes=3, nodes=2), 400, "from 1 to 2", id="a minimum above the nodes"),
+    pytest.param(job(min_nodes=2), 400, "from 1 to 1", id="a minimum without nodes"),
+    pytest.param(job(nodes=101, processes=100), 400, "101 nodes x 100 processes = 10100", id="too many ranks in all"),
+    pytest.param(job(gpu="1", processes=3), 400, "1000 milli-GPU / 3 = 333, and 1 are left", id="thirds of a device"),
+    pytest.param(job(gpu="3", processes=2), 400, "1.5 GPU for each", id="a device and a half for each process"),
+    pytest.param(job(gpu="0.001", processes=2), 400, "and 1 are left", id="a part that has no half"),
+    pytest.param(job(gpu="0", processes=2), 400, "shared", id="nothing to share"),
+    pytest.param(job(nodes=5), 409, "room for 4", id="more nodes than the pool has devices"),
+    pytest.param(job(nodes=9, gpu="0.5"), 409, "room for 8", id="more halves than the pool has"),
+    pytest.param(job(nodes=8, min_nodes=5), 409, "5 ranks of 1 GPU", id="a minimum that the pool could never hold"),
+    pytest.param(job(nodes=3, gpu="2"), 409, "room for 2", id="more pairs of devices than a node has"),
+    pytest.param(job(variables={"MASTER_PORT": "1"}), 400, "MASTER_PORT", id="a meeting place of one's own"),
     pytest.param(job(retries=-1), 400, "retries", id="a negative number of retries"),
     pytest.param(job(time_limit="0s"), 400, "1s", id="no time at all"),
     pytest.param(job(time_limit="soon"), 400, "duration", id="a time limit in words"),
@@ -129,6 +144,46 @@ def test_a_body_beyond_the_limit_is_refused_by_its_size(world: ServiceWorld) -> 
     answer = world.call("POST", "jobs", "bob", raw=json.dumps(job(variables={"A": "x" * 2_000_000})).encode())
     assert (answer.status, answer.json["reason"]) == (413, "too_large")
     assert "1048576" in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"Content-Length": str(3 << 30)}, id="far too large: answered before it is read"),
+        pytest.param({"Transfer-Encoding": "chunked"}, id="without a size: answered when it has been read"),
+        pytest.param({}, id="too large: answered when it has been read"),
+    ],
+)
+def test_a_bundle_beyond_the_limit_is_told_the_limit(world: ServiceWorld, headers: dict[str, str]) -> None:
+    content = b"x" * (9 << 20)
+    raw = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content) if "Transfer-Encoding" in headers else content
+    if "Content-Length" in headers:
+        raw = b""
+    answer = world.call("PUT", f"bundles/{hashlib.sha256(content).hexdigest()}", raw=raw, headers=headers)
+    assert (answer.status, answer.json["reason"]) == (413, "too_large")
+    assert "1048576 bytes" in answer.json["message"]
+    assert not [path for path in Path(world.door.bundles.directory).rglob("*") if path.is_file()]
+
+
+def test_one_person_keeps_so_much_code_and_no_more(tmp_path: Path) -> None:
+    with service_world(tmp_path, bundle_limit_mib=1, bundles_limit_mib=2) as small:
+        contents = [bundle((member("a"), os.urandom(900_000))) for _ in range(3)]
+        names = [f"bundles/{hashlib.sha256(content).hexdigest()}" for content in contents]
+        statuses = [small.call("PUT", name, raw=content).status for name, content in zip(names, contents, strict=True)]
+        assert statuses == [201, 201, 409]
+        refused = small.call("PUT", names[2], raw=contents[2])
+        assert refused.json["reason"] == "bundles_full"
+        assert "bob's code bundles have 1.7 MiB here, this one has 0.9, and 2 is the most" in refused.json["message"]
+        assert small.call("PUT", names[0], raw=contents[0]).status == 200
+        assert small.call("PUT", names[2], "olga", raw=contents[2]).status == 201
+        (small.door.bundles.path(names[0].removeprefix("bundles/"))).unlink()
+        assert small.call("PUT", names[2], raw=contents[2]).status == 201
+        assert not small.door.arriving.total()
+
+
+def test_a_page_holds_no_large_body_in_memory(world: ServiceWorld) -> None:
+    headers = {"Content-Length": str(17 << 20)}
+    assert world.call("POST", "/services/gpu-quota/log-out", raw=b"", headers=headers).status == 400
 
 
 def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:

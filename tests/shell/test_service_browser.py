@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
 from tests.shell.service_world import PREFIX, ServiceWorld, service_world
 
@@ -68,9 +69,174 @@ def test_a_job_that_is_submitted_elsewhere_appears_by_itself(world: ServiceWorld
     page = open_page(world, chromium, "jobs", "bob")
     job = world.submit(name="appears")["id"]
     page.locator(f"#job-{job}").wait_for(timeout=10_000)
-    page.locator(f"#hold-{job}").click()
-    page.locator(f"#release-{job}").wait_for(timeout=10_000)
+    page.locator(f"#hold-or-release-{job}").click()
+    page.locator(f"#hold-or-release-{job}[data-action=release]").wait_for(timeout=10_000)
     assert world.get(f"jobs/{job}").json["state"] == "held"
+    page.context.close()
+
+
+def focused(page: Any) -> str:
+    return str(page.evaluate("document.activeElement.id"))
+
+
+def tab_to(page: Any, control: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if focused(page) == control:
+            return
+    raise AssertionError(f"{control} is not reached by the keyboard")
+
+
+def said(page: Any, words: str) -> None:
+    page.locator("#said[aria-live=polite]", has_text=words).wait_for(timeout=10_000)
+
+
+def test_a_job_is_held_released_and_cancelled_by_the_keyboard_alone(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="by hand")["id"]
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    page.on("dialog", lambda dialog: dialog.accept())
+    tab_to(page, "hold-or-release")
+    for action, words, then in (("Hold", "by hand is held.", "Release"), ("Release", "by hand is released", "Hold")):
+        assert page.locator("#hold-or-release").text_content() == action
+        page.keyboard.press("Enter")
+        said(page, words)
+        page.locator("#hold-or-release", has_text=then).wait_for(timeout=10_000)
+        assert focused(page) == "hold-or-release"
+        assert ("held by a person" in page.locator("#reason").text_content()) is (action == "Hold")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    said(page, "by hand is cancelled.")
+    page.locator("#cancel").wait_for(state="detached", timeout=10_000)
+    assert focused(page) == "job-name"
+    page.context.close()
+
+
+def test_the_list_of_jobs_keeps_the_focus_of_who_holds_one(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit(name="in the list")["id"]
+    page = open_page(world, chromium, "jobs", "bob")
+    page.on("dialog", lambda dialog: dialog.accept())
+    tab_to(page, f"hold-or-release-{job}")
+    page.keyboard.press("Enter")
+    page.locator(f"#hold-or-release-{job}[data-action=release]").wait_for(timeout=10_000)
+    assert focused(page) == f"hold-or-release-{job}"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator(f"#cancel-{job}").wait_for(state="detached", timeout=10_000)
+    assert focused(page) == f"open-{job}"
+    page.context.close()
+
+
+def test_a_running_job_that_is_held_is_announced_when_it_has_left(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit(name="leaves")["id"]
+        world.step()
+        world.see_running(job)
+        page = open_page(world, chromium, f"jobs/{job}", "bob")
+        page.locator("#hold-or-release").click()
+        said(page, "leaves is asked to save and leave; then it is held.")
+        world.step()
+        world.see(
+            RankFact(
+                job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=75,
+                pause_requested=True, tree_gone=True,
+            )
+        )  # fmt: skip
+        said(page, "leaves is held.")
+        page.get_by_text("It was held by a person and waits until it is released.").wait_for(timeout=10_000)
+        assert focused(page) == "hold-or-release"
+        page.context.close()
+
+
+def test_every_attempts_log_can_be_read(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit(name="twice", retries=1)["id"]
+        world.step()
+        for attempt in (1, 2):
+            path = log_path(str(world.state_dir), job, attempt, 0)
+            RotatingLog(path, 1 << 20).write(f"words of {attempt}\n".encode())
+        world.see_running(job)
+        page = open_page(world, chromium, f"jobs/{job}", "bob")
+        page.get_by_text("words of 1").wait_for(timeout=10_000)
+        world.see(
+            RankFact(
+                job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=1,
+                tree_gone=True,
+            )
+        )  # fmt: skip
+        world.step()
+        world.see_running(job, attempt=2)
+        page.get_by_text("words of 2").wait_for(timeout=10_000)
+        which, log = page.locator("#log-which"), page.locator("#log")
+        assert which.locator("option").all_text_contents() == ["attempt 2", "attempt 1"]
+        assert which.input_value() == "2.0"
+        which.select_option("1.0")
+        page.locator("#log-says", has_text="this attempt has ended").wait_for(timeout=10_000)
+        assert log.text_content() == "words of 1\n"
+        page.reload()
+        assert page.locator("#log").text_content() == "words of 1\n" and which.input_value() == "1.0"
+        page.context.close()
+
+
+def requests_of(page: Any) -> list[str]:
+    """What the page asks the service for from now on, its icon left out."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/static/" not in request.url else None)
+    return asked
+
+
+def test_an_error_page_asks_once_and_offers_to_try_again(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "jobs/unknown", "bob")
+    asked = requests_of(page)
+    world.submit(name="news for everybody")
+    page.wait_for_timeout(2500)
+    assert asked == []
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_load_state()
+    assert asked[0].endswith("jobs/unknown")
+    page.context.close()
+
+
+def test_a_page_that_is_refused_later_stops_asking(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit()["id"]
+        page = open_page(world, chromium, f"jobs/{job}", "bob")
+        page.route(f"**/jobs/{job}", lambda route: route.fulfill(status=404, body="gone"))
+        world.post(f"jobs/{job}/actions/hold")
+        page.get_by_text("you may not see it now").wait_for(timeout=10_000)
+        asked = requests_of(page)
+        world.post(f"jobs/{job}/actions/release")
+        page.wait_for_timeout(2500)
+        assert asked == []
+        assert page.get_by_role("button", name="Try again").is_visible()
+        page.context.close()
+
+
+def test_what_does_not_fit_cannot_be_applied_until_that_is_accepted(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        page = open_page(world, chromium, "quota", viewport={"width": 390, "height": 900})
+        text, apply, why = page.locator("#quota-text"), page.locator("#quota-apply"), page.locator("#quota-why")
+        assert why.text_content() == "Preview it first."
+        text.fill(text.input_value().replace("training: 2", "training: 20", 1))
+        page.locator("#quota-preview").click()
+        page.get_by_role("heading", name="Does not fit").wait_for(timeout=10_000)
+        assert apply.is_disabled()
+        assert why.text_content() == "It does not fit: lower a quota, or accept that it does not."
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.locator("#quota-overcommit").check()
+        assert apply.is_enabled() and why.text_content() == ""
+        text.fill(text.input_value() + "\n")
+        assert apply.is_disabled() and "preview it again" in why.text_content()
+        page.context.close()
+
+
+@pytest.mark.parametrize("path", ["audit", "quota"])
+def test_a_table_is_read_on_a_phone_without_going_sideways(world: ServiceWorld, chromium: Any, path: str) -> None:
+    page = open_page(world, chromium, path, viewport={"width": 390, "height": 900})
+    for summary in page.locator("summary").all()[:3]:
+        summary.click()
+    wide = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert page.evaluate(wide) == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     page.context.close()
 
 

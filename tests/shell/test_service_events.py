@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.service import events as events_module
+from jupyter_gpu_quota.service import logs as logs_module
+from jupyter_gpu_quota.service import people
 from jupyter_gpu_quota.service.events import MOST_WAITING, _Inbox
 from jupyter_gpu_quota.service.streams import MOST_PER_PERSON
 from jupyter_gpu_quota.service.world import Delta
@@ -108,11 +111,61 @@ def test_a_reader_from_another_database_is_told_to_read_anew(world: ServiceWorld
         assert next(events)[0] == "reset"
 
 
-def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld) -> None:
-    person = world.run(world.door.people.named("olga"))
-    world.apply(QUOTA.replace("bob, olga", "bob"))
-    world.run(world.door.world.refresh())
-    assert world.run(world.door.people.again(person)).roles == {}
+def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(world, monkeypatch)
+    with world.stream("events", "olga") as events:
+        next(events)
+        world.apply(QUOTA.replace("bob, olga", "bob"))
+        world.run(world.door.world.refresh())
+        world.submit("bob", name="unseen")
+        assert stands(events)
+
+
+def impatient(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams beat, and readers are asked about again, all the time. The hub's answers are remembered for 0.1 s."""
+    monkeypatch.setattr(people, "ASKED_AGAIN_S", 0.0)
+    monkeypatch.setattr(people, "FRESH_S", 0.1)
+    for module in (events_module, logs_module):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 0.2)
+    world.door.people.auth.cache.max_age = 0.1
+
+
+def ends(stream: Iterator[tuple[str, Any]]) -> bool:
+    """Whether a stream ends by itself, whatever it still says before."""
+    for _ in stream:
+        pass
+    return True
+
+
+def stands(stream: Iterator[tuple[str, Any]]) -> bool:
+    """Whether a stream goes on without a word."""
+    with pytest.raises(AssertionError, match="only heartbeats come"):
+        raise RuntimeError(next(stream, None))
+    return True
+
+
+@pytest.mark.parametrize("path", ["events", "jobs/{job}/logs?follow=1"], ids=["the event stream", "a followed log"])
+def test_a_revoked_token_reads_no_further(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    impatient(world, monkeypatch)
+    job = world.submit()["id"]
+    with world.stream(path.format(job=job)) as stream:
+        world.hub.revoked.add("token-bob")
+        assert ends(stream)
+    assert world.get("me").status == 401
+
+
+def test_a_stream_outlives_a_hub_that_is_away_for_a_while(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(world, monkeypatch)
+    with world.stream("events") as stream:
+        next(stream)
+        world.hub.away = True
+        assert stands(stream)
+    world.hub.away = False
+    with world.stream("events") as stream:
+        next(stream)
+        world.hub.away = True
+        monkeypatch.setattr(people, "STALE_AT_MOST_S", 0.0)
+        assert ends(stream)
 
 
 def test_a_slow_reader_is_dropped_and_holds_nobody() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.bundle import pack
+from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import LogPart, RotatingLog, log_path
 from jupyter_gpu_quota.service.logs import shown
@@ -112,9 +113,38 @@ def test_a_dry_run_says_whom_it_would_pause_and_stores_nothing(world: ServiceWor
     assert world.store.version() == before
 
 
+def test_a_variables_value_stands_in_the_jobs_own_document_alone(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        next(events)
+        job = world.submit(variables={"API_KEY": "hunter2-hunter2"})
+        told = [job, next(events)[1], world.get("jobs").json]
+        told += [world.post(f"jobs/{job['id']}/actions/hold").json, next(events)[1]]
+    assert "hunter2" not in str(told)
+    assert world.get(f"jobs/{job['id']}").json["variables"] == {"API_KEY": "hunter2-hunter2"}
+    assert world.get(f"jobs/{job['id']}", "olga").json["variables"] == {"API_KEY": "hunter2-hunter2"}
+
+
+def test_one_person_cannot_fill_everybodys_queue(tmp_path: Path) -> None:
+    with service_world(tmp_path, waiting_jobs_limit=3) as small:
+        first = small.submit(idempotency_key="first")
+        held, last = small.submit(), small.submit()
+        small.post(f"jobs/{held['id']}/actions/hold")
+        for refused in (small.post("jobs", body={"command": ["x"]}), small.post(f"jobs/{last['id']}/actions/rerun")):
+            assert (refused.status, refused.json["reason"]) == (429, "queue_full")
+            assert "bob has 3 jobs" in refused.json["message"] and "3 is the most" in refused.json["message"]
+        again = small.post("jobs", body={"command": ["x"], "idempotency_key": "first"})
+        assert (again.status, again.json["id"]) == (200, first["id"])
+        small.submit("olga")
+        small.post(f"jobs/{held['id']}/actions/cancel")
+        small.submit()
+        assert small.post("jobs", body={"command": ["x"]}).status == 429
+        small.step()
+        small.submit()
+
+
 def test_a_secret_is_shown_nowhere(world: ServiceWorld) -> None:
     job = world.submit(secrets={"TOKEN": "hunter2-hunter2"})
-    assert job["secret_names"] == ["TOKEN"] and "TOKEN" not in job["variables"]
+    assert job["secret_names"] == ["TOKEN"] and "TOKEN" not in world.get(f"jobs/{job['id']}").json["variables"]
     assert world.store.secrets(job["id"]) == {"TOKEN": "hunter2-hunter2"}
     pages = [
         f"jobs/{job['id']}",
@@ -183,6 +213,53 @@ def test_hold_release_cancel_and_again(world: ServiceWorld) -> None:
     assert world.get(f"jobs/{job}").json["ended_at"] is not None
 
 
+def test_who_was_released_is_said_to_be_held_by_nobody(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    world.step()
+    world.see_running(job)
+    held = world.post(f"jobs/{job}/actions/hold").json
+    assert (held["state"], held["target"], held["reason"]["code"]) == ("running", "held", "held_by_person")
+    world.step()
+    released = world.post(f"jobs/{job}/actions/release").json
+    assert (released["state"], released["target"], released["reason"]) == ("pausing", "paused", None)
+    told = world.get(f"explain/{job}").json["reason"]["message"]
+    assert told == "The job is pausing: it saves what it has, then it is queued again in its old place."
+    world.see(_gone(job))
+    (listed,) = world.get("jobs").json["items"]
+    assert listed["state"] == "paused" and "held" not in (listed["reason"] or {}).get("message", "")
+
+
+def test_what_has_ended_is_not_said_to_start_now(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    world.step()
+    world.see_running(job)
+    assert "so it starts now" in world.get(f"jobs/{job}").json["reason"]["message"]
+    world.see_running(job, ended_at=world.clock(), exit_status=3, tree_gone=True)
+    assert world.get(f"jobs/{job}").json["reason"] is None
+    told = world.get(f"explain/{job}").json["reason"]["message"]
+    assert told == "The job has failed with exit status 3; its log may say why."
+
+
+def test_who_is_held_has_no_time_left_to_save(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    world.step()
+    world.see_running(job)
+    world.post(f"jobs/{job}/actions/hold")
+    world.step()
+    assert "s to save" in world.get(f"jobs/{job}").json["reason"]["message"]
+    world.see(_gone(job))
+    held = world.get(f"jobs/{job}").json
+    assert held["state"] == "held"
+    assert held["reason"]["message"] == "It was held by a person and waits until it is released."
+
+
+def _gone(job: str) -> RankFact:
+    return RankFact(
+        job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=75,
+        pause_requested=True, tree_gone=True,
+    )  # fmt: skip
+
+
 def test_a_lead_may_cancel_and_another_member_may_not(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     refused = world.post(f"jobs/{job}/actions/cancel", "olga")
@@ -195,6 +272,7 @@ def test_run_again_is_the_same_but_new(world: ServiceWorld, tmp_path: Path) -> N
     digest = send_bundle(world, tmp_path)
     old = world.submit(bundle=digest, gpu="0.5", variables={"SEED": "1"}, time_limit="90m", name="first")
     new = world.post(f"jobs/{old['id']}/actions/rerun", "olga").json
+    old, new = (world.get(f"jobs/{job['id']}").json for job in (old, new))
     same = ("command", "gpu", "gpu_milli", "bundle", "variables", "time_limit_s", "project", "pool", "name")
     assert {key: new[key] for key in same} == {key: old[key] for key in same}
     assert (new["user"], new["clone_of"], new["id"] != old["id"]) == ("olga", old["id"], True)
@@ -274,7 +352,7 @@ def test_a_followed_log_comes_as_it_is_written_and_ends_with_the_job(world: Serv
 def test_who_loses_the_project_reads_no_more_of_a_busy_log(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.service.logs.HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("jupyter_gpu_quota.service.people.ASKED_AGAIN_S", 0.2)
     job, log = running(world)
     with world.stream(f"jobs/{job}/logs?follow=1", "olga") as events:
         log.write(b"0\n")

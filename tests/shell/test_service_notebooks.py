@@ -102,6 +102,7 @@ def test_what_a_person_may_start_is_told_to_the_form(world: ServiceWorld) -> Non
             "pool": "build",
             "quota_milli": 500,
             "used_milli": 125,
+            "devices": 1,
             "device_model": "Simulated 16G",
             "device_memory_mib": 16384,
         }
@@ -223,6 +224,15 @@ def test_the_hubs_list_is_read_page_by_page(world: ServiceWorld) -> None:
         world.add(f"user{number}", servers={"": {"name": "", "ready": True, "stopped": False}})
     assert len(world.run(world.rest_hub.servers())) == 450
     assert world.hub.asked.count("users") == 3
+
+
+def test_a_pool_without_a_device_is_told_to_the_form_and_to_who_asks(world: ServiceWorld) -> None:
+    world.apply(QUOTA.replace("Simulated 16G", "A model that nobody has"))
+    assert world.get("me").json["notebook_choices"][0]["devices"] == 0
+    with world.stepping():
+        refused = world.post("notebooks", "hub", {"user": "olga", "project": "vision", "gpu": "1/8"})
+        assert refused.json["state"] == "refused", refused.body
+        assert "pool build has no device, so nothing starts there" in refused.json["reason"]["message"]
 
 
 def test_why_a_slice_waits_is_told_though_nobody_else_asks(world: ServiceWorld) -> None:

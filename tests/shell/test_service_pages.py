@@ -13,6 +13,7 @@ from tornado.web import create_signed_value
 from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
 from jupyter_gpu_quota.service import page_text
+from jupyter_gpu_quota.service.main import cookie_secret
 from tests.shell.service_world import PREFIX, ServiceWorld, service_world
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -149,7 +150,8 @@ def test_others_see_neither_the_job_nor_its_name(world: ServiceWorld) -> None:
 
 def test_only_who_may_change_a_job_gets_the_buttons(world: ServiceWorld) -> None:
     def actions(who: str) -> set[str | None]:
-        return {button.get("data-action") for button in Outline(page(world, f"jobs/{world.job}", who)).all("button")}  # type: ignore[attr-defined]
+        buttons = Outline(page(world, f"jobs/{world.job}", who)).all("button")  # type: ignore[attr-defined]
+        return {button.get("data-action") for button in buttons} - {None}
 
     assert actions("bob") == actions("lea") == {"hold", "cancel", "rerun"}
     assert actions("olga") == {"rerun"}
@@ -169,12 +171,13 @@ def test_it_says_when_the_service_is_not_ready(world: ServiceWorld) -> None:
 
 
 # --- a browser's login ------------------------------------------------------------------------------------------------
-def cookie(token: str) -> str:
-    return "service-gpu-quota=" + create_signed_value(b"0" * 32, "service-gpu-quota", token).decode()
+def cookie(world: ServiceWorld, token: str) -> str:
+    secret = cookie_secret(world.state_dir)
+    return "service-gpu-quota=" + create_signed_value(secret, "service-gpu-quota", token).decode()
 
 
 def test_a_browser_acts_only_with_the_pages_own_token(world: ServiceWorld) -> None:
-    browser = {"Cookie": cookie("token-bob"), "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "none"}
+    browser = {"Cookie": cookie(world, "token-bob"), "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "none"}
     shown = world.get(PREFIX, None, headers=browser)
     assert shown.status == 200 and b"Logged in as" in shown.body
     xsrf = re.search(r'data-xsrf="([^"]+)"', shown.body.decode())
@@ -190,7 +193,7 @@ def test_a_browser_acts_only_with_the_pages_own_token(world: ServiceWorld) -> No
 
 
 def test_a_cookie_of_another_site_posts_nothing(world: ServiceWorld) -> None:
-    headers = {"Cookie": cookie("token-bob"), "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "cross-site"}
+    headers = {"Cookie": cookie(world, "token-bob"), "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "cross-site"}
     assert world.post("jobs", None, {"command": ["x"]}, headers=headers).status == 401
 
 

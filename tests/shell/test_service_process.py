@@ -1,4 +1,4 @@
-"""The service as processes: one at a time, its scheduler kept running and ended with it; commits in groups."""
+"""The service as processes: one at a time; commits in groups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ import pytest
 
 from jupyter_gpu_quota.service import predecessor
 from jupyter_gpu_quota.service.main import cookie_secret
-from jupyter_gpu_quota.service.scheduler_child import SchedulerChild
 from jupyter_gpu_quota.service.writer import Writer
 from jupyter_gpu_quota.store.protocol import KeepBundle, Recorded, Refusal, Request, StoreUnavailable
 from tests.shell.service_world import service_world
 
 SLEEPER = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
-UNTIL_EOF = "import sys; print('up', flush=True); sys.stdin.read()"
 
 
 def until(true: Callable[[], object], within_s: float = 20) -> None:
@@ -77,63 +75,6 @@ def test_a_record_that_names_nobody_is_no_hindrance(tmp_path: Path, text: str) -
 def test_the_login_secret_is_kept_and_for_us_alone(tmp_path: Path) -> None:
     assert cookie_secret(tmp_path) == cookie_secret(tmp_path)
     assert (tmp_path / "cookie_secret").stat().st_mode & 0o777 == 0o600
-
-
-# --- the scheduler's process ------------------------------------------------------------------------------------------
-def pid_of(child: SchedulerChild) -> int | None:
-    return child._process.pid if child._process and child._process.returncode is None else None
-
-
-async def seen(true: Callable[[], object], within_s: float = 20) -> None:
-    async with asyncio.timeout(within_s):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-async def test_a_scheduler_that_dies_is_started_again() -> None:
-    child = SchedulerChild([sys.executable, "-c", UNTIL_EOF])
-    keeping = asyncio.create_task(child.keep())
-    await seen(lambda: pid_of(child))
-    first = pid_of(child)
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    await seen(lambda: pid_of(child) not in (None, first))
-    await child.end()
-    await asyncio.wait_for(keeping, 10)
-    assert not child.alive
-
-
-async def test_it_ends_when_its_input_closes() -> None:
-    child = SchedulerChild([sys.executable, "-c", UNTIL_EOF + "; sys.exit(7)"])
-    keeping = asyncio.create_task(child.keep())
-    await seen(lambda: child.alive)
-    process = child._process
-    assert process is not None and process.stdin is not None
-    child._ending = True
-    process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 10) == 7
-    await asyncio.wait_for(keeping, 10)
-
-
-def test_it_does_not_outlive_a_door_that_is_killed(tmp_path: Path) -> None:
-    code = f"""
-import asyncio
-from jupyter_gpu_quota.service.scheduler_child import SchedulerChild
-async def main():
-    child = SchedulerChild([{sys.executable!r}, "-c", {SLEEPER!r}])
-    asyncio.create_task(child.keep())
-    while not child.alive:
-        await asyncio.sleep(0.01)
-    print(child._process.pid, flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
-    door = start(code)
-    assert door.stdout is not None
-    scheduler = int(door.stdout.readline())
-    door.kill()
-    door.wait()
-    until(lambda: predecessor.started_ticks(scheduler) is None)
 
 
 # --- the writer -------------------------------------------------------------------------------------------------------
@@ -206,6 +147,14 @@ def test_without_a_usable_database_requests_get_503_with_the_sentence(tmp_path: 
         assert (world.get("health", None).status, world.get("ready", None).status) == (200, 503)
         world.door.slot.store = kept
         assert world.post("jobs", "bob", {"command": ["x"]}).status == 201
+
+
+def test_a_hub_may_start_while_the_database_cannot_be_used(tmp_path: Path) -> None:
+    """It asks for the first page and takes anything below 500 for a service that is up."""
+    with service_world(tmp_path) as world:
+        kept, world.door.slot.store = world.door.slot.store, None
+        assert world.get("/services/gpu-quota/", None).status == 302
+        world.door.slot.store = kept
 
 
 def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:

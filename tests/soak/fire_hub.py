@@ -30,7 +30,7 @@ c.GPUQuota.simulated_devices = [
     {{"model": "Simulated 16G", "memory_mib": 16384, "count": 1}},
 ]
 # A hub tells a proxy of others its routes anew when it updates activity, every 5 min; and it looks every 30 s whether
-# its services live, which no setting changes. The soak has no time for that.
+# its services (here the keeper) live, which no setting changes. The soak has no time for that.
 c.JupyterHub.last_activity_interval = 2
 from traitlets import Integer
 from jupyterhub.services import service as _service

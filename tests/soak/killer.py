@@ -10,10 +10,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.witness import started_ticks
 
-SHARES = {"web door": 7, "controller": 7, "hub": 4, "proxy": 2}
+SHARES = {"web door": 6, "controller": 6, "keeper": 2, "hub": 4, "proxy": 2}
 """Of twenty kills."""
 
 GRACE_WAIT_S = 3.0
@@ -67,7 +69,7 @@ class Killer:
                 self._kill_popen(self.stage.proxy)
                 self.stage.start_proxy()
             case _:
-                self._kill_of_service(web_door if who == "web door" else controller)
+                self._kill_of_service({"web door": web_door, "controller": controller, "keeper": keeper}[who])
 
     def _kill_of_service(self, find: Callable[[Stage], int | None]) -> None:
         """Kill a process of the service as soon as there is one."""
@@ -113,30 +115,23 @@ def _pausing(state_dir: Path) -> Iterator[Path]:
 
 
 # --- who is who ---------------------------------------------------------------------------------------------------
+def keeper(stage: Stage) -> int | None:
+    """The pid of the service's first process, as it recorded itself, if it lives."""
+    return _recorded(stage, lambda told: told)
+
+
 def web_door(stage: Stage) -> int | None:
-    """The pid of the web door, as it recorded itself, if it lives."""
-    try:
-        told = json.loads((stage.state_dir / "service.json").read_text())
-        return int(told["pid"]) if Path(f"/proc/{told['pid']}").exists() else None
-    except (OSError, ValueError, KeyError):
-        return None
+    return _recorded(stage, lambda told: told["children"]["door"])
 
 
 def controller(stage: Stage) -> int | None:
-    """The pid of the scheduler process: the web door's child whose command line says so."""
-    door = web_door(stage)
-    return next((pid for pid in children(door) if b"\0controller\0" in _command_line(pid)), None) if door else None
+    return _recorded(stage, lambda told: told["children"]["controller"])
 
 
-def children(pid: int) -> list[int]:
+def _recorded(stage: Stage, who: Callable[[Any], Any]) -> int | None:
+    """The pid of a process of the service as the keeper recorded it, if that very process lives."""
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+        told = who(json.loads((stage.state_dir / "service.json").read_text()))
+        return int(told["pid"]) if started_ticks(int(told["pid"])) == told["started"] else None
+    except (OSError, ValueError, KeyError):
+        return None

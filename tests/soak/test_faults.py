@@ -19,7 +19,7 @@ from jupyter_gpu_quota.demo.stage import Stage
 from jupyter_gpu_quota.demo.witness import Witness
 from tests.soak.doors import Answer, ask, insist
 from tests.soak.fire_hub import burning_hub, watched
-from tests.soak.killer import controller
+from tests.soak.killer import controller, keeper
 from tests.soak.stream import TEAMS, WORK, Sent, diary_lines
 from tests.soak.verdict import broken_promises, wait_for_rest
 
@@ -124,10 +124,12 @@ def freeze_between_transactions(pid: int, database: Path) -> None:
 
 
 def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
-    old = controller(hub.stage)
-    assert old is not None
+    """Its keeper is frozen with it, as in a machine that is paused: else it would be killed after three leases."""
+    old, first_process = controller(hub.stage), keeper(hub.stage)
+    assert old is not None and first_process is not None
     hub.submit("checkpointing")
     first = hub.fence()
+    os.kill(first_process, signal.SIGSTOP)
     freeze_between_transactions(old, hub.stage.state_dir / "gpu-quota.sqlite")
     try:
         with second_controller(old, tmp_path / "second.log"):
@@ -135,14 +137,17 @@ def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, 
             second = hub.fence()
             under_second = hub.submit("ending", 3)
             until(lambda: hub.wrote(under_second, "start"), "a job under the second leader")
-            os.kill(old, signal.SIGCONT)
+            for pid in (old, first_process):
+                os.kill(pid, signal.SIGCONT)
             for code in range(3):
                 hub.submit("ending", code)
             assert holds_for(lambda: hub.fence() == second, 2 * LEASE_S)
             until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), "the end of all jobs")
             assert hub.fence() == second
     finally:
-        os.kill(old, signal.SIGCONT)
+        for pid in (old, first_process):
+            os.kill(pid, signal.SIGCONT)
+    assert controller(hub.stage) == old
     until(lambda: hub.fence() > second, "the first leader in office again")
     hub.submit("ending", 5)
     hub.check()

@@ -2,9 +2,12 @@
 import { eventsUrl } from "./api.js";
 
 const LONGEST_SHOWN = 400000;
+const SHOWN_AT_FIRST = 262144; // bytes of an earlier log, from its end
 const SILENT_TOO_LONG_MS = 12000;
 const log = document.getElementById("log");
 const says = document.getElementById("log-says");
+const which = document.getElementById("log-which");
+const state = { stream: null, newest: Number(log.dataset.newest), onward: true, ended: false, attempt: 0, rank: 0 };
 
 function append(text) {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
@@ -13,42 +16,97 @@ function append(text) {
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
-function follow(attempt, offset, backoff = 1000) {
-  const query = attempt > 0 ? { follow: 1, offset } : { follow: 1 };
+function tell(text) {
+  if (says.textContent !== text) says.textContent = text;
+}
+
+function reached(attempt) {
+  if (attempt === state.attempt) return;
+  offer(attempt);
+  if (state.attempt > 0) append(`\n── attempt ${attempt} ──\n`);
+  state.attempt = attempt;
+  which.value = `${attempt}.${state.rank}`;
+}
+
+// One log at a time: a later call takes the stream over from the one before.
+function follow(offset, backoff = 1000) {
+  state.stream?.close();
+  const query = { follow: 1, rank: state.rank, offset, ...(state.attempt > 0 && { attempt: state.attempt }) };
   const stream = new EventSource(eventsUrl(`jobs/${log.dataset.job}/logs`, query));
-  let here = attempt, at = offset, pause = backoff, silence = 0;
+  Object.assign(state, { stream, ended: false });
+  let at = offset, pause = backoff, silence = 0;
   const alive = () => {
     clearTimeout(silence);
     silence = setTimeout(() => stream.onerror(), SILENT_TOO_LONG_MS);
   };
+  const still = (act) => (event) => { if (state.stream === stream) act(event); };
   alive();
   stream.addEventListener("beat", alive);
-  stream.addEventListener("log", (event) => {
+  stream.addEventListener("log", still((event) => {
     const part = JSON.parse(event.data);
     alive();
-    if (part.attempt !== here) {
-      if (here > 0) append(`\n── attempt ${part.attempt} ──\n`);
-      here = part.attempt;
-    }
+    reached(part.attempt);
     at = part.offset;
     pause = 1000;
-    says.textContent = `attempt ${here}, live`;
+    tell("live");
     append(part.text);
-  });
-  stream.addEventListener("end", (event) => {
+  }));
+  stream.addEventListener("end", still((event) => {
     clearTimeout(silence);
     stream.close();
-    says.textContent = `attempt ${here}, ${JSON.parse(event.data).state}`;
-  });
+    const end = JSON.parse(event.data);
+    const last = state.attempt >= Math.max(state.newest, end.attempt);
+    state.ended = true;
+    tell(last ? `the job is ${end.state}` : "this attempt has ended");
+    onward();
+  }));
   stream.onerror = () => {
     clearTimeout(silence);
     stream.close();
-    setTimeout(() => follow(here, at, Math.min(30000, pause * 2)), pause);
+    if (state.stream === stream) setTimeout(() => { if (state.stream === stream) follow(at, Math.min(30000, pause * 2)); }, pause);
   };
 }
 
+// Who looks at the newest attempt goes on into the next one; who chose an earlier one stays there.
+function onward() {
+  if (!state.onward || !state.ended || state.attempt >= state.newest) return;
+  if (state.rank >= Number(log.dataset.ranks)) state.rank = 0;  // an elastic job may go on with fewer
+  reached(state.attempt + 1);
+  follow(0);
+}
+
+function offer(attempt) {
+  state.newest = Math.max(state.newest, attempt);
+  document.getElementById("log-form").hidden = false;
+  const ranks = Number(log.dataset.ranks);
+  for (let rank = ranks - 1; rank >= 0; rank--) {
+    if ([...which.options].some((option) => option.value === `${attempt}.${rank}`)) continue;
+    which.prepend(new Option(`attempt ${attempt}${ranks > 1 ? `, rank ${rank}` : ""}`, `${attempt}.${rank}`));
+  }
+}
+
+which.addEventListener("change", () => {
+  [state.attempt, state.rank] = which.value.split(".").map(Number);
+  state.onward = state.attempt === state.newest;
+  log.replaceChildren();
+  tell("");
+  history.replaceState(null, "", `?log=${which.value}`);
+  follow(-SHOWN_AT_FIRST);
+});
+
+document.addEventListener("gpu-quota:changed", (event) => {
+  const job = (event.detail.jobs || []).find((one) => one.id === log.dataset.job);
+  if (!job || job.attempt <= state.newest) return;
+  log.dataset.ranks = job.held_ranks || job.ranks;
+  offer(job.attempt);
+  if (state.attempt > 0) which.value = `${state.attempt}.${state.rank}`;
+  onward();
+});
+
 log.scrollTop = log.scrollHeight;
-if (!log.dataset.over) follow(Number(log.dataset.attempt), Number(log.dataset.offset));
+Object.assign(state, { attempt: Number(log.dataset.attempt), rank: Number(log.dataset.rank) });
+state.onward = state.attempt === state.newest;
+if (!log.dataset.over) follow(Number(log.dataset.offset));
 
 // --- loss ---------------------------------------------------------------------------------------------------------
 const chart = document.getElementById("chart");

@@ -9,7 +9,9 @@ const LONGEST_BACKOFF_MS = 30000;
 const SILENT_TOO_LONG_MS = 12000; // A heartbeat comes every 5 s; a proxy may hold a connection that leads nowhere.
 
 const banner = document.getElementById("banner-stream");
-const state = { stream: null, lastId: document.body.dataset.version, backoff: 1000, due: 0, fetching: false, again: false, resting: 0 };
+const says = document.getElementById("banner-says");
+const again = document.getElementById("try-again");
+const state = { stream: null, lastId: document.body.dataset.version, backoff: 1000, due: 0, fetching: false, again: false, resting: 0, over: false };
 
 export function replaceKeyed(now, fresh) {
   if (now.isEqualNode(fresh)) return;
@@ -30,12 +32,21 @@ export function replaceKeyed(now, fresh) {
     [...now.children].forEach((child, at) => replaceKeyed(child, others[at]));
     return;
   }
-  const focused = now.contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = now.contains(document.activeElement) ? document.activeElement : null;
+  if (focused === now && now.id === fresh.id && now.tagName === fresh.tagName) { become(now, fresh); return; }
   now.replaceWith(fresh);
-  if (focused) document.getElementById(focused)?.focus();
+  if (focused) (document.getElementById(focused.id) ?? document.getElementById(focused.dataset.after))?.focus();
+}
+
+// The focused control takes its new label and meaning where it stands: focus never leaves it.
+function become(now, fresh) {
+  for (const name of now.getAttributeNames()) if (!fresh.hasAttribute(name)) now.removeAttribute(name);
+  for (const name of fresh.getAttributeNames()) now.setAttribute(name, fresh.getAttribute(name));
+  now.replaceChildren(...fresh.childNodes);
 }
 
 async function refresh() {
+  if (state.over) return;
   if (state.fetching || document.hidden) { state.again = true; return; }
   state.fetching = true;
   try {
@@ -48,7 +59,9 @@ async function refresh() {
       }
       showTimes();
     } else if (answer.status === 401 || answer.redirected) {
-      tell("Your login has ended. Load the page again to log in.");
+      stop("Your login has ended. Load the page again to log in.");
+    } else if (answer.status < 500) {
+      stop("This page is not there any more, or you may not see it now.");
     }
   } catch {
     // The stream's own banner tells of a service that cannot be reached.
@@ -65,10 +78,20 @@ function soon() {
 
 function tell(text) {
   banner.hidden = !text;
-  if (banner.textContent !== text) banner.textContent = text;
+  if (says.textContent !== text) says.textContent = text;
+}
+
+// What the service refuses now it refuses again: it is asked no more until a person wants it.
+function stop(text) {
+  state.over = true;
+  state.stream?.close();
+  state.stream = null;
+  tell(text);
+  again.hidden = false;
 }
 
 function open() {
+  if (state.over) return;
   const query = state.lastId ? { since: state.lastId } : {};
   const stream = new EventSource(eventsUrl("events", query));
   state.stream = stream;
@@ -113,7 +136,8 @@ function rest() {
 }
 
 document.documentElement.classList.add("scripted");
-if (document.body.dataset.xsrf) {
+document.addEventListener("click", (event) => { if (event.target.closest("[data-try-again]")) location.reload(); });
+if (document.body.dataset.xsrf && !("still" in document.body.dataset)) {
   document.addEventListener("visibilitychange", rest);
   document.addEventListener("gpu-quota:acted", () => refresh());
   open();

@@ -6,12 +6,29 @@ const text = document.getElementById("quota-text");
 const apply = document.getElementById("quota-apply");
 const shown = document.getElementById("preview");
 const says = document.getElementById("preview-says");
-let previewed = null;
+const why = document.getElementById("quota-why");
+const overcommit = document.getElementById("quota-overcommit");
+let previewed = null; // the text that was looked at, and whether it fits
+
+// Why it cannot be applied now, beside the button; nothing where it can.
+function whyNot() {
+  if (previewed === null) return "Preview it first.";
+  if (text.value !== previewed.text) return "The text was changed after the preview: preview it again.";
+  if (!previewed.readable) return "It cannot be read; see below.";
+  if (!previewed.acceptable) return "Its quotas contradict each other; see below.";
+  return previewed.fits || overcommit.checked ? "" : "It does not fit: lower a quota, or accept that it does not.";
+}
+
+function judge() {
+  const reason = whyNot();
+  apply.disabled = reason !== "";
+  if (why.textContent !== reason) why.textContent = reason;
+}
 
 const edit = () => ({
   text: text.value,
   comment: document.getElementById("quota-comment").value,
-  accept_overcommit: document.getElementById("quota-overcommit").checked,
+  accept_overcommit: overcommit.checked,
 });
 
 function list(heading, lines) {
@@ -43,15 +60,17 @@ form.addEventListener("submit", async (event) => {
       ...list("Arithmetic", view.arithmetic),
       ...list("Whose work would move", moved.length ? moved : ["Nobody's."]),
     ]);
-    previewed = asked.text;
-    apply.disabled = false;
+    previewed = { text: asked.text, readable: true, fits: !view.refusals.length, acceptable: view.acceptable };
   } catch (error) {
     show(list("This cannot be read", error.message.split("; ")));
-    apply.disabled = true;
+    previewed = { text: text.value, readable: false, fits: false };
   }
+  judge();
 });
 
-text.addEventListener("input", () => (apply.disabled = text.value !== previewed));
+text.addEventListener("input", judge);
+overcommit.addEventListener("change", judge);
+judge();
 
 apply.addEventListener("click", async () => {
   try {

@@ -1,0 +1,432 @@
+"""The service's keeper: holds the address, restarts what dies, ends what does not move, and all of it with itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.config import SETTINGS_VARIABLE, GPUQuota
+from jupyter_gpu_quota.demo.stage import end_process
+from jupyter_gpu_quota.heart import LONGEST_TURN_S, Heart
+from jupyter_gpu_quota.ports import free_ports
+from jupyter_gpu_quota.service import keeper, kept, predecessor
+from jupyter_gpu_quota.service.kept import Kept
+
+QUOTA = """\
+version: 1
+pools: [{name: train, selector: {gpu_model: [Simulated 80G]}, uses: [training]}]
+projects: [{name: red, members: {users: [ann]}, quota: {train: {training: 1}}}]
+"""
+TOKEN = "0" * 64
+FROZEN_FOR_AT_MOST_S = kept.SILENT_AT_MOST_S + 6.0
+
+BEATING = """
+import os, sys, time, threading
+heart = int(sys.argv[sys.argv.index("--heart") + 1])
+def beat():
+    while True:
+        os.write(heart, b".")
+        time.sleep(0.05)
+threading.Thread(target=beat, daemon=True).start()
+"""
+OBEDIENT = BEATING + "sys.stdin.read()"
+DEAF = BEATING + "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+ANSWERING = (
+    BEATING
+    + """
+import socket
+here = socket.socket(fileno=int(sys.argv[1]))
+time.sleep(float(sys.argv[2]))
+while True:
+    there, _ = here.accept()
+    there.sendall(str(os.getpid()).encode())
+    there.close()
+"""
+)
+KEEPER = """
+import logging, socket, sys
+from pathlib import Path
+from jupyter_gpu_quota.service import keeper, kept, predecessor
+logging.basicConfig(level=logging.INFO)
+kept.SILENT_AT_MOST_S, kept.FIRST_BEAT_WITHIN_S = 0.5, 3.0
+state, codes = Path(sys.argv[1]), sys.argv[2:]
+sockets = keeper.bound("http://127.0.0.1:0")
+fds = [each.fileno() for each in sockets]
+commands = [[sys.executable, "-c", code, str(fds[0]), "0.5"] for code in codes]
+children = [kept.Kept(f"child {n}", command, fds) for n, command in enumerate(commands)]
+predecessor.take_over(state)
+print(sockets[0].getsockname()[1], flush=True)
+keeper.Keeper(state, children, sockets).run()
+predecessor.give_up(state)
+"""
+
+
+def until(true: Callable[[], object], within_s: float = 30) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Running:
+    """A keeper in a process of its own, and the children it put on record."""
+
+    def __init__(self, state: Path, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self.state, self.process = state, process
+        self.port = int(process.stdout.readline())
+
+    def child(self, number: int = 0) -> predecessor.Process | None:
+        """The child of now, if it lives."""
+        service = predecessor.recorded(self.state)
+        found = service.children.get(f"child {number}") if service else None
+        return found if found is not None and found.lives else None
+
+    def pid(self, number: int = 0) -> int:
+        until(lambda: self.child(number))
+        found = self.child(number)
+        assert found is not None
+        return found.pid
+
+
+@contextlib.contextmanager
+def keeping(state: Path, *codes: str) -> Iterator[Running]:
+    process = subprocess.Popen([sys.executable, "-c", KEEPER, str(state), *codes], stdout=subprocess.PIPE)
+    try:
+        yield Running(state, process)
+    finally:
+        end_process(process, 10)
+
+
+def kill(pid: int) -> None:
+    """Kill a process and see it gone: what it had accepted is lost with it, what comes now is not."""
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: predecessor.started_ticks(pid) is None)
+
+
+def freeze(pid: int) -> None:
+    """Stop a process and see it stopped: a signal that comes before that would still be taken first."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
+def answer_of(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as here:
+        return here.recv(100)
+
+
+# --- what it keeps ----------------------------------------------------------------------------------------------------
+def test_each_child_that_dies_is_started_again_by_itself(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+        first, second = running.pid(0), running.pid(1)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: (new := running.child(0)) and new.pid != first)
+        assert running.pid(1) == second
+
+
+def test_no_connection_is_lost_while_a_door_is_started_again(tmp_path: Path) -> None:
+    with keeping(tmp_path, ANSWERING) as running:
+        first = running.pid()
+        assert answer_of(running.port) == str(first).encode()
+        kill(first)
+        assert answer_of(running.port) not in (b"", str(first).encode())
+
+
+def test_a_child_that_is_frozen_is_killed_and_started_again(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+        first, second = running.pid(0), running.pid(1)
+        freeze(first)
+        until(lambda: (new := running.child(0)) and new.pid != first)
+        assert running.pid(1) == second
+
+
+def test_a_child_that_beats_is_left_alone(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT) as running:
+        first, begun = running.pid(), time.monotonic()
+        until(lambda: time.monotonic() - begun > 2.0)
+        assert running.pid() == first
+
+
+def test_a_keeper_that_was_stopped_itself_accuses_nobody(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT) as running:
+        first = running.pid()
+        for pid in (running.process.pid, first):
+            freeze(pid)
+        begun = time.monotonic()
+        until(lambda: time.monotonic() - begun > 2.5)
+        os.kill(running.process.pid, signal.SIGCONT)
+        begun = time.monotonic()
+        until(lambda: time.monotonic() - begun > 0.2)
+        os.kill(first, signal.SIGCONT)
+        until(lambda: time.monotonic() - begun > 1.5)
+        assert running.pid() == first
+
+
+def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
+    child, now, starts = Kept("one", ["/bin/false"]), 0.0, []
+    while len(starts) < 12:
+        now = max(now, child.due()) if child.process is None else now
+        if child.tend(now):
+            starts.append(now)
+            assert child.process is not None
+            child.process.wait()
+    pauses = [round(later - earlier, 1) for earlier, later in pairwise(starts)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+def test_sigterm_ends_all_within_what_the_hub_grants(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, DEAF) as running:
+        pids, begun = [running.pid(0), running.pid(1)], time.monotonic()
+        running.process.terminate()
+        assert running.process.wait(10) == 0
+        assert time.monotonic() - begun < 5.0
+        assert [predecessor.started_ticks(pid) for pid in pids] == [None, None]
+        assert predecessor.recorded(tmp_path) is None
+
+
+def test_children_do_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, "import time; time.sleep(600)") as running:
+        pids = [running.pid(0), running.pid(1)]
+        running.process.kill()
+        running.process.wait()
+        until(lambda: [predecessor.started_ticks(pid) for pid in pids] == [None, None])
+
+
+def test_a_successor_ends_the_children_of_a_killed_keeper_even_a_frozen_one(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT) as running:
+        frozen = running.pid()
+        freeze(frozen)
+        running.process.kill()
+        running.process.wait()
+        assert predecessor.started_ticks(frozen) is not None
+        with keeping(tmp_path, OBEDIENT):
+            assert predecessor.started_ticks(frozen) is None
+
+
+# --- the address ------------------------------------------------------------------------------------------------------
+def environment(state: Path, port: int, **settings: object) -> dict[str, str]:
+    told = {"state_dir": str(state), **settings}
+    return {
+        **os.environ,
+        SETTINGS_VARIABLE: json.dumps(told),
+        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+        "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
+        "JUPYTERHUB_SERVICE_PREFIX": "/services/gpu-quota/",
+        "JUPYTERHUB_API_TOKEN": TOKEN,
+        "JUPYTERHUB_API_URL": "http://127.0.0.1:1/hub/api",
+        "JUPYTERHUB_CLIENT_ID": "service-gpu-quota",
+    }
+
+
+SERVE = [sys.executable, "-m", "jupyter_gpu_quota", "serve"]
+
+
+def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port, begun = other.getsockname()[1], time.monotonic()
+        done = subprocess.run(SERVE, env=environment(tmp_path, port), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert f"http://127.0.0.1:{port}" in done.stderr and "c.GPUQuota.service_url" in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert time.monotonic() - begun < 5.0
+    assert not (tmp_path / predecessor.RECORD).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        pytest.param("http://203.0.113.1:80", "Cannot assign requested address", id="an address of another machine"),
+        pytest.param("http://127.0.0.1:99999", "Port out of range", id="a port that cannot be"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_explained(url: str, said: str) -> None:
+    with pytest.raises(keeper.CannotServe, match=said) as refused:
+        keeper.bound(url)
+    assert "c.GPUQuota.service_url" in str(refused.value)
+
+
+def test_the_keeper_knows_the_settings_it_needs_as_config_has_them(tmp_path: Path) -> None:
+    assert GPUQuota().state_dir == keeper.DEFAULT_STATE_DIR
+    assert keeper.SETTINGS_VARIABLE == SETTINGS_VARIABLE
+    assert keeper.state_dir_of(environment(tmp_path, 1)) == tmp_path
+
+
+def test_the_keeper_loads_no_library() -> None:
+    code = "import sys; before = set(sys.modules); import jupyter_gpu_quota.service.keeper; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    heavy = {"click", "traitlets", "tornado", "asyncio", "jupyterhub", "sqlalchemy", "pydantic"}
+    assert not heavy & set(done.stdout.split())
+
+
+# --- the heart --------------------------------------------------------------------------------------------------------
+def test_a_heart_beats_while_the_loop_turns_and_stops_where_it_hangs() -> None:
+    now = 0.0
+    listens, beats = os.pipe()
+    heart = Heart(beats, clock=lambda: now)
+    assert heart.beat()
+    now = LONGEST_TURN_S + 1
+    assert not heart.beat()
+    heart.turned()
+    assert heart.beat()
+    os.close(listens)
+    assert heart.beat()
+
+
+# --- the real service -------------------------------------------------------------------------------------------------
+def a_batch() -> bytes:
+    """A batch of samples that nobody has sent before."""
+    return json.dumps({"node": "n", "sequence": time.time_ns(), "samples": []}).encode()
+
+
+class Service:
+    """The real command, without a hub: what needs nobody's name works."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(str(folder))
+        self.state, self.url = folder / "state", f"http://127.0.0.1:{self.port}/services/gpu-quota/api/v1"
+        quota = folder / "quota.yaml"
+        quota.write_text(QUOTA)
+        devices = [{"model": "Simulated 80G", "memory_mib": 81920, "count": 1}]
+        self.told = environment(self.state, self.port, quota_file=str(quota), simulated_devices=devices, tick_ms=10)
+        self.start()
+
+    def start(self, ready: Callable[[], object] = lambda: None) -> None:
+        self.process = subprocess.Popen(SERVE, env=self.told, preexec_fn=ready)  # noqa: PLW1509 - one call of prctl
+
+    def child(self, name: str) -> int:
+        service = predecessor.recorded(self.state)
+        assert service is not None
+        return service.children[name].pid
+
+    def ready(self) -> bool:
+        return self.ask("ready") == 200
+
+    def writes(self) -> int:
+        """The status of a request that writes to the database."""
+        return self.ask("samples", a_batch())
+
+    def ask(self, path: str, body: bytes | None = None) -> int:
+        return self.said(path, body)[0]
+
+    def said(self, path: str, body: bytes | None = None) -> tuple[int, str]:
+        headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/{path}", data=body, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return int(answer.status), answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    running = Service(tmp_path)
+    try:
+        until(lambda: predecessor.recorded(running.state))
+        until(running.ready, 60)
+        yield running
+    finally:
+        end_process(running.process, 10)
+
+
+def freeze_inside_a_transaction(pid: int, database: Path) -> None:
+    """Stop a process at a moment at which nobody else can write."""
+
+    def locked() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        with contextlib.closing(sqlite3.connect(database, isolation_level=None, timeout=0.05)) as probe:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            probe.execute("ROLLBACK")
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    until(locked, 60)
+
+
+def test_a_scheduler_frozen_inside_a_transaction_keeps_nobody_waiting_for_long(service: Service) -> None:
+    frozen = service.child("controller")
+    freeze_inside_a_transaction(frozen, service.state / "gpu-quota.sqlite")
+    assert service.writes() == 503
+    until(lambda: service.writes() == 200, FROZEN_FOR_AT_MOST_S)
+    until(lambda: service.child("controller") != frozen)
+    until(service.ready)
+
+
+def test_requests_wait_for_a_killed_door_and_are_answered(service: Service) -> None:
+    door = service.child("door")
+    kill(door)
+    assert service.ask("health") == 200
+    assert service.child("door") != door
+    until(service.ready)
+
+
+def no_right_to_override() -> None:
+    """Root without CAP_DAC_OVERRIDE: the modes of files count for it too."""
+    if os.geteuid() == 0:
+        pr_capbset_drop, cap_dac_override = 24, 1
+        assert ctypes.CDLL(None).prctl(pr_capbset_drop, cap_dac_override, 0, 0, 0) == 0
+
+
+def test_a_database_that_may_only_be_read_is_read_and_said_to_be_so(service: Service) -> None:
+    end_process(service.process, 10)
+    database = service.state / "gpu-quota.sqlite"
+    database.chmod(0o444)
+    service.start(no_right_to_override)
+    until(lambda: '"store":true' in service.said("ready")[1], 60)
+    status, said = service.said("samples", a_batch())
+    assert (status, "it is read-only; give the service's account write permission" in said) == (503, True)
+    ready = json.loads(service.said("ready")[1])
+    assert (ready["ready"], ready["observed"], ready["controller"]) == (False, True, True)
+    assert service.ask("me") == 200
+    for file in service.state.glob("gpu-quota.sqlite*"):  # SQLite gives -wal and -shm the modes of the database
+        file.chmod(0o600)
+    until(lambda: service.writes() == 200)
+    until(service.ready)
+
+
+@pytest.fixture
+def file_system(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own where the service's state will be."""
+    place = tmp_path / "state"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_disk_that_may_only_be_read_is_said_and_survived(file_system: Path, service: Service) -> None:
+    """As after an error of the disk, and a restart of the hub."""
+    end_process(service.process, 10)
+    subprocess.run(["mount", "-o", "remount,ro", str(file_system)], check=True)
+    service.start()
+    until(lambda: service.ask("health") == 200, 60)
+    until(lambda: "cannot be opened" in service.said("samples", a_batch())[1])
+    assert service.writes() == service.ask("me") == 503
+    subprocess.run(["mount", "-o", "remount,rw", str(file_system)], check=True)
+    until(service.ready, 60)
+    assert service.writes() == 200
