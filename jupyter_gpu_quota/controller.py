@@ -7,20 +7,22 @@ that is killed between any two lines is replaced by one that compares what is wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from .core.canonical import digest
+from .core.amounts import next_change_at
+from .core.elastic import may_grow_at
 from .core.facts import DeviceFact, RankFact
-from .core.lifecycle import HOLDS_GPU
-from .core.model import Allocation, Device, JobState, Placement, Policy, Snapshot
-from .core.plan import ReasonCode
+from .core.lifecycle import HOLDS_GPU, WAITING
+from .core.model import Allocation, Device, Health, JobState, Node, NotebookState, Placement, Policy, Snapshot
+from .core.plan import RESIZED, ReasonCode
 from .core.quarantine import quarantine_at, quarantine_changes
 from .core.schedule import decide
 from .executors.protocol import Executor, LeaveOrder, StartOrder
 from .quotafile import QuotaFile
 from .sampler import Sampler
+from .store.past_use import looked_again_at
 from .store.protocol import Committed, JobRecord, Lease, QuotaRevision, SetInventory, Store
 from .store.snapshot import Mirror
 
@@ -28,6 +30,11 @@ log = logging.getLogger(__name__)
 
 TICK_MAX_MS = 1_000
 """The longest rest between two ticks before there is a quota file to say so."""
+
+CONFIRM_MS = 5_000
+"""A device that has work on it is gone when no reading has named it for so long: one that failed ends nobody's work."""
+
+DAY_MS = 86_400_000
 
 TELL_AGAIN_MS = 5_000
 """An order whose effect is not seen is given again after this long; orders are idempotent."""
@@ -77,10 +84,12 @@ class Controller:
         self.mirror = Mirror()
         self.lease: Lease | None = None
         self.revision: QuotaRevision | None = None
+        self.policy: Policy | None = None
         self.world_changed = True
         self.decide_again_at: int | None = None
         self.told: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
+        self.missed: dict[str, int] = {}
         self.sequence = 0
         self.quota_file: QuotaFile | None = None
 
@@ -139,12 +148,20 @@ class Controller:
     def _refresh(self, now: int) -> None:
         """Bring the mirror up to date; a new quota file may move devices between pools, so it is followed at once."""
         self.world_changed |= self.mirror.update(self.store)
+        self._look_ahead(now)
         changes = self.mirror.latest
         if changes is not None and changes.quota is not None:
             self.revision = changes.quota
             self.quota_file = QuotaFile.from_document(changes.quota.document)
             self._take_inventory(now)
             self.world_changed |= self.mirror.update(self.store)
+
+    def _look_ahead(self, now: int) -> None:
+        """Know the calendar far enough ahead, and what was used before as of this minute."""
+        policy = self.mirror.policy_at(now)
+        self.world_changed |= policy is not self.policy
+        self.policy = policy
+        self.world_changed |= self.mirror.follow_use(self.store, now)
 
     def _is_settled(self, fact: RankFact) -> bool:
         if not fact.tree_gone or fact.ended_at is None:
@@ -153,25 +170,40 @@ class Controller:
         return record is None or record.job.attempt > fact.attempt or record.job.state not in HOLDS_GPU
 
     def _take_inventory(self, now: int) -> None:
-        nodes, devices = self.executor.inventory()
+        nodes, devices = self._not_yet_gone(*self.executor.inventory(), now)
         names = {node.id: node.name for node in nodes}
         pools = {d.id: self.quota_file.pool_of(d, names.get(d.node, "")) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
         self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now)
 
+    def _not_yet_gone(
+        self, nodes: Sequence[Node], devices: Sequence[Device], now: int
+    ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
+        """A reading, with the healthy devices that it lacks and that have work, until a later one confirms that."""
+        named = {device.id for device in devices}
+        used = {held.device for held in self.mirror.allocations()} - named
+        lacking = [self.mirror.devices[id] for id in sorted(used) if self.mirror.devices[id].health is Health.HEALTHY]
+        self.missed = {device.id: self.missed.get(device.id, now) for device in lacking}
+        kept = [device for device in lacking if now - self.missed[device.id] < CONFIRM_MS]
+        if kept:
+            self.due["inventory"] = now + CONFIRM_MS
+        lost = {device.node for device in kept} - {node.id for node in nodes}
+        return (*nodes, *(self.mirror.nodes()[id] for id in sorted(lost))), (*devices, *kept)
+
     # --- decide and commit ----------------------------------------------------------------------------------------
     def _decide(self, lease: Lease, now: int) -> bool:
         """Decide if anything the decision rests on changed. Returns whether a plan was committed or found stale."""
         due = self.decide_again_at is not None and now >= self.decide_again_at
-        if self.revision is None or not (due or self.world_changed):
+        if self.policy is None or not (due or self.world_changed):
             return False
-        policy = self.revision.policy
+        policy = self.policy
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
         self.world_changed, self.decide_again_at = False, next_instant(snapshot, policy)
         plan = decide(snapshot, policy)
         if not plan.actions:
             return False
-        outcome = self.store.commit(plan, policy=policy, snapshot_digest=digest(snapshot), lease=lease, now=now)
+        seen = self.mirror.digest(snapshot)
+        outcome = self.store.commit(plan, policy=policy, snapshot_digest=seen, lease=lease, now=now)
         if not isinstance(outcome, Committed):
             log.info("the plan for version %d was dropped: %s", snapshot.version, outcome.why)
             self.world_changed = True
@@ -232,20 +264,19 @@ class Controller:
             bundle=spec.bundle,
             directory=spec.directory,
             live=spec.live,
-            ranks=spec.ranks,
+            ranks=len({part.rank for part in held}),
             outputs_limit_mib=self.outputs_limit_mib,
             python=self._python_of(spec.environment),
         )
 
     def _leave_order(self, record: JobRecord, lease: Lease) -> LeaveOrder:
-        assert self.revision is not None, "nothing is in motion before the first quota file"
-        times = self.revision.policy.preemption
+        assert self.policy is not None, "nothing is in motion before the first quota file"
+        times = self.policy.preemption
         code = record.reason.code if record.reason else None
         grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
         job = record.job
-        return LeaveOrder(
-            job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=code or str(job.target)
-        )
+        reason = "resize" if code in RESIZED else code or str(job.target)
+        return LeaveOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
 
     def _python_of(self, environment: str | None) -> str | None:
         return self.quota_file.python_of(environment) if self.quota_file and environment else None
@@ -272,14 +303,19 @@ class Controller:
 
     def _retain(self, now: int) -> None:
         for job in self.store.forget(
-            jobs_ended_before=now - self.rhythm.keep_jobs_ms, samples_before=now - self.rhythm.keep_samples_ms
+            jobs_ended_before=now - max(self.rhythm.keep_jobs_ms, self._past_ms()),
+            samples_before=now - self.rhythm.keep_samples_ms,
         ):
             self.executor.forget(job)
         self.bundles.sweep(self.store.bundles_in_use())
 
+    def _past_ms(self) -> int:
+        """How long ago the oldest use was that dividing the surplus looks at."""
+        return self.policy.history.window_s * 1000 + DAY_MS if self.policy and self.policy.history.k_milli else 0
+
 
 def next_instant(snapshot: Snapshot, policy: Policy) -> int | None:
-    """When, with nothing else changing, time alone could change the plan: limits and protections that end."""
+    """When, with nothing else changing, time alone could change the plan: protections end, amounts change."""
     times = policy.preemption
     ends = (
         job.started_at + seconds * 1000
@@ -287,9 +323,26 @@ def next_instant(snapshot: Snapshot, policy: Policy) -> int | None:
         if job.started_at is not None and job.state is JobState.RUNNING
         for seconds in (job.time_limit_s, times.min_runtime_s)
     )
+    grows = (
+        at for job in snapshot.jobs if job.state is JobState.RUNNING and (at := may_grow_at(job, policy)) is not None
+    )
     overdue = (at for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None)
-    windows = (at + times.per_s * 1000 for job in snapshot.jobs for at in job.paused_at)
-    return min((at for at in (*ends, *overdue, *windows) if at > snapshot.now), default=None)
+    pauses = (at + times.per_s * 1000 for job in snapshot.jobs for at in job.paused_at)
+    others = _next_amounts(snapshot, policy)
+    return min((at for at in (*ends, *grows, *overdue, *pauses, *others) if at > snapshot.now), default=None)
+
+
+def _next_amounts(snapshot: Snapshot, policy: Policy) -> Iterator[int]:
+    """When what somebody may have changes, of itself: nothing, while nobody wants more than they have."""
+    wants = (job.state in WAITING or job.min_ranks is not None for job in snapshot.jobs)
+    asks = (notebook.state is NotebookState.REQUESTED for notebook in snapshot.notebooks)
+    if not any(wants) and not any(asks):
+        return
+    boundary = next_change_at(policy, snapshot.now)
+    if boundary is not None:
+        yield boundary
+    if policy.history.k_milli:
+        yield looked_again_at(snapshot.now)
 
 
 def _placement(held: Allocation) -> Placement:

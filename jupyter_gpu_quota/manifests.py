@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from .core.model import WHOLE_DEVICE, Device, Placement
@@ -93,10 +93,12 @@ def rank_environment(
     places: Places,
     variables: Mapping[str, str],
     path_first: str,
+    port: int | None = None,
 ) -> dict[str, str]:
     """Everything a rank's process is told, except who it runs as.
 
-    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs.
+    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port``
+    is where several ranks meet.
     Nothing of the caller's own environment is in it. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
@@ -113,7 +115,7 @@ def rank_environment(
         "GPU_QUOTA_OUTPUT_DIR": places.outputs,
         "GPU_QUOTA_PAUSE_FILE": places.pause,
         "GPU_QUOTA_PROGRESS_FILE": places.progress,
-        **(_gang(job, attempt, rank, ranks) if ranks > 1 else {}),
+        **(_gang(rank, ranks, port) if port is not None else {}),
     }
 
 
@@ -135,9 +137,17 @@ def _amounts(gpu_milli: int, memory_mib: int) -> dict[str, str]:
     return {"GPU_QUOTA_MILLI": str(gpu_milli), "GPU_QUOTA_MEMORY_MIB": str(memory_mib)}
 
 
-def _gang(job: str, attempt: int, rank: int, ranks: int) -> dict[str, str]:
-    """The rendezvous of ranks on one machine; the port differs between jobs and between attempts of one."""
-    port = FIRST_GANG_PORT + zlib.crc32(f"{job}.{attempt}".encode()) % GANG_PORTS
+def gang_ports(job: str, attempt: int) -> Iterator[int]:
+    """Ports where the ranks of an attempt may meet, below those of passing connections.
+
+    The first differs between jobs and between attempts of one; the others are for where that one is taken.
+    """
+    first = zlib.crc32(f"{job}.{attempt}".encode())
+    return (FIRST_GANG_PORT + (first + step) % GANG_PORTS for step in range(GANG_PORTS))
+
+
+def _gang(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The rendezvous of ranks on one machine."""
     return {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),

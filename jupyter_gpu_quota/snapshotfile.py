@@ -150,6 +150,10 @@ def _faulty_workloads(snapshot: Snapshot) -> Iterator[str]:
                 f"job {job.id} asks for {job.ranks} x {job.gpu_milli} milli: a part of a device or whole"
                 " devices, once or more"
             )
+        if job.min_ranks is not None and not 1 <= job.min_ranks <= job.ranks:
+            yield f"job {job.id} runs with {job.min_ranks} to {job.ranks} ranks; its minimum is from 1 to all of them"
+        if job.held_ranks is not None and not job.least_ranks <= job.held_ranks <= job.ranks:
+            yield f"job {job.id} has {job.held_ranks} ranks, and runs with {job.least_ranks} to {job.ranks}"
         if job.time_limit_s < 1 or not 0 <= job.priority <= 100:
             yield f"job {job.id} has a time limit of {job.time_limit_s} s and priority {job.priority}"
     for notebook in snapshot.notebooks:

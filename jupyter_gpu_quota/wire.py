@@ -27,7 +27,10 @@ class Wire(BaseModel):
 
 
 class JobRequest(Wire):
-    """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB".
+    """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB"; a node's ``processes`` share it evenly.
+
+    The job has ``nodes`` x ``processes`` ranks, each with its devices on one node. With ``min_nodes`` it is elastic:
+    it runs with the ranks of so many nodes at least, and more while they are idle.
 
     ``project`` and ``pool`` default to the person's only or default ones.
 
@@ -106,9 +109,10 @@ class Enforcement(Wire):
 
 
 class JobView(Wire):
-    """One job as its project sees it, without values of secrets.
+    """One job as its project sees it in listings and events, without values of variables and secrets.
 
-    ``private`` jobs show only to their owner, leads and admins.
+    ``private`` jobs show only to their owner, leads and admins. ``gpu_milli`` is of one rank. An elastic job runs
+    with ``min_ranks`` to ``ranks`` of them, now with ``held_ranks``; both are null for others.
     """
 
     id: str
@@ -123,6 +127,8 @@ class JobView(Wire):
     gpu: str
     gpu_milli: int
     ranks: int
+    min_ranks: int | None = None
+    held_ranks: int | None = None
     gpu_model: str | None
     priority: int
     preemptible: bool
@@ -131,7 +137,6 @@ class JobView(Wire):
     bundle: str | None
     directory: str
     environment: str | None
-    variables: dict[str, str]
     secret_names: list[str]
     time_limit_s: int
     retries: int
@@ -154,8 +159,9 @@ class JobView(Wire):
 
 
 class JobDetail(JobView):
-    """``GET jobs/{id}``: with every rank of every attempt."""
+    """``GET jobs/{id}``: with its variables and every rank of every attempt."""
 
+    variables: dict[str, str]
     rank_records: list[RankView]
 
 
@@ -198,7 +204,10 @@ class NotebookView(Wire):
 
 
 class ChoiceView(Wire):
-    """What one person may start a notebook with: a project, its pool and the sizes that its quota admits."""
+    """What one person may start a notebook with: a project, its pool and the sizes that its quota admits.
+
+    ``devices``: how many of the pool can be given out; null from a service that does not say.
+    """
 
     project: str
     pool: str
@@ -206,10 +215,14 @@ class ChoiceView(Wire):
     used_milli: int
     device_model: str | None
     device_memory_mib: int | None
+    devices: int | None = None
 
 
 class MeView(Wire):
-    """``GET me``: who the token is, and what they may do."""
+    """``GET me``: who the token is, and what they may do.
+
+    ``own_accounts``: whether jobs run under their submitters' accounts; null from a service that does not say.
+    """
 
     name: str
     admin: bool
@@ -217,6 +230,7 @@ class MeView(Wire):
     projects: dict[str, Literal["member", "lead"]]
     notebook_choices: list[ChoiceView]
     hub_token: bool = False
+    own_accounts: bool | None = None
 
 
 class ErrorView(Wire):
@@ -234,7 +248,7 @@ class Pagination(Wire):
 
 
 class ProjectPoolView(Wire):
-    """One project in one pool: what it has, what it uses, what it could have now."""
+    """One project or department in one pool: what it has now, what it uses, what it could have."""
 
     pool: str
     notebook_milli: int
@@ -249,11 +263,22 @@ class ProjectPoolView(Wire):
     queued_jobs: int
 
 
+class DepartmentView(Wire):
+    """A department, with the use of all its projects together."""
+
+    name: str
+    priority: int
+    pools: list[ProjectPoolView]
+
+
 class ProjectView(Wire):
+    """A project; ``department`` is null where the quota file has none."""
+
     name: str
     priority: int
     pools: list[ProjectPoolView]
     role: str | None
+    department: DepartmentView | None = None
 
 
 class HolderView(Wire):
@@ -307,11 +332,14 @@ class PoolView(Wire):
 
 
 class QuotaView(Wire):
+    """One revision of the quota file. ``unchanged`` answers an edit whose text was in force already."""
+
     revision: int
     text: str
     author: str
     at: datetime
     comment: str
+    unchanged: bool = False
 
 
 class QuotaEdit(Wire):
@@ -331,10 +359,14 @@ class AffectedView(Wire):
 
 
 class PreviewView(Wire):
-    """What a quota file would do: the arithmetic of every pool, and everybody affected."""
+    """What a quota file would do: the arithmetic of every pool, and everybody affected.
+
+    ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other.
+    """
 
     arithmetic: list[str]
     refusals: list[str]
+    acceptable: bool = True
     affected: list[AffectedView]
 
 

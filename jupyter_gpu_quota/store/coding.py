@@ -114,6 +114,7 @@ def _flat(row_type: Callable[..., R], *names: str) -> Coding[R]:
 JOB_AS_IT_IS = (
     "id", "project", "user", "pool", "gpu_milli", "submitted_at", "ranks", "gpu_model", "priority", "preemptible",
     "time_limit_s", "attempt", "started_at", "checkpoint_at", "pausing_since_at", "paused_for", "borrower",
+    "min_ranks", "held_ranks",
 )  # fmt: skip
 RECORD_AS_IT_IS = (
     "account", "retries_left", "ended_at", "exit_status", "done", "total", "clone_of", "pauses", "changed",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import assert_never
 
 from ..core.canonical import digest
 from ..core.lifecycle import JobEvent, after
-from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobTarget, Placement, Policy, Reservation
-from ..core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy, Reservation
+from ..core.plan import RESIZED, Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from .holdings import drop_reservation, give_devices, move_notebook, put_job
 from .lease import why_lost
 from .protocol import JobRecord, Lease, NotebookRecord, RankRecord, Stale
@@ -160,6 +160,8 @@ def _start_job(work: Work, action: Start | Resume, lease: Lease) -> str:
     record = _job(work, action.workload)
     if action.attempt != record.job.attempt + 1:
         raise ValueError(f"job {record.job.id} has had {record.job.attempt} attempts; {action.attempt} is not the next")
+    nodes = {p.rank: p.device for p in reversed(action.placements)}
+    _check_ranks(record.job, nodes)
     job = replace(
         record.job,
         state=after(record.job.state, JobEvent.START),
@@ -169,12 +171,19 @@ def _start_job(work: Work, action: Start | Resume, lease: Lease) -> str:
         pausing_since_at=None,
         paused_for=None,
         borrower=action.borrower,
+        held_ranks=None if record.job.min_ranks is None else len(nodes),
     )
     put_job(work, replace(record, job=job, reason=action.reason, exit_status=None))
-    nodes = {p.rank: p.device for p in reversed(action.placements)}
     for rank, device in sorted(nodes.items()):
         work.put(RANKS, _new_rank(work, action, rank=rank, device=device, fencing=lease.fencing))
     return job.project
+
+
+def _check_ranks(job: Job, ranks: Collection[int]) -> None:
+    """A gang starts whole, an elastic one with its minimum at least, and ranks are numbered from 0 without a gap."""
+    if sorted(ranks) != list(range(len(ranks))) or not job.least_ranks <= len(ranks) <= job.ranks:
+        least = "" if job.min_ranks is None else f"{job.min_ranks} to "
+        raise ValueError(f"job {job.id} has {least}{job.ranks} ranks and cannot start with the ranks {sorted(ranks)}")
 
 
 def _new_rank(work: Work, action: Start | Resume, *, rank: int, device: str, fencing: int) -> RankRow:
@@ -198,20 +207,21 @@ def _pause(work: Work, action: Pause, policy: Policy) -> str:
     record = _job(work, action.workload)
     window_ms = policy.preemption.per_s * 1000
     counted = tuple(at for at in record.job.paused_at if at > work.now - window_ms)
+    new = () if action.reason.code in RESIZED else (work.now,)
     job = replace(
         record.job,
         state=after(record.job.state, JobEvent.PAUSE),
         target=JobTarget.PAUSED,
         pausing_since_at=work.now,
         paused_for=action.claimer,
-        paused_at=(*counted, work.now),
+        paused_at=(*counted, *new),
     )
-    put_job(work, replace(record, job=job, reason=action.reason, pauses=record.pauses + 1))
+    put_job(work, replace(record, job=job, reason=action.reason, pauses=record.pauses + len(new)))
     return job.project
 
 
 def _stop(work: Work, action: Stop) -> str:
-    if action.target not in (JobTarget.HELD, JobTarget.CANCELLED, JobTarget.FAILED):
+    if action.target is JobTarget.RUNNING:
         raise ValueError(f"job {action.workload} cannot be stopped in order to be {action.target}")
     record = _job(work, action.workload)
     job = replace(

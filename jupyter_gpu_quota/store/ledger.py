@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from ..core.facts import Fact, RankFact
 from ..core.model import NotebookState, Policy
@@ -20,6 +21,7 @@ from .protocol import (
     AuditRow,
     Changes,
     Committed,
+    Holding,
     JobFilter,
     JobRecord,
     Lease,
@@ -57,6 +59,7 @@ from .rows import (
     Head,
     Rows,
     Scope,
+    Table,
     UserRow,
     Where,
 )
@@ -73,6 +76,7 @@ class LedgerStore:
         self._rows = rows
         self._new_id = new_id
         self._writer = threading.Lock()
+        self._unsettled = False
         self._told: dict[tuple[str, int, int], RankFact] = {}
         self._told_under = 0
 
@@ -85,6 +89,9 @@ class LedgerStore:
             writes = work.writes()
             if writes:
                 scope.apply(writes)
+        self._unsettled |= any(change.table is SECRETS and change.deletes for change in writes)
+        if self._unsettled:  # somebody may read just now: then the next transaction tries again
+            self._unsettled = not self._rows.settle()
 
     @contextmanager
     def _look(self, now: int) -> Iterator[Work]:
@@ -158,6 +165,7 @@ class LedgerStore:
             jobs = forget_jobs(work)
         while forget_samples(self._rows, self._writer, samples_before):
             pass
+        self._unsettled |= not self._rows.settle()  # what a process deleted that was killed right afterwards
         return jobs
 
     # --- people -----------------------------------------------------------------------------------------------------
@@ -202,6 +210,13 @@ class LedgerStore:
             records = [row.record for row in scope.find(RANKS, "job", [job])]
         return sorted(records, key=lambda record: (record.attempt, record.rank))
 
+    def holdings(self, since: int, *, ended_after: int) -> tuple[int, list[Holding]]:
+        with self._rows.reading() as scope:
+            version = _head(scope).version
+            if since <= 0:
+                return version, _every_holding(scope, ended_after)
+            return version, _holdings_since(scope, since) if version != since else []
+
     def secrets(self, job: str) -> dict[str, str]:
         with self._rows.reading() as scope:
             row = scope.get_many(SECRETS, [(job,)]).get((job,))
@@ -221,6 +236,10 @@ class LedgerStore:
     def bundle_owned(self, digest: str, user: str) -> bool:
         with self._rows.reading() as scope:
             return bool(scope.get_many(BUNDLES, [(digest, user)]))
+
+    def bundles_of(self, user: str) -> dict[str, int]:
+        with self._rows.reading() as scope:
+            return {row.digest: row.size_bytes for row in scope.find(BUNDLES, "user", [user])}
 
     def bundles_in_use(self) -> set[str]:
         with self._rows.reading() as scope:
@@ -277,6 +296,44 @@ def _head(scope: Scope) -> Head:
 
 def _quota(scope: Scope, revision: int) -> QuotaRevision | None:
     return scope.get_many(QUOTA, [(revision,)]).get((revision,))
+
+
+def _holdings_since(scope: Scope, since: int) -> list[Holding]:
+    """What jobs began or ceased to hold after a version; of notebooks' slices nothing."""
+    rows = scope.changed(ALLOCATIONS, since, live=False)
+    jobs = scope.get_many(JOBS, list({(row.allocation.workload,): None for row in rows}))
+    return [
+        Holding(
+            id=row.allocation.id,
+            project=record.job.project,
+            pool=record.job.pool,
+            gpu_milli=row.allocation.gpu_milli,
+            began_at=row.allocated_at,
+            ended_at=row.released_at,
+        )
+        for row in rows
+        if (record := jobs.get((row.allocation.workload,))) is not None
+    ]
+
+
+def _every_holding(scope: Scope, ended_after: int) -> list[Holding]:
+    """What jobs hold, and what ended after an instant; with few columns, since a week of them is a lot."""
+    columns = ("id", "workload", "gpu_milli", "allocated_at", "released_at")
+    picked = _open_or_ended_after(scope, ALLOCATIONS, columns, ended_after)
+    places = {job: (project, pool) for job, project, pool in _open_or_ended_after(scope, JOBS, PLACES, ended_after)}
+    return [
+        Holding(id=id, project=place[0], pool=place[1], gpu_milli=milli, began_at=began_at, ended_at=ended_at)
+        for id, workload, milli, began_at, ended_at in picked
+        if (place := places.get(workload)) is not None
+    ]
+
+
+PLACES = ("id", "project", "pool")
+
+
+def _open_or_ended_after(scope: Scope, table: Table[Any], columns: Sequence[str], instant: int) -> Iterator[Any]:
+    yield from scope.pick(table, columns, Where(live=True))
+    yield from scope.pick(table, columns, Where(at_least={table.ended or "": instant + 1}))
 
 
 def _where_jobs(which: JobFilter) -> Where:

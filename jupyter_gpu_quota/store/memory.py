@@ -87,6 +87,11 @@ class _MemoryScope:
         rows.sort(key=lambda row: tuple(cast(Any, table.fields[column](row)) for column in table.order), reverse=True)
         return rows[page.offset : page.offset + page.limit], len(rows)
 
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+        values_of = [table.fields[column] for column in columns]
+        rows = (row for row in self._shelves[table.name].rows.values() if _matches(table, where, row))
+        return [tuple(value_of(row) for value_of in values_of) for row in rows]
+
     def distinct(self, table: Table[R], column: str) -> set[Value]:
         value_of = table.fields[column]
         return {value_of(row) for row in self._shelves[table.name].rows.values()}
@@ -142,6 +147,9 @@ class MemoryRows:
             yield _MemoryScope(self._shelves)
 
     writing = reading
+
+    def settle(self) -> bool:
+        return True
 
     def close(self) -> None:
         """Nothing to close."""

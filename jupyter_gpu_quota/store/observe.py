@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..core.facts import DeviceFact, Fact, RankFact
-from ..core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after, judge_exit
+from ..core.lifecycle import FINAL, HOLDS_GPU, LEFT_AS_ASKED, JobEvent, after, judge_exit
 from ..core.model import Job, JobState, JobTarget
+from ..core.plan import ReasonCode
 from .holdings import put_job, release_devices
 from .inventory import observe_device
 from .protocol import JobRecord
-from .rows import DEVICES, JOBS, RANKS, Key, RankRow
+from .rows import ALLOCATIONS, DEVICES, JOBS, RANKS, Key, RankRow
 from .work import Work
 
 CONTROLLER = "system:controller"
@@ -29,6 +30,7 @@ def observe_facts(work: Work, facts: Sequence[Fact]) -> list[RankFact]:
     work.fetch(JOBS, [(fact.job,) for fact in ranks])
     work.fetch(RANKS, [(fact.job, fact.attempt, fact.rank) for fact in ranks])
     work.fetch(DEVICES, [(fact.device,) for fact in facts if isinstance(fact, DeviceFact)])
+    work.find_ahead(ALLOCATIONS, "workload", [fact.job for fact in ranks if fact.tree_gone])
     seen = []
     for fact in facts:
         if isinstance(fact, DeviceFact):
@@ -83,7 +85,7 @@ def _merged(row: RankRow, fact: RankFact) -> RankRow:
 def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
     """The job with its first process seen, its newest checkpoint, and the progress that rank 0 reports."""
     job = record.job
-    if fact.pid is not None and job.started_at is None:
+    if fact.pid is not None and (job.started_at is None or job.state is JobState.STARTING):
         job = _seen_running(work, job, fact)
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
@@ -101,8 +103,9 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
 
 
 def _seen_running(work: Work, job: Job, fact: RankFact) -> Job:
-    started_at = work.now if fact.started_at is None else fact.started_at
-    if job.state is not JobState.STARTING:
+    """It started with its first process, and runs once each rank was begun: one that is missing is ordered again."""
+    started_at = job.started_at or fact.started_at or work.now
+    if job.state is not JobState.STARTING or not all(map(_was_begun, _ranks_of(work, job))):
         return replace(job, started_at=started_at)
     payload = {"attempt": fact.attempt, "rank": fact.rank, "pid": fact.pid, "started_at": started_at}
     work.audit(CONTROLLER, "job.running", job.id, payload, job.project)
@@ -130,15 +133,23 @@ def _text(value: str) -> str:
 # --- what an end means ----------------------------------------------------------------------------------------------
 def _judge_attempt(work: Work, record: JobRecord) -> None:
     """End the attempt when every rank's processes are gone; ask the others to leave when one rank failed."""
-    job = record.job
-    keys: list[Key] = [(job.id, job.attempt, rank) for rank in range(job.ranks)]
-    work.fetch(RANKS, keys)
-    rows = [row for key in keys if (row := work.get(RANKS, key)) is not None]
+    job, rows = record.job, _ranks_of(work, record.job)
     if rows and all(_is_gone(row) for row in rows):
         _end_attempt(work, record, rows)
     elif job.target is JobTarget.RUNNING and _one_failed_alone(record, rows):
         put_job(work, replace(record, job=replace(job, target=JobTarget.FAILED)))
         work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
+
+
+def _ranks_of(work: Work, job: Job) -> list[RankRow]:
+    """The ranks of its present attempt."""
+    keys: list[Key] = [(job.id, job.attempt, rank) for rank in range(job.held_ranks or job.ranks)]
+    work.fetch(RANKS, keys)
+    return [row for key in keys if (row := work.get(RANKS, key)) is not None]
+
+
+def _was_begun(row: RankRow) -> bool:
+    return row.record.pid is not None or _has_ended(row)
 
 
 def _one_failed_alone(record: JobRecord, rows: Sequence[RankRow]) -> bool:
@@ -166,6 +177,8 @@ def _verdict(record: JobRecord, row: RankRow) -> JobEvent:
     status = row.record.exit_status
     if never:
         status = None if asked else CANNOT_EXECUTE
+    elif status and _left_a_sick_device(record):
+        status = None
     return judge_exit(
         exit_status=status,
         pause_requested=asked,
@@ -173,6 +186,12 @@ def _verdict(record: JobRecord, row: RankRow) -> JobEvent:
         target=job.target,
         retries_left=record.retries_left,
     )
+
+
+def _left_a_sick_device(record: JobRecord) -> bool:
+    """Whether it was leaving an unhealthy device: a bad end is then the device's, and counted against nobody."""
+    reason = record.reason
+    return record.job.target is JobTarget.PAUSED and reason is not None and reason.code is ReasonCode.DEVICE_UNHEALTHY
 
 
 def _failed(record: JobRecord, row: RankRow) -> bool:
@@ -192,10 +211,26 @@ WEIGHTIEST_FIRST = (
 
 
 def _deciding(record: JobRecord, rows: Sequence[RankRow]) -> RankRow:
+    rows = _without_bereft(record, rows)
     failed = [row for row in rows if _failed(record, row)]
     if failed:
         return min(failed, key=lambda row: (row.record.ended_at or 0, row.record.rank))
     return min(rows, key=lambda row: (WEIGHTIEST_FIRST.index(_verdict(record, row)), row.record.rank))
+
+
+OBEYED = (LEFT_AS_ASKED | {0}) - {None}
+
+
+def _without_bereft(record: JobRecord, rows: Sequence[RankRow]) -> Sequence[RankRow]:
+    """The ranks but those that ended badly after another had left as asked: what they waited for was gone.
+
+    All are asked to leave together, but the first may be gone before the last has heard. Source: scheduling.md,
+    section 5.
+    """
+    obeyed = [row.record.ended_at or 0 for row in rows if row.pause_requested and row.record.exit_status in OBEYED]
+    if not obeyed or record.job.target is JobTarget.FAILED:
+        return rows
+    return [row for row in rows if (row.record.ended_at or 0) < min(obeyed) or row.record.exit_status in OBEYED]
 
 
 def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None:
@@ -203,10 +238,11 @@ def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None
     event = _as_asked(_verdict(record, row), job.target)
     state = after(job.state, event)
     release_devices(work, job.id)
-    uses_retry = event is JobEvent.RETRY and (row.record.exit_status is not None or row.refused is not None)
+    known = row.record.exit_status is not None or row.refused is not None
+    uses_retry = event is JobEvent.RETRY and known and not _left_a_sick_device(record)
     ended = replace(
         record,
-        job=_rested(job, state) if state not in FINAL else replace(job, state=state),
+        job=_rested(job, state) if state not in FINAL else replace(job, state=state, held_ranks=None),
         reason=None if state is JobState.QUEUED else record.reason,
         retries_left=record.retries_left - (1 if uses_retry else 0),
         ended_at=work.now if state in FINAL else None,
@@ -235,6 +271,7 @@ def _rested(job: Job, state: JobState) -> Job:
         pausing_since_at=None,
         paused_for=None,
         borrower=False,
+        held_ranks=None,
     )
 
 
@@ -249,4 +286,5 @@ def _audit_end(work: Work, job: Job, row: RankRow, *, event: JobEvent, state: Jo
         "completed": row.completed,
         "refused": row.refused,
     }
-    work.audit(CONTROLLER, "job.end", job.id, payload, job.project)
+    kind = "job.end" if state in FINAL else "attempt.end"  # one that is paused, held or tried again has not ended
+    work.audit(CONTROLLER, kind, job.id, payload, job.project)

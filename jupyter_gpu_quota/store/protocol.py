@@ -32,6 +32,8 @@ class JobSpec:
 
     ``bundle`` is the digest of the code, None for a live job; ``directory`` is relative to the bundle, or, live,
     a path of the submitter's home. ``secret_names`` are the variables whose values stand in the secrets table.
+    ``gpu_milli`` is of one rank; ``gpu_asked`` is for one node, which has ``processes`` ranks. An elastic job runs
+    with ``min_ranks`` to ``ranks`` of them; None: with all.
     """
 
     command: tuple[str, ...]
@@ -41,6 +43,8 @@ class JobSpec:
     gpu_milli: int
     name: str
     ranks: int = 1
+    min_ranks: int | None = None
+    processes: int = 1
     gpu_model: str | None = None
     priority: int = 50
     preemptible: bool = True
@@ -57,7 +61,10 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJob:
-    """Queue a job; the same user and idempotency key give the same job again. ``clone_of`` names its origin."""
+    """Queue a job; the same user and idempotency key give the same job again. ``clone_of`` names its origin.
+
+    Refused as ``queue_full`` where the user has ``most_waiting`` jobs that are queued, paused or held; None: no limit.
+    """
 
     job: str
     user: str
@@ -66,6 +73,7 @@ class SubmitJob:
     secrets: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str | None = None
     clone_of: str | None = None
+    most_waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +271,18 @@ class Changes:
     quota: QuotaRevision | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A part of a device that an attempt of a job held, from when until when; None: it does still."""
+
+    id: str
+    project: str
+    pool: str
+    gpu_milli: int
+    began_at: int
+    ended_at: int | None
+
+
 # --- the lease and the commit -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
@@ -363,6 +383,12 @@ class Store(Protocol):
 
     def ranks(self, job: str) -> list[RankRecord]: ...
 
+    def holdings(self, since: int, *, ended_after: int) -> tuple[int, list[Holding]]:
+        """The version, and what jobs hold and held, in any order: from 0 that which ended after an instant, or not yet.
+
+        From another version on, whatever began or ended since. What retention removed is not told.
+        """
+
     def secrets(self, job: str) -> dict[str, str]: ...
 
     def notebook(self, notebook: str) -> NotebookRecord | None: ...
@@ -372,6 +398,9 @@ class Store(Protocol):
     ) -> tuple[list[NotebookRecord], int]: ...
 
     def bundle_owned(self, digest: str, user: str) -> bool: ...
+
+    def bundles_of(self, user: str) -> dict[str, int]:
+        """Every bundle that this user ever put here, and its size in bytes; some may have been swept since."""
 
     def bundles_in_use(self) -> set[str]:
         """Digests that a kept job still names; others may be swept."""

@@ -37,6 +37,7 @@ from .rows import (
     BundleRow,
     IdempotencyRow,
     SecretsRow,
+    Where,
 )
 from .work import Work
 
@@ -119,7 +120,7 @@ def _submit(work: Work, request: SubmitJob) -> Recorded | Refusal:
     there = work.get(JOBS, (request.job,))
     if there is not None:
         return _existed(work, request.job) if there.job.user == request.user else _taken(request.job)
-    if refusal := _out_of_range(request):
+    if refusal := _out_of_range(request) or _queue_full(work, request):
         return refusal
     _audit_submit(work, request)
     put_job(work, _queued(work, request))
@@ -130,6 +131,24 @@ def _submit(work: Work, request: SubmitJob) -> Recorded | Refusal:
         row = IdempotencyRow(user=request.user, key=request.idempotency_key, job=request.job)
         work.put(IDEMPOTENCY, row)
     return _done(work, request.job)
+
+
+NOT_STARTED = (JobState.QUEUED, JobState.PAUSED, JobState.HELD)
+
+
+def _queue_full(work: Work, request: SubmitJob) -> Refusal | None:
+    """Refuse one job too many of one person: a loop that submits would else fill the disk and everybody's queue."""
+    if request.most_waiting is None:
+        return None
+    where = Where(among={"user": [request.user], "state": [state.value for state in NOT_STARTED]}, live=True)
+    waiting = work.count(JOBS, where, lambda row: row.job.user == request.user and row.job.state in NOT_STARTED)
+    if waiting < request.most_waiting:
+        return None
+    message = (
+        f"{request.user} has {waiting} jobs that are queued, paused or held, and {request.most_waiting} is the most "
+        "for one person; cancel some, or submit again when some have started. Nothing was stored."
+    )
+    return Refusal(code="queue_full", message=message)
 
 
 def _taken(job: str) -> Refusal:
@@ -148,6 +167,9 @@ def _out_of_range(request: SubmitJob) -> Refusal | None:
         if not bound <= value <= BIGGEST:
             message = f"{name} was {value}; it must be from {bound} to {BIGGEST}. Nothing was stored."
             return Refusal(code="invalid", message=message)
+    if spec.min_ranks is not None and not 1 <= spec.min_ranks <= spec.ranks:
+        message = f"min_ranks was {spec.min_ranks}; it must be from 1 to the {spec.ranks} ranks. Nothing was stored."
+        return Refusal(code="invalid", message=message)
     return None
 
 
@@ -166,6 +188,7 @@ def _queued(work: Work, request: SubmitJob) -> JobRecord:
         gpu_milli=spec.gpu_milli,
         submitted_at=work.now,
         ranks=spec.ranks,
+        min_ranks=spec.min_ranks,
         gpu_model=spec.gpu_model,
         priority=spec.priority,
         preemptible=spec.preemptible,
@@ -196,6 +219,7 @@ def _audit_submit(work: Work, request: SubmitJob) -> None:
         "gpu_asked": spec.gpu_asked,
         "gpu_milli": spec.gpu_milli,
         "ranks": spec.ranks,
+        "min_ranks": spec.min_ranks,
         "priority": spec.priority,
         "preemptible": spec.preemptible,
         "time_limit_s": spec.time_limit_s,

@@ -162,6 +162,7 @@ JOBS: Table[JobRecord] = Table(
     fields={
         "id": lambda row: row.job.id,
         "project": lambda row: row.job.project,
+        "pool": lambda row: row.job.pool,
         "user": lambda row: row.job.user,
         "state": lambda row: row.job.state.value,
         "submitted_at": lambda row: row.job.submitted_at,
@@ -194,8 +195,11 @@ ALLOCATIONS: Table[AllocationRow] = Table(
     keys=("id",),
     key=lambda row: (row.allocation.id,),
     fields={
+        "id": lambda row: row.allocation.id,
         "workload": lambda row: row.allocation.workload,
         "device": lambda row: row.allocation.device,
+        "gpu_milli": lambda row: row.allocation.gpu_milli,
+        "allocated_at": lambda row: row.allocated_at,
         "released_at": lambda row: row.released_at,
         "changed": lambda row: row.changed,
     },
@@ -224,7 +228,13 @@ IDEMPOTENCY: Table[IdempotencyRow] = Table(
     fields={"job": lambda row: row.job},
     indexes=("job",),
 )
-BUNDLES: Table[BundleRow] = Table(name="bundles", keys=("digest", "user"), key=lambda row: (row.digest, row.user))
+BUNDLES: Table[BundleRow] = Table(
+    name="bundles",
+    keys=("digest", "user"),
+    key=lambda row: (row.digest, row.user),
+    fields={"user": lambda row: row.user},
+    indexes=("user",),
+)
 QUOTA: Table[QuotaRevision] = Table(
     name="quota_revisions",
     keys=("revision",),
@@ -300,6 +310,9 @@ class Scope(Protocol):
 
     def distinct(self, table: Table[R], column: str) -> set[Value]: ...
 
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+        """Some columns of all rows for which conditions hold, in any order: what needs no whole rows is cheap."""
+
     def scan(self, table: Table[R]) -> Iterator[R]:
         """Every row in the order of its key, without holding them all."""
 
@@ -319,5 +332,8 @@ class Rows(Protocol):
     def reading(self) -> AbstractContextManager[Scope]: ...
 
     def writing(self) -> AbstractContextManager[WriteScope]: ...
+
+    def settle(self) -> bool:
+        """Let nothing that was deleted stay readable in the files, without waiting; False: try again later."""
 
     def close(self) -> None: ...

@@ -109,6 +109,8 @@ jobs = Table(
     _text("pool"),
     _number("gpu_milli"),
     _number("ranks"),
+    _number("min_ranks", null=True),
+    _number("held_ranks", null=True),
     _text("gpu_model", null=True),
     _number("priority"),
     _flag("preemptible"),

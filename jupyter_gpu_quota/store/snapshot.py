@@ -6,11 +6,14 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ..core.canonical import record_digest, snapshot_digest, table_digest
 from ..core.lifecycle import FINAL, NOTEBOOK_FINAL
 from ..core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation, Snapshot
-from .protocol import Changes, JobRecord, NotebookRecord, Store
+from .ahead import PolicyAhead
+from .past_use import PastUse
+from .protocol import Changes, JobRecord, NotebookRecord, QuotaRevision, Store
 
 V = TypeVar("V")
 
@@ -22,6 +25,8 @@ class _Part(Generic[V]):
         self._by_id: dict[str, V] = {}
         self._ids: list[str] = []
         self._cached: tuple[V, ...] | None = ()
+        self._digests: dict[str, bytes] = {}
+        self._digest: str | None = None
 
     def put(self, id: str, value: V) -> bool:
         """Whether this is news."""
@@ -31,20 +36,34 @@ class _Part(Generic[V]):
         elif before == value:
             return False
         self._by_id[id] = value
-        self._cached = None
+        self._forget(id)
         return True
 
     def drop(self, id: str) -> bool:
         if self._by_id.pop(id, None) is None:
             return False
         del self._ids[bisect_left(self._ids, id)]
-        self._cached = None
+        self._forget(id)
         return True
+
+    def _forget(self, id: str) -> None:
+        self._digests.pop(id, None)
+        self._cached = self._digest = None
 
     def all(self) -> tuple[V, ...]:
         if self._cached is None:
             self._cached = tuple([self._by_id[id] for id in self._ids])
         return self._cached
+
+    def digest(self) -> str:
+        """What :func:`.canonical.table_digest` says of :meth:`all`; only what changed is read again."""
+        if self._digest is None:
+            known = self._digests
+            for id in self._ids:
+                if id not in known:
+                    known[id] = record_digest(self._by_id[id])
+            self._digest = table_digest([known[id] for id in self._ids])
+        return self._digest
 
     def get(self, id: str) -> V | None:
         return self._by_id.get(id)
@@ -63,6 +82,8 @@ class Mirror:
     def _clear(self) -> None:
         self.version = 0
         self.policy: Policy | None = None
+        self.past_use = PastUse()
+        self._ahead: PolicyAhead | None = None
         self.latest: Changes | None = None
         self.jobs: dict[str, JobRecord] = {}
         self.notebooks: dict[str, NotebookRecord] = {}
@@ -90,7 +111,7 @@ class Mirror:
 
     def _apply(self, changes: Changes) -> Iterator[bool]:
         if changes.quota is not None:
-            yield self._set_policy(changes.quota.policy)
+            yield self._set_policy(changes.quota)
         for node in changes.nodes:
             yield self._nodes.put(node.id, node)
         for device in changes.devices:
@@ -112,8 +133,9 @@ class Mirror:
         for reservation in changes.reservations:
             yield self._reservations.put(reservation.workload, reservation)
 
-    def _set_policy(self, policy: Policy) -> bool:
-        before, self.policy = self.policy, policy
+    def _set_policy(self, revision: QuotaRevision) -> bool:
+        before, self.policy = self.policy, (policy := revision.policy)
+        self._ahead = PolicyAhead(revision)
         if before is None or before.preemption.per_s != policy.preemption.per_s:
             for id in [id for id, record in self.jobs.items() if record.job.paused_at]:
                 self._jobs.put(id, self.jobs[id].job)
@@ -169,8 +191,23 @@ class Mirror:
         """The nodes by id."""
         return {node.id: node for node in self._nodes.all()}
 
+    def policy_at(self, now: int) -> Policy | None:
+        """The policy in force with its calendar known ahead, the same object while it is; None before the first."""
+        return self._ahead.at(now) if self._ahead else None
+
+    def follow_use(self, store: Store, now: int) -> bool:
+        """Look at what was used before, at most once a minute; whether that says something new.
+
+        Raises StoreUnavailable, with everything as it was.
+        """
+        policy = self.policy_at(now)
+        return policy is not None and self.past_use.follow(store, policy, now)
+
     def snapshot(self, now: int) -> Snapshot:
-        """All live work as of the last update; pauses older than the policy's window at ``now`` are left out."""
+        """All live work as of the last update, and the past use that was looked at last.
+
+        Pauses older than the policy's window at ``now`` are left out.
+        """
         self._drop_old_pauses(now)
         return Snapshot(
             version=self.version,
@@ -181,4 +218,18 @@ class Mirror:
             notebooks=self._notebooks.all(),
             allocations=self._allocations.all(),
             reservations=self._reservations.all(),
+            usage=self.past_use.usage,
         )
+
+    def digest(self, snapshot: Snapshot) -> str:
+        """What :func:`.canonical.snapshot_digest` says of a snapshot that this mirror made."""
+        parts: dict[str, _Part[Any]] = {
+            "nodes": self._nodes,
+            "devices": self._devices,
+            "jobs": self._jobs,
+            "notebooks": self._notebooks,
+            "allocations": self._allocations,
+            "reservations": self._reservations,
+        }
+        same = {name: part for name, part in parts.items() if getattr(snapshot, name) is part.all()}
+        return snapshot_digest(snapshot, {name: part.digest() for name, part in same.items()})

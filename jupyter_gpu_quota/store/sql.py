@@ -28,10 +28,10 @@ from sqlalchemy import (
 )
 
 from .coding import CODINGS, Columns
-from .protocol import Page
+from .protocol import Page, StoreUnavailable
 from .rows import HEAD, TABLES, Key, Table, TableWrites, Value, Where
 from .schema import metadata
-from .trouble import translated
+from .trouble import is_read_only, translated
 
 R = TypeVar("R")
 AT_A_TIME = 500
@@ -93,6 +93,10 @@ class SqlScope:
         query = SELECTS[table.name].where(*conditions).order_by(*order).limit(page.limit).offset(page.offset)
         count = select(func.count()).select_from(_sql(table)).where(*conditions)
         return self._rows(table, query), self._connection.execute(count).scalar_one()
+
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+        names = [_sql(table).c[column] for column in columns]
+        return [tuple(row) for row in self._connection.execute(select(*names).where(*_conditions(table, where)))]
 
     def distinct(self, table: Table[R], column: str) -> set[Value]:
         return set(self._connection.execute(select(_sql(table).c[column]).distinct()).scalars())
@@ -171,11 +175,16 @@ class SqlRows:
 
     @contextmanager
     def writing(self) -> Iterator[SqlScope]:
-        with translated(self._engine.url), self._begun("BEGIN IMMEDIATE") as connection:
-            if not self._is_sqlite:  # one writer at a time, as SQLite has it
-                connection.execute(select(_sql(HEAD).c.id).with_for_update())
-            yield SqlScope(connection)
-            connection.commit()
+        try:
+            with translated(self._engine.url), self._begun("BEGIN IMMEDIATE") as connection:
+                if not self._is_sqlite:  # one writer at a time, as SQLite has it
+                    connection.execute(select(_sql(HEAD).c.id).with_for_update())
+                yield SqlScope(connection)
+                connection.commit()
+        except StoreUnavailable as error:
+            if is_read_only(error):  # a connection stays as it was opened, also when the file may be written again
+                self._engine.dispose()
+            raise
 
     @contextmanager
     def _begun(self, begin: str) -> Iterator[Connection]:
@@ -186,6 +195,21 @@ class SqlRows:
             elif begin == "BEGIN":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
+
+    def settle(self) -> bool:
+        """Empty SQLite's write-ahead file: it keeps what was written before a row was deleted."""
+        if not self._is_sqlite:
+            return True
+        try:
+            with translated(self._engine.url), self._engine.connect() as connection:
+                patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+                connection.exec_driver_sql("PRAGMA busy_timeout=0")
+                try:
+                    return not connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
+                finally:
+                    connection.exec_driver_sql(f"PRAGMA busy_timeout={patience}")
+        except StoreUnavailable:
+            return False
 
     def close(self) -> None:
         self._engine.dispose()

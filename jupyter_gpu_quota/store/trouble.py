@@ -16,7 +16,8 @@ WHAT_TO_DO = {
     "SQLITE_FULL": "the disk is full; make room on it, and the next request goes through",
     "SQLITE_BUSY": "another process has kept it locked; if this goes on, look for a backup or a shell that holds it",
     "SQLITE_LOCKED": "another process has kept it locked; if this goes on, look for a backup or a shell that holds it",
-    "SQLITE_READONLY": "it is read-only; give the service's account write permission on the file and its folder",
+    "SQLITE_READONLY": "it is read-only; give the service's account write permission on the file, on its -wal and -shm "
+    "beside it, and on their folder",
     "SQLITE_IOERR": "the disk answers with errors; look into the system log, and restore a backup if it stays so",
     "SQLITE_CANTOPEN": "its file cannot be opened; see that it is there and that the service's account may use it",
     "SQLITE_CORRUPT": "its file is damaged; stop the service and restore a backup",
@@ -44,6 +45,12 @@ def translated(url: URL) -> Iterator[None]:
         raise StoreUnavailable(message) from error
     except DBAPIError as error:
         raise StoreUnavailable(f"The database {_name(url)} cannot be used now: {_why(error)}.") from error
+
+
+def is_read_only(error: StoreUnavailable) -> bool:
+    """Whether the database could be read and not written."""
+    original = getattr(error.__cause__, "orig", None)
+    return str(getattr(original, "sqlite_errorname", "")).startswith("SQLITE_READONLY")
 
 
 def gone(path: str) -> StoreUnavailable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -33,7 +34,10 @@ class Work:
         self._new_id = new_id
         self._read: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
         self._written: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
+        self._counted: dict[tuple[str, str], int] = {}
         self._journal: list[tuple[dict[Key, Any], Key, Any]] = []
+        self._sought: dict[tuple[str, str], dict[Value, list[Key]]] = defaultdict(dict)
+        self._put_under: dict[tuple[str, str], dict[Value, list[Key]]] = defaultdict(dict)
         self._stamped = False
         self._before = self.head = scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY]
 
@@ -56,19 +60,34 @@ class Work:
             self.fetch(table, [key])
         return cast("R | None", read[key])
 
-    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
-        """Rows with one of these values in an indexed column, as this transaction would leave them."""
-        written, read, found = self._written[table.name], self._read[table.name], {}
-        for row in self._scope.find(table, column, values):
+    def find_ahead(self, table: Table[R], column: str, values: Iterable[Value]) -> None:
+        """Read the rows of many values in one go, so that each :meth:`find` of one that follows costs nothing."""
+        sought = self._sought[table.name, column]
+        missing = [value for value in dict.fromkeys(values) if value not in sought]
+        if not missing:
+            return
+        read, value_of = self._read[table.name], table.fields[column]
+        sought |= {value: [] for value in missing}
+        for row in self._scope.find(table, column, missing):
             key = table.key(row)
             read.setdefault(key, row)
-            if key not in written:
-                found[key] = row
-        matches = table.fields[column]
+            sought[value_of(row)].append(key)
+
+    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
+        """Rows with one of these values in an indexed column, as this transaction would leave them."""
+        self.find_ahead(table, column, values)
+        written, read = self._written[table.name], self._read[table.name]
+        sought, put = self._sought[table.name, column], self._put_under[table.name, column]
+        value_of = table.fields[column]
         ended = table.fields[table.ended] if table.ended and column in table.live_indexes else None
-        for key, row in written.items():
-            if row is not None and matches(row) in values and (ended is None or ended(row) is None):
-                found[key] = row
+        found: dict[Key, R] = {}
+        for value in dict.fromkeys(values):
+            for key in (*sought[value], *put.get(value, ())):
+                row = written.get(key, _ABSENT)
+                if row is _ABSENT:
+                    row = read.get(key)
+                if row is not None and value_of(row) == value and (ended is None or ended(row) is None):
+                    found[key] = row
         return list(found.values())
 
     def every(self, table: Table[R]) -> list[R]:
@@ -77,6 +96,17 @@ class Work:
         for row in self._scope.changed(table, -1, live=False):
             read.setdefault(table.key(row), row)
         return [row for row in (read | written).values() if row is not None]
+
+    def count(self, table: Table[R], where: Where, matches: Callable[[R], bool]) -> int:
+        """How many rows of a table match, as this transaction would leave them; both arguments say the same thing."""
+        asked = (table.name, str(where))
+        if asked not in self._counted:
+            self._counted[asked] = self._scope.listing(table, where, Page(limit=0))[1]
+        read, count = self._read[table.name], self._counted[asked]
+        for key, row in self._written[table.name].items():
+            before = read.get(key)
+            count += (row is not None and matches(row)) - (before is not None and matches(before))
+        return count
 
     def over(self, table: Table[R], limit: int) -> list[R]:
         """Rows that ended before ``now``, at most ``limit`` of them, the latest first."""
@@ -97,6 +127,9 @@ class Work:
         written = self._written[table.name]
         self._journal.append((written, key, written.get(key, _ABSENT)))
         written[key] = row
+        if row is not None:
+            for column in (*table.indexes, *table.live_indexes):
+                self._put_under[table.name, column].setdefault(table.fields[column](row), []).append(key)
 
     def stamp(self) -> int:
         """The version this transaction makes, for ``changed``; taking it makes the version grow."""

@@ -10,6 +10,7 @@ import pytest
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.controller import Controller, Rhythm
 from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
+from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.executors.protocol import StartOrder
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.protocol import (
@@ -293,12 +294,12 @@ def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
 
 
 def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
-    world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b1" else 0))
+    world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b4" else 0))
     world.submit("bob", "b1", "b2", "b3", "b4")
     world.turn(3)
     world.submit("patty", "p1")
     world.turn(2)
-    assert world.state("b1") is JobState.PAUSING, "of equals, by id"
+    assert world.state("b4") is JobState.PAUSING, "of equals, what was submitted last"
     world.turn(19)
     health = {device.id: str(device.health) for device in world.controller.mirror.devices.values()}
     assert sorted(health.values()).count("quarantined") == 1
@@ -306,3 +307,154 @@ def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_e
     assert "p1" in world.executor.running(), "another victim made room"
     world.turn(60)
     assert "quarantined" not in {str(device.health) for device in world.controller.mirror.devices.values()}
+
+
+# --- the calendar and the past --------------------------------------------------------------------------------------
+HALF_PAST = 1_800_000
+"""00:30 of the first of January 1970; the world begins at 00:16:40."""
+NIGHTS = """
+calendar:
+  - name: nights
+    when: {from: "00:30", to: "01:00", timezone: UTC}
+    projects: {vision: {train: {training: 1}}, speech: {train: {training: 3}}}
+"""
+DAY_MS = 86_400_000
+
+
+def test_a_window_that_opens_lets_a_claim_pause_others_within_one_tick() -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS)
+    world.submit("bob", "b1", "b2")
+    world.submit("patty", "p1", "p2", "p3")
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "p1", "p2"}
+    world.now = HALF_PAST - 1
+    world.turn(1, every_ms=1)
+    assert world.state("p3") is JobState.QUEUED and world.executor.running() == {"b1", "b2", "p1", "p2"}
+    assert world.now == HALF_PAST
+    world.turn(1)
+    assert len({"b1", "b2"} & world.executor.running()) == 1, "one was asked to leave at once, and left"
+    world.turn(2)
+    assert "p3" in world.executor.running()
+
+
+def test_a_window_that_opens_evicts_nobody_by_itself() -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS)
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.now = HALF_PAST - 1
+    world.turn(10, every_ms=1000)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}
+    world.submit("patty", "p1", "p2", "p3")
+    world.turn(4)
+    assert {"p1", "p2", "p3"} < world.executor.running()
+    world.now = 2 * HALF_PAST - 1
+    world.turn(1, every_ms=1)
+    assert {"p1", "p2", "p3"} < world.executor.running(), "the window is open to its last instant"
+    world.turn(4)
+    assert len({"p1", "p2", "p3"} & world.executor.running()) == 2, "vision has its second GPU back"
+
+
+def test_a_boundary_at_which_nobody_wants_more_is_not_decided_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS)
+    world.submit("bob", "b1")
+    world.turn(3)
+    calls = []
+    monkeypatch.setattr("jupyter_gpu_quota.controller.decide", lambda *given: calls.append(given))
+    world.now = HALF_PAST - 5000
+    world.turn(20)
+    assert calls == []
+
+
+def test_the_calendar_is_known_ahead_however_long_nothing_happens() -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS.replace("timezone", "dates: [1970-04-01, 1970-04-02], timezone"))
+    world.submit("bob", "b1", "b2", time_limit_s=400 * 86_400)
+    world.submit("patty", "p1", "p2", "p3", time_limit_s=400 * 86_400)
+    world.turn(3)
+    assert world.controller.policy is not None and world.controller.policy.windows == ()
+    for day in range(1, 90):
+        world.now = HALF_PAST - 1000 + day * DAY_MS
+        world.turn(1)
+    assert world.executor.running() == {"b1", "b2", "p1", "p2"}
+    assert world.now == HALF_PAST + 89 * DAY_MS
+    world.now += DAY_MS
+    world.turn(3)
+    assert "p3" in world.executor.running(), "the window of the first of April is open"
+
+
+HISTORY = QUOTA + "  history: {k: 1, half_life: 1h, window: 1d}\n"
+
+
+def test_who_used_surplus_before_gets_less_of_it_now() -> None:
+    def surplus_of_patty(quota: str) -> int:
+        world = World()
+        world.apply_quota(quota.replace("training: 2}", "training: 0}"))
+        world.submit("bob", "b1", "b2", "b3", "b4")
+        world.turn(2)
+        world.turn(60, every_ms=60_000)
+        for job in ("b1", "b2", "b3", "b4"):
+            world.executor.end(job, 0, completed=True)
+        world.submit("bob", *(f"b{n}" for n in range(5, 9)))
+        world.submit("patty", "p1", "p2", "p3", "p4")
+        world.turn(5)
+        return len({"p1", "p2", "p3", "p4"} & world.executor.running())
+
+    assert surplus_of_patty(HISTORY) > surplus_of_patty(QUOTA) == 2
+
+
+@pytest.mark.parametrize("jobs", [4, 5], ids=["nobody waits", "somebody waits"])
+def test_past_use_is_looked_at_once_a_minute_and_is_a_reason_to_decide(
+    jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.apply_quota(HISTORY)
+    world.submit("bob", *(f"b{n}" for n in range(jobs)))
+    world.turn(3)
+    seen = []
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.controller.decide",
+        lambda s, p: seen.append(s.usage) or Plan(seen_version=s.version, now=s.now),
+    )
+    world.now = world.now // 60_000 * 60_000 + 60_000
+    world.turn(180)
+    assert len(seen) == len(set(seen)) == 3
+    assert [usage[0].project for usage in seen] == ["vision"] * 3
+
+
+# --- gangs ------------------------------------------------------------------------------------------------------------
+def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens() -> None:
+    world = World()
+    world.submit("patty", "p1", "p2")
+    world.submit("bob", "e", ranks=4, min_ranks=2)
+    world.turn(2)
+    assert {order.job: order.ranks for order in world.executor.starts} == {"p1": 1, "p2": 1, "e": 2}
+    world.store.record([ChangeJob(job=name, actor="patty", change="cancel") for name in ("p1", "p2")], now=world.now)
+    world.turn(30)
+    record = world.store.job("e")
+    assert record is not None and record.job.started_at is not None and record.job.held_ranks == 2
+    assert world.executor.running() == {"e"}, "it has not run for ten graces yet"
+    world.now = record.job.started_at + 100_000
+    world.turn(1)
+    assert {leave.reason for leave in world.executor.leaves if leave.job == "e"} == {"resize"}
+    world.turn(15)
+    assert (world.executor.starts[-1].job, world.executor.starts[-1].ranks) == ("e", 4)
+    record = world.store.job("e")
+    assert record is not None and (record.job.held_ranks, record.job.paused_at, record.pauses) == (4, (), 0)
+
+
+def test_a_rank_that_dies_ends_the_gang_and_it_is_tried_again_once() -> None:
+    world = World()
+    world.submit("bob", "g", ranks=3, retries=1)
+    world.turn(3)
+    world.executor.end("g", -9, rank=1)
+    world.turn(3)
+    assert {leave.reason for leave in world.executor.leaves} == {"rank_failed"}
+    world.turn(20)
+    record = world.store.job("g")
+    assert record is not None and (record.job.state, record.job.attempt, record.retries_left) == ("running", 2, 0)
+    world.executor.end("g", -9, rank=2)
+    world.turn(20)
+    assert world.state("g") is JobState.FAILED and world.executor.running() == set()

@@ -39,6 +39,7 @@ def rendered(placed: str, *, rank: int = 0, ranks: int = 1, variables: Mapping[s
     environment = rank_environment(
         job="J", attempt=2, rank=rank, ranks=ranks, placements=PLACED[placed], devices=DEVICES,
         places=rank_paths("/s", "J", 2, rank), variables=variables or {}, path_first="/env/bin",
+        port=27_896 if ranks > 1 else None,
     )  # fmt: skip
     return sorted(f"{name}={value}" for name, value in environment.items())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.core.canonical import snapshot_digest
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Job, Preemption
 from jupyter_gpu_quota.core.plan import Reserve
@@ -169,3 +170,19 @@ def test_an_unavailable_store_leaves_the_mirror_as_it_was(world: World) -> None:
     with pytest.raises(StoreUnavailable):
         mirror.update(Away())
     assert mirror.snapshot(T0) == before
+
+
+def test_the_digest_of_a_snapshot_is_the_same_from_its_mirror_and_from_the_snapshot_alone(world: World) -> None:
+    mirror, digests = seen(world), set()
+    for number, job in enumerate(("a", "b", "c")):
+        world.submit(job)
+        world.run(job, f"d{number % 2}") if number < 2 else world.ask_notebook("n")
+        mirror.update(world.store)
+        snapshot = mirror.snapshot(T0 + number)
+        assert mirror.digest(snapshot) == snapshot_digest(snapshot)
+        digests.add(snapshot_digest(snapshot))
+    world.see(world.gone("a", 0))
+    mirror.update(world.store)
+    assert mirror.digest(snapshot) == snapshot_digest(snapshot), "an older one, too"
+    digests.add(mirror.digest(mirror.snapshot(T0 + 2)))
+    assert len(digests) == 4

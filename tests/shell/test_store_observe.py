@@ -247,6 +247,17 @@ def test_seen_and_ended_in_one_fact(world: World) -> None:
     assert world.audited()[-2:] == ["job.running j", "job.end j"]
 
 
+def test_an_attempt_that_is_paused_has_an_end_of_its_own_and_the_job_has_one(world: World) -> None:
+    world.submit("j")
+    world.run("j", "d0")
+    world.pause("j")
+    world.see(world.gone("j", 75, asked=True))
+    assert [row for row in world.audited() if ".end" in row] == ["attempt.end j"]
+    world.start("j", "d0")
+    world.see(world.gone("j", 0, attempt=2))
+    assert [row for row in world.audited() if ".end" in row] == ["attempt.end j", "job.end j"]
+
+
 def test_a_job_asked_to_leave_before_it_was_seen_still_says_when_it_started(world: World) -> None:
     world.submit("j")
     world.start("j", "d0")
@@ -285,7 +296,7 @@ def test_a_rank_that_was_never_started_fails_the_attempt(world: World) -> None:
     world.submit("j", ranks=2)
     world.start("j", "d0", "d1")
     world.see(world.fact("j", rank=0), world.fact("j", rank=1, pid=None, started_at=None, refused="no such account"))
-    assert world.state("j") == "running -> failed"
+    assert world.state("j") == "starting -> failed", "it never ran as a whole"
 
 
 def test_a_gang_pauses_as_a_whole(world: World) -> None:

@@ -70,10 +70,38 @@ def test_the_file_is_for_its_owner_alone(world: World, path: Path) -> None:
 
 def test_a_secret_leaves_no_trace_in_the_file_when_its_job_has_ended(world: World, path: Path) -> None:
     world.submit("j", secrets={"TOKEN": "hunter2" * 100})
+    assert "store.sqlite-wal" in holding(b"hunter2", path)
     world.change("j", "cancel")
-    with engine_of(world.store).connect() as connection:
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    assert not [file for file in path.parent.glob("store.sqlite*") if b"hunter2" in file.read_bytes()]
+    assert not holding(b"hunter2", path)
+
+
+def holding(value: bytes, path: Path) -> list[str]:
+    """The database's files in which a value stands."""
+    return [file.name for file in path.parent.glob(f"{path.name}*") if value in file.read_bytes()]
+
+
+def test_a_secret_is_gone_as_soon_as_nobody_reads_the_old_state(world: World, path: Path) -> None:
+    world.submit("j", secrets={"TOKEN": "hunter2" * 100})
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM jobs").fetchone()
+        begun = time.monotonic()
+        world.change("j", "cancel")
+        assert time.monotonic() - begun < 1.0, "a reader made a writer wait"
+        assert holding(b"hunter2", path)
+    world.submit("another")
+    assert not holding(b"hunter2", path)
+
+
+def test_retention_removes_what_a_killed_process_left_in_the_files(world: World, path: Path) -> None:
+    world.submit("j", secrets={"TOKEN": "hunter2" * 100})
+    world.store._rows.settle = lambda: True  # type: ignore[method-assign]
+    world.change("j", "cancel")
+    assert holding(b"hunter2", path)
+    successor = open_store(url_of(path), busy_timeout_ms=50)
+    successor.forget(jobs_ended_before=0, samples_before=0)
+    assert not holding(b"hunter2", path)
+    successor.close()
 
 
 def test_connections_are_as_safe_as_we_say(world: World) -> None:
