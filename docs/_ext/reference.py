@@ -153,19 +153,32 @@ SECTIONS = {
     "PoolSection": ("Pool", "A named set of devices. A device goes to the first pool whose selector takes it."),
     "Selector": ("Selector", "Which devices a pool takes: those that match every key given, in one of its values. "
                  "Without a selector a pool takes what no pool before it took. A model is matched by its words."),
+    "DepartmentSection": ("Department", "A group of projects. Where there are departments, every project names one, "
+                          "and the quotas of its projects fit inside its own, pool by pool."),
+    "DepartmentAmounts": ("Amounts of a department", "What a department has in one pool, its projects together."),
     "ProjectSection": ("Project", "An owner of quota. A pool that `quota` does not name gives the project nothing."),
     "Members": ("Members", "Groups and users by their names in the hub. Leads see and change every job."),
     "AmountsSection": ("Amounts", "What a project has in one pool. Without a limit, the pool is the limit."),
+    "PerUser": ("Per user", "Ceilings for each single user: on slices of notebooks, and on what jobs hold at once."),
     "Defaults": ("Defaults", "What a job or notebook of the project gets where it says nothing."),
     "KindPools": ("Pool by kind of work", "Where work goes that names no pool. Without it: the only pool for that kind "
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
                            "every project may."),
+    "CalendarSection": ("Calendar", "A window: when it is open, and the amounts in force meanwhile. Of several that are "
+                        "open, the one that stands last wins."),
+    "WhenSection": ("When", "The days on which a window opens, and its hours. Every condition that is given must hold; "
+                    "`from` and `to` go together, and without them a window is open for whole days. A window belongs "
+                    "to the day it starts."),
+    "ProjectChange": ("Change of a project", "Amounts of a project in one pool while a window is open. What is left "
+                      "out stays as it is."),
+    "DepartmentChange": ("Change of a department", "The same of a department."),
+    "ChangedPerUser": ("Changed per user", "Ceilings for each single user while a window is open."),
     "PolicySection": ("Policy", "A tick lasts `tick_max` or `c.GPUQuota.tick_ms`, whichever is shorter."),
     "PreemptionSection": ("Preemption", "How gently work is taken away: [the contract](../scheduling.md) says "
                           "what each of these does."),
     "EnforcementSection": ("Enforcement", "The weakest that a share may have. This release can promise none."),
-    "History": ("History", "Past use in dividing the surplus: off in this release."),
+    "History": ("History", "Past use above quota in dividing the surplus; `k` 0 turns it off."),
     "Idle": ("Idle", "This release frees no idle notebook, whatever the durations say."),
 }  # fmt: skip
 """Every section of the file in the order in which it is told, with what its author should know."""

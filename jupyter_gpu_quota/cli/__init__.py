@@ -40,12 +40,14 @@ COMMANDS: dict[str, Entry] = {
     "pools": Entry(module="places", says="List pools."),
     "quota": Entry(module="policy", says="Export, preview, apply and revert the quota file."),
     "audit": Entry(module="policy", says="Print or verify the audit."),
+    "simulate": Entry(module="simulate", says="Play a trace in virtual time under other quotas."),
     "decide": Entry(module="documents", says="Print the plan for a saved snapshot."),
     "snapshot": Entry(module="documents", says="Save what the scheduler sees now."),
     "schema": Entry(module="documents", says="Print the JSON Schema of a document."),
     "doctor": Entry(module="doctor", says="Check this machine and say what to do."),
     "demo": Entry(module="processes", says="Play the whole story in a real hub."),
     "serve": Entry(module="processes", says="Run the service (the hub does this).", hidden=True),
+    "door": Entry(module="processes", says="Run the web door (the service does this).", hidden=True),
     "controller": Entry(module="processes", says="Run the scheduler (the service does this).", hidden=True),
 }
 """Every command, in the order of the list; its object has the command's name in its module."""

@@ -3,44 +3,86 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from .probes import Finding, findings
+from ..client import Client, GPUQuotaError
+from ..config import GPUQuota, settings_from_environment
+from . import hub_probes, probes
+from .probes import Finding
 from .session import DONE, FAILED, as_json, service_address
 from .tables import plain_text, print_json
 
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "cyan"}
+NOTEBOOK_OF = "JUPYTERHUB_USER"
+"""Set in a server that a hub has started, and in its terminals: there this is not the hub's own account."""
 
 
 @click.command()
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: the settings', else here."
 )
+@click.option(
+    "--quota",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Check this quota file. Default: the settings', if they name one.",
+)
 @as_json
 @service_address
-def doctor(state_dir: Path | None, json_: bool, url: str | None, token: str | None) -> None:
-    """Check this machine: programs, devices, isolation, disk, service. Exit code 1 if something fails."""
-    from traitlets import TraitError
-
-    from ..config import settings_from_environment
-
-    try:
-        config = settings_from_environment()
-    except (TraitError, ValueError, TypeError) as error:
-        raise click.UsageError(f"the settings in JUPYTER_GPU_QUOTA_SETTINGS cannot be read: {error}") from None
+def doctor(state_dir: Path | None, quota: Path | None, json_: bool, url: str | None, token: str | None) -> None:
+    """Check this machine: programs, devices, isolation, disk, quota file, service. Exit code 1 if something fails."""
+    config = _settings()
     if state_dir is not None:
         config.state_dir = str(state_dir)
+    if quota is not None:
+        config.quota_file = str(quota)
     found = []
-    for each in findings(config, url, token):
+    for each in _findings(config, url, token):
         found.append(each)
         if not json_:
             _print(each)
     if json_:
         print_json([dataclasses.asdict(each) for each in found])
     sys.exit(FAILED if any(each.verdict == "fail" for each in found) else DONE)
+
+
+def _settings() -> GPUQuota:
+    from traitlets import TraitError
+
+    try:
+        return settings_from_environment()
+    except (TraitError, ValueError, TypeError) as error:
+        raise click.UsageError(f"the settings in JUPYTER_GPU_QUOTA_SETTINGS cannot be read: {error}") from None
+
+
+def _findings(config: GPUQuota, url: str | None, token: str | None) -> Iterator[Finding]:
+    """Everything; in a notebook what the service knows of the hub instead of what this account would see."""
+    notebook = bool(os.environ.get(NOTEBOOK_OF))
+    yield probes.python()
+    if notebook:
+        client = _client(url, token)
+        yield hub_probes.gpus_by_the_service(client)
+        yield probes.enforcement()
+        yield hub_probes.accounts_by_the_service(client)
+        yield from hub_probes.skipped_in_a_notebook()
+    else:
+        yield from probes.machine(config)
+        yield from hub_probes.unit()
+    if config.quota_file:
+        yield hub_probes.quota(Path(config.quota_file), config, here=not notebook)
+    yield from probes.service(url, token)
+
+
+def _client(url: str | None, token: str | None) -> Client | None:
+    try:
+        return Client(url, token, timeout_s=probes.PROBE_TIMEOUT_S)
+    except GPUQuotaError:
+        return None
 
 
 def _print(each: Finding) -> None:

@@ -47,14 +47,16 @@ def snapshot(client: Client) -> None:
 
 
 @click.command()
-@click.argument("document", type=click.Choice(["snapshot", "plan", "quota"]))
+@click.argument("document", type=click.Choice(["snapshot", "plan", "quota", "trace"]))
 def schema(document: str) -> None:
     """Print the JSON Schema of a document, from the classes that read it."""
     from .. import quotafile, snapshotfile
+    from ..simulate import tracefile
 
     schemas = {
         "snapshot": snapshotfile.snapshot_schema,
         "plan": snapshotfile.plan_schema,
         "quota": quotafile.schema,
+        "trace": tracefile.schema,
     }
     click.echo(json.dumps(schemas[document](), indent=2, sort_keys=True, ensure_ascii=False))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ..amount import ranks_text
 from ..client import FINAL, Client, describe
 from ..wire import ExplainView, JobDetail, JobView
 from .session import DONE, as_json, asks_service, say
 from .tables import gpus, print_facts, print_json, print_table, show, show_one
 from .waiting import ended
+from .which import JOB, job_of, workload_of
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "PRIORITY", "STATE", "SUBMITTED")
 
@@ -34,12 +37,12 @@ def _row(job: JobView) -> tuple[object, ...]:
 
 
 @click.command()
-@click.argument("id")
+@JOB
 @as_json
 @asks_service
 def job(client: Client, id: str, json_: bool) -> None:
     """Show one job."""
-    found = client.job(id)
+    found = client.job(job_of(client, id))
     show_one(found, _facts(found), json_=json_)
 
 
@@ -53,7 +56,7 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
         ("state", describe(job)),
         ("project", f"{job.project} in pool {job.pool}"),
         ("user", job.user),
-        ("gpu", f"{job.gpu}, charged {gpus(job.gpu_milli)}" + (" (simulated)" if job.simulated else "")),
+        ("gpu", f"{job.gpu}, {_charged(job)}" + (" (simulated)" if job.simulated else "")),
         ("devices", devices),
         ("enforcement", shares),
         ("command", " ".join(job.command)),
@@ -66,18 +69,24 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
     ]
 
 
+def _charged(job: JobDetail) -> str:
+    ranks = ranks_text(job.ranks, job.min_ranks, job.held_ranks)
+    return f"charged {gpus(job.gpu_milli)}" + (f" for each of {ranks}" if ranks else "")
+
+
 def _exit(status: int | None) -> str:
     return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
 
 
 @click.command()
-@click.argument("id")
+@JOB
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; the exit code is the job's.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
 @click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Default: 0.")
 @asks_service
 def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) -> None:
     """Print a job's log; -f follows it to the job's end."""
+    id = job_of(client, id)
     if not follow:
         click.echo(client.logs(id, attempt=attempt, rank=rank), nl=False)
         return
@@ -92,17 +101,30 @@ def _changes(name: str, says: str, change: Callable[[Client, str], JobView]) -> 
     """A command that changes one job and says what it is now."""
 
     @click.command(name, help=says)
-    @click.argument("id")
+    @JOB
     @as_json
     @asks_service
     def command(client: Client, id: str, json_: bool) -> None:
-        found = change(client, id)
+        whole = job_of(client, id, live=True)
+        change(client, whole)
+        found = client.job(whole)
         if json_:
-            print_json(found.model_dump(mode="json"))
+            print_json(_view(found))
         else:
-            say(f"{found.id} {describe(found)}")
+            say(f"{found.id} {_becoming(found)}")
 
     return command
+
+
+def _view(found: JobDetail) -> dict[str, Any]:
+    """The document that every change prints: the job as listings show it."""
+    return found.model_dump(mode="json", exclude={"rank_records", "variables"})
+
+
+def _becoming(found: JobDetail) -> str:
+    """A job that was changed: what it is, and what it is on its way to be."""
+    on_its_way = found.target != "running" and found.state in ("starting", "running", "pausing")
+    return f"{found.state}, to be {found.target} when it has left" if on_its_way else describe(found)
 
 
 hold = _changes("hold", "Hold a job until it is released.", lambda client, id_: client.hold(id_))
@@ -111,46 +133,49 @@ cancel = _changes("cancel", "Cancel a job.", lambda client, id_: client.cancel(i
 
 
 @click.command()
-@click.argument("id")
+@JOB
 @click.option("--name", metavar="N", help="Another name than the original's.")
 @click.option("--gpu", metavar="0.5|1/3|2|8GiB", help="Another size.")
 @click.option("--priority", type=click.IntRange(0, 100), help="Another priority inside the project.")
 @asks_service
 def clone(client: Client, id: str, name: str | None, gpu: str | None, priority: int | None) -> None:
     """Queue a job again, with differences, and print the new id."""
-    click.echo(client.clone(id, name=name, gpu=gpu, priority=priority).id)
+    click.echo(client.clone(job_of(client, id), name=name, gpu=gpu, priority=priority).id)
 
 
 @click.command()
-@click.argument("id")
+@JOB
 @asks_service
 def rerun(client: Client, id: str) -> None:
     """Queue the same code, command and environment again, and print the new id."""
-    click.echo(client.rerun(id).id)
+    click.echo(client.rerun(job_of(client, id)).id)
 
 
 @click.command()
-@click.argument("id")
+@JOB
 @click.option("--download", type=click.Path(file_okay=False, path_type=Path), metavar="D", help="Copy them into D.")
 @as_json
 @asks_service
 def outputs(client: Client, id: str, download: Path | None, json_: bool) -> None:
     """List what a job left behind, or download it."""
-    if download is not None:
-        for path in client.download(id, download):
-            click.echo(str(path))
-        return
+    id = job_of(client, id)
     found = client.outputs(id)
-    show(found, ("PATH", "BYTES", "MODIFIED"), ((o.path, o.size_bytes, o.modified_at) for o in found), json_=json_)
+    if download is not None:
+        for path in client.download(id, download, found):
+            click.echo(str(path))
+    else:
+        show(found, ("PATH", "BYTES", "MODIFIED"), ((o.path, o.size_bytes, o.modified_at) for o in found), json_=json_)
+    if found.truncated:
+        say(f"There are more than these {len(found)} files, which is the most that is listed; pack them into archives.")
 
 
 @click.command()
-@click.argument("id")
+@JOB
 @as_json
 @asks_service
 def explain(client: Client, id: str, json_: bool) -> None:
     """Say why a job or notebook waits or was paused, and what would change it."""
-    found = client.explain(id)
+    found = client.explain(workload_of(client, id))
     if json_:
         print_json(found.model_dump(mode="json"))
     else:

@@ -46,18 +46,19 @@ def _amount(milli: int, simulated: bool) -> str:
 @as_json
 @asks_service
 def devices(client: Client, json_: bool) -> None:
-    """List devices: who holds them, and whether they are used."""
-    found = client.devices()
-    columns = ("DEVICE", "NODE", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
+    """List devices by pool, node and number: who holds them, and whether they are used."""
+    found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
+    columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
     show(found, columns, map(_device, found), json_=json_)
 
 
 def _device(each: DeviceView) -> tuple[object, ...]:
-    model = f"{each.model} (simulated)" if each.simulated else each.model
+    kind = "simulated" if each.simulated else "real"
     used = None if each.utilisation_percent is None else f"{each.utilisation_percent} %"
     holders = ", ".join(map(_holder, each.holders))
     free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
-    return (each.id, each.node, model, each.memory_mib, each.pool, each.health, free, foreign, used, holders)
+    what = (each.id, each.node, kind, each.model, each.memory_mib)
+    return (*what, each.pool, each.health, free, foreign, used, holders)
 
 
 def _holder(each: HolderView) -> str:

@@ -69,7 +69,11 @@ def apply(client: Client, file: TextIO, accept_overcommit: bool, comment: str, j
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        say(f"revision {found.revision} is in force")
+        say(
+            f"unchanged: revision {found.revision} stays"
+            if found.unchanged
+            else f"revision {found.revision} is in force"
+        )
 
 
 def _text(file: TextIO) -> str:

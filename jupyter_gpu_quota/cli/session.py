@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-DONE, FAILED, UNREACHABLE = 0, 1, 3
-"""Exit codes; 2, wrong usage, is click's."""
+DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+"""Exit codes; most of the wrong usage is click's own."""
 
 
 def service_address(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import os
 import shlex
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -48,6 +48,7 @@ __all__ = [
     "Event",
     "GPUQuotaError",
     "Job",
+    "Outputs",
     "Refused",
     "Unreachable",
     "describe",
@@ -59,6 +60,14 @@ PAGE = 200
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
 """Where the service's address is found in a notebook: its own, else the hub's public one."""
+
+
+class Outputs(list[OutputView]):
+    """The files of a job's outputs folder; ``truncated``: there are more than the service lists."""
+
+    def __init__(self, files: Iterable[OutputView] = (), *, truncated: bool = False) -> None:
+        super().__init__(files)
+        self.truncated = truncated
 
 
 class Client:
@@ -234,14 +243,23 @@ class Client:
         path = f"jobs/{_part(job)}/logs"
         return follow_log(self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt)
 
-    def outputs(self, job: str) -> list[OutputView]:
-        return self._list(OutputView, f"jobs/{_part(job)}/outputs", {})
+    def outputs(self, job: str) -> Outputs:
+        """The files a job left; ``truncated`` says that there are more than the service lists."""
+        found, truncated = list[OutputView](), False
+        for answer in self._pages(f"jobs/{_part(job)}/outputs", {}, 100_000):
+            found += [self._connection.as_model(OutputView, item) for item in answer["items"]]
+            truncated |= answer.get("truncated") is True
+        return Outputs(found, truncated=truncated)
 
-    def download(self, job: str, into: str | Path) -> list[Path]:
-        """Copy every output below a folder, which is made; answers the files written, each whole or not at all."""
+    def download(self, job: str, into: str | Path, files: Sequence[OutputView] | None = None) -> list[Path]:
+        """Copy outputs, every one or those given, below a folder, which is made.
+
+        Returns the files written, each whole or not at all.
+        """
         folder = Path(into)
         place = f"jobs/{_part(job)}/outputs"
-        return [self._fetch(f"{place}/{quote(each.path)}", _inside(folder, each.path)) for each in self.outputs(job)]
+        wanted = self.outputs(job) if files is None else files
+        return [self._fetch(f"{place}/{quote(each.path)}", _inside(folder, each.path)) for each in wanted]
 
     def _fetch(self, path: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -327,16 +345,21 @@ class Client:
         return self._connection.as_model(model, self._connection.json_of(Call(method="POST", path=path, body=body)))
 
     def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:
-        found: list[WireModel] = []
-        while len(found) < limit:
-            window = {"offset": len(found), "limit": min(PAGE, limit - len(found))}
+        pages = self._pages(path, query, limit)
+        return [self._connection.as_model(model, item) for answer in pages for item in answer["items"]]
+
+    def _pages(self, path: str, query: Query, limit: int) -> Iterator[dict[str, Any]]:
+        """The parts of a listing as they come, each with its ``items``."""
+        seen = 0
+        while seen < limit:
+            window = {"offset": seen, "limit": min(PAGE, limit - seen)}
             answer = self._connection.json_of(Call(method="GET", path=path, query={**query, **window}))
-            items = answer["items"] if isinstance(answer, dict) and isinstance(answer.get("items"), list) else []
-            found += [self._connection.as_model(model, item) for item in items]
-            total = answer.get("_pagination", {}).get("total", 0) if isinstance(answer, dict) else 0
-            if not items or len(found) >= total:
-                break
-        return found
+            if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
+                return
+            yield answer
+            seen += len(answer["items"])
+            if not answer["items"] or seen >= answer.get("_pagination", {}).get("total", 0):
+                return
 
 
 def _part(name: str) -> str:

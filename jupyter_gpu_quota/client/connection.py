@@ -10,6 +10,7 @@ import http.client
 import ipaddress
 import json
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -87,7 +88,7 @@ class Connection:
         self, url: str, token: str | None, timeout_s: float, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.url, self.token, self.timeout_s, self.sleep = url.rstrip("/"), token, timeout_s, sleep
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), _Http(), _Https()]
         if _is_loopback(url):
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
@@ -176,6 +177,31 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
+
+
+class _HearsEarly(http.client.HTTPConnection):
+    """Reads the answer of a service that closed the wire while a large body was still on its way: it says why."""
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().request(*args, **kwargs)
+        except (BrokenPipeError, ConnectionResetError):
+            if self.sock is None:
+                raise
+
+
+class _HearsEarlySafely(_HearsEarly, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HearsEarly, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HearsEarlySafely, req, context=ssl.create_default_context())
 
 
 class _Body:

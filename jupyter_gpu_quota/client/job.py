@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..wire import ExplainView, JobDetail, JobView, OutputView
+from ..amount import ranks_text
+from ..wire import ExplainView, JobDetail, JobView
 from .connection import Unreachable
 from .following import FINAL
 
 if TYPE_CHECKING:
-    from . import Client
+    from . import Client, Outputs
 
 LOOK_EVERY_S = 1.0
 
@@ -74,7 +75,8 @@ class Job:
         """Why it is where it is, and what would change that."""
         return self._client.explain(self.id)
 
-    def outputs(self) -> list[OutputView]:
+    def outputs(self) -> Outputs:
+        """The files it left; ``truncated`` says that there are more than the service lists."""
         return self._client.outputs(self.id)
 
     def download(self, into: str | Path) -> list[Path]:
@@ -153,6 +155,8 @@ class _Teller:
 def describe(view: JobView) -> str:
     """A job's state in one line: with its progress while it runs, with the reason while it does not."""
     parts = [view.state]
+    if view.held_ranks:
+        parts.append(ranks_text(view.ranks, view.min_ranks, view.held_ranks))
     if view.progress and view.state in ("running", "pausing", "succeeded"):
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(view.metrics.items()))
         parts.append(f"{view.progress.done}/{view.progress.total}" + (f" ({metrics})" if metrics else ""))

@@ -19,7 +19,7 @@ from rich.console import Console
 from .bars import Bars
 from .facts import Facts
 from .stage import Cast, Stage, StageFailed
-from .story import FACTS, Story
+from .story import FACTS, Story, short
 from .witness import Witness, belongs_to
 
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
@@ -42,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="gpu-quota-demo-"))
     try:
         with _ctrl_c_as_exception(), _stage(folder, options.train_gpus, console) as stage:
-            facts = _play(stage, options.train_gpus, console)
+            facts, jobs = _play(stage, options.train_gpus, console)
             if options.report:
                 facts.write(options.report, {"train_gpus": options.train_gpus, "simulated": True})
             if not options.once:
-                _stay_open(stage, console)
+                _stay_open(stage, jobs, console)
     except StageFailed as error:
         console.print(f"[red]The hub did not come up:[/] {error}", highlight=False)
         return 1
@@ -132,8 +132,8 @@ def _account() -> str:
     return str(os.getuid())
 
 
-def _play(stage: Stage, train_gpus: int, console: Console) -> Facts:
-    """The story, its live picture and its table."""
+def _play(stage: Stage, train_gpus: int, console: Console) -> tuple[Facts, list[str]]:
+    """The story, its live picture and its table. Returns the facts and the ids of the jobs that were submitted."""
     _show_log_ins(stage, console)
     facts = Facts(FACTS)
     witness = Witness(belongs_to(stage.folder, f"http://127.0.0.1:{stage.ports.hub}/"))
@@ -146,7 +146,7 @@ def _play(stage: Stage, train_gpus: int, console: Console) -> Facts:
     finally:
         witness.leave()
     console.print(facts.table())
-    return facts
+    return facts, list(story.owners)
 
 
 def _show_log_ins(stage: Stage, console: Console) -> None:
@@ -158,10 +158,15 @@ def _show_log_ins(stage: Stage, console: Console) -> None:
     console.print(f"Log in as {', '.join(cast.admins)} with password  [bold]{cast.admin_password}[/]", highlight=False)
 
 
-def _stay_open(stage: Stage, console: Console) -> None:
+def _stay_open(stage: Stage, jobs: list[str], console: Console) -> None:
     _show_log_ins(stage, console)
     console.print(
         f"Devices, queue and quotas: {stage.url}/services/gpu-quota/   Ctrl-C ends everything.", highlight=False
     )
+    for job in jobs[:1]:
+        console.print(
+            f"In a terminal of Bob's notebook, with any job's last four letters: jupyter gpu-quota logs {short(job)}",
+            highlight=False,
+        )
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()

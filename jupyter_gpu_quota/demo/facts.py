@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from rich.table import Table
+
+from ..amount import WHOLE, gpu_text
+
+
+def share_text(milli: int) -> str:
+    """A share as people say it and as processes are told: "1/8 GPU (125 milli)"."""
+    share = Fraction(milli, WHOLE)
+    text = str(share) if share.numerator == 1 else gpu_text(milli)
+    return f"{text} GPU ({milli} milli)"
 
 
 @dataclass(slots=True)

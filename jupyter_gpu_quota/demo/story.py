@@ -16,7 +16,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from . import trainer
-from .facts import Facts
+from .facts import Facts, share_text
 from .people import Kernel, Person, Unexpected, call, log_in, start_server
 from .stage import Stage
 from .witness import RankOf, Sighting, Witness, log_of, server_with_device
@@ -44,7 +44,7 @@ FACTS = {
     "resumed": "Bob's two resume from their step",
     "finished": "all six of Bob's finish",
     "same": "the two that were paused end with the loss of an undisturbed run",
-    "whole": "no device ever carried more than 1000 milli, no job ran twice at once",
+    "whole": "no device ever carried more than 1 GPU of shares, no job ran twice at once",
 }
 
 
@@ -102,7 +102,8 @@ class Story:
         kernel = await Kernel.start(person)
         self.kernels.append(kernel)
         seen = await self.until(lambda: self._kernel_of(person), f"a kernel of {person.name} with a slice")
-        self.say(f"{person.name}'s notebook holds {seen.milli} milli of {seen.devices[0]} ({took_s:.1f} s to ready)")
+        held = f"{share_text(seen.milli)} of {seen.devices[0]}"
+        self.say(f"{person.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
         return kernel
 
     def _kernel_of(self, person: Person) -> Sighting | None:
@@ -112,7 +113,7 @@ class Story:
         seen = [found for found in map(self._kernel_of, people) if found]
         devices = {device for sighting in seen for device in sighting.devices}
         milli = [sighting.milli for sighting in seen]
-        what = f"{' + '.join(map(str, milli))} milli on {', '.join(sorted(devices))}"
+        what = f"{' + '.join(map(share_text, milli))} on {', '.join(sorted(devices))}"
         self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(people))
 
     async def _carol(self, carol: Person) -> None:
@@ -128,7 +129,7 @@ class Story:
             opening.cancel()
         seen = self._kernel_of(carol)
         milli = seen.milli if seen is not None else 0
-        what = f"server with a slice {granted_s:.1f} s after she asked, kernel with {milli} milli after "
+        what = f"server with a slice {granted_s:.1f} s after she asked, kernel with {share_text(milli)} after "
         what += f"{time.monotonic() - begun:.1f} s; {busy} training devices busy then"
         at_once = granted_s <= AT_ONCE_S and milli == SLICE_MILLI
         self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
@@ -275,7 +276,7 @@ class Story:
 
     def _close_the_books(self) -> None:
         seen = self.witness
-        what = f"{seen.looks} looks at the process table, at most {seen.highest} milli on a device"
+        what = f"{seen.looks} looks at the process table, at most {share_text(seen.highest)} on a device"
         broken = "; ".join(violation.what for violation in seen.violations)
         self.facts.note("whole", broken or what, ok=not broken and seen.looks > 0 and seen.highest > 0)
 
@@ -289,5 +290,10 @@ def _rank(sighting: Sighting) -> RankOf:
     return sighting.holder
 
 
+def short(job: str) -> str:
+    """The end of a job's id, by which the command line knows it too."""
+    return job[-4:]
+
+
 def _short(job: str) -> str:
-    return f"job {job[-4:]}"
+    return f"job {short(job)}"

@@ -115,7 +115,7 @@ def render(choices: Sequence[ChoiceView], *, default: str = "", notice: str = ""
     Takes what the service says the person may have, and a notice for when it could not say. Returns HTML.
     """
     offers = [(choice, name, milli) for choice in choices for name, milli in sizes(choice)]
-    proposed = next((offer for offer in offers if offer[1] == default and offer[2] <= _left(offer[0])), None)
+    proposed = next((offer for offer in offers if offer[1] == default and not _why_not(offer[0], offer[2])), None)
     about = "Code, files and terminals; training can still be submitted."
     rows = [_row(0, CPU, "No GPU", about, checked=proposed is None, enabled=True)]
     rows += [_offer(number, *offer, checked=offer is proposed) for number, offer in enumerate(offers, start=1)]
@@ -137,17 +137,23 @@ def decimal(milli: int) -> str:
     return f"{milli // WHOLE_DEVICE}.{milli % WHOLE_DEVICE:03d}".rstrip("0").rstrip(".")
 
 
-def _left(choice: ChoiceView) -> int:
-    return choice.quota_milli - choice.used_milli
+def _why_not(choice: ChoiceView, milli: int) -> str:
+    """Why this size cannot be chosen now; empty where it can."""
+    if choice.devices == 0:
+        return f"pool {choice.pool} has no device that can be given out"
+    return "" if milli <= choice.quota_milli - choice.used_milli else f"{_used(choice)}: too little is left"
+
+
+def _used(choice: ChoiceView) -> str:
+    return f"{decimal(choice.used_milli)} of {decimal(choice.quota_milli)} GPU in use"
 
 
 def _offer(number: int, choice: ChoiceView, name: str, milli: int, *, checked: bool) -> str:
     label = f"{name} GPU, project {choice.project}, pool {choice.pool}"
-    fits = milli <= _left(choice)
-    used = f"{decimal(choice.used_milli)} of {decimal(choice.quota_milli)} GPU in use"
-    about = [_memory(choice, milli), used if fits else f"{used}: too little is left"]
+    why_not = _why_not(choice, milli)
+    about = [_memory(choice, milli), why_not or _used(choice)]
     value = f"{choice.project}:{choice.pool}:{name}"
-    return _row(number, value, label, "; ".join(part for part in about if part), checked=checked, enabled=fits)
+    return _row(number, value, label, "; ".join(part for part in about if part), checked=checked, enabled=not why_not)
 
 
 def _memory(choice: ChoiceView, milli: int) -> str:

@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from jupyter_gpu_quota.demo.facts import share_text
 from jupyter_gpu_quota.demo.witness import Process, RankOf, Witness, broken, loads, look, process_of
+
+
+@pytest.mark.parametrize(
+    ("milli", "text"),
+    [(125, "1/8 GPU (125 milli)"), (1000, "1 GPU (1000 milli)"), (375, "0.375 GPU (375 milli)")],
+)
+def test_a_share_is_said_as_people_say_it(milli: int, text: str) -> None:
+    assert share_text(milli) == text
 
 
 def job(job_id: str, milli: int, *devices: str, attempt: int = 1, rank: int = 0, pid: int = 1) -> Process:

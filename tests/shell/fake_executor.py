@@ -103,10 +103,10 @@ class FakeExecutor:
         self.fencing = max(self.fencing, fencing)
 
     # --- what a test makes happen ---------------------------------------------------------------------------------
-    def end(self, job: str, exit_status: int | None, *, completed: bool = False) -> None:
-        """The newest attempt's processes end now, on every rank; None is lost with its supervisor."""
+    def end(self, job: str, exit_status: int | None, *, completed: bool = False, rank: int | None = None) -> None:
+        """The newest attempt's processes end now, on one or every rank; None is lost with its supervisor."""
         self._pass_time()
-        for run in self._newest(job):
+        for run in [run for run in self._newest(job) if rank in (None, run.fact.rank)]:
             done = completed or run.fact.completed
             run.ends_at, run.end_status, run.fact = self.now(), exit_status, replace(run.fact, completed=done)
         self._pass_time()

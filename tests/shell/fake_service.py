@@ -83,6 +83,24 @@ def job_view(id_: str, **other: Any) -> wire.JobDetail:
     return wire.JobDetail(**(facts | other))
 
 
+def device_view(id_: str, pool: str, node: str, index: int, **other: Any) -> wire.DeviceView:
+    facts: dict[str, Any] = {
+        "uuid": id_,
+        "model": "S",
+        "memory_mib": 81_920,
+        "health": "healthy",
+        "simulated": pool == "small",
+        "foreign_milli": 0,
+        "free_milli": 250,
+        "holders": [],
+        "utilisation_percent": None,
+        "sampled_at": None,
+        "cluster": "local",
+        "hub": "local",
+    }
+    return wire.DeviceView(id=id_, pool=pool, node=node, index=index, **(facts | other))
+
+
 @dataclass
 class World:
     """What the fake knows, and what it saw. ``seen`` holds (method, path, query, body) of every request."""
@@ -101,6 +119,8 @@ class World:
     cut: int = 0
     refuse: wire.ErrorView | None = None
     whole_audit: bool = True
+    own_accounts: bool | None = None
+    devices: list[wire.DeviceView] = field(default_factory=list)
     url: str = ""
 
     def paths(self, method: str) -> list[str]:
@@ -169,7 +189,7 @@ class Jobs(Fake):
 
     @staticmethod
     def plain(job: wire.JobDetail) -> wire.JobView:
-        return wire.JobView(**job.model_dump(exclude={"rank_records"}))
+        return wire.JobView(**job.model_dump(exclude={"rank_records", "variables"}))
 
     def post(self) -> None:
         request: wire.JobRequest = self.body(wire.JobRequest)
@@ -352,30 +372,15 @@ class Places(Fake):
             wire.HolderView(kind="job", workload="J1", user="ann", project="fraud", gpu_milli=500, state="running"),
             wire.HolderView(kind="hidden", workload=None, user=None, project=None, gpu_milli=250, state="running"),
         ]
-        gpu = wire.DeviceView(
-            id="d0",
-            uuid=None,
-            node="n1",
-            index=0,
-            model="Sim \x1b[31m80G",
-            memory_mib=81_920,
-            pool="big",
-            health="healthy",
-            simulated=True,
-            foreign_milli=0,
-            free_milli=250,
-            holders=holders,
-            utilisation_percent=None,
-            sampled_at=None,
-            **here,
-        )
+        gpu = device_view("d0", "big", "n1", 0, model="Sim \x1b[31m80G", simulated=True, holders=holders)
         node = wire.NodeView(id="n1", name="n1", cpu_milli=2000, memory_mib=4096, schedulable=True, devices=1, **here)
         pool = wire.PoolView(
             name="big", devices=1, capacity_milli=1000, free_milli=250, models=["Sim 80G"], simulated=True
         )
         project = wire.ProjectView(name="fraud", priority=50, pools=[], role="member")
+        devices = self.world.devices or [gpu]
         self.items(
-            {"notebooks": [slice_], "devices": [gpu], "nodes": [node], "pools": [pool], "projects": [project]}[what]
+            {"notebooks": [slice_], "devices": devices, "nodes": [node], "pools": [pool], "projects": [project]}[what]
         )
 
 
@@ -407,9 +412,8 @@ class Words(Fake):
     def get(self, what: str, id_: str = "") -> None:
         if what == "me":
             scopes = ["custom:gpu-quota:read", "custom:gpu-quota:submit"]
-            self.answer(
-                wire.MeView(name="ann", admin=False, scopes=scopes, projects={"fraud": "member"}, notebook_choices=[])
-            )
+            known = {"admin": False, "notebook_choices": [], "own_accounts": self.world.own_accounts}
+            self.answer(wire.MeView(name="ann", scopes=scopes, projects={"fraud": "member"}, **known))
         elif what == "version":
             self.answer(wire.VersionView(version="0.1.0", api="1"))
         elif what == "ready":

@@ -29,7 +29,6 @@ from jupyter_gpu_quota.core.model import Device, Node
 from jupyter_gpu_quota.core.schedule import decide
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.service import main
-from jupyter_gpu_quota.service.app import make_app
 from jupyter_gpu_quota.service.door import Door, StoreSlot, now_ms
 from jupyter_gpu_quota.service.hub import RestHub
 from jupyter_gpu_quota.store.open import open_store
@@ -69,11 +68,12 @@ class FakeAccount:
 
 
 class FakeHub:
-    """Users by name; the token of a user is ``token-NAME``. ``away`` makes every answer a 503."""
+    """Users by name; the token of a user is ``token-NAME``, unless ``revoked``. ``away`` makes every answer a 503."""
 
     def __init__(self) -> None:
         self.users: dict[str, FakeAccount] = {}
         self.away = False
+        self.revoked: set[str] = set()
         self.asked: list[str] = []
 
     def application(self) -> Application:
@@ -101,7 +101,7 @@ class _HubApi(RequestHandler):
 
     def _who(self, name: str) -> None:
         account = self.hub.users.get(name)
-        if account is None:
+        if account is None or f"token-{name}" in self.hub.revoked:
             self.set_status(403)
         else:
             self.write({"kind": "user", "name": name, "scopes": account.all_scopes})
@@ -182,8 +182,9 @@ class ServiceWorld:
         self.rest_hub = RestHub(api_url, HUB_TOKEN)
         door = main.make_door(self.settings, auth, self.rest_hub, StoreSlot(self.store))
         door.clock = lambda: self.clock()  # noqa: PLW0108 - tests change the clock later
-        app = make_app(door, cookie_secret=b"0" * 32)
-        return door, _listen(app, max_body_size=(self.settings.bundle_limit_mib + 32) << 20)
+        sockets = bind_sockets(0, "127.0.0.1")
+        main.answering(door, sockets)
+        return door, int(sockets[0].getsockname()[1])
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float = 30) -> R:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
@@ -345,9 +346,9 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
             event = ""
 
 
-def _listen(app: Application, **options: Any) -> int:
+def _listen(app: Application) -> int:
     sockets = bind_sockets(0, "127.0.0.1")
-    server = HTTPServer(app, **options)
+    server = HTTPServer(app)
     server.add_sockets(sockets)
     return int(sockets[0].getsockname()[1])
 

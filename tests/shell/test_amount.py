@@ -18,6 +18,7 @@ from jupyter_gpu_quota.amount import (
     gpu_text,
     is_model,
     memory_mib,
+    ranks_text,
 )
 
 T4 = [("Tesla T4", 15360)]
@@ -85,6 +86,49 @@ def test_a_request_is_refused_with_a_sentence(text: str, code: str, words: str) 
     assert refusal.code == code
     assert words in refusal.message
     assert len(refusal.message) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "processes", "milli"),
+    [
+        pytest.param("1", 2, 500, id="two processes on a device"),
+        pytest.param("2", 2, 1000, id="a device for each"),
+        pytest.param("4", 2, 2000, id="two devices for each"),
+        pytest.param("1.5", 3, 500, id="what no process alone could have, shared"),
+        pytest.param("1/3", 3, 111, id="a part of a part"),
+        pytest.param("15GiB", 4, 250, id="memory"),
+    ],
+)
+def test_processes_share_evenly(text: str, processes: int, milli: int) -> None:
+    assert gpu_amount(text, T4, processes=processes) == milli
+
+
+@pytest.mark.parametrize(
+    ("text", "processes", "words"),
+    [
+        pytest.param("1", 3, "1000 milli-GPU / 3 = 333, and 1 are left", id="a device by three"),
+        pytest.param("3", 2, "1.5 GPU for each is neither", id="three devices by two"),
+        pytest.param("0", 2, "0 milli-GPU / 2 = 0", id="nothing"),
+        pytest.param("0.001", 2, "and 1 are left", id="the smallest part"),
+    ],
+)
+def test_what_cannot_be_shared_evenly_is_refused_with_the_arithmetic(text: str, processes: int, words: str) -> None:
+    refusal = gpu_amount(text, T4, processes=processes)
+    assert isinstance(refusal, AmountRefusal) and refusal.code == "not_divisible"
+    assert words in refusal.message and len(refusal.message) < 250
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        pytest.param((1, None, None), "", id="a job alone"),
+        pytest.param((3, None, None), "3 ranks", id="a gang"),
+        pytest.param((4, 2, None), "2-4 ranks", id="an elastic job that waits"),
+        pytest.param((4, 2, 3), "3 of 2-4 ranks", id="an elastic job that runs"),
+    ],
+)
+def test_ranks_in_words(ranks: tuple[int, int | None, int | None], said: str) -> None:
+    assert ranks_text(*ranks) == said
 
 
 def test_memory_on_several_models_asks_for_the_model() -> None:

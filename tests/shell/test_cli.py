@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from jupyter_gpu_quota.cli import COMMANDS, main
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.quotafile import QuotaFile, parse
-from jupyter_gpu_quota.wire import ErrorView
-from tests.shell.fake_service import QUOTA_TEXT, TOKEN, World, job_view, served
+from jupyter_gpu_quota.wire import ErrorView, JobDetail
+from tests.shell.fake_service import QUOTA_TEXT, TOKEN, World, device_view, job_view, served
 
 
 @pytest.fixture
@@ -198,6 +198,56 @@ def test_a_job_is_changed_and_told(world: World) -> None:
     assert (world.jobs["J2"].gpu, world.jobs["J2"].priority) == ("2", 10)
 
 
+ABOUT_A_JOB = ("job", "logs", "hold", "release", "cancel", "clone", "outputs", "rerun", "explain")
+OLD, NEW = "01K0AAAAAAAAAAAAAAAAAAAF3Q", "01K0BBBBBBBBBBBBBBBBBBB7XZ"
+
+
+def two_jobs(**other: object) -> dict[str, JobDetail]:
+    return {OLD: job_view(OLD, name="digits", state="succeeded"), NEW: job_view(NEW, name="letters", **other)}
+
+
+@pytest.mark.parametrize("word", [NEW, "letters", "B7XZ", "b7xz", "01K0B"])
+@pytest.mark.parametrize("command", ABOUT_A_JOB)
+def test_a_job_is_called_by_its_name_or_a_part_of_its_id(world: World, command: str, word: str) -> None:
+    world.jobs = two_jobs()
+    assert run(command, word).exit_code == 0
+    assert any(f"/{NEW}" in f"/{path}" for _, path, _, _ in world.seen)
+    assert not any(f"/{OLD}" in f"/{path}" for _, path, _, _ in world.seen)
+
+
+@pytest.mark.parametrize("command", ABOUT_A_JOB)
+def test_a_word_that_may_be_two_jobs_lists_them_and_changes_nothing(world: World, command: str) -> None:
+    world.jobs = two_jobs(state="running")
+    world.jobs[OLD] = world.jobs[OLD].model_copy(update={"state": "queued"})
+    done = run(command, "01K0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'01K0' may be any of 2; say the id of one:" in done.stderr
+    assert OLD in done.stderr and f"{NEW}  letters  fraud  ann  running" in done.stderr
+    assert world.paths("POST") == []
+
+
+def test_a_name_that_ended_jobs_had_too_is_the_one_that_can_be_held(world: World) -> None:
+    world.jobs = two_jobs(state="queued")
+    world.jobs[OLD] = world.jobs[OLD].model_copy(update={"name": "letters"})
+    assert run("hold", "letters").exit_code == 0
+    assert world.jobs[NEW].state == "held"
+    assert run("job", "letters").exit_code == 2
+
+
+@pytest.mark.parametrize("word", ["XZ", "nothing", ".."])
+def test_a_word_that_is_no_job_s_is_refused_by_the_service(world: World, word: str) -> None:
+    world.jobs = two_jobs()
+    done = run("cancel", word)
+    assert done.exit_code == 1 and "There is no job" in done.stderr
+    assert world.jobs[NEW].state == "queued"
+
+
+def test_a_change_tells_what_was_read_back_and_what_is_still_to_come(world: World) -> None:
+    world.jobs = two_jobs(state="running", reason=None)
+    world.script[NEW] = [{}, {"state": "pausing", "target": "held"}]
+    assert run("hold", NEW).stderr == f"{NEW} pausing, to be held when it has left\n"
+
+
 def test_logs_are_printed_and_followed(world: World) -> None:
     world.jobs = {"J1": job_view("J1", state="failed", reason=None, attempt=1, exit_status=1)}
     world.logs = {("J1", 1): "step 1\nstep 2"}
@@ -227,7 +277,7 @@ def test_an_explanation_in_words(world: World) -> None:
     ("command", "words"),
     [
         ("notebooks", ["N1", "ann", "0.125 (simulated)", "booked", "unknown"]),
-        ("devices", ["d0", "Sim ?[31m80G (simulated)", "J1 0.5 (ann)", "another project 0.25"]),
+        ("devices", ["d0", "KIND", "simulated", "Sim ?[31m80G ", "J1 0.5 (ann)", "another project 0.25"]),
         ("nodes", ["n1", "2", "4096"]),
         ("pools", ["big", "0.25", "Sim 80G"]),
     ],
@@ -237,6 +287,14 @@ def test_places_are_tables_and_documents(world: World, command: str, words: list
     assert [word for word in words if word not in table] == []
     assert "\x1b" not in table
     assert len(json.loads(run(command, "--json").stdout)) == 1
+
+
+def test_devices_stand_by_pool_node_and_number(world: World) -> None:
+    places = (("small", "n1", 0), ("big", "n2", 0), ("big", "n1", 10), ("big", "n1", 9))
+    world.devices = [device_view(f"{pool}-{node}-{index}", pool, node, index) for pool, node, index in places]
+    lines = run("devices").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["big-n1-9", "big-n1-10", "big-n2-0", "small-n1-0"]
+    assert [line.split()[2] for line in lines] == ["real", "real", "real", "simulated"]
 
 
 # --- quota and audit ----------------------------------------------------------------------------------------------

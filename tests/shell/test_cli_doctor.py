@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.cli import main, probes
+from jupyter_gpu_quota.cli import hub_probes, main, probes
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.config import GPUQuota
 from tests.shell.fake_service import TOKEN, World, served
@@ -25,8 +25,10 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
         "JUPYTERHUB_PUBLIC_HUB_URL",
         "JUPYTERHUB_API_TOKEN",
         "JUPYTER_GPU_QUOTA_SETTINGS",
+        "JUPYTERHUB_USER",
     ):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub_probes.unit, "__defaults__", (Path("/nowhere"),))
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, **known: str) -> None:
@@ -164,7 +166,101 @@ def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
         "fsync",
         "service",
     ]
-    assert all(each["found"] and (each["advice"] or each["verdict"] == "ok") for each in document)
+    assert all(each["found"] and (each["advice"] or each["verdict"] in ("ok", "skip")) for each in document)
+
+
+def doctor(*words: str) -> dict[str, dict[str, str]]:
+    done = CliRunner().invoke(main, ["doctor", "--json", *words])
+    assert done.exit_code in (0, 1), done.output
+    return {each["what"]: each for each in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict", "said"),
+    [
+        pytest.param(True, "ok", "the account that the hub's spawner uses", id="each under their own"),
+        pytest.param(False, "warn", "the service's own account for everybody", id="all under the service's"),
+        pytest.param(None, "skip", "skipped, because this service is older", id="a service that does not say"),
+    ],
+)
+def test_in_a_notebook_the_service_says_whose_accounts_jobs_have(
+    monkeypatch: pytest.MonkeyPatch, own: bool | None, verdict: str, said: str
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ann")
+    with served(World(own_accounts=own)) as world:
+        found = doctor("--url", world.url, "--token", TOKEN)
+    assert (found["accounts"]["verdict"], said in found["accounts"]["found"]) == (verdict, True)
+    assert found["gpus"]["found"] == "1 device, 1 simulated"
+    assert {found[what]["verdict"] for what in ("state folder", "disk", "cgroups", "hub")} == {"skip"}
+    assert all(found[what]["found"].startswith("skipped, because") for what in ("state folder", "disk", "cgroups"))
+
+
+def test_in_a_notebook_without_a_service_it_says_why_it_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ann")
+    found = doctor()
+    assert found["accounts"]["found"].startswith("skipped, because no service is known")
+    assert str(os.geteuid()) not in found["accounts"]["found"]
+
+
+QUOTA = """\
+version: 1
+pools:
+  - {name: train, selector: {gpu_model: [Sim]}, uses: [training]}
+  - {name: build, selector: {gpu_model: [T4]}, uses: [notebook]}
+projects:
+  - {name: fraud, quota: {train: {training: 2}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "said"),
+    [
+        pytest.param(QUOTA.replace("  - {name: build", "  # - {name: build"), "ok", "fits the 2 devices", id="it fits"),
+        pytest.param(QUOTA, "warn", "no device here is in the pool build", id="a pool without a device"),
+        pytest.param(QUOTA.replace("training: 2", "training: 3"), "fail", "3", id="more than there is"),
+        pytest.param(QUOTA.replace("projects:", "projekts:"), "fail", "line 5: ", id="a key that is misspelt"),
+        pytest.param(None, "fail", "cannot be read", id="no such file"),
+    ],
+)
+def test_a_quota_file_is_checked_against_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, verdict: str, said: str
+) -> None:
+    file = tmp_path / "quota.yaml"
+    if text is not None:
+        file.write_text(text)
+    settings = {"simulated_devices": [{"model": "Sim", "memory_mib": 1000, "count": 2}]}
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps(settings))
+    found = doctor("--state-dir", str(tmp_path), "--quota", str(file))["quota file"]
+    assert (found["verdict"], said in found["found"]) == (verdict, True), found
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps({**settings, "quota_file": str(file)}))
+    assert doctor("--state-dir", str(tmp_path))["quota file"] == found
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        pytest.param('[ "$1" = show ] && echo process || echo jupyterhub.service loaded', None, id="it has it"),
+        pytest.param(
+            '[ "$1" = show ] && echo control-group || echo jupyterhub.service loaded',
+            "jupyterhub.service has KillMode=control-group",
+            id="it has the default",
+        ),
+        pytest.param('[ "$1" = show ] && exit 1 || echo jupyterhub.service', "KillMode=unknown", id="it is not told"),
+        pytest.param("true", "no unit here is named after jupyterhub", id="no such unit"),
+        pytest.param("exit 1", "systemctl does not answer", id="systemd does not answer"),
+    ],
+)
+def test_a_unit_that_would_take_the_jobs_along_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str | None
+) -> None:
+    (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = list(hub_probes.unit(tmp_path))
+    assert [said in each.found for each in found if said] == ([] if said is None else [True])
+    assert len(found) == (said is not None)
+    assert all("KillMode=process" in each.advice for each in found)
+    assert list(hub_probes.unit(tmp_path / "nowhere")) == []
 
 
 def test_doctor_ends_with_1_when_something_fails(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.client import Client, Refused, Unreachable, describe, watch
-from jupyter_gpu_quota.client.connection import service_root
+from jupyter_gpu_quota.client.connection import Call, service_root
 from jupyter_gpu_quota.wire import ChangedView, ErrorView, ProgressView
 from tests.shell.fake_service import QUOTA_TEXT, TOKEN, World, job_view, served
 
@@ -57,6 +59,25 @@ def test_a_job_is_submitted_with_its_code(world: World, client: Client, code: Pa
     assert (sent["gpu"], sent["project"], sent["time_limit"]) == ("2", "fraud", "90m")
     with tarfile.open(fileobj=io.BytesIO(world.bundles[str(sent["bundle"])])) as archive:
         assert archive.getnames() == ["train.py"]
+
+
+def test_an_answer_that_comes_before_the_code_was_sent_is_read(code: Path) -> None:
+    """As from a service that closes the wire on a body which is far too large."""
+    refusal = ErrorView(status=413, message="The limit is 256 MiB.", reason="too_large").model_dump_json().encode()
+    (code / "weights.bin").write_bytes(os.urandom(30 << 20))
+
+    def answer_early(listening: socket.socket) -> None:
+        wire, _ = listening.accept()
+        wire.recv(1000)
+        wire.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\n\r\n%b" % (len(refusal), refusal))
+        wire.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer_early, args=(listening,), daemon=True).start()
+        early = Client(f"http://127.0.0.1:{listening.getsockname()[1]}", TOKEN, environment={})
+        with pytest.raises(Refused, match="The limit is 256 MiB") as refused:
+            early._connection.bytes_of(Call(method="PUT", path="bundles/0", body=code / "weights.bin"))
+    assert refused.value.status == 413
 
 
 def test_the_same_code_is_sent_once(world: World, client: Client, code: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +16,10 @@ from click.testing import CliRunner
 from jupyter_gpu_quota import quotafile, snapshotfile
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused
+from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
+from jupyter_gpu_quota.service import logs
 from jupyter_gpu_quota.snapshotfile import SnapshotDocument
 from tests.shell.service_world import ServiceWorld, service_world
 
@@ -84,11 +88,45 @@ def test_an_amount_that_is_none_is_refused_and_nothing_is_stored(world: ServiceW
     assert client(world).jobs(all=True) == []
 
 
-@pytest.mark.parametrize("flag", ["--nodes", "--processes", "--min-nodes"])
-def test_gangs_are_refused_by_name(world: ServiceWorld, flag: str) -> None:
-    code, _, error = run(world, "bob", "submit", flag, "2", "--live", "--", "true")
-    assert code == 1
-    assert flag.removeprefix("--").replace("-", "_") in error
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        pytest.param(["--min-nodes", "2"], 1, "min_nodes was 2 and nodes 1", id="a minimum above the nodes"),
+        pytest.param(["--nodes", "10001"], 2, "10000", id="more nodes than any job has"),
+        pytest.param(["--processes", "3"], 1, "shared evenly by 3 processes", id="a device does not divide by three"),
+        pytest.param(["--nodes", "5"], 1, "room for 4", id="more than the pool has"),
+    ],
+)
+def test_a_gang_that_cannot_be_is_refused(world: ServiceWorld, words: list[str], code: int, says: str) -> None:
+    ended, _, error = run(world, "bob", "submit", *words, "--live", "--", "true")
+    assert (ended, says in error) == (code, True), error
+    assert client(world).jobs(all=True) == []
+
+
+def test_a_gang_is_charged_rank_by_rank_and_cloned_as_it_is(world: ServiceWorld) -> None:
+    bob = client(world)
+    job = bob.submit("true", dir=None, gpu="1.5", nodes=2, min_nodes=1, processes=3)
+    view = job.view
+    assert (view.gpu, view.gpu_milli, view.ranks, view.min_ranks, view.held_ranks) == ("1.5", 500, 6, 3, None)
+    twin = job.clone(gpu="3").view
+    assert (twin.gpu_milli, twin.ranks, twin.min_ranks) == (1000, 6, 3)
+    dry = bob.dry_run("true", dir=None, nodes=2, gpu="0.5")
+    assert (dry.starts_now, dry.charged_milli) == (True, 1000)
+    world.step()
+    assert bob.job(job.id).held_ranks == 6
+    for words in (["job", job.id], ["jobs"]):
+        assert "6 of 3-6 ranks" in run(world, "bob", *words)[1]
+
+
+def test_who_would_go_on_smaller_is_told_before_a_job_is_submitted(world: ServiceWorld) -> None:
+    job = client(world).submit("true", dir=None, nodes=4, min_nodes=2)
+    world.step()
+    for rank in range(4):
+        world.see(
+            RankFact(job=job.id, attempt=1, rank=rank, pid=9, pid_started=1, started_at=world.clock() - 3_600_000)
+        )
+    [met] = client(world, "patty").dry_run("true", dir=None).pauses
+    assert "would save and go on at once with fewer ranks" in met.message
 
 
 def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld) -> None:
@@ -123,6 +161,51 @@ def test_outputs_come_down(world: ServiceWorld, tmp_path: Path) -> None:
     assert path.read_text() == "text"
 
 
+def test_code_beyond_the_services_limit_is_refused_with_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "weights.bin").write_bytes(os.urandom(20 << 20))
+    (tmp_path / "door").mkdir()
+    with service_world(tmp_path / "door", bundle_limit_mib=1) as small:
+        with pytest.raises(Refused, match=r"larger than 1 MiB .*\.gpuquotaignore") as refused:
+            client(small).submit("true", dir=tmp_path / "code")
+        assert (refused.value.status, refused.value.reason) == (413, "too_large")
+        assert client(small).jobs() == []
+
+
+def test_more_outputs_than_are_listed_are_said_to_be_more(
+    world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MOST_FILES", 3)
+    job = client(world).submit("true", dir=None)
+    left = Path(outputs_dir(str(world.state_dir), job.id))
+    left.mkdir(parents=True)
+    for number in range(3):
+        (left / str(number)).touch()
+    assert not job.outputs().truncated and run(world, "bob", "outputs", job.id)[2] == ""
+    (left / "3").touch()
+    assert ([each.path for each in job.outputs()], job.outputs().truncated) == (["0", "1", "2"], True)
+    for how in ((), ("--json",), ("--download", str(tmp_path / "out"))):
+        status, _, said = run(world, "bob", "outputs", job.id, *how)
+        assert (status, "more than these 3 files" in said) == (0, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of two accounts")
+def test_files_of_other_accounts_are_not_given_out(world: ServiceWorld, tmp_path: Path) -> None:
+    """Where the kernel lets a job link to them, a hard link in its outputs would have the door read them for it."""
+    job = client(world).submit("true", dir=None)
+    left = Path(outputs_dir(str(world.state_dir), job.id))
+    left.mkdir(parents=True)
+    (left / "own").write_text("own")
+    (left / "own again").hardlink_to(left / "own")
+    for place in (left, left / "own"):
+        os.chown(place, 65_534, 65_534)
+    (left / "database").hardlink_to(world.state_dir / "gpu-quota.sqlite")
+    assert [each.path for each in job.outputs()] == ["own", "own again"]
+    refused = world.get(f"jobs/{job.id}/outputs/database")
+    assert (refused.status, "another account" in refused.json["message"]) == (404, True)
+    assert world.get(f"jobs/{job.id}/outputs/own%20again").body == b"own"
+
+
 def test_a_dry_run_names_its_reason(world: ServiceWorld) -> None:
     found = client(world).dry_run("true", gpu=1)
     assert (found.starts_now, found.charged_milli) == (True, 1000)
@@ -142,11 +225,36 @@ def test_what_there_is(world: ServiceWorld) -> None:
         assert isinstance(json.loads(run(world, "bob", command, "--json")[1]), list)
 
 
+def test_applying_what_is_in_force_makes_no_revision(world: ServiceWorld) -> None:
+    _, exported, _ = run(world, "ann", "quota", "export")
+    before = world.store.version()
+    assert run(world, "ann", "quota", "apply", "-", stdin=exported) == (0, "", "unchanged: revision 1 stays\n")
+    assert client(world, "ann").apply(exported).unchanged
+    assert (len(client(world, "ann").history()), world.store.version()) == (1, before)
+    assert run(world, "ann", "quota", "apply", "-", stdin=exported.replace("revision: 1\n", "revision: 9\n"))[0] == 1
+
+
+def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+
+    def noting(question: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: (threads.add(threading.current_thread().name), question(*args))[1]
+
+    monkeypatch.setattr(quotafile, "parse", noting(quotafile.parse))
+    monkeypatch.setattr(quotafile, "export", noting(quotafile.export))
+    monkeypatch.setattr(quotafile.QuotaFile, "from_document", noting(quotafile.QuotaFile.from_document))
+    ann = client(world, "ann")
+    ann.preview(ann.quota().text)
+    ann.apply(ann.quota().text + "# more\n")
+    ann.revert(1)
+    assert threads and {name.partition("_")[0] for name in threads} == {"store-reader"}
+
+
 def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -> None:
     code, exported, _ = run(world, "ann", "quota", "export")
     assert code == 0
-    code, _, told = run(world, "ann", "quota", "apply", "-", stdin=exported)
-    assert (code, "is in force" in told) == (0, True)
+    code, _, told = run(world, "ann", "quota", "apply", "-", stdin=exported + "# a remark\n")
+    assert (code, told) == (0, "revision 2 is in force\n")
     first, second = quotafile.parse(exported), quotafile.parse(run(world, "ann", "quota", "export")[1])
     assert isinstance(first, quotafile.QuotaFile)
     assert isinstance(second, quotafile.QuotaFile)

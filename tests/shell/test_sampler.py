@@ -126,9 +126,9 @@ def test_simulated_devices_are_numbered_through_and_say_what_they_are() -> None:
     (node,), devices = inventory("here", KINDS)
     assert node.cpu_milli >= 1000 and node.memory_mib > 0
     assert [(d.id, d.index, d.model, d.memory_mib, d.uuid, d.simulated, d.pool) for d in devices] == [
-        ("here-sim-0", 0, "Simulated 80G", 81_920, "SIM-here-0", True, None),
-        ("here-sim-1", 1, "Simulated 80G", 81_920, "SIM-here-1", True, None),
-        ("here-sim-2", 2, "Simulated 16G", 16_384, "SIM-here-2", True, None),
+        ("here-sim-0", 0, "Simulated 80G", 81_920, "here-sim-0", True, None),
+        ("here-sim-1", 1, "Simulated 80G", 81_920, "here-sim-1", True, None),
+        ("here-sim-2", 2, "Simulated 16G", 16_384, "here-sim-2", True, None),
     ]
 
 

@@ -138,6 +138,15 @@ def test_a_size_beyond_what_is_left_is_shown_and_cannot_be_chosen() -> None:
     assert form.checked == ["cpu"]
 
 
+def test_sizes_of_a_pool_without_a_device_say_so_and_cannot_be_chosen() -> None:
+    bare = choice(500).model_copy(update={"devices": 0, "device_model": None, "device_memory_mib": None})
+    html = render([bare, choice(250, project="other")], default="1/8")
+    form = Form(html)
+    assert form.disabled == ["fraud:build:1/8", "fraud:build:1/4", "fraud:build:1/2"]
+    assert form.checked == ["other:build:1/8"]
+    assert html.count("pool build has no device that can be given out") == 3
+
+
 def test_the_configured_size_is_proposed_where_it_fits() -> None:
     assert Form(render([choice(500)], default="1/8")).checked == ["fraud:build:1/8"]
 

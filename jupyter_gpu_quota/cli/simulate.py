@@ -1,0 +1,145 @@
+"""``simulate``: a trace played in virtual time through the shipped controller and core, and its figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .session import fail, say
+
+FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
+QUIET_S = 2.0
+"""What takes longer says how far it is."""
+
+
+def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """``42-51`` or ``1,5,7``, in the order given."""
+    if text is None:
+        return None
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if high < low or high - low >= 1000:
+            raise click.BadParameter(f"{text!r:.40} is no list of seeds such as 42-51 or 1,5,7")
+        seeds += range(low, high + 1)
+    return tuple(dict.fromkeys(seeds))
+
+
+@click.command()
+@click.argument("trace")
+@click.option("--mode", type=click.Choice(["fill", "replay"]), help="Default: fill for a folder of nodes and pods.")
+@click.option(
+    "--demand", type=click.FloatRange(0.01, 10), default=1.3, show_default=True, help="Fill: GPUs asked for, by GPUs."
+)
+@click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for fill, 42 for replay.")
+@click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The quota file to try.")
+@click.option("--gpus", type=click.IntRange(1, 100_000), help="Replay: so many GPUs, on nodes of up to 8.")
+@click.option("--days", type=click.FloatRange(0, 3660, min_open=True), help="Replay: stop after so many days.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write every figure here, as JSON.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots here.")
+def simulate(trace: str, mode: str | None, report: Path | None, html: Path | None, **options: Any) -> None:
+    """Play TRACE in virtual time and print its figures: what would have been, under these quotas and GPUs.
+
+    TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
+    pods_*.csv, or bank:calm, bank:usual, bank:deadline, which are made up by a seed.
+    """
+    path = Path(trace)
+    mode = mode or ("fill" if path.is_dir() else "replay")
+    found = _fill(path, **options) if mode == "fill" else _replay(trace, **options)
+    _write(found, report, html)
+    _print(found)
+
+
+# --- replay ---------------------------------------------------------------------------------------------------------
+def _replay(
+    name: str,
+    *,
+    seeds: tuple[int, ...] | None,
+    quotas: Path | None,
+    gpus: int | None,
+    days: float | None,
+    demand: float,
+) -> dict[str, object]:
+    from ..simulate import worlds
+    from ..simulate.replay import Impossible
+    from ..simulate.report import document, play
+
+    until_ms = None if days is None else round(days * 86_400_000)
+    outcomes = []
+    try:
+        for seed in seeds or REPLAY_SEEDS:
+            world = worlds.load(name, seed=seed, quotas=quotas, gpus=gpus, days=days)
+            if isinstance(world, list):
+                fail("\n".join(f"{name} is no trace: {sentence}" for sentence in world))
+            progress = _progress(f"seed {seed}", world.trace.begins_at)
+            outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
+    except Impossible as error:
+        fail(f"{name} cannot be simulated: {error}")
+    return document(outcomes)
+
+
+def _progress(what: str, begins_at: int) -> Callable[[int], None]:
+    """Says on stderr how far the virtual clock is, every two seconds."""
+    told_at = time.monotonic()
+
+    def progress(now: int) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at > QUIET_S:
+            told_at = time.monotonic()
+            say(f"{what}: {(now - begins_at) / 86_400_000:.2f} days simulated")
+
+    return progress
+
+
+# --- fill -----------------------------------------------------------------------------------------------------------
+def _fill(
+    folder: Path,
+    *,
+    demand: float,
+    seeds: tuple[int, ...] | None,
+    quotas: Path | None,
+    gpus: int | None,
+    days: float | None,
+) -> dict[str, object]:
+    from ..simulate.filling import document
+
+    if quotas or gpus or days:
+        raise click.UsageError("fill places tasks on the folder's own nodes: it takes no --quotas, --gpus or --days")
+    found = document(folder, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
+    if isinstance(found, list):
+        fail("\n".join(f"{folder} is no trace: {sentence}" for sentence in found))
+    return found
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+def _write(found: dict[str, object], report: Path | None, html: Path | None) -> None:
+    try:
+        if report is not None:
+            report.write_text(json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        if html is not None:
+            from ..simulate.page import page
+
+            html.write_text(page(found))
+    except ImportError as error:
+        fail(f"the page needs a library that is not here ({error}): pip install 'jupyter-gpu-quota[simulate]'")
+    except OSError as error:
+        fail(f"{error.filename} cannot be written: {error.strerror}")
+
+
+def _print(found: dict[str, object]) -> None:
+    from .tables import print_facts, print_table
+
+    waits = found.get("wait_s")
+    print_facts((name, value) for name, value in found.items() if isinstance(value, int | float | str | None))
+    if isinstance(waits, dict):
+        rows = [(size, *(row[key] for key in ("p50", "p90", "p99", "max"))) for size, row in waits.items()]
+        print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S"), rows)
+    sys.stdout.flush()
