@@ -38,19 +38,31 @@ DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,12
 MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
 
 
-def gpu_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
+def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int = 1) -> int | AmountRefusal:
     """A request for GPU in milli-GPU: a part of one device (1..1000), or whole devices (2000, 3000, ...).
 
     Takes "0.5", "1/3", "2" or "8GiB", and the (model, memory in MiB) of the devices it may be placed on, in any
-    order, repeated or not; only a request by memory looks at them.
+    order, repeated or not; only a request by memory looks at them. Where several ``processes`` share it, returns
+    the part of each; it must divide exactly.
     Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
     """
     text = text.strip()
     if MEMORY.fullmatch(text):
-        return _milli_of_memory(text, models)
-    ratio = RATIO.fullmatch(text)
-    milli = _milli_of_ratio(text, int(ratio[1]), int(ratio[2])) if ratio else exact_milli(text)
-    return milli if isinstance(milli, AmountRefusal) else _placeable(text, milli)
+        milli = _milli_of_memory(text, models)
+    elif ratio := RATIO.fullmatch(text):
+        milli = _milli_of_ratio(text, int(ratio[1]), int(ratio[2]))
+    else:
+        milli = exact_milli(text)
+    if isinstance(milli, AmountRefusal):
+        return milli
+    return _placeable(text, milli) if processes == 1 else _share(text, milli, processes)
+
+
+def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str:
+    """How many ranks a job has: "4 of 2-4 ranks" for an elastic one that runs, "3 ranks", "" for one alone."""
+    if min_ranks is None:
+        return f"{ranks} ranks" if ranks > 1 else ""
+    return f"{held_ranks} of {min_ranks}-{ranks} ranks" if held_ranks else f"{min_ranks}-{ranks} ranks"
 
 
 def exact_milli(text: str) -> int | AmountRefusal:
@@ -162,6 +174,22 @@ def _placeable(text: str, milli: int) -> int | AmountRefusal:
             " or for a part up to 1",
         )
     return milli
+
+
+def _share(text: str, milli: int, processes: int) -> int | AmountRefusal:
+    """The equal part of each process: of one device, or whole devices of its own."""
+    each, rest = divmod(milli, processes)
+    if milli and not rest and (each <= WHOLE or each % WHOLE == 0):
+        return each
+    if rest or not milli:
+        sums = f"{milli} milli-GPU / {processes} = {each}" + (f", and {rest} are left" if rest else "")
+    else:
+        sums = f"{gpu_text(each)} GPU for each is neither a part of one device nor whole devices"
+    return AmountRefusal(
+        code="not_divisible",
+        message=f"{text} GPU on a node cannot be shared evenly by {processes} processes: {sums}; ask for {processes}"
+        f" GPU, {gpu_text(processes * WHOLE // 2)} GPU, or another number of processes",
+    )
 
 
 def _milli_of_memory(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:

@@ -72,6 +72,12 @@ class GPUQuota(Configurable):
     bundle_limit_mib = Int(
         256, min=1, help="Largest code bundle, packed, in MiB; unpacked it may be four times that."
     ).tag(config=True, service=True)
+    bundles_limit_mib = Int(
+        10_240, min=1, help="What one person may keep of code bundles, packed, in MiB; kept jobs keep theirs."
+    ).tag(config=True, service=True)
+    waiting_jobs_limit = Int(
+        1000, min=1, help="Jobs that one person may have waiting: queued, paused or held, in all projects together."
+    ).tag(config=True, service=True)
     log_limit_mib = Int(64, min=1, help="What is kept of one rank's log, in MiB; the oldest lines go first.").tag(
         config=True, service=True
     )

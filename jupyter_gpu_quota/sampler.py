@@ -179,7 +179,7 @@ def simulated(node: str, settings: Sequence[Mapping[str, Any]]) -> list[Device]:
             model=str(kind["model"]),
             memory_mib=int(kind["memory_mib"]),
             pool=None,
-            uuid=f"SIM-{node}-{index}",
+            uuid=f"{node}-sim-{index}",  # as on real devices, whose id is their UUID: people see one name
             simulated=True,
         )
         for index, kind in enumerate(kinds)

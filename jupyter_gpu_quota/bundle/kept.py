@@ -18,8 +18,9 @@ class BundleStore:
         self.directory = Path(directory).absolute()
         self.limits = BundleLimits(packed_bytes=limit_bytes, unpacked_bytes=4 * limit_bytes)
         self._incoming = self.directory / "incoming"
-        self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.directory.chmod(0o700)
+        with suppress(OSError):  # a disk that takes nothing is told to whoever sends a bundle
+            self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.chmod(0o700)
 
     def path(self, digest: str) -> Path:
         """Where a bundle of this digest stands, or would; raises ValueError for what is no digest."""

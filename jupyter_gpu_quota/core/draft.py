@@ -8,7 +8,7 @@ from . import reasons
 from .backfill import Kept
 from .model import Job, JobState, Notebook
 from .moves import Moved
-from .placement import Piece, placements
+from .placement import Piece, numbered, placements
 from .plan import Action, Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Unreserve
 from .pool import Pool
 from .queue import Shape
@@ -67,7 +67,8 @@ class Draft:
         """Ask a running job to leave and start again on these places."""
         grace_s = self.pool.policy.preemption.grace_s
         self._steps.append(Pause(workload=workload, claimer=workload, grace_s=grace_s, reason=reason))
-        self._steps.append(Reserve(workload=workload, placements=placements(self.pool.ledger, pieces), reason=reason))
+        where = placements(self.pool.ledger, numbered(pieces))
+        self._steps.append(Reserve(workload=workload, placements=where, reason=reason))
 
     def claim(self, claimed: Claimed) -> None:
         """Keep a place for a workload, and ask its victims to leave."""
@@ -152,7 +153,8 @@ class Draft:
     def _keep_minimum(self, claimed: Claimed, above: Holder) -> Reserve:
         assert above.base is not None, "what is above a minimum has one"
         reason = reasons.shrunk(claimed, above, self.pool.policy.preemption.grace_s)
-        return Reserve(workload=above.id, placements=placements(self.pool.ledger, above.base.pieces), reason=reason)
+        where = placements(self.pool.ledger, numbered(above.base.pieces))
+        return Reserve(workload=above.id, placements=where, reason=reason)
 
     def waits(self) -> dict[str, Reason]:
         """Why each job of the pool that this plan does not start waits."""

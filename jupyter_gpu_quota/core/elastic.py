@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from . import reasons
 from .draft import Draft
-from .model import Job, JobState
+from .model import Job, JobState, Policy
 from .placement import Fit, Piece, Request, occupy, place
 from .pool import Pool
 from .standing import SECOND, Holder, Standing
@@ -26,12 +26,19 @@ def grow(pool: Pool, draft: Draft) -> None:
         if more:
             draft.extend_start(job, (*pieces, *more))
     for job, base in _running_elastic(pool):
-        if _may_restart(pool, job, base):
-            pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
+        pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
+        if _may_restart(pool, job, base) and len({piece.rank for piece in pieces}) == job.held_ranks:
             more = _more(pool, job, pieces)
             if more:
                 larger = (*pieces, *more)
                 draft.restart(job.id, larger, reasons.grown(pool, job, larger))
+
+
+def may_grow_at(job: Job, policy: Policy) -> int | None:
+    """When a running job could grow if there were room; None for one that is not elastic or has all its ranks."""
+    if job.min_ranks is None or job.held_ranks in (None, job.ranks) or job.started_at is None:
+        return None
+    return job.started_at + GRACES_BEFORE_GROWTH * policy.preemption.grace_s * SECOND
 
 
 def _running_elastic(pool: Pool) -> list[tuple[Job, Holder]]:

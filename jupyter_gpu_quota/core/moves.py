@@ -97,7 +97,8 @@ def _movers_by_device(pool: Pool) -> dict[int, list[Holder]]:
     on: dict[int, list[Holder]] = {}
     for standing in pool.standings.values():
         for holder in standing.holders:
-            if holder.above is None and holder.base is None and not holder.elastic:
+            whole = holder.size == sum(piece.gpu_milli for piece in holder.pieces)  # none of it where nothing is placed
+            if whole and holder.above is None and holder.base is None and not holder.elastic:
                 for at in {piece.device for piece in holder.pieces}:
                     on.setdefault(at, []).append(holder)
     return on

@@ -115,6 +115,13 @@ def occupy(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool) -> None:
             ledger.shift(piece.device, firm=piece.gpu_milli)
 
 
+def numbered(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """The pieces with their ranks counted from 0 without a gap, as a job that starts again on them has them."""
+    pieces = sorted(pieces)
+    number = {rank: at for at, rank in enumerate(sorted({piece.rank for piece in pieces}))}
+    return tuple(Piece(number[piece.rank], piece.device, piece.gpu_milli) for piece in pieces)
+
+
 def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]:
     """The pieces as the plan says them, each with its share of the device's memory, rounded down."""
     return tuple(

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import claims, decide, idle, slices, submissions, tick
+from jupyter_gpu_quota.simulate.bank import VARIANTS
+from tests.benchmarks import bank, claims, decide, idle, kueue, kueue_live, slices, submissions, tick
 from tests.benchmarks.figures import Figure, machine, show
 from tests.benchmarks.hubs import hub_with_quota
 
@@ -77,6 +78,14 @@ def of_submissions() -> list[Figure]:
     return asyncio.run(submissions.measure())
 
 
+def of_bank() -> list[Figure]:
+    return [figure for variant in VARIANTS.values() for figure in bank.figures(variant)]
+
+
+def of_kueue_live() -> list[Figure]:
+    return [figure for name in kueue_live.SHAPES for figure in kueue_live.figures(name)]
+
+
 PARTS: dict[str, tuple[str, Callable[[], Sequence[Figure]]]] = {
     "claims": ("A claim within guarantee", of_claims),
     "slices": ("The slice of a notebook", of_slices),
@@ -85,6 +94,9 @@ PARTS: dict[str, tuple[str, Callable[[], Sequence[Figure]]]] = {
     "tick": ("A tick by its steps", tick.figures),
     "submissions": ("Submissions", of_submissions),
     "idle": ("An idle service", of_idle),
+    "kueue": ("Kueue's experiment in virtual time", kueue.figures),
+    "kueue-live": ("Kueue's experiments in real time", of_kueue_live),
+    "bank": ("The bank, a week in virtual time", of_bank),
 }
 
 

@@ -7,14 +7,14 @@ import time
 from jupyter_gpu_quota.demo.stage import Stage
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.processes import cpu_s, memory
-from tests.soak.killer import controller, web_door
+from tests.soak.killer import controller, keeper, web_door
 
 SETTLE_S, WATCHED_S = 5.0, 30.0
 
 
 def figures(stage: Stage) -> list[Figure]:
-    """CPU over half a minute and memory of both processes, hub up, nobody there."""
-    pids = {"web door": web_door(stage), "controller": controller(stage)}
+    """CPU over half a minute and memory of the three processes, hub up, nobody there."""
+    pids = {"keeper": keeper(stage), "web door": web_door(stage), "controller": controller(stage)}
     living = {name: pid for name, pid in pids.items() if pid is not None}
     assert living.keys() == pids.keys(), f"a process of the service is not there: {pids}"
     time.sleep(SETTLE_S)
@@ -22,7 +22,7 @@ def figures(stage: Stage) -> list[Figure]:
     time.sleep(WATCHED_S)
     used = {name: (cpu_s(pid) - before[name]) / WATCHED_S * 100 for name, pid in living.items()}
     told = f"user and system time in /proc/PID/stat over {WATCHED_S:.0f} s, no jobs, no servers"
-    total = Figure(name="idle CPU, both", value=sum(used.values()), unit="% of a core", timed=told, bound=1.0)
+    total = Figure(name="idle CPU, all three", value=sum(used.values()), unit="% of a core", timed=told, bound=1.0)
     each = [
         Figure(name=f"idle CPU, {name}", value=value, unit="% of a core", timed=told) for name, value in used.items()
     ]

@@ -192,7 +192,7 @@ SHAPES = (
 
 
 def measure(shape: Shape) -> float:
-    """Processor seconds of one decide, the best of three; raises AssertionError where the plan is not as it should be."""
+    """Processor seconds of one decide, the best of three; raises AssertionError where the plan is wrong."""
     snapshot, rules = shape.build()
     best = 1e9
     for _ in range(3):
@@ -212,10 +212,8 @@ def main(names: list[str]) -> None:
         if not names or any(name in shape.name for name in names):
             seconds = measure(shape)
             mark = "" if seconds <= shape.bound_s else "  MISSED"
-            print(
-                f"{shape.name:45} {seconds * 1000:9.1f} ms   bound {shape.bound_s * 1000:7.0f}   peer {shape.peer}{mark}",
-                flush=True,
-            )
+            took = f"{seconds * 1000:9.1f} ms   bound {shape.bound_s * 1000:7.0f}"
+            print(f"{shape.name:45} {took}   peer {shape.peer}{mark}", flush=True)
 
 
 if __name__ == "__main__":

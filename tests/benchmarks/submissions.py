@@ -49,7 +49,7 @@ async def measure(seconds: float = 30.0, rate: float = PROMISED_PER_S) -> list[F
         )
         try:
             await _until(lambda: _status(port, "ready"), 200)
-            return await _load(port, seconds, rate, door.pid)
+            return await _load(port, seconds, rate, Path(folder) / "state")
         finally:
             door.send_signal(signal.SIGTERM)
             with suppress(TimeoutError):
@@ -60,6 +60,7 @@ def _environment(folder: Path, hub_port: int, port: int) -> dict[str, str]:
     (folder / "quota.yaml").write_text(QUOTA)
     settings = {
         "state_dir": str(folder / "state"),
+        "waiting_jobs_limit": 10**9,
         "quota_file": str(folder / "quota.yaml"),
         "simulated_devices": [
             {"model": "Simulated 80G", "memory_mib": 81_920, "count": 4},
@@ -120,13 +121,14 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _cpus(door: int) -> dict[str, float]:
+def _cpus(state: Path) -> dict[str, float]:
     """Seconds of processor time so far, of each of the three."""
-    (scheduler,) = map(int, Path(f"/proc/{door}/task/{door}/children").read_text().split())
-    return {"the door": _cpu_s(door), "the scheduler": _cpu_s(scheduler), "the client": time.process_time()}
+    kept = json.loads((state / "service.json").read_text())["children"]
+    spent = {name: _cpu_s(kept[key]["pid"]) for name, key in (("the door", "door"), ("the scheduler", "controller"))}
+    return {**spent, "the client": time.process_time()}
 
 
-async def _load(port: int, seconds: float, rate: float, door: int) -> list[Figure]:
+async def _load(port: int, seconds: float, rate: float, state: Path) -> list[Figure]:
     idle: asyncio.Queue[_Connection] = asyncio.Queue()
     for _ in range(CONNECTIONS):
         idle.put_nowait(_Connection(port))
@@ -139,7 +141,7 @@ async def _load(port: int, seconds: float, rate: float, door: int) -> list[Figur
         idle.put_nowait(connection)
         (took if status == 201 else refused).append(time.perf_counter() - due)
 
-    before = _cpus(door)
+    before = _cpus(state)
     started, tasks = time.perf_counter(), []
     for number in range(int(seconds * rate)):
         due = started + number / rate
@@ -147,7 +149,7 @@ async def _load(port: int, seconds: float, rate: float, door: int) -> list[Figur
         tasks.append(asyncio.create_task(submit(due)))
     await asyncio.gather(*tasks)
     lasted = time.perf_counter() - started
-    spent = {name: (now - before[name]) / len(took) * 1000 for name, now in _cpus(door).items()}
+    spent = {name: (now - before[name]) / len(took) * 1000 for name, now in _cpus(state).items()}
     _, listing = await _Connection(port).send("GET", "jobs?limit=1")
     stored = json.loads(listing)["_pagination"]["total"] - 1
     return [*_figures(took, refused, stored, lasted, rate), *map(_spent, spent.items())]

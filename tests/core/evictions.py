@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
-from jupyter_gpu_quota.core.plan import Action, Pause, Plan, ReasonCode, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from tests.core.books import WAITS, Books, least, takes_model
+from tests.core.features import FEATURES
 
 ROUNDED = 4
 """Milli: a share is rounded once for each priority and level that it was divided at."""
@@ -38,8 +39,8 @@ def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]
     return kept
 
 
-def resized(actions: Iterable[Action]) -> set[str]:
-    """Elastic jobs that a plan asks to leave and start again with more ranks or fewer."""
+def starting_again(actions: Iterable[Action]) -> set[str]:
+    """Who is asked to leave and starts again in the same plan: moved, or elastic with more ranks or fewer."""
     actions = list(actions)
     kept = {action.workload for action in actions if isinstance(action, Reserve)}
     return {action.workload for action in actions if isinstance(action, Pause)} & kept
@@ -85,7 +86,7 @@ class _Walk:
         """Of what starts or gets a promise; everybody else's size is in the books. What starts grows last of all."""
         for name in self.sizes.keys() & books.jobs.keys() & {one.workload for one in started_of(actions)}:
             self.sizes[name] = min(self.sizes[name], least(books.jobs[name]))
-        self.resized = resized(actions)
+        self.again = starting_again(actions)
         self.served: set[str] = set()
         self.victims: dict[str, list[Job]] = defaultdict(list)
         """By claimer: whom it pauses in this plan, in order."""
@@ -111,7 +112,7 @@ class _Walk:
                     self._count(job, -1)
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
-                case Reserve() if job.id in self.resized:
+                case Reserve() if job.id in self.again:
                     self._count(job)
                 case Reserve():
                     self._count(job)
@@ -143,16 +144,13 @@ class _Walk:
         if victim.id in self.starts:
             yield f"{said}, which the same plan starts"
         claimer = self.books.jobs.get(pause.claimer)
-        if claimer is not None and claimer.project == victim.project:
-            if victim.priority >= claimer.priority and victim.id not in self.resized:
-                yield f"{said}: job priority {victim.priority} >= {claimer.priority}"
-            if self._is_protected(victim) and pause.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
-                yield f"{said}, which is protected"
-            return
-        for own, other in self._compared(pause.claimer, victim):
+        inside = claimer is not None and claimer.project == victim.project
+        if inside and victim.priority >= claimer.priority and victim.id not in self.again:
+            yield f"{said}: job priority {victim.priority} >= {claimer.priority}"
+        for own, other in [] if inside or not self._gives_up(victim) else self._compared(pause.claimer, victim):
             if not self._may_take(claimer, own, other, victim):
                 yield f"{said}: {other} uses {self.use[other]} of {self._shares(other)}, {own} {self._shares(own)}"
-        if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project):
+        if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project, ROUNDED):
             yield f"{said}, which is protected, and the claim is not within the guarantee"
 
     def _compared(self, claimer: str, victim: Job) -> list[tuple[str, str]]:
@@ -191,9 +189,13 @@ class _Walk:
             self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id] - sum(self._taken(job) for job in mine)
         )
 
+    def _gives_up(self, victim: Job) -> bool:
+        """Whether a victim loses anything: one that is moved starts again in the same plan, within quota too."""
+        return self._taken(victim) > 0
+
     def _taken(self, victim: Job) -> int:
         """What a victim gives up: all it has, or what an elastic job does not start again with."""
-        return self.books.size(victim) - (self.sizes[victim.id] if victim.id in self.resized else 0)
+        return self.books.size(victim) - (self.sizes[victim.id] if victim.id in self.again else 0)
 
     def _is_within(self, claimer: Job, key: str, slack: int = 0) -> bool:
         return self._with_claim(claimer, key) <= self.guarantee[key] + slack
@@ -210,7 +212,7 @@ class _Walk:
         """Claims above guarantee, after the move: imbalance is not switched, and nobody claims back."""
         seen = set[tuple[str, str]]()
         for victim in self.victims[claimer.id]:
-            if victim.project == claimer.project:
+            if victim.project == claimer.project or not self._gives_up(victim):
                 continue
             pairs = self._compared(claimer.id, victim)
             for own, other in pairs:
@@ -248,7 +250,7 @@ class _Walk:
 
 def check_minimal(books: Books, plan: Plan) -> None:
     """P6: with any one victim put back, the claims of the plan are not all legal with room for them."""
-    again = resized(plan.actions)
+    again = starting_again(plan.actions)
     reserves = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
     claims = [name for name in reserves if name not in again]
     pauses = [a for a in plan.actions if isinstance(a, Pause) and a.workload in books.jobs and a.claimer != a.workload]
@@ -258,6 +260,8 @@ def check_minimal(books: Books, plan: Plan) -> None:
     for pause in pauses:
         victim = books.jobs[pause.workload]
         without = dc.replace(plan, actions=tuple(one for one in plan.actions if not _is_of(one, pause)))
+        if pause.workload in again and not FEATURES["shrunk_put_back"]:
+            continue
         if victim.project in claimers or any(_Walk(books, without.actions).run()):
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims):

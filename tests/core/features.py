@@ -10,9 +10,10 @@ FEATURES = {
     "department_per_user": False,  # a ceiling for one user over all projects of a department
     "windows": True,
     "history": True,
-    "surplus_by_past_use": False,  # who goes first above the fair share; without it P15 is met by whole shares alone
+    "surplus_by_past_use": True,
     "elastic": True,
     "moves": True,
+    "shrunk_put_back": False,  # an elastic job that a later pick of the same plan made shrink for nothing
     "lending": False,  # of a slice that is booked and idle; with it P13
 }
 

@@ -63,13 +63,14 @@ def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused(
     ("text", "says"),
     [
         pytest.param(
-            "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4",
-            "one is kept for it, and by the time limits of what runs there it starts within 3600 s",
-            id="nothing but time stands before it",
+            "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
+            "a queues 1 of 1 by carl minutes 70",
+            "A place is kept for it; by the time limits of what runs there it starts within 3600 s",
+            id="nobody is paused for it, and another would overtake it",
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
-            "A place is kept for it; by the time limits of what runs there it starts within 3600 s",
+            "one is kept for it, and by the time limits of what runs there it starts within 3600 s",
             id="what could be paused for it is protected",
         ),
     ],
@@ -80,3 +81,23 @@ def test_a_job_whose_place_is_kept_is_told_the_planned_start(text: str, says: st
     told = explain(made.snapshot(), made.policy, kept.workload)
     assert (told.state, kept.starts_at, told.estimate_at) == ("queued", made.now + 3_600_000, kept.starts_at)
     assert says in told.sentence, told.sentence
+
+
+def test_ranks_are_numbered_from_0_again_when_those_before_them_are_out_of_reach() -> None:
+    """Rank 0 runs on a node that takes no new work, so what the job keeps begins with rank 1."""
+    made = world("pool t 1\npool t 4\na 2 of t\nb 2 of t\nb runs 1 on n2g0\na queues 1 of 1 ranks 2-4")
+    made.settle()
+    [first] = [one for one in made.owned["a1"] if one.rank == 0]
+    made.nodes = [dc.replace(node, schedulable=node.id != made.devices[first.device].node) for node in made.nodes]
+    made.end("b1")
+    made.submit("b", 1000)
+    made.submit("b", 1000)
+    made.settle()
+    assert sorted(one.rank for one in made.owned["a1"]) == [0, 1]
+
+
+def test_a_job_that_is_partly_out_of_reach_is_not_resized_to_grow() -> None:
+    """Two of its four ranks run on a closed node: what can be placed beside the others would be fewer, not more."""
+    made = world("pool t 2\npool t 3\na 2 of t\na runs 1 of 1 ranks 2-6 held 4 on n1g0,n1g1,n2g0,n2g1 ran 3600")
+    made.nodes = [dc.replace(node, schedulable=node.id != "n1") for node in made.nodes]
+    assert made.tick().actions == ()

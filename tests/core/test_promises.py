@@ -32,7 +32,7 @@ from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
 from jupyter_gpu_quota.core.schedule import Decision
 from tests.core.books import in_force
-from tests.core.evictions import resized
+from tests.core.evictions import starting_again
 from tests.core.features import FEATURES
 from tests.core.likeness import check_departments_that_change_nothing
 from tests.core.promises import check_guarantees, check_instant, check_order_is_irrelevant, check_plan
@@ -365,11 +365,11 @@ class Worlds(RuleBasedStateMachine):
 
     def _note(self, plan: Plan) -> None:
         """P9: whom a claimer paused cannot pause it; P7: who paused somebody is owed a start."""
-        again = resized(plan.actions)
+        again = starting_again(plan.actions)
         for action in plan.actions:
             match action:
                 case Pause() if action.workload in again:
-                    self.owed.add(action.workload)  # it starts again with another size
+                    self.owed.add(action.workload)  # moved, or with another size: it starts again
                 case Pause():
                     if action.reason.code is not ReasonCode.PREEMPTED_IN_PROJECT:
                         self.taken[action.workload] += 1  # see the module's docstring

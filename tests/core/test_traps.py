@@ -9,7 +9,9 @@ import pytest
 from jupyter_gpu_quota.core.model import JobState, Preemption
 from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
+from jupyter_gpu_quota.core.quota import Claim, divide
 from jupyter_gpu_quota.core.schedule import decide
+from tests.core.features import needs
 from tests.core.world import GENTLE, milli, placed, world
 
 
@@ -173,6 +175,41 @@ def test_the_world_comes_to_rest_as_the_contract_says(text: str, picture: str, p
     assert made.paused() == paused
 
 
+def test_weights_6_6_and_2_on_7990_and_on_7991_milli_no_share_falls_by_more_than_one() -> None:
+    weights = {"a": 6, "b": 6, "c": 2}
+    claims = [Claim(name=name, quota_milli=0, wanted_milli=9000, weight=weight) for name, weight in weights.items()]
+    shares = [[share.fair_milli for share in divide(claims, amount).values()] for amount in (7990, 7991)]
+    assert shares == [[3424, 3424, 1142], [3425, 3425, 1141]]
+
+
+@needs("departments")
+def test_p4_claims_within_two_departments_p3s_job_goes_and_never_p1s() -> None:
+    made = world(
+        """
+        pool t 4
+        department D1 2 of t
+        department D2 2 of t
+        p1 1 of t in D1
+        p2 1 of t in D1
+        p3 1 of t in D2
+        p4 1 of t in D2
+        p1 runs 2 of 1
+        p3 runs 2 of 1
+        p4 queues 1
+        """
+    )
+    made.settle()
+    assert made.picture() == "p1 2 / p2 0 / p3 1 / p4 1"
+
+
+@needs("windows")
+def test_a_window_that_closes_inside_a_grace_period_leaves_the_pause_to_the_plan_that_made_it() -> None:
+    made = world("pool t 2\na 0 of t\nb 1 of t\nb runs 2 of 1\na queues 1\nwindow w from 0 to 3: a 1 of t")
+    made.drain_ticks = 4
+    made.settle()
+    assert (made.picture(), len(made.paused())) == ("a 1 / b 1", 1)
+
+
 def test_what_never_fits_is_told_at_once() -> None:
     made = world("pool t 8\nc 0 of t\nc queues 100")
     made.tick()
@@ -231,6 +268,16 @@ def test_eight_slices_lent_to_one_whole_gpu_job_come_back_with_one_pause() -> No
     assert (pause.grace_s, pause.reason.code) == (GENTLE.lent_grace_s, "borrower_returns")
     made.settle()
     assert (made.picture(), len(made.jobs["b1"].paused_at)) == ("a 0 / b 0", 1)
+
+
+def test_a_slice_that_came_back_is_not_lent_again_as_a_whole_before_all_of_it_is_idle() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1\na notebook 0.125")
+    for _ in range(5):
+        made.tick()
+        assert not made.jobs["b1"].borrower
+    made.close("nb-a1")
+    made.settle()
+    assert (made.jobs["b1"].borrower, made.picture()) == (True, "a 0 / b 1")
 
 
 def test_two_projects_with_only_two_gpu_jobs_that_keep_coming_run_in_turn() -> None:

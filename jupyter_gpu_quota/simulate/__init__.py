@@ -1,0 +1,1 @@
+"""What would happen: traces and generated days played through the shipped controller and core in virtual time."""

@@ -1,0 +1,187 @@
+"""Was every promise of promptness kept? Judged from the records alone, by the words of the contract.
+
+P10: a claim within guarantee is handed its devices within grace + 2 ticks, and a notebook within its quota within
+lent_grace + 2 ticks. Each quarantined device adds one grace. Source: docs/scheduling.md, section 9.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..core.lifecycle import WAITING
+from ..core.model import (
+    WHOLE_DEVICE,
+    Amounts,
+    Device,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Notebook,
+    NotebookState,
+    Policy,
+)
+from ..store.protocol import Changes
+
+USES = frozenset({JobState.STARTING, JobState.RUNNING})
+NOTHING = Amounts()
+Place = tuple[str, str]
+"""A project in a pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """Somebody had to wait longer than was promised."""
+
+    workload: str
+    project: str
+    waited_ms: int
+    promised_ms: int
+
+
+@dataclass(slots=True)
+class GuaranteeWatch:
+    """Sees every change, and keeps how long each claim that its guarantee covers has been waiting."""
+
+    policy: Policy
+    tick_ms: int
+    violations: list[Violation] = field(default_factory=list)
+    owed_since: dict[str, int] = field(default_factory=dict)
+    _amounts: dict[Place, Amounts] = field(init=False)
+    _use: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    _booked: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    _waiting: dict[Place, dict[str, Job]] = field(default_factory=lambda: defaultdict(dict))
+    _asked: dict[Place, dict[str, Notebook]] = field(default_factory=lambda: defaultdict(dict))
+    _counted: dict[str, tuple[Place, int]] = field(default_factory=dict)
+    _devices: dict[str, Device] = field(default_factory=dict)
+    _owed: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _told: set[str] = field(default_factory=set)
+    _notebooks: set[str] = field(default_factory=set)
+    _pools: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._amounts = {
+            (project.name, pool): amounts
+            for project in self.policy.projects
+            for pool, amounts in project.amounts.items()
+        }
+
+    def see(self, changes: Changes, now: int) -> None:
+        """Take in what changed by ``now``, and note who has waited too long."""
+        self._devices |= {device.id: device for device in changes.devices}
+        touched = dict[Place, None]()
+        for record in changes.jobs:
+            touched[self._take_job(record.job)] = None
+        for seen in changes.notebooks:
+            touched[self._take_notebook(seen.notebook)] = None
+        if changes.devices:
+            self._pools.clear()
+            touched |= dict.fromkeys([*self._waiting, *self._asked])
+        for place in touched:
+            self._judge(place, now)
+
+    def finish(self, now: int) -> list[Violation]:
+        """All violations, of those who wait still too."""
+        for place in list(self._owed):
+            for workload in sorted(self._owed[place]):
+                self._check(workload, place, now)
+        return self.violations
+
+    # --- what is there --------------------------------------------------------------------------------------------
+    def _take_job(self, job: Job) -> Place:
+        place = job.project, job.pool
+        self._uncount(job.id, self._use)
+        self._waiting[place].pop(job.id, None)
+        if job.state in WAITING and job.target in (JobTarget.RUNNING, JobTarget.PAUSED):
+            self._waiting[place][job.id] = job
+        elif job.state in USES:
+            self._count(job.id, place, job.held_milli, self._use)
+        return place
+
+    def _take_notebook(self, notebook: Notebook) -> Place:
+        place = notebook.project, notebook.pool
+        self._uncount(notebook.id, self._booked)
+        self._asked[place].pop(notebook.id, None)
+        if notebook.state is NotebookState.REQUESTED:
+            self._asked[place][notebook.id] = notebook
+            self._notebooks.add(notebook.id)
+        elif notebook.state is NotebookState.BOOKED:
+            self._count(notebook.id, place, notebook.gpu_milli, self._booked)
+        return place
+
+    def _count(self, workload: str, place: Place, milli: int, into: dict[Place, int]) -> None:
+        self._counted[workload] = place, milli
+        into[place] += milli
+
+    def _uncount(self, workload: str, of: dict[Place, int]) -> None:
+        if workload in self._counted:
+            place, milli = self._counted.pop(workload)
+            of[place] -= milli
+
+    # --- who is owed ----------------------------------------------------------------------------------------------
+    def _judge(self, place: Place, now: int) -> None:
+        owed = set(self._covered(place))
+        before = self._owed[place]
+        for workload in sorted(before):
+            self._check(workload, place, now)
+            if workload not in owed:
+                del self.owed_since[workload]
+        for workload in owed - before:
+            self.owed_since[workload] = now
+        self._owed[place] = owed
+
+    def _covered(self, place: Place) -> Iterable[str]:
+        """Whom the quotas cover together, in the order in which they would be served."""
+        amounts = self._amounts.get(place, NOTHING)
+        if not self._fits_pool(place[1]):
+            return
+        room = amounts.notebook_milli - self._booked[place]
+        for notebook in sorted(self._asked[place].values(), key=lambda one: (one.requested_at, one.id)):
+            if notebook.gpu_milli <= room:
+                room -= notebook.gpu_milli
+                yield notebook.id
+        room = amounts.training_milli - self._use[place]
+        if room <= 0 or not self._waiting[place]:
+            return
+        for job in sorted(self._waiting[place].values(), key=lambda one: (-one.priority, one.submitted_at, one.id)):
+            size = job.gpu_milli * job.ranks
+            if size <= room and self._has_shape(job):
+                room -= size
+                yield job.id
+
+    def _fits_pool(self, pool: str) -> bool:
+        """Whether the quotas of a pool fit what is healthy; where they do not, they are reduced."""
+        promised = sum(
+            one.notebook_milli + one.training_milli for (_, where), one in self._amounts.items() if where == pool
+        )
+        return promised <= sum(self._on_nodes(pool).values()) * WHOLE_DEVICE
+
+    def _has_shape(self, job: Job) -> bool:
+        """Whether the empty pool takes it."""
+        on_nodes = self._on_nodes(job.pool).values()
+        if job.gpu_milli <= WHOLE_DEVICE:
+            return job.ranks <= sum(on_nodes) * (WHOLE_DEVICE // job.gpu_milli)
+        return job.ranks <= sum(count // (job.gpu_milli // WHOLE_DEVICE) for count in on_nodes)
+
+    def _on_nodes(self, pool: str) -> Counter[str]:
+        """How many devices of a pool there are on each node, but for those that failed."""
+        if pool not in self._pools:
+            there = (d for d in self._devices.values() if d.pool == pool and d.health is not Health.UNHEALTHY)
+            self._pools[pool] = Counter(device.node for device in there)
+        return self._pools[pool]
+
+    def _check(self, workload: str, place: Place, now: int) -> None:
+        waited_ms, promised_ms = now - self.owed_since[workload], self._promised_ms(workload, place)
+        if waited_ms > promised_ms and workload not in self._told:
+            self._told.add(workload)
+            self.violations.append(
+                Violation(workload=workload, project=place[0], waited_ms=waited_ms, promised_ms=promised_ms)
+            )
+
+    def _promised_ms(self, workload: str, place: Place) -> int:
+        times = self.policy.preemption
+        grace_s = times.lent_grace_s if workload in self._notebooks else times.grace_s
+        quarantined = sum(d.health is Health.QUARANTINED for d in self._devices.values() if d.pool == place[1])
+        return (grace_s + quarantined * times.grace_s) * 1000 + 2 * self.tick_ms

@@ -1,0 +1,211 @@
+"""A report as one self-contained page: its tables, and its curves drawn by matplotlib as SVG (imported here only).
+
+Colours are drawn as stand-ins and replaced by the page's variables, so that one drawing serves light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, LINE = "#0b0a01", "#0b0a02"
+SERIES = tuple(f"#0b0b{number:02x}" for number in range(13))
+STAND_INS = {INK: "var(--muted)", LINE: "var(--line)"} | {c: f"var(--c{at})" for at, c in enumerate(SERIES)}
+LOOK: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jupyter-gpu-quota",
+    "font.size": 9,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+STYLE = """
+:root { color-scheme: light dark; --ground: #f5f6f8; --surface: #fff; --text: #18202b; --muted: #55606e;
+ --line: #d8dde5;
+ --c0: #2a6fb0; --c1: #b3541e; --c2: #2e7d4f; --c3: #8a4fa3; --c4: #a3344a; --c5: #00747a; --c6: #7a6200; --c7: #545f9e;
+ --c8: #5d7a1f; --c9: #96502a; --c10: #3b6e8f; --c11: #7b3f68; --c12: #8993a0;
+ font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+@media (prefers-color-scheme: dark) { :root { --ground: #10151b; --surface: #182029; --text: #e7ecf2; --muted: #a6b1be;
+ --line: #2c3743;
+ --c0: #6db3f2; --c1: #f0955b; --c2: #66c28b; --c3: #c792dd; --c4: #f08a9b; --c5: #4cc3c9; --c6: #d1b74a;
+ --c7: #9aa6ee; --c8: #a8c76a; --c9: #d99a72; --c10: #8fbfdd; --c11: #cf93bb; --c12: #76828f; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--text); font-variant-numeric: tabular-nums; }
+main { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1.25rem 3rem; }
+section { background: var(--surface); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.25rem;
+ margin: 1rem 0; overflow-x: auto; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; } p { color: var(--muted); margin: .25rem 0; }
+table { border-collapse: collapse; }
+th, td { text-align: right; padding: .2rem .75rem; border-top: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } thead th { border-top: 0; color: var(--muted); font-weight: 500; }
+svg { width: 100%; height: auto; display: block; }
+svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
+"""
+NAMES = {
+    "gpu_allocation_percent": "GPU time given out, %",
+    "gpu_utilisation_percent": "GPU time computed on, %",
+    "gpu_allocation_at_saturation_percent": "given out while somebody waits, %",
+    "makespan_s": "from the first submission to the last end, s",
+    "jobs_total": "jobs",
+    "jobs_finished": "of them ended",
+    "notebooks_total": "notebooks",
+    "notebooks_refused": "of them refused",
+    "pauses_per_job_max": "most pauses of one job",
+    "gpu_hours_lost_to_pauses": "GPU-hours thrown away by pauses",
+    "guarantee_violations": "times a guarantee was not kept in time",
+}
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The whole page of a report, as HTML."""
+    parts = [_section("Figures", _table(("", ""), _figures(report)))]
+    if isinstance(waits := report.get("wait_s"), dict):
+        parts.append(_section("Waits, in seconds, of those that started", _table(("", *_columns(waits)), _rows(waits))))
+    parts += [_section(title, _drawn(draw, report)) for title, has, draw in PLOTS if has(report)]
+    if isinstance(projects := report.get("projects"), dict) and projects:
+        parts.append(_section("Projects", _table(("", *_columns(projects)), _rows(projects))))
+    seeds = ", ".join(str(seed) for seed in report.get("seeds", ()))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Simulated GPU quotas</title><style>{STYLE}</style></head><body><main><h1>Simulated GPU quotas</h1>"
+        f"<p>In virtual time, through the shipped controller and core. Seeds: {escape(seeds)}."
+        f" Curves are of the first one.</p>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def _figures(report: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    return [(told, report[name]) for name, told in NAMES.items() if name in report]
+
+
+def _columns(rows: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
+    return tuple(next(iter(rows.values()), {}))
+
+
+def _rows(rows: Mapping[str, Mapping[str, object]]) -> list[tuple[object, ...]]:
+    return [(name, *row.values()) for name, row in rows.items()]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = "".join(f"<th scope='col'>{escape(name.replace('_', ' '))}</th>" for name in head)
+    thead = f"<thead><tr>{cells}</tr></thead>" if any(head) else ""
+    body = "".join(
+        f"<tr><th scope='row'>{escape(str(row[0]))}</th>{''.join(f'<td>{_cell(c)}</td>' for c in row[1:])}</tr>"
+        for row in rows
+    )
+    return f"<table>{thead}<tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    return "–" if value is None else f"{value:,.2f}" if isinstance(value, float) else escape(str(value))
+
+
+# --- plots ----------------------------------------------------------------------------------------------------------
+def _drawn(draw: Callable[[Axes, Mapping[str, Any]], None], report: Mapping[str, Any]) -> str:
+    """One plot as SVG for this page."""
+    with matplotlib.rc_context(LOOK):
+        figure = Figure(figsize=(10, 2.8), layout="constrained")
+        axes = figure.subplots()
+        axes.grid(axis="y", linewidth=0.6)
+        axes.set_axisbelow(True)
+        draw(axes, report)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawing = out.getvalue()
+    drawing = drawing[drawing.index("<svg") :]
+    return re.sub("|".join(STAND_INS), lambda found: STAND_INS[found[0]], drawing)
+
+
+def _hours(report: Mapping[str, Any]) -> tuple[list[float], str]:
+    at_s = report["over_time"]["at_s"]
+    for unit, name in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if at_s[-1] > 3 * unit:
+            return [at / unit for at in at_s], name
+    return list(at_s), "seconds"
+
+
+def _gpus(axes: Axes, report: Mapping[str, Any]) -> None:
+    at, unit = _hours(report)
+    curves = report["over_time"]
+    axes.plot(at, curves["gpus"], color=INK, linewidth=1, label="there are")
+    axes.fill_between(at, curves["allocated_gpus"], color=SERIES[0], alpha=0.35, linewidth=0, label="given out")
+    axes.plot(at, curves["used_gpus"], color=SERIES[1], linewidth=1.2, label="computed on")
+    _label(axes, unit, "GPUs")
+
+
+def _waiting(axes: Axes, report: Mapping[str, Any]) -> None:
+    at, unit = _hours(report)
+    axes.fill_between(at, report["over_time"]["waiting"], color=SERIES[3], alpha=0.5, linewidth=0)
+    _label(axes, unit, "jobs and notebooks")
+
+
+def _surplus(axes: Axes, report: Mapping[str, Any]) -> None:
+    at, unit = _hours(report)
+    curves = report["over_time"]["surplus_gpus"]
+    axes.stackplot(at, *curves.values(), labels=list(curves), colors=SERIES, linewidth=0)
+    _label(axes, unit, "GPUs")
+
+
+def _fragments(axes: Axes, report: Mapping[str, Any]) -> None:
+    at, unit = _hours(report)
+    axes.plot(at, report["over_time"]["fragmented_percent"], color=SERIES[4], linewidth=1.2)
+    axes.set_ylim(0, 100)
+    _label(axes, unit, "% of what is free")
+
+
+def _pauses(axes: Axes, report: Mapping[str, Any]) -> None:
+    pauses = report["pauses_per_job"]
+    axes.bar(list(pauses), list(pauses.values()), color=SERIES[2], width=0.6)
+    axes.set_yscale("symlog")
+    _label(axes, "pauses", "jobs")
+
+
+def _fill(axes: Axes, report: Mapping[str, Any]) -> None:
+    for at, curve in enumerate(report["fill"]):
+        label = "mean of the seeds" if at == 0 else None
+        axes.plot(curve["offered_percent"], curve["allocated_percent"], color=SERIES[0], linewidth=1.2, label=label)
+    _label(axes, "GPUs asked for, % of those there are", "% given out")
+
+
+def _label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+
+
+def _over_time(report: Mapping[str, Any]) -> bool:
+    return "over_time" in report
+
+
+PLOTS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Axes, Mapping[str, Any]], None]], ...] = (
+    ("GPUs over time", _over_time, _gpus),
+    ("Waiting", _over_time, _waiting),
+    (
+        "Above the training quota, by project",
+        lambda report: bool(_over_time(report) and report["over_time"]["surplus_gpus"]),
+        _surplus,
+    ),
+    ("Free GPU that is no whole device", _over_time, _fragments),
+    ("Pauses of each job", lambda report: bool(report.get("pauses_per_job")), _pauses),
+    ("Given out as more is asked for", lambda report: bool(report.get("fill")), _fill),
+)

@@ -1,0 +1,318 @@
+"""The figures of simulated worlds: allocation, use, waits, pauses, fairness and fragmentation, as plain JSON values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ..core.lifecycle import FINAL
+from ..core.model import WHOLE_DEVICE, JobState
+from ..quotafile import QuotaFile
+from .guarantee import GuaranteeWatch, Violation
+from .record import Curve, Record, Story
+from .replay import Replay
+from .tracefile import Trace
+from .world import Run
+
+PARTS = 240
+"""So many points has a curve in a report."""
+
+MOST_NAMED = 12
+"""So many projects have a curve of their own; the rest are together."""
+
+GPU_HOUR = WHOLE_DEVICE * 3_600_000
+SIZES = ("notebook", "small", "medium", "large")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One world after it was played."""
+
+    seed: int
+    trace: Trace
+    record: Record
+    runs: Sequence[Run]
+    violations: Sequence[Violation]
+    quotas: dict[str, int]
+    began_at: int
+    ended_at: int
+    instants: int
+
+
+def play(
+    trace: Trace,
+    quota: QuotaFile,
+    *,
+    seed: int = 0,
+    until_ms: int | None = None,
+    progress: Callable[[int], None] = lambda now: None,
+) -> Outcome:
+    """Simulate one world to its end, or for so long. Raises Impossible, and whatever the controller raises."""
+    record = Record()
+    watch = GuaranteeWatch(quota.policy(1), quota.tick_max_ms)
+    replay = Replay(trace, quota, watchers=(record, watch))
+    until = None if until_ms is None else trace.begins_at + until_ms
+    replay.run(until=until, progress=progress)
+    runs = [*replay.executor.runs, *replay.executor.under_way()]
+    ends = [run.stopped_at for run in runs] + [one.ended_at or 0 for one in record.notebooks.values()]
+    return Outcome(
+        seed=seed,
+        trace=trace,
+        record=record,
+        runs=runs,
+        violations=watch.finish(replay.clock.now),
+        quotas=_quotas(quota),
+        began_at=trace.begins_at,
+        ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
+        instants=replay.instants,
+    )
+
+
+def _quotas(quota: QuotaFile) -> dict[str, int]:
+    amounts = {project.name: project.amounts.values() for project in quota.policy(1).projects}
+    return {name: sum(one.training_milli for one in each) for name, each in amounts.items()}
+
+
+# --- the figures ----------------------------------------------------------------------------------------------------
+def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """The report's first keys: means over the seeds; waits and pauses over the work of all of them."""
+    jobs = [story for one in outcomes for story in one.record.jobs.values()]
+    return {
+        "seeds": [one.seed for one in outcomes],
+        "gpu_allocation_percent": _mean(map(allocation_percent, outcomes)),
+        "gpu_utilisation_percent": _mean(map(utilisation_percent, outcomes)),
+        "gpu_allocation_at_saturation_percent": _mean(map(saturation_percent, outcomes)),
+        "makespan_s": _mean(makespan_s(one) for one in outcomes),
+        "wait_s": _waits(outcomes),
+        "pauses_per_job_max": max((job.pauses for job in jobs), default=0),
+        "guarantee_violations": sum(len(one.violations) for one in outcomes),
+        "jobs_total": len(jobs),
+        "jobs_finished": sum(JobState(job.state) in FINAL for job in jobs),
+    }
+
+
+def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """The whole report."""
+    jobs = [story for one in outcomes for story in one.record.jobs.values()]
+    books = [story for one in outcomes for story in one.record.notebooks.values()]
+    first = outcomes[0]
+    return {
+        **figures(outcomes),
+        "format": 1,
+        "simulated": True,
+        "begins_at": datetime.fromtimestamp(first.began_at / 1000, UTC).isoformat(),
+        "span_s": _mean((one.ended_at - one.began_at) / 1000 for one in outcomes),
+        "gpus": first.record.capacity.steps[0][1] / WHOLE_DEVICE if first.record.capacity.steps else 0,
+        "jobs_succeeded": sum(job.state == JobState.SUCCEEDED for job in jobs),
+        "notebooks_total": len(books),
+        "notebooks_refused": sum(book.state == "refused" for book in books),
+        "gpu_hours_lost_to_pauses": _mean(map(lost_gpu_hours, outcomes)),
+        "pauses_per_job": {str(pauses): count for pauses, count in sorted(Counter(j.pauses for j in jobs).items())},
+        "never_started": {size: _never_started(outcomes, size) for size in SIZES},
+        "wait_s_by_project": _waits_by_project(outcomes),
+        "violations": [_violation(each) for one in outcomes for each in one.violations][:100],
+        "projects": _projects(outcomes),
+        "over_time": over_time(first),
+    }
+
+
+def allocation_percent(one: Outcome) -> float | None:
+    """Of the GPU time there was, how much was given out."""
+    return _percent(one.record.allocated.area(one.began_at, one.ended_at), _capacity(one))
+
+
+def utilisation_percent(one: Outcome) -> float | None:
+    """Of the GPU time there was, how much was computed on, work that a pause threw away included."""
+    return _percent(_used(one), _capacity(one))
+
+
+def saturation_percent(one: Outcome) -> float | None:
+    """Allocation over the time in which somebody waits."""
+    allocated = capacity = 0
+    for low, high, waiting in one.record.waiting.spans(one.began_at, one.ended_at):
+        if waiting:
+            allocated += one.record.allocated.area(low, high)
+            capacity += one.record.capacity.area(low, high)
+    return _percent(allocated, capacity)
+
+
+def makespan_s(one: Outcome) -> float | None:
+    """From the first submission to the end of the last job."""
+    ends = [job.ended_at for job in one.record.jobs.values() if job.ended_at is not None]
+    return (max(ends) - min(job.asked_at for job in one.record.jobs.values())) / 1000 if ends else None
+
+
+def lost_gpu_hours(one: Outcome) -> float:
+    """Work that was done twice, because a pause or a lost node came before it was saved."""
+    return sum(run.lost_ms * one.record.jobs[run.job].size_milli for run in one.runs) / GPU_HOUR
+
+
+def _capacity(one: Outcome) -> int:
+    return one.record.capacity.area(one.began_at, one.ended_at)
+
+
+def _used(one: Outcome) -> int:
+    """Milli-GPU x ms of computing."""
+    work = {str(each.id): each for each in one.trace.work}
+    total = 0
+    for run in one.runs:
+        busy_ms = max(0, min(run.stopped_at, one.ended_at) - run.began_at)
+        total += busy_ms * one.record.jobs[run.job].size_milli * work[run.job].use_permille // 1000
+    for name, book in one.record.notebooks.items():
+        if book.had_at is not None:
+            open_ms = (book.ended_at or one.ended_at) - book.had_at
+            total += open_ms * book.size_milli * work[name].use_permille // 1000
+    return total
+
+
+# --- waits ----------------------------------------------------------------------------------------------------------
+def _size(story: Story) -> str:
+    gpus = story.size_milli / WHOLE_DEVICE
+    return "small" if gpus <= 1 else "medium" if gpus <= 8 else "large"
+
+
+def _stories(outcomes: Iterable[Outcome], size: str) -> list[Story]:
+    if size == "notebook":
+        return [book for one in outcomes for book in one.record.notebooks.values() if book.state != "refused"]
+    return [job for one in outcomes for job in one.record.jobs.values() if _size(job) == size]
+
+
+def _never_started(outcomes: Iterable[Outcome], size: str) -> int:
+    return sum(story.had_at is None for story in _stories(outcomes, size))
+
+
+def _waits(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
+    return {size: _percentiles(_stories(outcomes, size)) for size in SIZES}
+
+
+def _waits_by_project(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
+    by_project: dict[str, list[Story]] = {}
+    for one in outcomes:
+        for job in one.record.jobs.values():
+            by_project.setdefault(job.project, []).append(job)
+    return {name: _percentiles(by_project[name]) for name in sorted(by_project)}
+
+
+def _percentiles(stories: Iterable[Story]) -> dict[str, float | None]:
+    """Of those that started: the wait that so many percent did not exceed."""
+    waits = sorted(story.had_at - story.asked_at for story in stories if story.had_at is not None)
+    if not waits:
+        return dict.fromkeys(("p50", "p90", "p99", "max"), None)
+    ranks = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+    return {name: waits[max(0, -(-len(waits) * percent // 100) - 1)] / 1000 for name, percent in ranks.items()}
+
+
+# --- over time ------------------------------------------------------------------------------------------------------
+def over_time(one: Outcome) -> dict[str, object]:
+    """Curves with so many points, each the mean over its part of the time."""
+    record, span = one.record, (one.began_at, one.ended_at, PARTS)
+    capacity = record.capacity.means(*span)
+    allocated = record.allocated.means(*span)
+    broken = record.broken.means(*span)
+    free = [have - given for have, given in zip(capacity, allocated, strict=True)]
+    return {
+        "at_s": [round((one.ended_at - one.began_at) * part / PARTS / 1000, 3) for part in range(PARTS)],
+        "gpus": _gpus(capacity),
+        "allocated_gpus": _gpus(allocated),
+        "used_gpus": _gpus(_used_curve(one).means(*span)),
+        "waiting": [round(value, 2) for value in record.waiting.means(*span)],
+        "fragmented_percent": [_percent(part, whole) or 0.0 for part, whole in zip(broken, free, strict=True)],
+        "surplus_gpus": {name: _gpus(curve.means(*span)) for name, curve in _surplus_curves(one).items()},
+    }
+
+
+def _gpus(milli: Iterable[float]) -> list[float]:
+    return [round(value / WHOLE_DEVICE, 3) for value in milli]
+
+
+def _used_curve(one: Outcome) -> Curve:
+    """How much computes at each instant."""
+    work = {str(each.id): each for each in one.trace.work}
+    changes: Counter[int] = Counter()
+    for run in one.runs:
+        busy = one.record.jobs[run.job].size_milli * work[run.job].use_permille // 1000
+        changes[run.began_at] += busy
+        changes[run.stopped_at] -= busy
+    for name, book in one.record.notebooks.items():
+        if book.had_at is not None:
+            busy = book.size_milli * work[name].use_permille // 1000
+            changes[book.had_at] += busy
+            changes[book.ended_at or one.ended_at] -= busy
+    curve, value = Curve(), 0
+    for at in sorted(changes):
+        value += changes[at]
+        curve.set(at, value)
+    return curve
+
+
+def _surplus(one: Outcome, name: str) -> Curve:
+    """What a project's jobs hold above its training quota."""
+    quota = one.quotas.get(name, 0)
+    curve = Curve()
+    for at, value in one.record.used_by[name].steps:
+        curve.set(at, max(0, value - quota))
+    return curve
+
+
+def _surplus_curves(one: Outcome) -> dict[str, Curve]:
+    """The projects that had most above their quota, in order of name; all others together."""
+    curves = {name: _surplus(one, name) for name in sorted(one.record.used_by)}
+    areas = {name: curve.area(one.began_at, one.ended_at) for name, curve in curves.items()}
+    named = sorted(sorted(areas, key=lambda name: (-areas[name], name))[:MOST_NAMED])
+    found = {name: curves[name] for name in named}
+    if rest := [curve for name, curve in curves.items() if name not in found]:
+        found["all others"] = _sum(rest)
+    return found
+
+
+def _sum(curves: Iterable[Curve]) -> Curve:
+    changes: Counter[int] = Counter()
+    for curve in curves:
+        before = 0
+        for at, value in curve.steps:
+            changes[at] += value - before
+            before = value
+    total, value = Curve(), 0
+    for at in sorted(changes):
+        value += changes[at]
+        total.set(at, value)
+    return total
+
+
+def _projects(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
+    """What each project had, in GPU-hours, and which part of all surplus."""
+    had: Counter[str] = Counter()
+    surplus: Counter[str] = Counter()
+    for one in outcomes:
+        for name, curve in one.record.used_by.items():
+            had[name] += curve.area(one.began_at, one.ended_at)
+            surplus[name] += _surplus(one, name).area(one.began_at, one.ended_at)
+    total = sum(surplus.values())
+    return {
+        name: {
+            "gpu_hours": round(had[name] / GPU_HOUR / len(outcomes), 3),
+            "surplus_gpu_hours": round(surplus[name] / GPU_HOUR / len(outcomes), 3),
+            "surplus_percent": _percent(surplus[name], total),
+        }
+        for name in sorted(had)
+    }
+
+
+def _violation(each: Violation) -> dict[str, object]:
+    return {
+        "workload": each.workload,
+        "project": each.project,
+        "waited_s": each.waited_ms / 1000,
+        "promised_s": each.promised_ms / 1000,
+    }
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return round(100 * part / whole, 2) if whole else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 3) if known else None

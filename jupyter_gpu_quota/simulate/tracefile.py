@@ -1,0 +1,313 @@
+"""The trace document: the machines, the work that people bring, and when; as JSON, or the work alone as CSV.
+
+Instants are seconds from the trace's first moment, with up to three decimals. ``read`` answers a Trace or sentences,
+the first wrong place first; it never raises.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from ..amount import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
+
+MOST_FAULTS = 20
+BEGINS_AT = "2027-01-04T00:00:00Z"
+"""A Monday: when a trace begins that does not say."""
+
+
+def _refuse(message: str) -> PydanticCustomError:
+    return PydanticCustomError("refused", "{message}", {"message": message})
+
+
+def _milliseconds(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refuse(f"{value!r:.40} is no number of seconds")
+    if not 0 <= value <= MOST_SECONDS:
+        raise _refuse(f"{value} s is not between 0 and {MOST_SECONDS} s")
+    milliseconds = round(value * 1000)
+    if abs(value * 1000 - milliseconds) > 1e-6 * max(1.0, value):
+        raise _refuse(f"{value} s is finer than a millisecond; seconds have up to three decimals")
+    return milliseconds
+
+
+def _milli(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _refuse(f"{value!r:.40} is no amount of GPU, such as 0.5, 2 or '1/3'")
+    found = gpu_amount(str(value), ())
+    if isinstance(found, AmountRefusal):
+        raise _refuse(found.message)
+    return found
+
+
+def _permille(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise _refuse(f"{value!r:.40} is no percentage from 0 to 100")
+    if abs(value * 10 - round(value * 10)) > 1e-9:
+        raise _refuse(f"{value} % is finer than a tenth of a percent")
+    return round(value * 10)
+
+
+def _instant(value: object) -> int:
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise _refuse(f"{value!r:.40} is no instant such as {BEGINS_AT}") from None
+    if found.tzinfo is None:
+        raise _refuse(f"{value!r:.40} has no time zone; write {BEGINS_AT}")
+    return int(found.astimezone(UTC).timestamp() * 1000)
+
+
+def _longer_than_nothing(milliseconds: int) -> int:
+    if not milliseconds:
+        raise _refuse("0 s is no duration; the least is 0.001")
+    return milliseconds
+
+
+Seconds = Annotated[
+    int, BeforeValidator(_milliseconds), WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_SECONDS})
+]
+Duration = Annotated[
+    Seconds, AfterValidator(_longer_than_nothing), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
+Gpu = Annotated[int, BeforeValidator(_milli), WithJsonSchema({"type": ["number", "string"], "examples": [0.5, "1/3"]})]
+Percent = Annotated[int, BeforeValidator(_permille), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 100})]
+Instant = Annotated[int, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_by_name=True, validate_by_alias=True)
+
+
+class NodeSpec(_Part):
+    """One machine with its GPUs, all of one model."""
+
+    name: Name
+    gpus: Annotated[int, Field(ge=1, le=100_000)]
+    gpu_model: Name = "GPU"
+    gpu_memory_mib: Annotated[int, Field(ge=1, le=1 << 30)] = 81_920
+    cpu_milli: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 20
+    memory_mib: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 22
+
+
+class _Work(_Part):
+    id: Name | None = None
+    submit_ms: Annotated[Seconds, Field(alias="submit_s")]
+    project: Name
+    user: Name = "someone"
+    pool: Name | None = None
+    gpu_milli: Annotated[Gpu, Field(alias="gpu")]
+    duration_ms: Annotated[Duration, Field(alias="duration_s")]
+    gives_up_ms: Annotated[Seconds | None, Field(alias="gives_up_s")] = None
+
+
+class Training(_Work):
+    """A job: it runs for ``duration_s`` in all, on ``ranks`` x ``gpu``.
+
+    ``saves_in_s``: how long it takes to save when it is asked to leave; left out, it cannot, and starts again from its
+    last checkpoint (``checkpoint_every_s``) or from nothing. ``use_percent``: how busy its share is while it runs.
+    ``cancel_s`` is when its owner cancels it, ``gives_up_s`` when he does if it has had no GPU until then.
+    """
+
+    kind: Literal["training"]
+    ranks: Annotated[int, Field(ge=1, le=100_000)] = 1
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    preemptible: bool = True
+    time_limit_s: Annotated[int, Field(ge=1, le=MOST_SECONDS)] | None = None
+    cancel_ms: Annotated[Seconds | None, Field(alias="cancel_s")] = None
+    checkpoint_every_ms: Annotated[Duration | None, Field(alias="checkpoint_every_s")] = None
+    saves_in_ms: Annotated[Seconds | None, Field(alias="saves_in_s")] = None
+    starts_after_ms: Annotated[Seconds, Field(alias="starts_after_s")] = 0
+    use_permille: Annotated[Percent, Field(alias="use_percent")] = 1000
+
+
+class Sitting(_Work):
+    """A notebook: its slice is wanted from ``submit_s`` and given back ``duration_s`` after it was had."""
+
+    kind: Literal["notebook"]
+    use_permille: Annotated[Percent, Field(alias="use_percent")] = 0
+
+
+Work = Annotated[Training | Sitting, Field(discriminator="kind")]
+
+
+class NodeEvent(_Part):
+    """A node dies with all that runs on it, or is there again."""
+
+    at_ms: Annotated[Seconds, Field(alias="at_s")]
+    node: Name
+    event: Literal["lost", "back"]
+
+
+class Trace(_Part):
+    """The whole document. ``quotas`` is a quota file as JSON; another one can be named instead of it."""
+
+    format: Literal[1] = 1
+    begins_at: Instant = _instant(BEGINS_AT)
+    nodes: list[NodeSpec] = []
+    work: list[Work]
+    events: list[NodeEvent] = []
+    quotas: dict[str, Any] | None = None
+
+
+@cache
+def _reader() -> TypeAdapter[Trace]:
+    return TypeAdapter(Trace)
+
+
+def schema() -> dict[str, object]:
+    """The JSON Schema of the document, from the classes that read it."""
+    return _reader().json_schema(by_alias=True)
+
+
+def read(text: str | bytes) -> Trace | list[str]:
+    """Read a JSON trace. Answers it with its work named and in the order of submission, or what is wrong with it."""
+    try:
+        document = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        return [f"the document: is no JSON: {error}"]
+    return checked(document)
+
+
+def read_csv(text: str) -> Trace | list[str]:
+    """Read work from CSV: the columns are the keys of the JSON document's work; an empty cell leaves its key out."""
+    rows = csv.reader(io.StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        table = [(rows.line_num, row) for row in rows if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        return [f"line {rows.line_num}: {error}"]
+    if faults := _faulty_table(header, table):
+        return faults
+    work = [
+        {name: _cell(name, cell) for name, cell in zip(header, row, strict=True) if cell.strip()} for _, row in table
+    ]
+    lines = [line for line, _ in table]
+    return checked({"work": work}, lambda path: _csv_place(path, lines))
+
+
+def _faulty_table(header: list[str], table: list[tuple[int, list[str]]]) -> list[str]:
+    known = _columns()
+    unknown = [name for name in header if name not in known]
+    if unknown or not header:
+        named = f"no column {unknown[0]!r:.60}" if unknown else "no header"
+        return [f"line 1: a trace has {named}; its columns are {', '.join(sorted(known))}"]
+    twice = [name for at, name in enumerate(header) if name in header[:at]]
+    if twice:
+        return [f"line 1: the column {twice[0]} stands twice"]
+    wide = [(line, row) for line, row in table if len(row) != len(header)]
+    return [f"line {line}: {len(row)} cells stand under {len(header)} columns" for line, row in wide[:1]]
+
+
+def _columns() -> set[str]:
+    kinds: tuple[type[BaseModel], ...] = (Training, Sitting)
+    return {field.alias or name for kind in kinds for name, field in kind.model_fields.items()}
+
+
+TEXTS = frozenset({"id", "project", "user", "pool", "kind"})
+
+
+def _cell(name: str, text: str) -> object:
+    """A cell as JSON has it: a number, true, false, or text."""
+    text = text.strip()
+    if name in TEXTS:
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def checked(document: object, place: Any = None) -> Trace | list[str]:
+    """A document as a Trace, or what is wrong with it; ``place`` says where in words."""
+    place = place or _json_place
+    try:
+        found = _reader().validate_python(document)
+    except ValidationError as error:
+        return [f"{place(each['loc'])}: {_told(each)}" for each in error.errors(include_url=False)[:MOST_FAULTS]]
+    faults = [
+        f"{place(path)}: {message}"
+        for _, (path, message) in zip(range(MOST_FAULTS), _contradictions(found), strict=False)
+    ]
+    return faults or _in_order(found)
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    message = str(error["msg"])
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _json_place(path: Iterable[str | int]) -> str:
+    return ".".join(str(step) for step in path if step not in ("training", "notebook")) or "the document"
+
+
+def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
+    steps = [step for step in path if step not in ("training", "notebook")]
+    if len(steps) < 2 or steps[0] != "work" or not isinstance(steps[1], int):
+        return "the table"
+    return ", ".join([f"line {lines[steps[1]]}", *map(str, steps[2:])])
+
+
+# --- what contradicts what ------------------------------------------------------------------------------------------
+def _contradictions(trace: Trace) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    nodes: set[str] = set()
+    for at, node in enumerate(trace.nodes):
+        if node.name in nodes:
+            yield ("nodes", at, "name"), f"the node {node.name} stands twice"
+        nodes.add(node.name)
+    ids: set[str] = set()
+    for at, work in enumerate(trace.work):
+        if work.id in ids:
+            yield ("work", at, "id"), f"the id {work.id} stands twice"
+        if work.id is not None:
+            ids.add(work.id)
+        yield from ((("work", at, key), message) for key, message in _contradiction(work))
+    for at, event in enumerate(trace.events):
+        if event.node not in nodes:
+            yield ("events", at, "node"), f"there is no node {event.node}"
+
+
+def _contradiction(work: Training | Sitting) -> Iterator[tuple[str, str]]:
+    if work.gives_up_ms is not None and work.gives_up_ms < work.submit_ms:
+        yield "gives_up_s", "it is given up before it is submitted"
+    match work:
+        case Sitting():
+            if work.gpu_milli > WHOLE:
+                yield "gpu", "a notebook's slice is one whole GPU at most"
+        case Training():
+            if work.cancel_ms is not None and work.cancel_ms < work.submit_ms:
+                yield "cancel_s", "it is cancelled before it is submitted"
+
+
+def _in_order(trace: Trace) -> Trace:
+    """Everything named, and in the order of submission; of equals, as they stand."""
+    width = len(str(len(trace.work)))
+    taken = {work.id for work in trace.work}
+    names = (name for at in range(2 * len(trace.work) + 1) if (name := f"w{at:0{width}d}") not in taken)
+    named = [work if work.id is not None else work.model_copy(update={"id": next(names)}) for work in trace.work]
+    ordered = sorted(named, key=lambda work: work.submit_ms)
+    return trace.model_copy(update={"work": ordered, "events": sorted(trace.events, key=lambda e: e.at_ms)})

@@ -1,0 +1,135 @@
+"""From the name of a trace to a world that can be played: the trace with its machines, and the quotas it runs under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from .. import quotafile
+from ..quotafile import QuotaFile
+from . import bank, recorded, tracefile
+from .replay import Impossible
+from .tracefile import NodeSpec, Sitting, Trace
+
+LARGEST = 1 << 30
+"""Bytes of the largest trace that is read."""
+
+PER_NODE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What is played."""
+
+    trace: Trace
+    quota: QuotaFile
+
+
+def load(
+    name: str, *, seed: int, quotas: Path | None = None, gpus: int | None = None, days: float | None = None
+) -> World | list[str]:
+    """Read or make the world of a name. Answers it, or sentences that say what is wrong, the first place first.
+
+    ``quotas`` and ``gpus`` stand in for what the trace says. Raises Impossible where something is missing.
+    """
+    trace = _bank(name, seed, days) if name.startswith("bank:") else _read(name)
+    if isinstance(trace, list):
+        return trace
+    if gpus is not None:
+        trace = trace.model_copy(update={"nodes": nodes_of(gpus, trace.nodes), "events": []})
+    if not trace.nodes:
+        raise Impossible("the trace names no nodes; say --gpus N")
+    return World(trace=trace, quota=_quota(trace, quotas))
+
+
+def _bank(name: str, seed: int, days: float | None) -> Trace | list[str]:
+    """A generated week: ``bank:usual`` as we play it, ``bank:usual:baseline`` with one GPU each."""
+    _, variant, kind = (*name.split(":"), "")[:3]
+    if variant not in bank.VARIANTS or kind not in ("", "baseline") or name.count(":") > 2:
+        known = ", ".join(f"bank:{each}" for each in bank.VARIANTS)
+        return [f"there is no such bank; there are {known}, each also with :baseline"]
+    week = bank.VARIANTS[variant]
+    week = week if days is None else bank.smaller(week, people=week.people, gpus=week.gpus, days=math.ceil(days))
+    return bank.baseline_trace(week, seed=seed) if kind else bank.day_trace(week, seed=seed)
+
+
+def _read(name: str) -> Trace | list[str]:
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        return [f"it cannot be read: {error.strerror}"]
+    if len(content) > LARGEST:
+        return [f"it has more than {LARGEST} bytes, the most that a trace may have"]
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return [f"it is no UTF-8 text: byte {error.start} cannot be read"]
+    if path.suffix == ".csv":
+        return tracefile.read_csv(text)
+    return recorded.read(text) if text.lstrip().startswith("[") else tracefile.read(text)
+
+
+def nodes_of(gpus: int, like: Sequence[NodeSpec] = ()) -> list[NodeSpec]:
+    """So many GPUs, on nodes of up to eight, each like the trace's first."""
+    first = like[0] if like else NodeSpec(name="node", gpus=PER_NODE)
+    each = min(PER_NODE, max(node.gpus for node in like) if like else PER_NODE)
+    counts = [each] * (gpus // each) + ([gpus % each] if gpus % each else [])
+    return [first.model_copy(update={"name": f"node-{at:04d}", "gpus": count}) for at, count in enumerate(counts)]
+
+
+def _quota(trace: Trace, path: Path | None) -> QuotaFile:
+    if path is not None:
+        return _parsed(path.read_text(), str(path))
+    return even_quota(trace) if trace.quotas is None else own_quota(trace)
+
+
+def own_quota(trace: Trace) -> QuotaFile:
+    """The quota file that stands in the trace itself."""
+    try:
+        return QuotaFile.from_document(_exact(dict(trace.quotas or {})))
+    except ValueError as error:
+        raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]}") from error
+
+
+def _exact(value: Any) -> Any:
+    """JSON's numbers as the quota file reads them: 0.1 is a tenth, and no binary fraction."""
+    match value:
+        case dict():
+            return {key: _exact(each) for key, each in value.items()}
+        case list():
+            return [_exact(each) for each in value]
+        case float():
+            return Decimal(repr(value))
+        case _:
+            return value
+
+
+def _parsed(text: str, name: str) -> QuotaFile:
+    found = quotafile.parse(text)
+    if isinstance(found, list):
+        raise Impossible("; ".join(f"{name}, line {error.line}: {error.message}" for error in found))
+    return found
+
+
+def even_quota(trace: Trace) -> QuotaFile:
+    """Every project of the trace has the same part of all GPUs, in whole ones, and may use all that is idle."""
+    if any(isinstance(work, Sitting) for work in trace.work):
+        raise Impossible("the trace has notebooks: say with --quotas how much of each pool is for them")
+    projects = sorted({work.project for work in trace.work})
+    pools = sorted({work.pool or "all" for work in trace.work}) or ["all"]
+    if len(pools) > 1:
+        raise Impossible(f"the trace names the pools {', '.join(pools)}: say with --quotas what is in each")
+    each = sum(node.gpus for node in trace.nodes) // max(1, len(projects))
+    return QuotaFile.from_document(
+        {
+            "version": 1,
+            "pools": [{"name": pools[0]}],
+            "projects": [{"name": name, "quota": {pools[0]: {"training": each}}} for name in projects],
+        }
+    )

@@ -1,0 +1,158 @@
+"""Kueue's experiments in real time: the shipped controller on an SQLite file, beside a process that submits.
+
+The executor is the simulated one on the real clock: jobs last as published, no process is started. The submitting
+process records each job when it comes, all that came meanwhile in one transaction, as the web door's writer does, and
+rings the controller's bell. ``python -m tests.benchmarks.kueue_live [baseline|large-scale] [PART]`` prints the figures;
+PART is how much of each kind of job is brought (1 is all).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from jupyter_gpu_quota import bell
+from jupyter_gpu_quota.controller import Controller, Rhythm
+from jupyter_gpu_quota.scheduler import now_ms
+from jupyter_gpu_quota.simulate.replay import NoBundles, NoSampler, apply_quota, machines, submission
+from jupyter_gpu_quota.simulate.tracefile import Trace, Training
+from jupyter_gpu_quota.simulate.world import Conduct, SimulatedExecutor
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.protocol import SubmitJob
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.kueue import BASELINE, LARGE_SCALE, Shape, quota_of, trace_of
+
+SHAPES = {"baseline": BASELINE, "large-scale": LARGE_SCALE}
+BOUND_S = {"baseline": 80.0, "large-scale": 120.0}
+PUBLISHED_S = {"baseline": 351, "large-scale": 1179}
+AT_ONCE = 2000
+"""The most that one transaction takes."""
+
+
+def part_of(shape: Shape, part: float) -> Shape:
+    """The same shape with fewer jobs in each queue."""
+    kinds = tuple(replace(kind, count=max(1, round(kind.count * part))) for kind in shape.kinds)
+    return replace(shape, kinds=kinds)
+
+
+def database(folder: Path) -> str:
+    return f"sqlite:///{folder / 'store.sqlite'}"
+
+
+# --- the submitting process -----------------------------------------------------------------------------------------
+def submit(folder: Path, name: str, part: float) -> None:
+    """Waits for the word to begin, then brings every job at its time."""
+    shape = part_of(SHAPES[name], part)
+    trace, quota = trace_of(shape, at_once=False), quota_of(shape, "100ms")
+    store = open_store(database(folder))
+    user = store.user_id("runner", now=now_ms())
+    due = [(work.submit_ms, submission(work, user, cohort(work), quota)) for work in trace.work]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    begins_at = int(sys.stdin.readline())
+    for requests in _as_they_come(due, begins_at):
+        store.record(requests, now=now_ms())
+        bell.ring(folder / "controller.sock", b"{}")
+    store.close()
+
+
+def cohort(work: Training) -> str:
+    return f"cohort-{work.project.split('-')[1]}"
+
+
+def _as_they_come(due: list[tuple[int, SubmitJob]], begins_at: int) -> Iterator[list[SubmitJob]]:
+    at = 0
+    while at < len(due):
+        passed = now_ms() - begins_at
+        if due[at][0] > passed:
+            time.sleep((due[at][0] - passed) / 1000)
+            continue
+        until = at
+        while until < len(due) and due[until][0] <= passed and until - at < AT_ONCE:
+            until += 1
+        yield [request for _, request in due[at:until]]
+        at = until
+
+
+# --- the controller -------------------------------------------------------------------------------------------------
+def controller_of(folder: Path, trace: Trace, shape: Shape) -> Controller:
+    """The shipped controller on the database, its executor on the real clock."""
+    conducts = {str(work.id): Conduct(work_ms=work.duration_ms) for work in trace.work}
+    store = open_store(database(folder))
+    apply_quota(store, quota_of(shape, "100ms"), now=now_ms())
+    executor = SimulatedExecutor(now_ms, *machines(trace.nodes), lambda order: conducts[order])
+    return Controller(
+        clock=now_ms, store=store, executor=executor, sampler=NoSampler(), bundles=NoBundles(), holder="live",
+        rhythm=Rhythm(),
+    )  # fmt: skip
+
+
+def run(controller: Controller, wake: bell.Bell, jobs: int) -> None:
+    """The scheduler's loop, until so many jobs have ended."""
+    executor = controller.executor
+    assert isinstance(executor, SimulatedExecutor)
+    while sum(run.lost_ms == 0 for run in executor.runs) < jobs or controller.mirror.jobs:
+        if not controller.tick():
+            ahead = executor.next_at()
+            rest_ms = controller.tick_max_ms() if ahead is None else ahead - now_ms()
+            wake.wait(max(0, min(rest_ms, controller.tick_max_ms())) / 1000)
+
+
+def play(name: str, part: float, folder: Path) -> tuple[float, int, float]:
+    """Seconds from the first moment to the last end, how many jobs, and the controller's processor seconds."""
+    shape = part_of(SHAPES[name], part)
+    trace = trace_of(shape, at_once=False)
+    controller = controller_of(folder, trace, shape)
+    with bell.Bell.bind(folder / "controller.sock") as wake, _submitter(folder, name, part) as submitter:
+        assert submitter.stdin is not None and submitter.stdout is not None
+        submitter.stdout.readline()
+        begins_at, cpu = now_ms(), time.process_time()
+        submitter.stdin.write(f"{begins_at}\n")
+        submitter.stdin.flush()
+        run(controller, wake, len(trace.work))
+        cpu = time.process_time() - cpu
+        submitter.wait(30)
+    executor = controller.executor
+    assert isinstance(executor, SimulatedExecutor)
+    last = max(run.stopped_at for run in executor.runs)
+    controller.store.close()
+    return (last - begins_at) / 1000, len(trace.work), cpu
+
+
+def _submitter(folder: Path, name: str, part: float) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", __name__ if __name__ != "__main__" else "tests.benchmarks.kueue_live"]
+    return subprocess.Popen(
+        [*words, "submit", str(folder), name, str(part)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def figures(name: str, part: float = 1.0) -> list[Figure]:
+    """One experiment, in real time."""
+    with tempfile.TemporaryDirectory() as folder:
+        took_s, jobs, cpu_s = play(name, part, Path(folder))
+    bound = BOUND_S[name] if part == 1 else None
+    timed = (
+        f"{jobs} jobs, first submission to last end, SQLite file, fake executor, real time;"
+        f" Kueue publishes {PUBLISHED_S[name]} s"
+    )
+    return [
+        Figure(name=f"kueue {name}, real time", value=took_s, unit="s", timed=timed, bound=bound),
+        Figure(name=f"kueue {name}, the controller's CPU", value=cpu_s, unit="s", timed=f"{jobs} jobs"),
+    ]
+
+
+def main(words: list[str]) -> None:
+    if words[:1] == ["submit"]:
+        submit(Path(words[1]), words[2], float(words[3]))
+        return
+    for figure in figures(words[0] if words else "baseline", float(words[1]) if len(words) > 1 else 1.0):
+        sys.stdout.write(f"{figure.name}: {figure.value:.2f} {figure.unit} ({figure.timed})\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

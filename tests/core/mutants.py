@@ -1,0 +1,237 @@
+"""Breaks the core on purpose, one rule at a time, and sees whether a test notices: ``python -m tests.core.mutants``.
+
+Each mutant is a copy of the package with an exact text replaced. The rows are run against it first; where they pass,
+so are random worlds. It ends with 1 when a mutant survives, or when a text to be replaced is no longer there once.
+Names of mutants as arguments run those alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "jupyter_gpu_quota"
+WORLDS = "60"
+LONGEST_S = 600
+"""A mutant for which the tests take longer counts as noticed: it loops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A rule that is broken: replacements as (file of the core, text, what stands there instead)."""
+
+    name: str
+    edits: tuple[tuple[str, str, str], ...]
+
+
+def mutant(name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name=name, edits=edits)
+
+
+MUTANTS = (
+    mutant(
+        "the entry check is dropped",
+        ("standing.py", "Right.FAIR if total <= self.fair else Right.SURPLUS", "Right.FAIR"),
+    ),
+    mutant(
+        "entry looks at the project alone",
+        (
+            "rights.py",
+            "        right = department.right(self.asker.request.size - inside)\n",
+            "        right = Right.GUARANTEE\n",
+        ),
+    ),
+    mutant(
+        "a project at its quota is a victim",
+        ("reclaim.py", "one.use > one.guarantee", "one.use >= one.guarantee"),
+        ("rights.py", "level.use > _bar(level, right)", "level.use >= _bar(level, right)"),
+        ("rights.py", "after + taken.largest_firm > level.guarantee", "after + taken.largest_firm >= level.guarantee"),
+    ),
+    mutant(
+        "a project at its fair share is a victim",
+        ("reclaim.py", "one.use > one.fair", "one.use >= one.fair"),
+        ("rights.py", "level.use > _bar(level, right)", "level.use >= _bar(level, right)"),
+        (
+            "rights.py",
+            "after + max(taken.largest_firm, taken.largest_lent) <= level.fair",
+            "after + max(taken.largest_firm, taken.largest_lent) < level.fair",
+        ),
+    ),
+    mutant(
+        "victims already picked are not counted",
+        (
+            "rights.py",
+            "        after = level.use - taken.firm - taken.lent\n",
+            "        after = level.use - taken.largest_firm\n",
+        ),
+    ),
+    mutant("nobody is put back on the whole plan", ("round.py", "trim(self.pool, self.draft.claims)", "pass")),
+    mutant("nobody is put back on a spot", ("reclaim.py", "if self._suffices(spot, without):", "if False:")),
+    mutant("departments are ignored in the division", ("division.py", "if not pool.departments:", "if True:")),
+    mutant(
+        "departments of victims are ignored",
+        ("rights.py", "return (victim,) if self.is_sibling(victim) else victim.levels", "return (victim,)"),
+    ),
+    mutant(
+        "a department's limit is ignored",
+        (
+            "standing.py",
+            "any(level.use + level.leaving + size > level.ceiling for level in self.levels)",
+            "self.use + self.leaving + size > self.ceiling",
+        ),
+    ),
+    mutant(
+        "a department's quota is ignored for fixed work",
+        (
+            "standing.py",
+            "all(level.fixed_use + size <= level.quota for level in self.levels)",
+            "self.fixed_use + size <= self.quota",
+        ),
+    ),
+    mutant(
+        "exactly at the training quota is refused",
+        ("standing.py", "level.fixed_use + size <= level.quota", "level.fixed_use + size < level.quota"),
+    ),
+    mutant(
+        "exactly at the notebook quota is refused",
+        ("notebooks.py", "level.booked + notebook.gpu_milli > level", "level.booked + notebook.gpu_milli >= level"),
+    ),
+    mutant("the ceiling for one user is ignored", ("standing.py", "if self.user_ceiling == NO_LIMIT:", "if True:")),
+    mutant(
+        "a claim reserves nothing",
+        (
+            "draft.py",
+            "return [*actions, Reserve(workload=asker.id, placements=where, reason=reason)]",
+            "return actions",
+        ),
+    ),
+    mutant(
+        "first submit times are forgotten",
+        (
+            "queue.py",
+            "key=lambda job: (job.submitted_at, job.id), reverse=True",
+            "key=lambda job: job.id, reverse=True",
+        ),
+        ("queue.py", "job.submitted_at, job.id, user", "0, job.id, user"),
+    ),
+    mutant(
+        "imbalance may be switched",
+        ("rights.py", "        return self._stays_balanced(level, after, sums)\n", "        return True\n"),
+    ),
+    mutant(
+        "claim-back is ignored",
+        ("rights.py", "(not self.below_too or self._claims_back(level, after, chosen))", "not self.below_too"),
+    ),
+    mutant(
+        "a victim may end below its quota at once",
+        ("reclaim.py", "_WIDENING = ((False, False), (False, True),", "_WIDENING = ((False, True), (False, True),"),
+    ),
+    mutant(
+        "nothing is protected",
+        ("holders.py", "return now - started_at < policy.preemption.min_runtime_s * SECOND or", "return False and"),
+    ),
+    mutant(
+        "one pause more than K",
+        ("holders.py", "for at in job.paused_at) >= policy", "for at in job.paused_at) > policy"),
+    ),
+    mutant(
+        "weight 0 reclaims surplus",
+        ("round.py", "(standing.weight == 0 or not shape.preemptible)", "not shape.preemptible"),
+    ),
+    mutant(
+        "a job pauses its equals",
+        (
+            "reclaim.py",
+            "firm = takewhile(lambda one: one.priority < priority,",
+            "firm = takewhile(lambda one: one.priority <= priority,",
+        ),
+    ),
+    mutant("windows are ignored", ("pool.py", "policy = in_force(policy, snapshot.now)", "policy = policy")),
+    mutant("a window is open when it ends", ("amounts.py", "<= now < window.ends_at", "<= now <= window.ends_at")),
+    mutant("past use is ignored", ("division.py", "history_milli=pool.policy.history.k_milli", "history_milli=0")),
+    mutant(
+        "foreign work is not subtracted",
+        ("ledger.py", "max(0, WHOLE_DEVICE - device.foreign_milli)", "WHOLE_DEVICE"),
+    ),
+    mutant("cordoned nodes are given out", ("ledger.py", " and d.node not in closed", "")),
+    mutant("broken devices are given out", ("ledger.py", "if d.health is Health.HEALTHY and", "if")),
+)
+
+
+class Lost(Exception):
+    """A text to be replaced is not there, or more than once."""
+
+
+def copy_of(root: Path, into: Path) -> None:
+    """What the core's tests need: the package, themselves, and how pytest is set up."""
+    shutil.copytree(root / PACKAGE, into / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "labextension"))
+    shutil.copytree(root / "tests" / "core", into / "tests" / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "pyproject.toml", into)
+
+
+def break_it(root: Path, broken: Mutant) -> None:
+    for file, text, instead in broken.edits:
+        path = root / PACKAGE / "core" / file
+        source = path.read_text() if path.exists() else ""
+        if source.count(text) != 1:
+            raise Lost(f"{broken.name}: {file} has {source.count(text)} times {text!r}; edit tests/core/mutants.py")
+        path.write_text(source.replace(text, instead))
+
+
+def passes(root: Path, *arguments: str) -> bool:
+    """Whether the core's tests pass in a copy; a run that takes too long does not."""
+    variables = {**os.environ, "GPU_QUOTA_WORLDS": WORLDS, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
+    try:
+        done = subprocess.run(command, cwd=root, env=variables, capture_output=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def noticed_by(broken: Mutant | None) -> str | None:
+    """What notices a mutant, or None; without a mutant, whether anything fails in the sound package."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        root = Path(folder)
+        copy_of(ROOT, root)
+        if broken is not None:
+            break_it(root, broken)
+        if not passes(root, "tests/core", "--deselect", "tests/core/test_promises.py"):
+            return "rows"
+        if not passes(root, "tests/core/test_promises.py", "--hypothesis-seed=1"):
+            return "worlds"
+    return None
+
+
+def main(names: Sequence[str]) -> int:
+    chosen = [one for one in MUTANTS if not names or one.name in names]
+    if not chosen:
+        print(f"no mutant is called {' or '.join(names)}; there are: {', '.join(one.name for one in MUTANTS)}")
+        return 1
+    if by := noticed_by(None):
+        print(f"the sound package fails its own {by}: mend that first")
+        return 1
+    bad = 0
+    for one in chosen:
+        begun = time.monotonic()
+        try:
+            by = noticed_by(one)
+            told = f"noticed by {by}" if by else "SURVIVES"
+        except Lost as lost:
+            by, told = None, f"LOST {lost}"
+        bad += by is None
+        print(f"{told:18} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)
+    print(f"{len(chosen) - bad} of {len(chosen)} mutants were noticed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,187 @@
+"""Tiny worlds whose figures were worked out by hand, and what the simulator owes to the shipped controller."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.core.plan import Plan
+from jupyter_gpu_quota.simulate import recorded
+from jupyter_gpu_quota.simulate.replay import Impossible, Replay
+from jupyter_gpu_quota.simulate.report import document, figures, play
+from jupyter_gpu_quota.store.protocol import Page
+from tests.sim.worlds import job, notebook, quota, trace
+
+
+def runs_of(replay: Replay) -> list[tuple[str, float, float, int]]:
+    begins = replay.trace.begins_at
+    return [
+        (run.job, (run.began_at - begins) / 1000, (run.stopped_at - begins) / 1000, run.lost_ms)
+        for run in replay.executor.runs
+    ]
+
+
+def played(*work: dict[str, Any], **more: Any) -> Replay:
+    replay = Replay(trace(*work, **more), quota())
+    replay.run()
+    return replay
+
+
+STORY = (job("b1", 0, 100), job("b2", 0, 100), job("b3", 0, 100), job("b4", 0, 100), job("p1", 10, 50, "speech"))
+"""Bob runs on all four; at 10 s Patty claims one; b4, the last of equals, saves for 2 s and leaves until 62 s."""
+
+
+def test_a_tiny_world_goes_as_it_was_worked_out_by_hand() -> None:
+    ran = runs_of(played(*STORY))
+    paused = next(run[0] for run in ran if run[2] == 10)
+    others = sorted(name for name in ("b1", "b2", "b3", "b4") if name != paused)
+    assert sorted(ran) == sorted(
+        [(paused, 0, 10, 0), ("p1", 12, 62, 0), *((name, 0, 100, 0) for name in others), (paused, 62, 152, 0)]
+    )
+
+
+def test_the_figures_of_the_tiny_world_are_those_worked_out_by_hand() -> None:
+    found = figures([play(trace(*STORY, nodes=[{"name": "big", "gpus": 4, "gpu_model": "Big"}]), quota())])
+    held = 4 * 62 + 4 * 38 + 1 * 52  # GPU-seconds given out: all four until 100 s, then the paused one alone
+    used = held - 2  # who was asked to leave computed nothing for 2 s
+    assert found == {
+        "seeds": [0],
+        "gpu_allocation_percent": round(100 * held / (4 * 152), 2),
+        "gpu_utilisation_percent": round(100 * used / (4 * 152), 2),
+        "gpu_allocation_at_saturation_percent": 100.0,
+        "makespan_s": 152.0,
+        "wait_s": {
+            "notebook": dict.fromkeys(("p50", "p90", "p99", "max")),
+            "small": {"p50": 0.0, "p90": 2.0, "p99": 2.0, "max": 2.0},
+            "medium": dict.fromkeys(("p50", "p90", "p99", "max")),
+            "large": dict.fromkeys(("p50", "p90", "p99", "max")),
+        },
+        "pauses_per_job_max": 1,
+        "guarantee_violations": 0,
+        "jobs_total": 5,
+        "jobs_finished": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("saving", "ends_at", "lost_s"),
+    [
+        pytest.param({"saves_in_s": 2}, 152, 0, id="it saves when asked, and goes on where it was"),
+        pytest.param({"saves_in_s": None}, 160, 10, id="it cannot save, and starts again from nothing"),
+        pytest.param(
+            {"saves_in_s": None, "checkpoint_every_s": 4}, 152, 2, id="it cannot save when asked, but did 2 s before"
+        ),
+        pytest.param({"saves_in_s": 11}, 170, 10, id="it needs longer than its grace, and is killed"),
+        pytest.param({"saves_in_s": 11, "checkpoint_every_s": 4}, 162, 2, id="it is killed, but had saved 2 s before"),
+    ],
+)
+def test_what_a_pause_costs(saving: dict[str, Any], ends_at: int, lost_s: int) -> None:
+    bobs = [job(f"b{number}", 0, 100, **saving) for number in range(1, 5)]
+    ran = runs_of(played(*bobs, job("p1", 10, 50, "speech")))
+    assert max(run[2] for run in ran) == ends_at
+    assert sum(run[3] for run in ran) == lost_s * 1000
+
+
+def test_a_notebook_is_open_from_when_it_was_had() -> None:
+    outcome = play(trace(notebook("n1", 5, 60, use_percent=40), notebook("n2", 5.25, 60, gpu=0.3)), quota())
+    books = outcome.record.notebooks
+    begins = outcome.began_at
+    assert (books["n1"].had_at, books["n1"].ended_at) == (begins + 5000, begins + 65_000)
+    assert books["n2"].state == "refused", "0.25 + 0.3 is above the quota of 0.5"
+    found = document([outcome])
+    assert (found["notebooks_total"], found["notebooks_refused"]) == (2, 1)
+    assert found["gpu_utilisation_percent"] == round(100 * 0.25 * 0.4 * 60 / (5 * 65), 2)
+
+
+def test_what_happens_between_two_ticks_is_acted_on_at_the_next() -> None:
+    [run] = runs_of(played(job("b1", 3.2, 5.5)))
+    assert run == ("b1", 4.0, 9.5, 0)
+
+
+def test_a_job_is_cancelled_when_the_trace_says_so_and_given_up_only_while_it_waits() -> None:
+    long = [job(f"b{number}", 0, 100, "vision", cancel_s=30) for number in range(4)]
+    waits = [job("w1", 5, 10, gives_up_s=20), job("w2", 6, 10, gives_up_s=40)]
+    outcome = play(trace(*long, *waits), quota())
+    states = {name: story.state for name, story in outcome.record.jobs.items()}
+    assert states == {**dict.fromkeys(["b0", "b1", "b2", "b3", "w1"], "cancelled"), "w2": "succeeded"}
+
+
+def test_a_lost_node_costs_what_was_not_saved_and_its_work_goes_on_elsewhere() -> None:
+    nodes = [{"name": name, "gpus": 1, "gpu_model": "Big"} for name in ("one", "two")]
+    events = [{"at_s": 90, "node": "one", "event": "lost"}, {"at_s": 90, "node": "two", "event": "lost"}]
+    back = [{"at_s": 200, "node": "two", "event": "back"}]
+    replay = Replay(trace(job("b1", 0, 100, checkpoint_every_s=40), nodes=nodes, events=events + back), quota())
+    replay.run()
+    first, second = runs_of(replay)
+    assert first[1:] == (0, 90, 10_000)
+    assert second[1] >= 200 and second[2] - second[1] == 20, "80 of 100 s were saved"
+
+
+def test_equal_traces_give_equal_reports_to_the_last_byte() -> None:
+    work = [job(f"j{n}", n % 7, 20 + n, ("vision", "speech")[n % 2], (1, 0.5, 2)[n % 3]) for n in range(40)]
+    first, second = (json.dumps(document([play(trace(*work), quota())])) for _ in range(2))
+    assert first == second
+
+
+def test_a_core_that_raises_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Exception):
+        pass
+
+    def broken(snapshot: object, policy: object) -> Plan:
+        raise Broken
+
+    monkeypatch.setattr("jupyter_gpu_quota.controller.decide", broken)
+    with pytest.raises(Broken):
+        play(trace(job("b1", 0, 10)), quota())
+
+
+def test_a_core_that_starts_nothing_finishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.controller.decide",
+        lambda snapshot, policy: Plan(seen_version=snapshot.version, now=snapshot.now),
+    )
+    outcome = play(trace(job("b1", 0, 10), notebook("n1", 1, 10)), quota(), until_ms=60_000)
+    found = document([outcome])
+    assert (found["jobs_finished"], found["never_started"]) == (0, {"notebook": 1, "small": 1, "medium": 0, "large": 0})
+    late = {violation.workload: violation.promised_ms for violation in outcome.violations}
+    assert late == {"b1": 12_000, "n1": 7_000}, "both were within their quotas"
+
+
+def test_work_of_a_project_that_the_quotas_lack_is_impossible() -> None:
+    with pytest.raises(Impossible, match="work b1 is of project nobody"):
+        Replay(trace(job("b1", 0, 10, "nobody")), quota())
+
+
+def test_a_recorded_audit_tells_the_state_that_was_recorded() -> None:
+    replay = Replay(trace(*STORY, notebook("n1", 3, 20), job("late", 20, 500, cancel_s=40)), quota())
+    for until in (5, 11, 13, 30, 63, 400):
+        replay.run(until=replay.trace.begins_at + until * 1000)
+        rows = recorded.rows_of(audit_of(replay))
+        names = {str(work.id) for work in replay.trace.work}
+        found = {name: record.job.state for name in names if (record := replay.store.job(name))}
+        found |= {name: book.notebook.state for name in names if (book := replay.store.notebook(name))}
+        assert recorded.states(rows) == found, f"after {until} s"  # type: ignore[arg-type]
+
+
+def test_a_recorded_audit_is_a_trace_that_plays_the_same_again() -> None:
+    replay = played(*STORY, notebook("n1", 3, 20))
+    found = recorded.read(audit_of(replay))
+    assert not isinstance(found, list), found
+    again = Replay(found, quota())
+    again.run()
+    assert sorted(runs_of(again)) == sorted(runs_of(replay))
+
+
+def audit_of(replay: Replay) -> str:
+    rows, _ = replay.store.audit(page=Page(limit=10_000))
+    return json.dumps(
+        [
+            {
+                "seq": row.seq, "at": row.at / 1000, "actor": row.actor, "kind": row.kind, "subject": row.subject,
+                "project": row.project, "payload": json.loads(row.payload), "previous": row.previous, "hash": row.hash,
+            }
+            for row in rows
+        ]
+    )  # fmt: skip
