@@ -165,8 +165,8 @@ SECTIONS = {
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
                            "every project may."),
-    "CalendarSection": ("Calendar", "A window: when it is open, and the amounts in force meanwhile. Of several that are "
-                        "open, the one that stands last wins."),
+    "CalendarSection": ("Calendar", "A window: when it is open, and the amounts in force meanwhile. Of several that "
+                        "are open, the one that stands last wins."),
     "WhenSection": ("When", "The days on which a window opens, and its hours. Every condition that is given must hold; "
                     "`from` and `to` go together, and without them a window is open for whole days. A window belongs "
                     "to the day it starts."),

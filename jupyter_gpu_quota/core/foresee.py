@@ -17,7 +17,7 @@ from .model import (
     Reservation,
     Snapshot,
 )
-from .plan import RESIZED, Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from .plan import GOES_ON, RESIZED, Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from .schedule import decide_and_explain
 from .sentences import sentence
 
@@ -26,13 +26,13 @@ from .sentences import sentence
 class DryRun:
     """What a job would meet if it were submitted now. ``pauses`` and ``starts_now`` exclude each other.
 
-    ``shrinks`` are elastic jobs that would go on at once with fewer ranks.
+    ``restarts`` would go on at once, elsewhere or with fewer ranks.
     """
 
     starts_now: bool
     borrower: bool
     pauses: tuple[str, ...]
-    shrinks: tuple[str, ...]
+    restarts: tuple[str, ...]
     reason: Reason
     sentence: str
 
@@ -69,7 +69,7 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
                 starts_now=True,
                 borrower=action.borrower,
                 pauses=(),
-                shrinks=(),
+                restarts=(),
                 reason=reason,
                 sentence=sentence(reason),
             )
@@ -78,8 +78,8 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
     return DryRun(
         starts_now=False,
         borrower=False,
-        pauses=tuple(action.workload for action in asked if _is_counted(action)),
-        shrinks=tuple(action.workload for action in asked if not _is_counted(action)),
+        pauses=tuple(action.workload for action in asked if action.reason.code not in GOES_ON),
+        restarts=tuple(action.workload for action in asked if action.reason.code in GOES_ON),
         reason=reason,
         sentence=sentence(reason),
     )
@@ -109,18 +109,14 @@ def foresee(snapshot: Snapshot, policy: Policy) -> Foresight:
     for _ in range(rounds):
         decision = decide_and_explain(snapshot, policy)
         plan = decision.plan
-        paused |= {each.workload: None for each in plan.actions if isinstance(each, Pause) and _is_counted(each)}
+        asked = [action for action in plan.actions if isinstance(action, Pause)]
+        paused |= {action.workload: None for action in asked if action.reason.code not in GOES_ON}
         started |= {action.workload: None for action in plan.actions if isinstance(action, (Start, Resume))}
         if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):
             names = tuple(sorted(paused)), tuple(sorted(started))
             return Foresight(paused=names[0], started=names[1], waits=decision.waits, snapshot=snapshot)
         snapshot = advance(snapshot, plan)
     raise RuntimeError(f"the plan does not come to rest within {rounds} rounds")
-
-
-def _is_counted(pause: Pause) -> bool:
-    """Whether the job has to wait after it, and is not only resized."""
-    return pause.reason.code not in RESIZED
 
 
 def advance(snapshot: Snapshot, plan: Plan) -> Snapshot:
@@ -143,7 +139,8 @@ class _World:
                 case Start() | Resume():
                     self._start(action)
                 case Pause():
-                    self._ask_to_leave(action.workload, JobTarget.PAUSED, action.claimer, counts=_is_counted(action))
+                    counts = action.reason.code not in RESIZED
+                    self._ask_to_leave(action.workload, JobTarget.PAUSED, action.claimer, counts=counts)
                 case Stop():
                     self._ask_to_leave(action.workload, action.target, None)
                 case Refuse():

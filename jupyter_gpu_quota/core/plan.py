@@ -58,6 +58,9 @@ class ReasonCode(StrEnum):
 RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
 """Of a pause: the job goes on at once with other ranks, and it counts in no limit of pauses."""
 
+GOES_ON = RESIZED | {ReasonCode.MOVED}
+"""Of a pause: the job goes on at once, in a place that the same plan reserves for it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:

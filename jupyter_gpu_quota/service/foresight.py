@@ -135,7 +135,9 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
         starts_now=met.starts_now,
         pauses=[
             *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again in its old place"),
-            *_affected(door, person, met.shrinks, "paused", "would save and go on at once with fewer ranks"),
+            *_affected(
+                door, person, met.restarts, "paused", "would save and go on at once, elsewhere or with fewer ranks"
+            ),
         ],
         reason=reason_view(met.reason, door.world),
         charged_milli=spec.gpu_milli * spec.ranks,

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.schedule import KeptPlace
 from tests.core.books import WAITS, Books, least, takes_model
 from tests.core.features import FEATURES
 
@@ -248,8 +249,11 @@ class _Walk:
 # -- none too many, and no project below its quota where that can be avoided -----------------------------------------
 
 
-def check_minimal(books: Books, plan: Plan) -> None:
-    """P6: with any one victim put back, the claims of the plan are not all legal with room for them."""
+def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> None:
+    """P6: with any one victim put back, the claims of the plan are not all legal with room for them.
+
+    A place that is kept for the first job that cannot start is no room for others.
+    """
     again = starting_again(plan.actions)
     reserves = [a.workload for a in plan.actions if isinstance(a, Reserve) and a.workload in books.jobs]
     claims = [name for name in reserves if name not in again]
@@ -266,6 +270,8 @@ def check_minimal(books: Books, plan: Plan) -> None:
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims):
             room = _room_for(books, without, claims)
+            for part in [part for place in kept if place.workload not in claims for part in place.placements]:
+                room[part.device] = room.get(part.device, 0) - part.gpu_milli
             assert not all_fit(books, room, [books.jobs[name] for name in claims]), f"P6: {victim.id} need not leave"
     if len(claims) == 1 and not again and len({pause.claimer for pause in pauses}) == 1:
         _check_below_quota(books, plan, books.jobs[claims[0]], pauses)

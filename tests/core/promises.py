@@ -68,7 +68,7 @@ def check_plan(snapshot: Snapshot, policy: Policy, decision: Decision) -> None:
         check_limits(books, plan)
         check_users(books, plan)
         check_evictions(books, plan)
-        check_minimal(books, plan)
+        check_minimal(books, plan, [place for place in decision.kept if place.pool == pool])
         check_work_conserving(books, decision)
         check_reasons(books, plan, decision.waits)
 

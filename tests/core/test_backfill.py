@@ -6,8 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from tests.core.world import GENTLE, World
-from tests.core.test_traps import world
+from tests.core.world import GENTLE, World, world
 
 GANG = """
 pool t 1x4

@@ -196,6 +196,26 @@ def test_a_world_with_departments_comes_to_rest(text: str, picture: str, paused:
     assert owners(made.paused()) == paused
 
 
+def test_a_department_at_its_quota_gives_nothing_though_a_project_of_it_is_over() -> None:
+    """The claim needs both devices of model X; p1 has quota 0 and sits on one, and D1 uses its 2 and no more."""
+    made = world(
+        """
+        pool t 2 X
+        pool t 2 Y
+        department D1 2 of t
+        department D2 2 of t
+        p1 0 of t in D1
+        p2 2 of t in D1
+        p3 2 of t in D2
+        p1 runs 1 on n1g0 model X
+        p2 runs 1 on n2g0 fixed
+        p3 queues 2 model X
+        """
+    )
+    made.settle()
+    assert (made.picture(), made.paused()) == ("p1 1 / p2 1 / p3 0", [])
+
+
 def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
     """p1 claims 2 within guarantee; its department, over quota by p2, may ask D2 for one once p2 has given one."""
     made = world(

@@ -56,7 +56,7 @@ def test_what_is_foreseen_of_a_job_knows_the_ranks_it_has() -> None:
 def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused() -> None:
     made = shrinking()
     met = dry_run(made.snapshot(), made.policy, newcomer(made))
-    assert (met.starts_now, met.pauses, met.shrinks) == (False, (), ("a1",))
+    assert (met.starts_now, met.pauses, met.restarts) == (False, (), ("a1",))
 
 
 @pytest.mark.parametrize(

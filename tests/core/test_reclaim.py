@@ -113,6 +113,17 @@ def test_a_fair_share_takes_nothing_from_a_project_that_the_first_pause_brings_t
     assert world(text).tick().actions == ()
 
 
+def test_who_a_later_claim_of_the_plan_made_unnecessary_runs_on() -> None:
+    """The first claim takes b's job, the second all of c's two devices, and then both find room there."""
+    text = "pool t 3\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1\nc runs 2\na queues 2 of 1"
+    assert victims(world(text).tick()) == ["c1"]
+
+
+def test_on_one_device_who_came_first_in_the_order_runs_on_where_the_next_one_suffices() -> None:
+    made = world("pool t 1\na 1 of t\na runs 0.6\na runs 0.2\na queues 0.6 priority 70")
+    assert victims(made.tick()) == ["a1"]
+
+
 def test_inside_a_project_too_only_what_is_needed_is_paused() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.2\na runs 0.6\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a2"]

@@ -15,8 +15,8 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "labextension" not in p.par
 CORE = sorted((PACKAGE / "core").glob("*.py"))
 
 PURE = {
-    "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "fractions", "functools",
-    "hashlib", "heapq", "itertools", "json", "math", "operator", "typing",
+    "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "fractions",
+    "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "typing",
 }  # fmt: skip
 """What the core may import of the standard library: nothing that reads a clock, a file, or chance."""
 

@@ -126,7 +126,7 @@ def test_who_would_go_on_smaller_is_told_before_a_job_is_submitted(world: Servic
             RankFact(job=job.id, attempt=1, rank=rank, pid=9, pid_started=1, started_at=world.clock() - 3_600_000)
         )
     [met] = client(world, "patty").dry_run("true", dir=None).pauses
-    assert "would save and go on at once with fewer ranks" in met.message
+    assert "would save and go on at once, elsewhere or with fewer ranks" in met.message
 
 
 def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld) -> None:

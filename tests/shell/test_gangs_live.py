@@ -5,6 +5,7 @@ Simulated are the devices, and the hub. Time is real, so whatever is waited for 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -63,6 +64,8 @@ else:
 print(f"rank {rank} of {size} at {where[0]}:{where[1]}, all together {total}", flush=True)
 if "stay" in sys.argv:
     time.sleep(600)
+if "lean" in sys.argv:
+    sys.exit(3 if not (first if rank else others[0]).recv(16) else 0)
 """
 
 
@@ -174,6 +177,34 @@ def test_one_killed_rank_ends_them_all_and_the_job_is_tried_once_for_each_retry(
     record = live.job(job)
     assert (record.job.state, record.job.attempt, record.retries_left) == ("failed", retries + 1, 0)
     assert (record.exit_status, record.pauses, live.view(job)["reason"]["code"]) == (-9, 0, "rank_failed")
+
+
+def test_a_gang_that_knows_nothing_of_pauses_is_paused_though_its_ranks_break_when_the_first_is_gone(
+    live: Live,
+) -> None:
+    job = live.submit("bob", "--nodes", "3", "--", sys.executable, "add_up.py", "lean")
+    live.until(lambda: live.job(job).job.state == "running" and "together 6" in live.log(job, rank=2))
+    claim = live.submit("patty", "--gpu", "2", "--", "sleep", "600")
+    live.until(lambda: live.job(claim).job.state == "running")
+    assert (live.job(job).job.state, live.job(job).pauses, live.job(job).exit_status in (-15, None)) == (
+        "paused",
+        1,
+        True,
+    )
+    live.door.post(f"jobs/{claim}/actions/cancel", "patty")
+    live.until(lambda: "together 6" in live.log(job, 2, rank=2))
+
+
+def test_the_example_ends_with_the_same_loss_on_three_ranks_as_on_one(live: Live) -> None:
+    losses = []
+    for words in (("--nodes", "3", "--", "digits_ranks"), ("--", "digits")):
+        module = f"jupyter_gpu_quota.examples.{words[-1]}"
+        job = live.submit("bob", *words[:-1], sys.executable, "-m", module, "--epochs", "4", "--width", "16")
+        live.until(lambda job=job: live.job(job).ended_at is not None)
+        assert live.job(job).job.state == "succeeded", live.log(job)
+        result = Path(job_directory(str(live.door.state_dir), job), "outputs", "result.json")
+        losses.append(json.loads(result.read_text())["final_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
 def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live) -> None:
