@@ -5,7 +5,7 @@ Source: docs/scheduling.md, sections 4 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
@@ -38,11 +38,14 @@ class Cleared(NamedTuple):
     moved: tuple[Moved, ...]
 
 
-def clear_a_place(pool: Pool, request: Request, leave: Leaves) -> Cleared | None:
-    """Find a place for one rank by moving the least; changes the ledger when it finds: all of it left or promised."""
+def clear_a_place(pool: Pool, request: Request, leave: Leaves, known: Collection[str]) -> Cleared | None:
+    """Find a place for one rank by moving the least; changes the ledger when it finds: all of it left or promised.
+
+    ``known``: what was moved for the claim already, by key.
+    """
     if not _is_idle_enough(pool, request):
         return None
-    plans = sorted(_plans(pool, request), key=lambda plan: (plan.milli, plan.devices))
+    plans = sorted(_plans(pool, request, known), key=lambda plan: (plan.milli, plan.devices))
     for plan in plans[:MOST_SPOTS]:
         mark = pool.ledger.mark()
         moved = _carry_out(pool, request, plan, leave)
@@ -65,8 +68,8 @@ def _is_idle_enough(pool: Pool, request: Request) -> bool:
     return sum(pool.ledger.plain_now(at) for at in range(len(pool.ledger.devices))) >= request.gpu_milli
 
 
-def _plans(pool: Pool, request: Request) -> Iterator[_Plan]:
-    on = _movers_by_device(pool)
+def _plans(pool: Pool, request: Request, known: Collection[str]) -> Iterator[_Plan]:
+    on = _movers_by_device(pool, known)
     need = min(request.gpu_milli, WHOLE_DEVICE)
     for devices in _roomiest(pool, request):
         options = [
@@ -93,12 +96,18 @@ def _roomiest(pool: Pool, request: Request) -> Iterator[Sequence[int]]:
     return ([at] for at in nlargest(MOST_LOOKED_AT, devices, key=lambda at: (ledger.plain_after(at), -at)))
 
 
-def _movers_by_device(pool: Pool) -> dict[int, list[Holder]]:
+def _movers_by_device(pool: Pool, known: Collection[str]) -> dict[int, list[Holder]]:
     on: dict[int, list[Holder]] = {}
     for standing in pool.standings.values():
         for holder in standing.holders:
             whole = holder.size == sum(piece.gpu_milli for piece in holder.pieces)  # none of it where nothing is placed
-            if whole and holder.above is None and holder.base is None and not holder.elastic:
+            if (
+                whole
+                and holder.above is None
+                and holder.base is None
+                and not holder.elastic
+                and holder.key not in known
+            ):
                 for at in {piece.device for piece in holder.pieces}:
                     on.setdefault(at, []).append(holder)
     return on

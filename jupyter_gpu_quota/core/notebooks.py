@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from . import reasons
 from .ledger import Ledger, Levels
-from .model import WHOLE_DEVICE, Notebook
+from .model import WHOLE_DEVICE, Amounts, Notebook
+from .packing import pack
 from .placement import Piece
 from .plan import Reason, ReasonCode
 from .pool import Pool, book
@@ -70,10 +71,12 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
     if not chunks:
         return
     homes, others = _rooms_for_slices(pool)
+    may_open = _devices_for_slices(pool) - len(pool.home)
     homeless = 0
     for milli, _ in chunks:
         at = homes.at_least(milli)
-        at = others.at_least(milli) if at is None else at
+        if at is None and may_open > 0 and (at := others.at_least(milli)) is not None:
+            may_open -= 1
         if at is None:
             homeless += milli
         else:
@@ -81,7 +84,17 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
             others.put(at, 0)
             homes.put(at, _room_for_slices(pool.ledger, at))
     if homeless:
-        _hold_split(pool.ledger, homeless)
+        _hold_split(pool, homeless)
+
+
+def _devices_for_slices(pool: Pool) -> int:
+    """How many devices the notebook quotas were checked to need: slices and what is held for them use no more.
+
+    Slices that came and went in between may leave room that fits no chunk in one piece; then it is held in parts, because
+    on one device more it would take the place of a training guarantee.
+    """
+    rows = {one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.standings.values()}
+    return len(pack(rows))
 
 
 def _chunks(amounts: dict[str, int]) -> Iterable[tuple[int, str]]:
@@ -104,16 +117,18 @@ def _rooms_for_slices(pool: Pool) -> tuple[Levels, Levels]:
     return homes, Levels([0 if home else room for room, home in zip(rooms, is_home, strict=True)])
 
 
-def _hold_split(ledger: Ledger, milli: int) -> None:
-    """What no single device takes: over the roomiest ones, then where jobs only have a promise.
+def _hold_split(pool: Pool, milli: int) -> None:
+    """What no single device takes: beside slices first, the roomiest first, then where jobs only have a promise.
 
     Such jobs become borrowers. What fits nowhere is not held: others have to drain first.
     """
+    ledger = pool.ledger
     numbers = range(len(ledger.devices))
     rooms = [_room_for_slices(ledger, at) for at in numbers]
     later = [min(ledger.promised[at], max(0, ledger.capacity[at] - ledger.firm[at])) for at in numbers]
     for room in (rooms, later):
-        for at in sorted((at for at in numbers if room[at]), key=lambda at: (-room[at], at)):
+        order = sorted(numbers, key=lambda at: (at not in pool.home, not ledger.held[at], -room[at], at))
+        for at in order:
             part = min(milli, room[at])
             ledger.held[at] += part
             milli -= part

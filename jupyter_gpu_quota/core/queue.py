@@ -80,6 +80,26 @@ class Line:
         self.moved_up(user)
         return job
 
+    def first_within(self, time_limit_s: int) -> Job | None:
+        """The first job, in order, that its user's ceiling takes and whose time limit is no longer than this."""
+        self._sorted()
+        short = [
+            (self._turns.get(user, 0), job.submitted_at, job.id, job)
+            for user, jobs in self._users.items()
+            if self.takes(user)
+            for job in jobs
+            if job.time_limit_s <= time_limit_s
+        ]
+        return min(short)[3] if short else None
+
+    def pick(self, job: Job) -> Job:
+        """Remove and return a job that need not be the first."""
+        self._sorted()
+        self._users[job.user].remove(job)
+        self.count -= 1
+        self.moved_up(job.user)
+        return job
+
     def moved_up(self, user: str) -> None:
         """A user holds less than before, so his first job may stand further in front."""
         if self._heads is not None and self._users.get(user):

@@ -171,7 +171,7 @@ class _Search:
             return
         while self._wants_more() and self.pool.searches_left:
             self.pool.searches_left -= 1
-            cleared = clear_a_place(self.pool, self.asker.request, leave)
+            cleared = clear_a_place(self.pool, self.asker.request, leave, self.gone)
             if cleared is None:
                 self.pool.unmovable.add(self.asker.request)
                 return
@@ -453,7 +453,13 @@ def count_out(pool: Pool, holder: Holder) -> None:
 
 def keep_minimum(pool: Pool, base: Holder) -> None:
     """An elastic job gives up what it has above its minimum: it leaves, and what it keeps is promised to itself."""
-    for piece in base.pieces:
-        pool.ledger.shift(piece.device, firm=-piece.gpu_milli, leaving=piece.gpu_milli, promised=piece.gpu_milli)
+    restart_in_place(pool, base)
     rows_of(pool, base).remove(base)
     base.above = None
+
+
+def restart_in_place(pool: Pool, base: Holder, *, sign: int = 1) -> None:
+    """Note in the ledger that work leaves and comes back to its place; -1 takes it back."""
+    for piece in base.pieces:
+        milli = sign * piece.gpu_milli
+        pool.ledger.shift(piece.device, firm=-milli, leaving=milli, promised=milli)

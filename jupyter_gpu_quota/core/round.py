@@ -20,7 +20,7 @@ from .pool import Pool, enqueue
 from .queue import Line
 from .reclaim import Claimed, claim
 from .rights import Asker
-from .standing import Holder, Right, Running, Standing
+from .standing import SECOND, Holder, Right, Running, Standing
 from .trim import trim
 
 MOST_KEEPS = 4
@@ -37,6 +37,7 @@ class Round:
         self.reserved_slices: list[tuple[Notebook, Piece]] = []
         self.may_claim = True
         self.keeps_left = MOST_KEEPS
+        self.place_given_up = False
         self.kept: Kept | None = None
         """The place of the first job that cannot start, promised in the ledger while others are served."""
 
@@ -108,6 +109,8 @@ class Round:
         promise(self.ledger, pieces, lent=False)
         standing.add(sum(piece.gpu_milli for piece in pieces), job.user, fixed=not job.preemptible)
         standing.returning.remove(job.gpu_milli * job.least_ranks)
+        for level in standing.levels:  # what it leaves and comes back to counts once
+            level.leaving -= min(job.held_milli, sum(piece.gpu_milli for piece in pieces))
 
     def _promise_job(self, workload: str, pieces: tuple[Piece, ...]) -> None:
         job = self.pool.waiting[workload]
@@ -267,6 +270,14 @@ class Round:
         """Claims within guarantee come before what others were promised above theirs, the rest after it."""
         self._serve_offers(Right.GUARANTEE)
         self._start_reserved(Right.SURPLUS)
+        self._serve_the_rest()
+        while self.place_given_up:
+            self.place_given_up = False
+            for standing in self.pool.standings.values():
+                standing.queue.reopen()
+            self._serve_the_rest()
+
+    def _serve_the_rest(self) -> None:
         for standing in self.pool.standings.values():
             self._close_idle(standing)
         if any(one.queue.open_lines() for one in self.pool.standings.values()):
@@ -316,6 +327,9 @@ class Round:
             line.blocked = forbidden
             return
         at_limit = standing.at_limit(line.size)
+        if at_limit and not standing.over_limit(line.size):  # it is under the limit when who leaves is gone
+            line.blocked = reasons.no_room(standing, line.size, ReasonCode.ABOVE_LIMIT)
+            return
         lent_too = line.shape.preemptible and right is not Right.GUARANTEE
         if not at_limit and self._start_unkept(standing, line, right, lent_too=lent_too):
             return
@@ -343,10 +357,17 @@ class Round:
         before = self._goes_before(standing, line, right)
         if not before and self._start_free(standing, line, right, lent_too=lent_too):
             return True
-        if not before and (self.kept is None or not self._may_overtake(standing, line)):
+        if not before and self.kept is None:
+            return False
+        job = None if before or self._may_overtake(standing, line) else line.first_within(self._time_left_s())
+        if not before and job is None and not self._may_overtake(standing, line):
             return False
         with self._place_lent(given_up=before):
-            return self._start_free(standing, line, right, lent_too=lent_too)
+            return self._start_free(standing, line, right, lent_too=lent_too, job=job)
+
+    def _time_left_s(self) -> int:
+        """How long something may run in the kept place and end before the planned start."""
+        return (self.kept.starts_at - self.pool.now) // SECOND if self.kept else 0
 
     def _goes_before(self, standing: Standing, line: Line, right: Right) -> bool:
         if self.kept is None:
@@ -367,6 +388,7 @@ class Round:
         if given_up and any(self.ledger.plain_after(piece.device) < 0 for piece in pieces):
             promise(self.ledger, pieces, lent=False, sign=-1)
             self.kept = None
+            self.place_given_up = self.pool.room_came_back = True
 
     def _keep_place(self, blocked: tuple[Standing, Line] | None) -> None:
         """Keep a place for the first job of a line, unless one is kept for a job that stands before it."""
@@ -377,7 +399,10 @@ class Round:
             return
         self.keeps_left -= 1
         promise(self.ledger, kept.pieces if kept else (), lent=False, sign=-1)
-        self.kept = keep(self.pool, *blocked)
+        planned = keep(self.pool, *blocked)
+        self.place_given_up |= kept is not None and planned is not None
+        self.pool.room_came_back |= self.place_given_up
+        self.kept = planned or kept
         promise(self.ledger, self.kept.pieces if self.kept else (), lent=False)
 
     def _forbidden(self, standing: Standing, line: Line, right: Right) -> Reason | None:
@@ -387,11 +412,14 @@ class Round:
             return reasons.pauses_used_up(standing, line.size, self.pool.policy)
         return None
 
-    def _start_free(self, standing: Standing, line: Line, right: Right, *, lent_too: bool) -> bool:
+    def _start_free(
+        self, standing: Standing, line: Line, right: Right, *, lent_too: bool, job: Job | None = None
+    ) -> bool:
+        """Start the first job of a line, or the given one, where it is free now."""
         for lent in (False, True) if lent_too else (False,):
             fit = place(self.ledger, line.shape.request, lent=lent)
             if isinstance(fit, Fit):
-                job = line.take()
+                job = line.take() if job is None else line.pick(job)
                 reason = reasons.started(standing, line.size, line.size, right, lent=lent)
                 occupy(self.ledger, fit.pieces, lent=lent)
                 standing.add(line.size, job.user, fixed=not job.preemptible)

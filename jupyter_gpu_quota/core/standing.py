@@ -197,6 +197,12 @@ class Standing:
         for level in self.levels:
             level.leaving += size
 
+    def keeps_all(self, size: int, user: str) -> None:
+        """Take :meth:`give_up` back."""
+        self.add(size, user, fixed=False)
+        for level in self.levels:
+            level.leaving -= size
+
     def stays_after_all(self, size: int, user: str) -> None:
         """Take :meth:`begin_leaving` back."""
         self.add(size, user, fixed=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise
 from .pool import Pool, rows_of
-from .reclaim import Claimed, leave
+from .reclaim import Claimed, leave, restart_in_place
 from .standing import Holder, Right, Standing
 
 MOST_MOVED = 12
@@ -29,7 +29,8 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     for claimed in claims:
         for victim in [one for one in claimed.victims if _may_stay(one) and claimers.isdisjoint(one.project.levels)]:
             within = not victim.project.over_limit(victim.size)
-            if within and _left_over(pool) >= victim.size and _fits_without(pool, claims, victim):
+            room = pool.room_came_back or _left_over(pool) >= victim.size
+            if within and room and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
 
@@ -45,8 +46,8 @@ def _departments_let_out(claims: Sequence[Claimed]) -> set[Standing]:
 
 
 def _may_stay(victim: Holder) -> bool:
-    """Whether it can be put back: it runs, and is no part of an elastic job that starts again smaller."""
-    return not victim.promised and victim.base is None and victim.above is None
+    """Whether it can be put back: it runs, and is no elastic job that leaves as a whole."""
+    return not victim.promised and victim.above is None
 
 
 def _left_over(pool: Pool) -> int:
@@ -78,6 +79,8 @@ class _Settling:
             return False
         mark = self.ledger.mark()
         leave(self.pool, victim, sign=-1)
+        if victim.base is not None:
+            restart_in_place(self.pool, victim.base, sign=-1)
         for claimed in self.claims:
             promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
         if not self._settle(0):
@@ -131,5 +134,16 @@ class _Settling:
 
 
 def _count_in(pool: Pool, victim: Holder) -> None:
+    if victim.base is not None:
+        _count_in_again(pool, victim, victim.base)
+        return
     insort(rows_of(pool, victim), victim, key=lambda holder: holder.order)
     victim.project.stays_after_all(victim.size, victim.user)
+
+
+def _count_in_again(pool: Pool, above: Holder, base: Holder) -> None:
+    """An elastic job keeps what it has above its minimum."""
+    base.above = above
+    for holder in (above, base):
+        insort(rows_of(pool, holder), holder, key=lambda one: one.order)
+    above.project.keeps_all(above.size, above.user)

@@ -13,7 +13,7 @@ FEATURES = {
     "surplus_by_past_use": True,
     "elastic": True,
     "moves": True,
-    "shrunk_put_back": False,  # an elastic job that a later pick of the same plan made shrink for nothing
+    "shrunk_put_back": True,  # an elastic job that a later pick of the same plan made shrink for nothing
     "lending": False,  # of a slice that is booked and idle; with it P13
 }
 

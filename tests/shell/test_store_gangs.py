@@ -173,8 +173,9 @@ def test_a_rank_that_fails_in_a_smaller_attempt_fails_it_once(world: World) -> N
     [
         pytest.param((75, 0), (1, 5), "paused -> running", id="the other was gone, and it broke"),
         pytest.param((-15, 0), (1, 5), "paused -> running", id="the other took SIGTERM as it is"),
-        pytest.param((75, 5), (1, 0), "failed -> paused", id="it broke before the other left"),
-        pytest.param((1, 0), (1, 5), "failed -> paused", id="both broke"),
+        pytest.param((75, 5), (1, 0), "paused -> running", id="it broke, and was seen before the other"),
+        pytest.param((75, 5), (1, -1), "failed -> paused", id="it broke before anybody was to leave"),
+        pytest.param((3, 0), (1, 5), "failed -> paused", id="both broke"),
     ],
 )
 @pytest.mark.parametrize("asked", [True, False], ids=["had heard", "had not heard yet"])
