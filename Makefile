@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check soak bench clean docs
+.PHONY: help demo test check soak bench mutants clean docs
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -40,8 +40,11 @@ check: $(VENV)/.ready  ## format, lint, types, laws
 	$(BIN)/python -m pytest -q tests/laws
 
 soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds
-	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=2000 \
+	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
 	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
+
+mutants: $(VENV)/.ready  ## break the core on purpose; a test must notice each time
+	$(BIN)/python -m tests.core.mutants
 
 bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## print the figures and write them as JSON
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks

@@ -90,8 +90,8 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
 def _devices_for_slices(pool: Pool) -> int:
     """How many devices the notebook quotas were checked to need: slices and what is held for them use no more.
 
-    Slices that came and went in between may leave room that fits no chunk in one piece; then it is held in parts, because
-    on one device more it would take the place of a training guarantee.
+    Slices that came and went in between may leave room that fits no chunk in one piece; then it is held in parts,
+    because on one device more it would take the place of a training guarantee.
     """
     rows = {one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.standings.values()}
     return len(pack(rows))

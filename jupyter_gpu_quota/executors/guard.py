@@ -6,6 +6,7 @@ environment those processes gave themselves. So nothing has to be recognised, an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -37,7 +38,8 @@ def _stand_guard(supervisor: int) -> NoReturn:
         os.waitpid(supervisor, 0)
         again_s = KILL_AGAIN_S
         while _is_something_left():
-            kill_all(lambda: descendants(os.getpid()))
+            with contextlib.suppress(OSError):  # a job may take its guard's descriptors away; it stays all the same
+                kill_all(lambda: descendants(os.getpid()))
             time.sleep(again_s)
             again_s = min(2 * again_s, KILL_SELDOM_S)
     finally:

@@ -92,7 +92,7 @@ def recorded(state_dir: Path) -> Service | None:
         found = json.loads((state_dir / RECORD).read_text())
         children = {str(name): _read(child) for name, child in found.get("children", {}).items()}
         return Service(_read(found), children)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -114,7 +114,7 @@ def _end(process: Process) -> None:
     """SIGTERM, then SIGKILL after a bound. The descriptor names one process for good, so no stranger is ever hit."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except (OSError, OverflowError):  # no number of a process
         return
     with contextlib.closing(os.fdopen(descriptor, "rb", closefd=True)):
         if not process.lives:

@@ -122,9 +122,12 @@ class Replay:
     _agenda: list[tuple[int, int, _Happening]] = field(default_factory=list)
     _entries: int = 0
     _version: int = 0
+    _seen_version: int = 0
+    _moved_at: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.trace.begins_at)
+        self._moved_at = self.trace.begins_at
         self._work = {str(work.id): work for work in self.trace.work}
         self.executor = SimulatedExecutor(self.clock, *machines(self.trace.nodes), self._conduct)
         self.controller = Controller(
@@ -146,6 +149,8 @@ class Replay:
         Raises whatever the controller or the core raises: there is no second scheduler to fall back on.
         """
         while (at := self._next_at()) is not None and (until is None or at <= until):
+            if until is None and self._nothing_comes(at):
+                return
             self.clock.now = max(self.clock.now, at)
             self.instants += 1
             self._happen()
@@ -155,6 +160,13 @@ class Replay:
             progress(self.clock.now)
         if until is not None:
             self.clock.now = max(self.clock.now, until)
+
+    def _nothing_comes(self, at: int) -> bool:
+        """Whether what is left only waits, and no window of the calendar has changed that for two weeks."""
+        if self.controller.mirror.version != self._seen_version:
+            self._seen_version, self._moved_at = self.controller.mirror.version, self.clock.now
+        idle = not self._agenda and self.executor.next_at() is None
+        return idle and at - self._moved_at > 2 * WEEK_MS
 
     # --- time -----------------------------------------------------------------------------------------------------
     def _next_at(self) -> int | None:

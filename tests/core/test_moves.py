@@ -66,3 +66,23 @@ def test_protected_work_is_not_moved() -> None:
 def test_above_the_fair_share_nothing_is_moved() -> None:
     made = world(PARTS.replace("a 2 of t", "a 0 of t, weight 0").replace("b 2 of t", "b 4 of t"))
     assert said(made.tick()) == []
+
+
+def test_a_claim_of_several_ranks_moves_the_same_work_once() -> None:
+    made = world(
+        """
+        pool t 3x2
+        a 1 of t, limit 1, weight 2
+        b 0 of t, notebooks 0.25, weight 7
+        c 1 of t, weight 7
+        c runs 1 of 0.1 ranks 5 by w priority 70 on n1g0,n1g0,n1g0,n1g0,n1g0
+        a runs 1 of 0.333 by u priority 30 on n1g1
+        c runs 1 of 0.1 ranks 3 by u priority 70 on n1g0,n1g0,n1g1
+        b runs 1 of 0.5 by u priority 30 on n3g1
+        c queues 1 of 0.6 ranks 5 by w priority 70
+        """,
+        within_project="first_come",
+    )
+    told = [row[:2] for row in said(made.tick())]
+    assert len(told) == len(set(told)), "nobody is asked twice"
+    made.settle()

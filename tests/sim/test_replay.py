@@ -12,7 +12,7 @@ from jupyter_gpu_quota.simulate import recorded
 from jupyter_gpu_quota.simulate.replay import Impossible, Replay
 from jupyter_gpu_quota.simulate.report import document, figures, play
 from jupyter_gpu_quota.store.protocol import Page
-from tests.sim.worlds import job, notebook, quota, trace
+from tests.sim.worlds import QUOTA, job, notebook, quota, trace
 
 
 def runs_of(replay: Replay) -> list[tuple[str, float, float, int]]:
@@ -185,3 +185,18 @@ def audit_of(replay: Replay) -> str:
             for row in rows
         ]
     )  # fmt: skip
+
+
+NIGHTS = """
+calendar:
+  - name: nights
+    when: {from: "20:00", to: "06:00", timezone: UTC}
+    projects: {vision: {train: {training: 3}}, speech: {train: {training: 1}}}
+"""
+
+
+def test_a_world_with_a_calendar_ends_though_a_job_in_it_can_never_start() -> None:
+    replay = Replay(trace(job("b1", 0, 100), job("never", 0, 10, gpu=8)), quota(QUOTA + NIGHTS))
+    replay.run()
+    assert replay.clock.now - replay.trace.begins_at < 30 * 86_400_000
+    assert [run[0] for run in runs_of(replay)] == ["b1"]
