@@ -232,7 +232,7 @@ def test_a_late_supervisor_of_what_was_begun_before_begins_nothing(world: LocalW
     late, paths = shell("J", f"echo began >> {state_dir}/begun"), rank_paths(str(state_dir), "J", 1, 0)
     world.executor.start(late)
     ended = world.until(lambda fact: fact.tree_gone)
-    world.executor._spare.begin(world.executor._rank_order(late, 0, paths))
+    world.executor._spare.begin(world.executor._rank_order(late, 0, paths, None))
     eventually(lambda: lock_is_free(paths.lock))
     assert (state_dir / "begun").read_text() == "began\n" and list(world.executor.observe()) == [ended]
 
@@ -598,7 +598,7 @@ def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(
     paths = rank_paths(str(state_dir), "J", 1, 0)
     for folder in (paths.control, paths.run):
         Path(folder).mkdir(parents=True)
-    world_order = LocalExecutor(state_dir)._rank_order(shell("J", ""), 0, paths)
+    world_order = LocalExecutor(state_dir)._rank_order(shell("J", ""), 0, paths, None)
     supervisor = Supervisor(world_order, paths, None)
     supervisor.pid = os.spawnvp(os.P_NOWAIT, "true", ["true"])
     monkeypatch.setattr(
