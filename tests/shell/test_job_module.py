@@ -74,6 +74,12 @@ def test_a_pause_is_seen_by_sigterm_which_ends_the_script_no_more(tmp_path: Path
     assert said(running) == "saved"
 
 
+def test_once_a_pause_is_known_sigterm_no_longer_finds_an_interpreter_that_is_leaving(tmp_path: Path) -> None:
+    (tmp_path / "pause").touch()
+    code = "job.pause_requested()\nprint(job.signal.getsignal(15).name)"
+    assert said(script(code, tmp_path, inside=True)) == "SIG_IGN"
+
+
 def test_a_scripts_own_handler_of_sigterm_stays(tmp_path: Path) -> None:
     code = "job.signal.signal(15, job.signal.SIG_IGN)\njob.pause_requested()\nprint(job.signal.getsignal(15).name)"
     assert said(script(code, tmp_path, inside=True)) == "SIG_IGN"
