@@ -46,7 +46,9 @@ class Bell:
 
     def wait(self, timeout_s: float) -> bool:
         """Block until somebody rings or the time is over; takes all rings at once. Returns whether any came."""
-        select.select([self._ear], [], [], max(0.0, timeout_s))
+        waiting = select.poll()
+        waiting.register(self._ear, select.POLLIN)
+        waiting.poll(max(0.0, timeout_s) * 1000)
         return bool(self.drain())
 
     async def heard(self) -> list[bytes]:

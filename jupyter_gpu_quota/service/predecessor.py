@@ -110,6 +110,13 @@ def _told(process: Process) -> dict[str, object]:
     return {"pid": process.pid, "started": process.started}
 
 
+def _ends(descriptor: int) -> bool:
+    """Whether a process ends in time; by poll, which takes descriptors of any number."""
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    return bool(ended.poll(END_WITHIN_S * 1000))
+
+
 def _end(process: Process) -> None:
     """SIGTERM, then SIGKILL after a bound. The descriptor names one process for good, so no stranger is ever hit."""
     try:
@@ -123,6 +130,6 @@ def _end(process: Process) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
-            if select.select([descriptor], [], [], END_WITHIN_S)[0]:
+            if _ends(descriptor):
                 return
         log.error("the predecessor, process %d, does not end", process.pid)
