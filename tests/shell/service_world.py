@@ -194,6 +194,7 @@ class ServiceWorld:
         main.close(self.door)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        self.loop.close()
 
     # --- people and quota ---------------------------------------------------------------------------------------------
     def add(self, name: str, **account: Any) -> None:
