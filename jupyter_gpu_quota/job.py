@@ -38,7 +38,10 @@ def pause_requested() -> bool:
     """
     _await_sigterm()
     pause_file = os.environ.get("GPU_QUOTA_PAUSE_FILE")
-    return _sigterm["came"] or (pause_file is not None and Path(pause_file).exists())
+    asked = _sigterm["came"] or (pause_file is not None and Path(pause_file).exists())
+    if asked:
+        _need_no_sigterm()
+    return asked
 
 
 def _await_sigterm() -> None:
@@ -51,6 +54,15 @@ def _await_sigterm() -> None:
     except ValueError:
         return
     _sigterm["awaited"] = True
+
+
+def _need_no_sigterm() -> None:
+    """The request is known; a SIGTERM that comes now would find the interpreter leaving, and make its exit a death."""
+    try:
+        if signal.getsignal(signal.SIGTERM) is _note_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except ValueError:
+        return
 
 
 def _note_sigterm(number: int, frame: FrameType | None) -> None:

@@ -33,7 +33,8 @@ def jobs(client: Client, all_: bool, project: str | None, mine: bool, json_: boo
 
 
 def _row(job: JobView) -> tuple[object, ...]:
-    return (job.id, job.name, job.project, job.user, job.gpu, job.priority, describe(job), job.submitted_at)
+    asked = job.gpu if job.ranks == 1 else gpus(job.gpu_milli * (job.held_ranks or job.ranks))
+    return (job.id, job.name, job.project, job.user, asked, job.priority, describe(job), job.submitted_at)
 
 
 @click.command()

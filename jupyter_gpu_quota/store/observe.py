@@ -222,15 +222,17 @@ OBEYED = (LEFT_AS_ASKED | {0}) - {None}
 
 
 def _without_bereft(record: JobRecord, rows: Sequence[RankRow]) -> Sequence[RankRow]:
-    """The ranks but those that ended badly after another had left as asked: what they waited for was gone.
+    """The ranks but those that ended badly on the way out of a gang of which another left as asked.
 
-    All are asked to leave together, but the first may be gone before the last has heard. Source: scheduling.md,
-    section 5.
+    All are asked together, but the first may be gone before the last has heard, and what that one waits for with it.
+    Which end came first cannot be told: each is noted when its supervisor sees it. Source: scheduling.md, section 5.
     """
-    obeyed = [row.record.ended_at or 0 for row in rows if row.pause_requested and row.record.exit_status in OBEYED]
-    if not obeyed or record.job.target is JobTarget.FAILED:
+    job = record.job
+    obeyed = any(row.pause_requested and row.record.exit_status in OBEYED for row in rows)
+    if not obeyed or job.pausing_since_at is None or job.target is JobTarget.FAILED:
         return rows
-    return [row for row in rows if (row.record.ended_at or 0) < min(obeyed) or row.record.exit_status in OBEYED]
+    since = job.pausing_since_at
+    return [row for row in rows if (row.record.ended_at or 0) < since or row.record.exit_status in OBEYED]
 
 
 def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None:

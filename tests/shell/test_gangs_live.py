@@ -186,11 +186,7 @@ def test_a_gang_that_knows_nothing_of_pauses_is_paused_though_its_ranks_break_wh
     live.until(lambda: live.job(job).job.state == "running" and "together 6" in live.log(job, rank=2))
     claim = live.submit("patty", "--gpu", "2", "--", "sleep", "600")
     live.until(lambda: live.job(claim).job.state == "running")
-    assert (live.job(job).job.state, live.job(job).pauses, live.job(job).exit_status in (-15, None)) == (
-        "paused",
-        1,
-        True,
-    )
+    assert (live.job(job).job.state, live.job(job).pauses) == ("paused", 1)
     live.door.post(f"jobs/{claim}/actions/cancel", "patty")
     live.until(lambda: "together 6" in live.log(job, 2, rank=2))
 
@@ -219,6 +215,7 @@ def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live) -
     assert ranks_of(live, job) == (4, 2, 2, 2)
     live.until(lambda: all(live.job(claim).job.state == "running" for claim in claims))
     assert "2 of 2-4 ranks, 1 GPU each" in live.door.get(f"{PREFIX}jobs/{job}", "bob").body.decode()
+    assert "2 of 2-4 ranks" in live.door.get(f"{PREFIX}jobs", "bob").body.decode()
     assert "2 of 2-4 ranks" in live.type("bob", "job", job)
 
     for claim in claims:
