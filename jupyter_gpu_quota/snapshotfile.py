@@ -113,6 +113,7 @@ def _faults(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
     yield from _twice("reservation of workload", [reservation.workload for reservation in snapshot.reservations])
     yield from _twice("pool", policy.pools)
     yield from _twice("project", [project.name for project in policy.projects])
+    yield from _faulty_hosts(snapshot)
     yield from _faulty_devices(snapshot, policy)
     yield from _faulty_workloads(snapshot)
     yield from _faulty_allocations(snapshot)
@@ -139,6 +140,22 @@ def _faulty_devices(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
             yield f"device {device.id} is in pool {device.pool}, which the policy does not have"
         if device.memory_mib < 1 or not 0 <= device.foreign_milli <= WHOLE_DEVICE:
             yield f"device {device.id} has {device.memory_mib} MiB and {device.foreign_milli} milli of foreign use"
+
+
+def _faulty_hosts(snapshot: Snapshot) -> Iterator[str]:
+    for node in snapshot.nodes:
+        if node.cpu_milli < 0 or node.memory_mib < 0:
+            yield f"node {node.id} has {node.cpu_milli} milli of CPU and {node.memory_mib} MiB"
+    for job in snapshot.jobs:
+        if job.cpu_milli < 0 or job.memory_mib < 0:
+            yield f"job {job.id} asks for {job.cpu_milli} milli of CPU and {job.memory_mib} MiB; 0 is not stated"
+    for at, row in enumerate(snapshot.demand):
+        amounts = row.gpu_milli == 0 or _is_amount(row.gpu_milli)
+        if not amounts or row.cpu_milli < 0 or row.memory_mib < 0 or row.count < 1:
+            yield (
+                f"demand {at} is {row.count} times {row.gpu_milli} milli, {row.cpu_milli} milli of CPU and"
+                f" {row.memory_mib} MiB; a shape was asked for once or more"
+            )
 
 
 def _faulty_workloads(snapshot: Snapshot) -> Iterator[str]:

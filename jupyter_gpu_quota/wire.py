@@ -11,6 +11,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
+Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
+"""One model of devices, or several with commas between."""
 VariableName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 NoNul = r"^[^\x00]*$"
 Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=NoNul)]
@@ -41,7 +43,9 @@ class JobRequest(Wire):
     gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)] = "1"
     project: Name | None = None
     pool: Name | None = None
-    gpu_model: Name | None = None
+    gpu_model: Models | None = None
+    cpu_milli: Annotated[int, Field(strict=True, ge=0, le=1 << 30)] = 0
+    memory_mib: Annotated[int, Field(strict=True, ge=0, le=1 << 30)] = 0
     name: Name | None = None
     priority: Annotated[int, Field(strict=True, ge=0, le=100)] = 50
     preemptible: Annotated[bool, Field(strict=True)] = True

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .hosts import Host
 from .model import WHOLE_DEVICE
-from .placement import Piece, Request
+from .placement import Piece, Request, rank_pieces
 from .pool import Pool
 from .queue import Line
 from .standing import SECOND, Right, Standing
@@ -88,7 +89,8 @@ class _Rooms:
         self.ledger, self.request = pool.ledger, request
         self.need, self.many = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
         self.room = [self.ledger.plain_after(at) for at in range(len(self.ledger.devices))]
-        self.whole = [0] * len(self.ledger.on_node)
+        self.slots = [0] * len(self.ledger.on_node)
+        self.hosts = [self.ledger.hosts.after(node) for node in range(len(self.slots))]
         self.fitting = 0
         for at, milli in enumerate(self.room):
             self._count(at, 0, milli)
@@ -97,29 +99,47 @@ class _Rooms:
         """A piece of work has ended."""
         before = self.room[piece.device]
         self.room[piece.device] = before + piece.gpu_milli
+        if piece.cpu_milli or piece.memory_mib:
+            self._free_host(self.ledger.node_of[piece.device], piece)
         self._count(piece.device, before, before + piece.gpu_milli)
 
     def _count(self, at: int, before: int, after: int) -> None:
-        if self.request.gpu_model not in (None, self.ledger.model[at]):
+        if not self.request.takes(self.ledger.model[at]):
             return
         slots = max(0, after) // self.need - max(0, before) // self.need
-        if self.many == 1:
-            self.fitting += slots
-        elif slots:
+        if slots:
             node = self.ledger.node_of[at]
-            self.fitting -= self.whole[node] // self.many
-            self.whole[node] += slots
-            self.fitting += self.whole[node] // self.many
+            self.fitting -= self._ranks_on(node)
+            self.slots[node] += slots
+            self.fitting += self._ranks_on(node)
+
+    def _free_host(self, node: int, piece: Piece) -> None:
+        self.fitting -= self._ranks_on(node)
+        cpu, memory = self.hosts[node]
+        self.hosts[node] = Host(cpu + piece.cpu_milli, memory + piece.memory_mib)
+        self.fitting += self._ranks_on(node)
+
+    def _ranks_on(self, node: int) -> int:
+        return min(self.slots[node] // self.many, self.request.fit_beside(self.hosts[node]))
 
     def places(self) -> tuple[Piece, ...]:
         """The fullest devices, or nodes, that take the ranks."""
-        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and self._is_model(at)]
+        takes, model = self.request.takes, self.ledger.model
+        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and takes(model[at])]
         spots = self._on_nodes(fits) if self.many > 1 else self._on_devices(fits)
-        taken = enumerate(spots[: self.request.ranks])
-        return tuple(Piece(rank, at, self.need) for rank, spot in taken for at in spot)
+        taken = enumerate(self._beside_each_other(spots)[: self.request.ranks])
+        return tuple(piece for rank, spot in taken for piece in rank_pieces(rank, spot, self.request))
 
-    def _is_model(self, at: int) -> bool:
-        return self.request.gpu_model in (None, self.ledger.model[at])
+    def _beside_each_other(self, spots: list[list[int]]) -> list[list[int]]:
+        """The spots, as many of each node as its CPU and memory have room for."""
+        left = [self._ranks_on(node) for node in range(len(self.slots))]
+        chosen = []
+        for spot in spots:
+            node = self.ledger.node_of[spot[0]]
+            left[node] -= 1
+            if left[node] >= 0:
+                chosen.append(spot)
+        return chosen
 
     def _on_devices(self, fits: Sequence[int]) -> list[list[int]]:
         order = sorted(fits, key=lambda at: (self.room[at], at))

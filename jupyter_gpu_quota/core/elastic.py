@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from . import reasons
 from .draft import Draft
 from .model import Job, JobState, Policy
-from .placement import Fit, Piece, Request, occupy, place
+from .placement import Fit, Piece, occupy, place, request_of
 from .pool import Pool
 from .standing import SECOND, Holder, Standing
 
@@ -60,13 +60,13 @@ def _more(pool: Pool, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
     """Places for further ranks, one after the other, until the job has all or no room is left."""
     ranks, standing = {piece.rank for piece in pieces}, pool.standing(job.project)
     more: list[Piece] = []
-    request = Request(job.gpu_milli, 1, job.gpu_model)
+    request = request_of(job, 1)
     while len(ranks) < job.ranks and _may_use(standing, job):
         fit = place(pool.ledger, request)
         if not isinstance(fit, Fit):
             break
         rank = max(ranks) + 1
-        found = [Piece(rank, piece.device, piece.gpu_milli) for piece in fit.pieces]
+        found = [piece._replace(rank=rank) for piece in fit.pieces]
         occupy(pool.ledger, found, lent=False)
         standing.add(job.gpu_milli, job.user, fixed=not job.preemptible)
         ranks.add(rank)

@@ -6,7 +6,7 @@ In most ticks nobody may take anything, and reading a large pool is most of what
 from __future__ import annotations
 
 from .model import Job, Policy
-from .placement import Request
+from .placement import request_of
 from .standing import SECOND, Holder, Running, Standing
 
 
@@ -47,7 +47,7 @@ def holder_of(policy: Policy, now: int, running: Running) -> Holder:
         user=job.user,
         size=size,
         pieces=pieces,
-        request=Request(job.gpu_milli, job.held_ranks or job.ranks, job.gpu_model),
+        request=request_of(job, job.held_ranks or job.ranks),
         elastic=job.min_ranks is not None,
         preemptible=job.preemptible,
         priority=job.priority,

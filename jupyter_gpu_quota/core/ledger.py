@@ -8,12 +8,17 @@ The columns are filled directly while a pool is read; from the first look at :me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from .model import WHOLE_DEVICE, Device, Health, Node
+from .demand import CPU_STEPS, MEMORY_STEPS, Kind, State, tells_more, worth_of
+from .hosts import NOTHING, Host, Hosts, sizes_of
+from .model import WHOLE_DEVICE, Demand, Device, Health, Node
+from .shelves import Shelves
 
-ANY_MODEL = None
+Models = tuple[str, ...]
+ANY_MODEL: Models = ()
+_Amounts = tuple[int, int, int, int, int, int]
 
 
 class Levels:
@@ -79,7 +84,12 @@ class Room:
 class Ledger:
     """The devices of one pool that may be given out, and what each carries."""
 
-    def __init__(self, devices: Iterable[Device], nodes: Iterable[Node]) -> None:
+    def __init__(
+        self, devices: Iterable[Device], nodes: Iterable[Node], *,
+        demand: tuple[Demand, ...] = (), parts: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:  # fmt: skip
+        """``demand`` is what was asked for so far; ``parts`` says of nodes in several pools (devices here, of all)."""
+        nodes = tuple(nodes)
         closed = {node.id for node in nodes if not node.schedulable}
         self.devices = sorted(
             (d for d in devices if d.health is Health.HEALTHY and d.node not in closed), key=lambda d: d.id
@@ -90,6 +100,7 @@ class Ledger:
         self.nodes = names
         self.number = {device.id: at for at, device in enumerate(self.devices)}
         self.model = [device.model for device in self.devices]
+        self._models = sorted(set(self.model))
         self.node_of = [number[device.node] for device in self.devices]
         self.on_node: list[list[int]] = [[] for _ in names]
         for at, node in enumerate(self.node_of):
@@ -97,11 +108,18 @@ class Ledger:
         self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
         self.firm, self.lent, self.leaving = [0] * count, [0] * count, [0] * count
         self.promised, self.promised_lent, self.held = [0] * count, [0] * count, [0] * count
-        self.draining: set[int] = set()
-        """Devices that something leaves and on which room, promised to nobody, is left then."""
-        self._rooms: dict[str | None, tuple[Room, Room]] | None = None
-        self._journal: list[tuple[int, tuple[int, int, int, int, int, int]]] = []
+        self._draining: set[int] = set()
+        self.hosts = Hosts(sizes_of(nodes, names, parts or {}))
+        self._shelves: dict[bool, Shelves] = {}
+        self.learn(demand)
+        self._rooms: dict[Models, tuple[Room, Room]] | None = None
+        self._journal: list[tuple[int, _Amounts]] = []
         self._node_after: tuple[dict[int, int], dict[int, int]] = ({}, {})
+
+    def learn(self, demand: tuple[Demand, ...]) -> None:
+        """Place by this demand from now on; by the plain rule where it says nothing beyond plain GPU amounts."""
+        self.worth = worth_of(demand) if tells_more(demand) else None
+        self._shelves.clear()
 
     def shift(
         self, at: int, *, firm: int = 0, lent: int = 0, leaving: int = 0,
@@ -111,6 +129,16 @@ class Ledger:
         self._journal.append((at, (firm, lent, leaving, promised, promised_lent, held)))
         self._apply(at, firm, lent, leaving, promised, promised_lent, held)
 
+    def shift_host(self, node: int, *, used: Host = NOTHING, leaving: Host = NOTHING, promised: Host = NOTHING) -> None:
+        """Change what one node carries of CPU and memory, by these amounts."""
+        amounts = (*used, *leaving, *promised)
+        self._journal.append((~node, amounts))
+        self._apply_host(node, *amounts)
+
+    def is_overfull(self, node: int) -> bool:
+        """Whether a node has promised more CPU or memory than it has once everything that leaves has left."""
+        return min(self.hosts.after(node)) < 0
+
     def mark(self) -> int:
         """A point that :meth:`undo` can go back to."""
         return len(self._journal)
@@ -119,7 +147,17 @@ class Ledger:
         """Take back every shift since the mark."""
         while len(self._journal) > mark:
             at, amounts = self._journal.pop()
-            self._apply(at, *(-amount for amount in amounts))
+            if at < 0:
+                self._apply_host(~at, *(-amount for amount in amounts))
+            else:
+                self._apply(at, *(-amount for amount in amounts))
+
+    def _apply_host(
+        self, node: int, used: int, used_mib: int, goes: int, goes_mib: int, due: int, due_mib: int
+    ) -> None:
+        self.hosts.add(node, Host(used, used_mib), Host(goes, goes_mib), Host(due, due_mib))
+        for shelves in self._shelves.values():
+            shelves.note(node)
 
     def _apply(self, at: int, firm: int, lent: int, leaving: int, promised: int, promised_lent: int, held: int) -> None:
         self.firm[at] += firm
@@ -128,8 +166,11 @@ class Ledger:
         self.promised_lent[at] += promised_lent
         self.held[at] += held
         self.leaving[at] += leaving
+        node = self.node_of[at]
         for sums in self._node_after:
-            sums.pop(self.node_of[at], None)
+            sums.pop(node, None)
+        for shelves in self._shelves.values():
+            shelves.note(node)
         if self._rooms is not None:
             self._refresh(at)
 
@@ -137,40 +178,64 @@ class Ledger:
         plain, lendable = self.plain_now(at), self.lendable_now(at)
         node = self.node_of[at]
         drains = self.leaving[at] and self.lendable_after(at) > 0
-        (self.draining.add if drains else self.draining.discard)(at)
-        for key in self._keys(at):
-            rooms = self._rooms_open[key]
-            rooms[0].put(at, node, plain)
-            rooms[1].put(at, node, lendable)
+        (self._draining.add if drains else self._draining.discard)(at)
+        for key, rooms in self._rooms_open.items():
+            if not key or self.model[at] in key:
+                rooms[0].put(at, node, plain)
+                rooms[1].put(at, node, lendable)
 
     @property
-    def _rooms_open(self) -> dict[str | None, tuple[Room, Room]]:
+    def draining(self) -> set[int]:
+        """Devices that something leaves and on which room, promised to nobody, is left then."""
+        return self._draining if self._rooms_open else set()
+
+    @property
+    def _rooms_open(self) -> dict[Models, tuple[Room, Room]]:
         if self._rooms is None:
-            self._rooms = self._build_rooms()
+            numbers = range(len(self.devices))
+            self._draining = {at for at in numbers if self.leaving[at] and self.lendable_after(at) > 0}
+            self._rooms = {ANY_MODEL: self._rooms_for(ANY_MODEL)}
         return self._rooms
 
-    def _build_rooms(self) -> dict[str | None, tuple[Room, Room]]:
-        numbers = range(len(self.devices))
-        self.draining = {at for at in numbers if self.leaving[at] and self.lendable_after(at) > 0}
-        plain = [self.plain_now(at) for at in range(len(self.devices))]
-        lendable = [self.lendable_now(at) for at in range(len(self.devices))]
-        models = set(self.model)
-        rooms = {ANY_MODEL: (self._room(plain, None), self._room(lendable, None))}
-        if len(models) == 1:
-            return rooms | dict.fromkeys(models, rooms[ANY_MODEL])
-        return rooms | {model: (self._room(plain, model), self._room(lendable, model)) for model in sorted(models)}
+    def _rooms_for(self, models: Models) -> tuple[Room, Room]:
+        return self._room(models, self.plain_now), self._room(models, self.lendable_now)
 
-    def _room(self, free: Sequence[int], model: str | None) -> Room:
-        seen = free if model is None else [free[at] if self.model[at] == model else 0 for at in range(len(free))]
+    def _room(self, models: Models, free: Callable[[int], int]) -> Room:
+        seen = [free(at) if not models or model in models else 0 for at, model in enumerate(self.model)]
         return Room(seen, self.node_of, len(self.nodes))
 
-    def _keys(self, at: int) -> tuple[str | None, ...]:
-        return (ANY_MODEL,) if len(self._rooms_open) <= 2 else (ANY_MODEL, self.model[at])
+    def room(self, models: Models, *, lent: bool) -> Room | None:
+        """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.
 
-    def room(self, model: str | None, *, lent: bool) -> Room | None:
-        """Room for firm work or for borrowers on devices of a model (None: any); None for a model that is not there."""
-        rooms = self._rooms_open.get(model)
-        return rooms[lent] if rooms else None
+        Kept up to date from the first look on.
+        """
+        here = tuple(name for name in self._models if name in models) if models else ANY_MODEL
+        if models and not here:
+            return None
+        key = ANY_MODEL if len(here) == len(self._models) else here
+        rooms = self._rooms_open
+        if key not in rooms:
+            rooms[key] = self._rooms_for(key)
+        return rooms[key][lent]
+
+    def shelves(self, *, lent: bool) -> Shelves:
+        """The nodes by what is free on them for firm work or for borrowers, kept up to date from the first look on."""
+        if lent not in self._shelves:
+            free = self.lendable_now if lent else self.plain_now
+            kinds = [self._kind(node) for node in range(len(self.nodes))]
+            self._shelves[lent] = Shelves(len(kinds), lambda node: self._state(node, kinds[node], free), self.worth)
+        return self._shelves[lent]
+
+    def _kind(self, node: int) -> Kind:
+        models, (cpu, memory) = tuple(self.model[at] for at in self.on_node[node]), self.hosts.sizes[node]
+        cpu_step, memory_step = max(1, cpu // CPU_STEPS), max(1, memory // MEMORY_STEPS)
+        return Kind(models if len(set(models)) > 1 else models[:1], cpu_step, memory_step)
+
+    def _state(self, node: int, kind: Kind, free: Callable[[int], int]) -> State:
+        amounts = [free(at) for at in self.on_node[node]]
+        if len(kind.models) == 1:
+            amounts.sort()
+        return State(kind, *self.hosts.now(node), tuple(amounts))
 
     def plain_after(self, at: int, *, firm_gone: int = 0, lent_gone: int = 0) -> int:
         """Room for firm work once everything that leaves has left, and these amounts with it. May be below 0."""

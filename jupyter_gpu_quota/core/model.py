@@ -200,7 +200,8 @@ class Job:
     ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and leaves within ``lent_grace_s``.
     ``paused_for`` names the workload whose claim it is making room for. ``min_ranks``: an elastic job runs with any
     number of ranks from there to ``ranks``; None is not elastic. ``held_ranks``: how many it has now, None where it
-    holds nothing or all of them.
+    holds nothing or all of them. ``gpu_models``: it runs on these, on any where none is named. ``cpu_milli`` and
+    ``memory_mib`` are what each rank needs of its node, 0 where that is not stated.
     """
 
     id: str
@@ -210,7 +211,7 @@ class Job:
     gpu_milli: int
     submitted_at: int
     ranks: int = 1
-    gpu_model: str | None = None
+    gpu_models: tuple[str, ...] = ()
     priority: int = 50
     preemptible: bool = True
     time_limit_s: int = 86_400
@@ -225,6 +226,8 @@ class Job:
     borrower: bool = False
     min_ranks: int | None = None
     held_ranks: int | None = None
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
     @property
     def least_ranks(self) -> int:
@@ -282,6 +285,17 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """One shape of what was asked for so far, per rank, and how often; GPU 0 is work that needs none."""
+
+    gpu_milli: int
+    cpu_milli: int
+    memory_mib: int
+    gpu_models: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything ``decide`` may look at, as it was at ``now``; ``version`` is the store's."""
 
@@ -296,3 +310,4 @@ class Snapshot:
     allocations: tuple[Allocation, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     usage: tuple[Usage, ...] = ()
+    demand: tuple[Demand, ...] = ()

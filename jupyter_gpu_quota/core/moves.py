@@ -10,7 +10,7 @@ from heapq import nlargest
 from typing import NamedTuple
 
 from .model import WHOLE_DEVICE
-from .placement import Fit, Piece, Request, place, promise
+from .placement import Fit, Piece, Request, place, promise, rank_pieces
 from .pool import Pool
 from .standing import Holder
 
@@ -62,7 +62,7 @@ class _Plan(NamedTuple):
 
 
 def _is_idle_enough(pool: Pool, request: Request) -> bool:
-    room = pool.ledger.room(request.gpu_model, lent=False)
+    room = pool.ledger.room(request.gpu_models, lent=False)
     if room is None or room.devices.at_least(1) is None:
         return False
     return sum(pool.ledger.plain_now(at) for at in range(len(pool.ledger.devices))) >= request.gpu_milli
@@ -75,7 +75,7 @@ def _plans(pool: Pool, request: Request, known: Collection[str]) -> Iterator[_Pl
         options = [
             (plan, at)
             for at in devices
-            if request.gpu_model in (None, pool.ledger.model[at]) and (plan := _clear(pool, at, need, on)) is not None
+            if request.takes(pool.ledger.model[at]) and (plan := _clear(pool, at, need, on)) is not None
         ]
         options.sort(key=lambda option: (option[0][0], option[1]))
         if len(options) >= request.devices_per_rank:
@@ -138,9 +138,10 @@ def _on_device(holder: Holder, at: int) -> int:
 def _carry_out(pool: Pool, request: Request, plan: _Plan, leave: Leaves) -> tuple[Moved, ...] | None:
     for holder in plan.movers:
         leave(pool, holder)
-    need = min(request.gpu_milli, WHOLE_DEVICE)
-    claimed = [Piece(0, at, need) for at in plan.devices]
+    claimed = rank_pieces(0, plan.devices, request)
     promise(pool.ledger, claimed, lent=False)
+    if pool.ledger.is_overfull(pool.ledger.node_of[plan.devices[0]]):
+        return None
     moved: list[Moved] = []
     for holder in sorted(plan.movers, key=lambda one: (-one.size, one.key)):
         fit = place(pool.ledger, holder.request)
@@ -155,4 +156,4 @@ def _carry_out(pool: Pool, request: Request, plan: _Plan, leave: Leaves) -> tupl
 def _renumbered(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[Piece, ...]:
     """The new pieces with the ranks that the work has."""
     ranks = sorted({piece.rank for piece in before})
-    return tuple(Piece(ranks[piece.rank], piece.device, piece.gpu_milli) for piece in after)
+    return tuple(piece._replace(rank=ranks[piece.rank]) for piece in after)

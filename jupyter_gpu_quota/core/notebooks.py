@@ -155,6 +155,6 @@ def find_slice(pool: Pool, milli: int) -> Piece | None:
     if homes:
         best = min(homes, key=lambda at: (ledger.held[at] < milli, at not in pool.home, ledger.lendable_now(at), at))
         return Piece(0, best, milli)
-    room = ledger.room(None, lent=True)
+    room = ledger.room((), lent=True)
     found = room.devices.at_least(milli) if room else None
     return None if found is None else Piece(0, found, milli)

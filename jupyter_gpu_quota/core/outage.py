@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .ledger import Ledger
 from .model import Device, Health, Job, JobState, JobTarget, Policy, Snapshot
-from .placement import EmptyPool, Request
+from .placement import EmptyPool, Request, request_of
 from .plan import Reason, ReasonCode, Stop
 
 Figures = tuple[tuple[str, int | str], ...]
@@ -92,7 +92,7 @@ def _awaited_in(snapshot: Snapshot, pool: str, jobs: list[Job]) -> dict[str, Rea
     whole = EmptyPool(Ledger(map(_well, devices), ()))
     found = dict[str, Reason]()
     for job in jobs if out else ():
-        request = Request(job.gpu_milli, job.ranks, job.gpu_model)
+        request = request_of(job, job.least_ranks)
         if held and freed.takes(request):
             found[job.id] = _quarantined(snapshot, job, request, _of_model(held, job))
         elif whole.takes(request):
@@ -105,7 +105,7 @@ def _well(device: Device) -> Device:
 
 
 def _of_model(devices: list[Device], job: Job) -> list[Device]:
-    return [device for device in devices if job.gpu_model in (None, device.model)]
+    return [device for device in devices if request_of(job, 1).takes(device.model)]
 
 
 def _quarantined(snapshot: Snapshot, job: Job, request: Request, held: list[Device]) -> Reason:

@@ -6,7 +6,7 @@ This is scratch paper: read from the snapshot at the start of a tick, changed wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -29,7 +29,7 @@ from .model import (
     Reservation,
     Snapshot,
 )
-from .placement import EmptyPool, Piece, Request
+from .placement import EmptyPool, Piece, Request, host_needs, request_of, with_host
 from .queue import Shape
 from .standing import NO_LIMIT, Holder, Running, Standing
 
@@ -83,10 +83,7 @@ class Pool:
             capacity - firm - lent + movable.get(at, 0)
             for at, (capacity, firm, lent) in enumerate(zip(ledger.capacity, ledger.firm, ledger.lent, strict=True))
         ]
-        fitting = [
-            room // need if request.gpu_model in (None, model) else 0
-            for room, model in zip(free, ledger.model, strict=True)
-        ]
+        fitting = [room // need if request.takes(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
         if many == 1:
             return sum(fitting)
         return sum(sum(fitting[at] > 0 for at in devices) // many for devices in ledger.on_node)
@@ -110,6 +107,8 @@ class _Part:
     jobs: list[Job] = field(default_factory=list)
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
+    nodes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Nodes that have devices elsewhere too: (devices here, of all)."""
     owned: dict[str, list[Allocation]] = field(default_factory=dict)
     other: list[Allocation] = field(default_factory=list)
 
@@ -132,6 +131,7 @@ def _parts(snapshot: Snapshot, policy: Policy) -> dict[str, _Part]:
     for device in snapshot.devices:
         of_device[device.id] = part = parts.get(device.pool or "", nowhere)
         part.devices.append(device)
+    _share_nodes(parts, snapshot)
     for job in snapshot.jobs:
         of_work[job.id] = part = parts.get(job.pool, nowhere)
         part.jobs.append(job)
@@ -147,8 +147,19 @@ def _parts(snapshot: Snapshot, policy: Policy) -> dict[str, _Part]:
     return parts
 
 
+def _share_nodes(parts: Mapping[str, _Part], snapshot: Snapshot) -> None:
+    """A node whose devices are in several pools gives each its part of CPU and memory."""
+    homes = {(device.node, device.pool) for device in snapshot.devices}
+    if len(homes) == len({node for node, _ in homes}):
+        return
+    among = Counter(device.node for device in snapshot.devices)
+    for part in parts.values():
+        here = Counter(device.node for device in part.devices)
+        part.nodes = {node: (count, among[node]) for node, count in here.items() if count < among[node]}
+
+
 def _read_pool(name: str, part: _Part, snapshot: Snapshot, policy: Policy, stopping: frozenset[str]) -> Pool:
-    ledger = Ledger(part.devices, snapshot.nodes)
+    ledger = Ledger(part.devices, snapshot.nodes, demand=snapshot.demand, parts=part.nodes)
     pool = Pool(
         name=name,
         now=snapshot.now,
@@ -243,8 +254,7 @@ def book(standing: Standing, notebook: Notebook) -> None:
 def _read_waiting(pool: Pool, job: Job, owned: Sequence[Allocation]) -> None:
     if job.target is JobTarget.RUNNING or job.target is JobTarget.PAUSED:
         pool.waiting[job.id] = job
-    for allocation in owned:
-        _read_stray(pool, allocation)
+    _read_strays(pool, job, owned)
 
 
 def _read_holding(pool: Pool, job: Job, owned: Sequence[Allocation], *, stopping: bool) -> None:
@@ -254,14 +264,20 @@ def _read_holding(pool: Pool, job: Job, owned: Sequence[Allocation], *, stopping
     elif job.state is JobState.STARTING or job.state is JobState.RUNNING:
         _read_running(pool, standing, job, owned)
     else:
-        for allocation in owned:
-            _read_stray(pool, allocation)
+        _read_strays(pool, job, owned)
 
 
-def _read_stray(pool: Pool, allocation: Allocation) -> None:
-    at = pool.ledger.number.get(allocation.device)
-    if at is not None:
-        _leave(pool.ledger, at, allocation.gpu_milli)
+def _read_strays(pool: Pool, job: Job, owned: Iterable[Allocation]) -> None:
+    """What a job still occupies that is asked to leave, or was before it began to wait."""
+    ledger, pieces = pool.ledger, list[Piece]()
+    for allocation in owned:
+        at = ledger.number.get(allocation.device)
+        if at is not None:
+            _leave(ledger, at, allocation.gpu_milli)
+            pieces.append(Piece(allocation.rank, at, allocation.gpu_milli))
+    if job.cpu_milli or job.memory_mib:
+        for node, host in host_needs(with_host(pieces, job.cpu_milli, job.memory_mib), ledger).items():
+            ledger.hosts.add(node, leaving=host)
 
 
 def _read_running(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allocation]) -> None:
@@ -274,6 +290,10 @@ def _read_running(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allo
             pieces.append(Piece(allocation.rank, at, allocation.gpu_milli))
     if len(pieces) > 1:
         pieces.sort()
+    if job.cpu_milli or job.memory_mib:
+        pieces = with_host(pieces, job.cpu_milli, job.memory_mib)
+        for node, host in host_needs(pieces, ledger).items():
+            ledger.hosts.add(node, used=host)
     running = Running(job, tuple(pieces), standing, job.held_milli)
     pool.running.append(running)
     standing.add(running.size, job.user, fixed=not job.preemptible)
@@ -292,8 +312,7 @@ def _read_leaving(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allo
     for level in standing.levels:
         level.leaving += size
         level.fixed_use += 0 if job.preemptible else size
-    for allocation in owned:
-        _read_stray(pool, allocation)
+    _read_strays(pool, job, owned)
     if job.state is JobState.PAUSING and job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
         least = job.gpu_milli * job.least_ranks
         standing.want(least, job.user, fixed=not job.preemptible)
@@ -303,16 +322,16 @@ def _read_leaving(pool: Pool, standing: Standing, job: Job, owned: Sequence[Allo
 
 def enqueue(pool: Pool, jobs: Iterable[Job]) -> None:
     """Put waiting jobs in their projects' queues and count what they want, where they could start in the empty pool."""
-    rows: dict[tuple[str, int, int, str | None, bool, int, bool], list[Job]] = {}
+    rows: dict[tuple[str, Request, bool, int, bool], list[Job]] = {}
     for job in jobs:
         exhausted = bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)
-        key = (job.project, job.gpu_milli, job.least_ranks, job.gpu_model, job.preemptible, job.priority, exhausted)
+        key = (job.project, request_of(job, job.least_ranks), job.preemptible, job.priority, exhausted)
         if key in rows:
             rows[key].append(job)
         else:
             rows[key] = [job]
-    for (project, milli, ranks, model, preemptible, priority, exhausted), row in rows.items():
-        shape = Shape(Request(milli, ranks, model), preemptible, priority, exhausted)
+    for (project, request, preemptible, priority, exhausted), row in rows.items():
+        shape = Shape(request, preemptible, priority, exhausted)
         _enqueue_shape(pool, pool.standing(project), shape, row)
 
 

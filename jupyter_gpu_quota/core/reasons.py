@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .backfill import Kept
 from .model import Job, Notebook, Policy
-from .placement import Piece, Request
+from .placement import Piece, Request, request_of
 from .plan import Reason, ReasonCode
 from .pool import Pool, could_start_alone
 from .reclaim import Claimed
@@ -238,7 +238,7 @@ def place_kept(kept: Kept, why: Reason, now: int) -> Reason:
 def hopeless(pool: Pool, job: Job) -> Reason:
     """Why a job could not start in the empty pool either."""
     standing = pool.standing(job.project)
-    request = Request(job.gpu_milli, job.least_ranks, job.gpu_model)
+    request = request_of(job, job.least_ranks)
     capacity = sum(pool.ledger.capacity)
     books: Figures = (("project", job.project), ("pool", pool.name), ("asked_milli", request.size))
     if not standing.known:
@@ -254,8 +254,12 @@ def hopeless(pool: Pool, job: Job) -> Reason:
     if request.size > standing.user_ceiling:
         return _user_ceiling(standing, job.user, request.size, 0, standing.user_ceiling)
     if not could_start_alone(pool, standing, request, preemptible=True):
-        room: Figures = (("capacity_milli", capacity), ("ranks", job.ranks), ("possible_ranks", _ranks(pool, request)))
-        model: Figures = (("gpu_model", job.gpu_model),) if job.gpu_model else ()
+        room: Figures = (
+            ("capacity_milli", capacity),
+            ("ranks", request.ranks),
+            ("possible_ranks", _ranks(pool, request)),
+        )
+        model: Figures = (("gpu_model", ", ".join(job.gpu_models)),) if job.gpu_models else ()
         return Reason(code=ReasonCode.NEVER_FITS, figures=(*books, *room, *model))
     return above_training_quota(standing, request.size)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import combinations, takewhile
 
+from .hosts import NOTHING
 from .model import WHOLE_DEVICE
 from .moves import Moved, clear_a_place
-from .placement import Fit, Piece, Request, place, promise
+from .placement import Fit, Piece, host_needs, place, promise, rank_pieces, vacate
 from .pool import Pool, rows_of
 from .rights import Asker, Rules
 from .standing import NO_LIMIT, Holder, Right, Standing
@@ -153,7 +154,7 @@ class _Search:
     def _place_without_victims(self) -> bool:
         request = self.asker.request
         if request.ranks > 1:
-            fit = place(self.ledger, Request(request.gpu_milli, 1, request.gpu_model), lent=self.lent_too)
+            fit = place(self.ledger, request._replace(ranks=1), lent=self.lent_too)
             if isinstance(fit, Fit):
                 self._promise([piece.device for piece in fit.pieces])
                 return True
@@ -225,7 +226,7 @@ class _Search:
         return lent > self.ledger.held[piece.device]
 
     def _model_fits(self, at: int) -> bool:
-        return self.asker.request.gpu_model in (None, self.ledger.model[at])
+        return self.asker.request.takes(self.ledger.model[at])
 
     def _spot_of(self, at: int) -> int:
         return at if self.many == 1 else self.ledger.node_of[at]
@@ -298,7 +299,10 @@ class _Search:
     def _room(self, spot: int, gone: Sequence[Holder]) -> list[int]:
         """The devices of a spot that would take their part of a rank once these holders, too, have left."""
         firm, lent = dict[int, int](), dict[int, int]()
-        for holder in self.rules.whole(gone):
+        leaving = self.rules.whole(gone)
+        if not self._host_fits(spot, leaving):
+            return []
+        for holder in leaving:
             column = lent if holder.borrower else firm
             for piece in holder.pieces:
                 column[piece.device] = column.get(piece.device, 0) + piece.gpu_milli
@@ -309,8 +313,16 @@ class _Search:
             if self._model_fits(at) and after(at, firm_gone=firm.get(at, 0), lent_gone=lent.get(at, 0)) >= self.need
         ]
 
+    def _host_fits(self, spot: int, gone: Sequence[Holder]) -> bool:
+        """Whether the CPU and memory of a rank fit the node of a spot once these holders, too, have left."""
+        request, node = self.asker.request, self.ledger.node_of[spot] if self.many == 1 else spot
+        if not request.cpu_milli and not request.memory_mib:
+            return True
+        pieces = (piece for holder in gone for piece in holder.pieces)
+        return request.fit_beside(self.ledger.hosts.after(node, host_needs(pieces, self.ledger).get(node, NOTHING))) > 0
+
     def _promise(self, room: Sequence[int]) -> None:
-        pieces = [Piece(self.rank, at, self.need) for at in room[: self.many]]
+        pieces = rank_pieces(self.rank, room[: self.many], self.asker.request)
         promise(self.ledger, pieces, lent=False)
         self.pieces += pieces
         self.rank += 1
@@ -427,16 +439,10 @@ def _most_above(standing: Standing, gone: Mapping[Standing, int]) -> tuple[bool,
 
 def leave(pool: Pool, holder: Holder, *, sign: int = 1) -> None:
     """Note in the ledger that a holder is asked to leave, or gives up its promised place; -1 takes it back."""
-    for piece in holder.pieces:
-        amount = sign * piece.gpu_milli
-        if holder.promised and holder.borrower:
-            pool.ledger.shift(piece.device, promised_lent=-amount)
-        elif holder.promised:
-            pool.ledger.shift(piece.device, promised=-amount)
-        elif holder.borrower:
-            pool.ledger.shift(piece.device, lent=-amount, leaving=amount)
-        else:
-            pool.ledger.shift(piece.device, firm=-amount, leaving=amount)
+    if holder.promised:
+        promise(pool.ledger, holder.pieces, lent=holder.borrower, sign=-sign)
+    else:
+        vacate(pool.ledger, holder.pieces, lent=holder.borrower, sign=sign)
 
 
 def count_out(pool: Pool, holder: Holder) -> None:
@@ -460,6 +466,5 @@ def keep_minimum(pool: Pool, base: Holder) -> None:
 
 def restart_in_place(pool: Pool, base: Holder, *, sign: int = 1) -> None:
     """Note in the ledger that work leaves and comes back to its place; -1 takes it back."""
-    for piece in base.pieces:
-        milli = sign * piece.gpu_milli
-        pool.ledger.shift(piece.device, firm=-milli, leaving=milli, promised=milli)
+    vacate(pool.ledger, base.pieces, lent=False, sign=sign)
+    promise(pool.ledger, base.pieces, lent=False, sign=sign)

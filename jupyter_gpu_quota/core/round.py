@@ -14,7 +14,7 @@ from .elastic import grow
 from .model import Job, Notebook, Reservation
 from .notebooks import admit, find_slice, hold_unbooked, release_hold
 from .offers import Offers, first_blocked, stands_before
-from .placement import Fit, Piece, Refusal, Request, occupy, place, promise
+from .placement import Fit, Piece, Refusal, Request, host_needs, occupy, place, promise, request_of, with_host
 from .plan import Reason, ReasonCode
 from .pool import Pool, enqueue
 from .queue import Line
@@ -91,13 +91,17 @@ class Round:
         number = self.ledger.number
         if not reservation.placements or any(part.device not in number for part in reservation.placements):
             return None
-        return tuple(sorted(Piece(part.rank, number[part.device], part.gpu_milli) for part in reservation.placements))
+        pieces = [Piece(part.rank, number[part.device], part.gpu_milli) for part in reservation.placements]
+        job = self.pool.waiting.get(reservation.workload) or self.pool.returning.get(reservation.workload)
+        return tuple(with_host(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
 
     def _has_room(self, pieces: tuple[Piece, ...]) -> bool:
         wanted: dict[int, int] = {}
         for piece in pieces:
             wanted[piece.device] = wanted.get(piece.device, 0) + piece.gpu_milli
-        return all(self.ledger.lendable_after(at) >= milli for at, milli in wanted.items())
+        hosts = host_needs(pieces, self.ledger)
+        fits = all(self.ledger.hosts.after(node).covers(host) for node, host in hosts.items())
+        return fits and all(self.ledger.lendable_after(at) >= milli for at, milli in wanted.items())
 
     def _queue_again(self, workload: str) -> None:
         if workload in self.pool.waiting:
@@ -131,7 +135,7 @@ class Round:
                 user=job.user,
                 size=size,
                 pieces=pieces,
-                request=Request(job.gpu_milli, job.ranks, job.gpu_model),
+                request=request_of(job, job.ranks),
                 preemptible=job.preemptible,
                 priority=job.priority,
                 lost_ms=0,
@@ -243,7 +247,7 @@ class Round:
         if not self._is_free(pieces) and job.min_ranks is not None:
             pieces = ()
         elif not self._is_free(pieces):
-            fit = place(self.ledger, Request(job.gpu_milli, job.ranks, job.gpu_model))
+            fit = place(self.ledger, request_of(job, job.ranks))
             pieces, lent = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
         if not pieces or not self._may_start_reserved(standing, holder):
             self.ledger.undo(mark)
@@ -258,7 +262,9 @@ class Round:
         wanted: dict[int, int] = {}
         for piece in pieces:
             wanted[piece.device] = wanted.get(piece.device, 0) + piece.gpu_milli
-        return all(self.ledger.free_now(at) >= milli for at, milli in wanted.items())
+        hosts = host_needs(pieces, self.ledger)
+        fits = all(self.ledger.hosts.unoccupied(node).covers(host) for node, host in hosts.items())
+        return fits and all(self.ledger.free_now(at) >= milli for at, milli in wanted.items())
 
     @staticmethod
     def _may_start_reserved(standing: Standing, holder: Holder) -> bool:
@@ -385,10 +391,14 @@ class Round:
         promise(self.ledger, pieces, lent=False, sign=-1)
         yield
         promise(self.ledger, pieces, lent=False)
-        if given_up and any(self.ledger.plain_after(piece.device) < 0 for piece in pieces):
+        if given_up and any(self._is_overfull(piece) for piece in pieces):
             promise(self.ledger, pieces, lent=False, sign=-1)
             self.kept = None
             self.place_given_up = self.pool.room_came_back = True
+
+    def _is_overfull(self, piece: Piece) -> bool:
+        ledger = self.ledger
+        return ledger.plain_after(piece.device) < 0 or ledger.is_overfull(ledger.node_of[piece.device])
 
     def _keep_place(self, blocked: tuple[Standing, Line] | None) -> None:
         """Keep a place for the first job of a line, unless one is kept for a job that stands before it."""

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 
 from .model import WHOLE_DEVICE
-from .placement import Fit, Piece, Request, place, promise
+from .placement import Fit, Piece, Request, place, promise, rank_pieces
 from .pool import Pool, rows_of
 from .reclaim import Claimed, leave, restart_in_place
 from .standing import Holder, Right, Standing
@@ -99,7 +99,7 @@ class _Settling:
             self.tries -= 1
             if self.tries < 0:
                 return False
-            found = [Piece(rank, device, min(claimed.asker.request.gpu_milli, WHOLE_DEVICE)) for device in spot]
+            found = rank_pieces(rank, spot, claimed.asker.request)
             promise(self.ledger, found, lent=claimed.lent)
             self.pieces[claimed.asker.id] += found
             if self._settle(at + 1):
@@ -117,7 +117,7 @@ class _Settling:
             if left not in seen:
                 seen.add(left)
                 yield spot
-        fit = place(self.ledger, Request(request.gpu_milli, 1, request.gpu_model), lent=lent)
+        fit = place(self.ledger, request._replace(ranks=1), lent=lent)
         if isinstance(fit, Fit):
             yield [piece.device for piece in fit.pieces]
 
@@ -128,8 +128,8 @@ class _Settling:
         nodes = {ledger.node_of[at] for at in ledger.draining}
         spots = [ledger.on_node[node] for node in nodes] if many > 1 else [[at] for at in ledger.draining]
         for spot in spots:
-            room = [at for at in spot if request.gpu_model in (None, ledger.model[at]) and after(at) >= need]
-            if len(room) >= many:
+            room = [at for at in spot if request.takes(ledger.model[at]) and after(at) >= need]
+            if len(room) >= many and ledger.hosts.after(ledger.node_of[room[0]]).covers(request.host):
                 yield sum(after(at) for at in room) - many * need, room[:many]
 
 

@@ -24,6 +24,7 @@ from .model import (
     Snapshot,
 )
 from .packing import check_quotas
+from .placement import Request
 from .plan import Plan, Reason, Refuse, Reserve, Resume, Start
 from .schedule import decide
 
@@ -195,7 +196,7 @@ def _with_amounts(case: Case, amounts: Amounts) -> Policy:
 def with_devices(case: Case, milli: int) -> Snapshot:
     """The pool with one more node of so much, of the model that the case asks for."""
     models = sorted(device.model for device in case.snapshot.devices)
-    model = (case.job.gpu_model if case.job else None) or (models[0] if models else "any")
+    model = next(iter(case.job.gpu_models if case.job else ()), models[0] if models else "any")
     count = -(-milli // WHOLE_DEVICE)
     node = Node(id="\uffffadded", name="added", cpu_milli=0, memory_mib=0)
     added = tuple(
@@ -270,10 +271,10 @@ def _lacks(case: Case, each: int) -> dict[str, list[tuple[str, int]]]:
     for one in case.snapshot.allocations:
         used[one.device] += one.gpu_milli
         jobs[one.device] += one.gpu_milli if one.workload in running else 0
-    model = case.job.gpu_model if case.job else None
+    takes = Request(each, 1, case.job.gpu_models if case.job else ()).takes
     rows = defaultdict[str, list[tuple[str, int]]](list)
     for device in case.snapshot.devices:
-        if device.health is Health.HEALTHY and model in (None, device.model):
+        if device.health is Health.HEALTHY and takes(device.model):
             lack = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
             if lack <= jobs[device.id]:
                 rows[device.node].append((device.id, lack))

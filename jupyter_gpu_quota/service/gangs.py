@@ -29,7 +29,7 @@ class Gang:
         return self.ranks if self.min_ranks is None else self.min_ranks
 
 
-def gang_of(request: JobRequest, pool: str, model: str | None, devices: Sequence[Device]) -> Gang:
+def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequence[Device]) -> Gang:
     """The ranks of a request that the pool could hold when it is empty and healthy. Raises Refused."""
     least = _min_nodes(request)
     nodes, processes = request.nodes, request.processes
@@ -37,12 +37,12 @@ def gang_of(request: JobRequest, pool: str, model: str | None, devices: Sequence
         sums = f"{nodes} nodes x {processes} processes = {nodes * processes} ranks"
         raise Refused(400, "too_large", f"{sums}; a job has at most {MOST_RANKS}. Nothing was stored.")
     gang = Gang(
-        gpu_milli=milli_of(request.gpu, pool, model, devices, processes=processes),
+        gpu_milli=milli_of(request.gpu, pool, models, devices, processes=processes),
         ranks=nodes * processes,
         min_ranks=None if least == nodes else least * processes,
         processes=processes,
     )
-    _fits_somewhere(request.gpu, gang, pool, model, devices)
+    _fits_somewhere(request.gpu, gang, pool, models, devices)
     return gang
 
 
@@ -59,22 +59,23 @@ def _min_nodes(request: JobRequest) -> int:
     return least
 
 
-def milli_of(text: str, pool: str, model: str | None, devices: Sequence[Device], *, processes: int = 1) -> int:
+def milli_of(text: str, pool: str, models: Sequence[str], devices: Sequence[Device], *, processes: int = 1) -> int:
     """What each process of a node is charged for a request for GPU, in milli-GPU."""
-    choice = [(d.model, d.memory_mib) for d in devices if d.pool == pool and model in (None, d.model)]
+    choice = [(d.model, d.memory_mib) for d in devices if d.pool == pool and (not models or d.model in models)]
     amount = gpu_amount(text, choice, processes=processes)
     if isinstance(amount, AmountRefusal):
         raise Refused(400, amount.code, f"{amount.message}. Nothing was stored.")
     return amount
 
 
-def _fits_somewhere(text: str, gang: Gang, pool: str, model: str | None, devices: Sequence[Device]) -> None:
+def _fits_somewhere(text: str, gang: Gang, pool: str, models: Sequence[str], devices: Sequence[Device]) -> None:
     """Refuse at once what the pool could not hold even empty and healthy. Source: docs/scheduling.md, section 3."""
     if not devices:
         return
-    on_nodes = Counter(device.node for device in devices if device.pool == pool and model in (None, device.model))
+    usable = (device for device in devices if device.pool == pool and (not models or device.model in models))
+    on_nodes = Counter(device.node for device in usable)
     whole, most = max(1, gang.gpu_milli // WHOLE_DEVICE), max(on_nodes.values(), default=0)
-    kind = f" of model {model}" if model else ""
+    kind = f" of model {' or '.join(models)}" if models else ""
     if whole > most:
         sentence = (
             f"{text} GPU can never start in the pool {pool}: it needs {whole} devices{kind} on one node, "

@@ -224,6 +224,8 @@ def _request_again(person: Person, old: JobSpec, overrides: CloneRequest) -> Job
         project=old.project,
         pool=old.pool,
         gpu_model=old.gpu_model,
+        cpu_milli=old.cpu_milli,
+        memory_mib=old.memory_mib,
         name=overrides.name or old.name,
         priority=priority if overrides.priority is None else overrides.priority,
         preemptible=old.preemptible,

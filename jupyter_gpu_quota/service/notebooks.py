@@ -63,7 +63,7 @@ def _checked(call: Call, asked: NotebookRequest, person: Person) -> tuple[int, s
     quota = quota_in_force(call.door.world.quota_file)
     project = project_of(asked.project, person)
     pool = pool_of(asked.pool, project, quota, "notebook")
-    milli = milli_of(asked.gpu, pool, None, tuple(call.door.world.mirror.devices.values()))
+    milli = milli_of(asked.gpu, pool, (), tuple(call.door.world.mirror.devices.values()))
     if milli > WHOLE_DEVICE:
         raise Refused(
             400,

@@ -44,8 +44,8 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
     quota = quota_in_force(ground.quota)
     project = project_of(request.project, ground.person)
     pool = _training_pool(request.pool, project, quota)
-    model = model_in_pool(request.gpu_model, pool, ground.devices)
-    gang = gang_of(request, pool, model, ground.devices)
+    models = models_in_pool(request.gpu_model, pool, ground.devices)
+    gang = gang_of(request, pool, models, ground.devices)
     _may_have_priority(request.priority, ground.person, project)
     _own_variables_only(request.variables, request.secrets)
     return JobSpec(
@@ -58,7 +58,9 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
         min_ranks=gang.min_ranks,
         processes=gang.processes,
         name=request.name or name_of(request.command),
-        gpu_model=model,
+        gpu_model=",".join(models) or None,
+        cpu_milli=request.cpu_milli,
+        memory_mib=request.memory_mib,
         priority=request.priority,
         preemptible=request.preemptible,
         variables=dict(request.variables),
@@ -134,10 +136,13 @@ def _pools_with_quota(project: str, quota: QuotaFile) -> list[str]:
     return [pool for section in quota.projects if section.name == project for pool in section.quota]
 
 
-def model_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> str | None:
-    """The full name of the one model in the pool that was meant; None where none was asked for."""
-    if asked is None:
-        return None
+def models_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> tuple[str, ...]:
+    """The full names of the models in the pool that were meant, one for each part of the text; none for no text."""
+    names = [name.strip() for name in asked.split(",")] if asked else []
+    return tuple(sorted({_model_in_pool(name, pool, devices) for name in names}))
+
+
+def _model_in_pool(asked: str, pool: str, devices: Sequence[Device]) -> str:
     there = sorted({device.model for device in devices if device.pool == pool})
     meant = [model for model in there if model == asked] or [model for model in there if is_model(asked, model)]
     if len(meant) == 1:

@@ -112,9 +112,9 @@ def _flat(row_type: Callable[..., R], *names: str) -> Coding[R]:
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
 JOB_AS_IT_IS = (
-    "id", "project", "user", "pool", "gpu_milli", "submitted_at", "ranks", "gpu_model", "priority", "preemptible",
+    "id", "project", "user", "pool", "gpu_milli", "submitted_at", "ranks", "priority", "preemptible",
     "time_limit_s", "attempt", "started_at", "checkpoint_at", "pausing_since_at", "paused_for", "borrower",
-    "min_ranks", "held_ranks",
+    "min_ranks", "held_ranks", "cpu_milli", "memory_mib",
 )  # fmt: skip
 RECORD_AS_IT_IS = (
     "account", "retries_left", "ended_at", "exit_status", "done", "total", "clone_of", "pauses", "changed",
@@ -131,6 +131,7 @@ def _job_columns(row: JobRecord) -> Columns:
     return columns | {
         "state": job.state.value,
         "target": job.target.value,
+        "gpu_model": ",".join(job.gpu_models) or None,
         "paused_at": INSTANTS.text(job.paused_at) if job.paused_at else "[]",
         "spec": SPEC.text(row.spec),
         "bundle": row.spec.bundle,
@@ -144,6 +145,7 @@ def _job_row(c: Columns) -> JobRecord:
     job = Job(
         state=STATES[c["state"]],
         target=TARGETS[c["target"]],
+        gpu_models=tuple(c["gpu_model"].split(",")) if c["gpu_model"] else (),
         paused_at=() if c["paused_at"] == "[]" else INSTANTS.value(c["paused_at"]),
         **{name: c[name] for name in JOB_AS_IT_IS},
     )

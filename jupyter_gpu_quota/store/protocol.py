@@ -33,7 +33,8 @@ class JobSpec:
     ``bundle`` is the digest of the code, None for a live job; ``directory`` is relative to the bundle, or, live,
     a path of the submitter's home. ``secret_names`` are the variables whose values stand in the secrets table.
     ``gpu_milli`` is of one rank; ``gpu_asked`` is for one node, which has ``processes`` ranks. An elastic job runs
-    with ``min_ranks`` to ``ranks`` of them; None: with all.
+    with ``min_ranks`` to ``ranks`` of them; None: with all. ``gpu_model`` names one model, or several with commas
+    between; ``cpu_milli`` and ``memory_mib`` are of one rank, 0 where not stated.
     """
 
     command: tuple[str, ...]
@@ -57,6 +58,13 @@ class JobSpec:
     time_limit_s: int = 86_400
     retries: int = 0
     private: bool = False
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """The models it may run on; any where none is named."""
+        return tuple(self.gpu_model.split(",")) if self.gpu_model else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,8 @@ jobs = Table(
     _number("min_ranks", null=True),
     _number("held_ranks", null=True),
     _text("gpu_model", null=True),
+    _number("cpu_milli"),
+    _number("memory_mib"),
     _number("priority"),
     _flag("preemptible"),
     _number("time_limit_s"),

@@ -174,7 +174,7 @@ def play(shape: Shape, *, at_once: bool, until_ms: int | None = None) -> Played:
     runs, gpus = replay.executor.runs, {str(work.id): work.gpu_milli for work in replay.trace.work}
     return Played(
         makespan_s=(max(run.stopped_at for run in runs) - begins_at) / 1000,
-        jobs=sum(run.lost_ms == 0 for run in runs),
+        jobs=len(gpus) - len(replay.controller.mirror.jobs),
         lost_gpu_s=sum(run.lost_ms * gpus[run.job] for run in runs) / 1e6,
         evictions=sum(run.lost_ms > 0 for run in runs),
         costs=costs,

@@ -92,12 +92,16 @@ def controller_of(folder: Path, trace: Trace, shape: Shape) -> Controller:
     )  # fmt: skip
 
 
-def run(controller: Controller, wake: bell.Bell, jobs: int) -> None:
-    """The scheduler's loop, until so many jobs have ended."""
+def run(controller: Controller, wake: bell.Bell, submitter: subprocess.Popen[str]) -> None:
+    """The scheduler's loop, until everything was submitted and has ended."""
     executor = controller.executor
     assert isinstance(executor, SimulatedExecutor)
-    while sum(run.lost_ms == 0 for run in executor.runs) < jobs or controller.mirror.jobs:
-        if not controller.tick():
+    while True:
+        brought_all = submitter.poll() is not None
+        again = controller.tick()
+        if brought_all and not controller.mirror.jobs:
+            return
+        if not again:
             ahead = executor.next_at()
             rest_ms = controller.tick_max_ms() if ahead is None else ahead - now_ms()
             wake.wait(max(0, min(rest_ms, controller.tick_max_ms())) / 1000)
@@ -114,7 +118,7 @@ def play(name: str, part: float, folder: Path) -> tuple[float, int, float]:
         begins_at, cpu = now_ms(), time.process_time()
         submitter.stdin.write(f"{begins_at}\n")
         submitter.stdin.flush()
-        run(controller, wake, len(trace.work))
+        run(controller, wake, submitter)
         cpu = time.process_time() - cpu
         submitter.wait(30)
     executor = controller.executor

@@ -9,6 +9,7 @@ import dataclasses as dc
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 from jupyter_gpu_quota.core.model import (
     Amounts,
@@ -43,10 +44,7 @@ def least(job: Job) -> int:
 
 
 def takes_model(job: Job, device: Device) -> bool:
-    models = getattr(job, "gpu_models", None)
-    if models is None:
-        models = () if job.gpu_model is None else (job.gpu_model,)
-    return not models or device.model in models
+    return not job.gpu_models or device.model in job.gpu_models
 
 
 def in_force(policy: Policy, now: int) -> Policy:
@@ -66,7 +64,7 @@ def _changed(policy: Policy, change: Change) -> Policy:
         return dc.replace(owner, amounts={**owner.amounts, change.pool: mine})
 
     part = "departments" if change.department else "projects"
-    rows = tuple(changed(row) if row.name == change.owner else row for row in getattr(policy, part))
+    rows: Any = tuple(changed(row) if row.name == change.owner else row for row in getattr(policy, part))
     return dc.replace(policy, **{part: rows})
 
 

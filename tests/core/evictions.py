@@ -146,7 +146,7 @@ class _Walk:
             yield f"{said}, which the same plan starts"
         claimer = self.books.jobs.get(pause.claimer)
         inside = claimer is not None and claimer.project == victim.project
-        if inside and victim.priority >= claimer.priority and victim.id not in self.again:
+        if inside and claimer and victim.priority >= claimer.priority and victim.id not in self.again:
             yield f"{said}: job priority {victim.priority} >= {claimer.priority}"
         for own, other in [] if inside or not self._gives_up(victim) else self._compared(pause.claimer, victim):
             if not self._may_take(claimer, own, other, victim):

@@ -14,6 +14,7 @@ FEATURES = {
     "elastic": True,
     "moves": True,
     "shrunk_put_back": True,  # an elastic job that a later pick of the same plan made shrink for nothing
+    "restarts_count_once": False,  # under the limit, an elastic job that leaves to start again in another size
     "lending": False,  # of a slice that is booked and idle; with it P13
 }
 

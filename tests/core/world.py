@@ -23,6 +23,7 @@ import dataclasses as dc
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 from jupyter_gpu_quota.core.model import Change, Health, History, Job, Preemption
 from tests.core.cluster import BEGIN, GENTLE, TICK_MS, World, placed
@@ -89,7 +90,7 @@ def _change(text: str) -> Change:
     assert found, f"not a change of a window: {text}"
     department, owner, quota, pool, rest = found.groups()
     training = milli(quota) if quota else None
-    return Change(owner=owner, pool=pool, department=bool(department), training_milli=training, **_amounts(rest))  # type: ignore[arg-type]
+    return Change(owner=owner, pool=pool, department=bool(department), training_milli=training, **_amounts(rest))
 
 
 def _read_history(made: World, k: str, half_life: str | None) -> None:
@@ -108,9 +109,9 @@ def _read_jobs(made: World, project: str, verb: str, count: str | None, gpu: str
 
 def _read_job(made: World, project: str, runs: bool, gpu: int, rest: str) -> None:
     words = dict(re.findall(r"(by|priority|ranks|model|minutes|on|ran|pool|saved|held) (\S+)", rest))
-    extra: dict[str, object] = {"pool": words.get("pool", "")}
+    extra: dict[str, Any] = {"pool": words.get("pool", "")}
     if "model" in words:
-        extra |= _model(words["model"])
+        extra["gpu_models"] = tuple(words["model"].split(","))
     if "minutes" in words:
         extra["time_limit_s"] = int(words["minutes"]) * 60
     least, _, most = words.get("ranks", "1").rpartition("-")
@@ -127,12 +128,6 @@ def _read_job(made: World, project: str, runs: bool, gpu: int, rest: str) -> Non
     if runs:
         devices = words["on"].split(",") if "on" in words else _free_devices(made, job, int(words.get("held", most)))
         made.put(job, devices, ran_s=int(words.get("ran", "3600")), borrower="lent" in rest)
-
-
-def _model(names: str) -> dict[str, object]:
-    if "gpu_models" in Job.__dataclass_fields__:
-        return {"gpu_models": tuple(names.split(","))}
-    return {"gpu_model": names}
 
 
 def _free_devices(made: World, job: Job, ranks: int) -> list[str]:

@@ -61,6 +61,13 @@ def test_what_is_charged_is_shown(world: ServiceWorld, gpu: str, milli: int) -> 
     assert (job["gpu"], job["gpu_milli"]) == (gpu, milli)
 
 
+def test_several_models_are_named_with_commas_and_each_must_be_there(world: ServiceWorld) -> None:
+    assert world.submit(gpu_model="80G, Simulated 80G")["gpu_model"] == "Simulated 80G"
+    refused = world.post("jobs", "bob", {"command": ["x"], "gpu_model": "80G,H100"})
+    assert (refused.status, refused.json["reason"]) == (409, "which_model")
+    assert "'H100'" in refused.json["message"]
+
+
 def test_someone_in_two_projects_names_one(world: ServiceWorld) -> None:
     world.apply(QUOTA.replace("users: [patty]", "users: [patty, bob]"))
     refused = world.post("jobs", "bob", {"command": ["x"]})

@@ -220,6 +220,26 @@ Change = Callable[[dict[str, Any]], object]
             lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=-1), "asks for 1 x -1 milli", id="less than nothing"
         ),
         pytest.param(
+            lambda d: d["snapshot"]["jobs"][4].update(cpu_milli=-1), "-1 milli of CPU", id="a job that gives CPU back"
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["nodes"][0].update(memory_mib=-1), "and -1 MiB", id="a node with less than nothing"
+        ),
+        pytest.param(
+            lambda d: d["snapshot"].update(
+                demand=[{"gpu_milli": 1500, "cpu_milli": 0, "memory_mib": 0, "gpu_models": [], "count": 1}]
+            ),
+            "demand 0 is 1 times 1500 milli",
+            id="demand for a device and a half",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"].update(
+                demand=[{"gpu_milli": 500, "cpu_milli": 0, "memory_mib": 0, "gpu_models": [], "count": 0}]
+            ),
+            "demand 0 is 0 times",
+            id="demand that was never seen",
+        ),
+        pytest.param(
             lambda d: d["snapshot"]["notebooks"][1].update(gpu_milli=1001),
             "asks for 1001 milli",
             id="a slice beyond a device",

@@ -69,6 +69,15 @@ def test_an_elastic_job_has_the_ranks_it_was_started_with_until_they_are_gone(wo
     assert (world.state("j"), seen(world)) == ("paused -> running", (2, None))
 
 
+def test_what_a_rank_needs_of_its_node_and_on_which_models_is_kept(world: World) -> None:
+    world.submit("j", gpu_model="A100,H100", cpu_milli=4000, memory_mib=64_000)
+    world.submit("k")
+    mirror = Mirror()
+    mirror.update(world.store)
+    asked = {job.id: (job.gpu_models, job.cpu_milli, job.memory_mib) for job in mirror.snapshot(world.now).jobs}
+    assert {name: asked[name] for name in "jk"} == {"j": (("A100", "H100"), 4000, 64_000), "k": ((), 0, 0)}
+
+
 def test_a_gang_that_is_not_elastic_has_all_its_ranks_and_says_nothing_of_them(world: World) -> None:
     world.submit("j", ranks=2)
     world.run("j", "d0", "d1")

@@ -1,0 +1,133 @@
+"""The packing experiment of "Beware of Fragmentation" (USENIX ATC 2023) on the shipped placement.
+
+The tasks are shuffled, randomly drawn copies are appended until enough GPU is asked for, and they are offered one by
+one to an empty cluster; nothing ends. CPU, memory and GPU all count. What was learnt when a task is placed comes from
+the tasks offered so far, never from later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from ..core.demand import Seen
+from ..core.ledger import Ledger
+from ..core.model import WHOLE_DEVICE, Device, Node
+from ..core.placement import Fit, Request, occupy, place
+from .trace import TraceNode, TraceTask
+
+MARKS = (100, 110, 120, 130)
+"""Percent of the cluster's GPU: after so much was offered, what is allocated is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where a task went: the number of the node, and of the devices on it (none for a task without GPU)."""
+
+    node: int
+    devices: tuple[int, ...]
+
+
+class Placer(Protocol):
+    """Something that places one task after the other."""
+
+    def offer(self, task: TraceTask) -> Spot | None:
+        """Place a task for good, or say that it fits nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillFigures:
+    """What was allocated: milli-GPU by mark, of a capacity in milli-GPU; and where each task went, in order."""
+
+    seed: int
+    capacity_milli: int
+    allocated_milli: tuple[tuple[int, int], ...]
+    spots: tuple[Spot | None, ...]
+
+    def percent(self, mark: int) -> float:
+        """Allocated GPU in percent of the cluster's, once so many percent had been offered."""
+        return 100 * dict(self.allocated_milli)[mark] / self.capacity_milli
+
+
+def fill(
+    nodes: Sequence[TraceNode], tasks: Sequence[TraceTask], seed: int, demand: int = 130, placer: Placer | None = None
+) -> FillFigures:
+    """One run: ``demand`` is how much is offered, in percent of the cluster's GPU; the shipped placement, or another.
+
+    Raises ValueError where the tasks ask for no GPU, so that no demand could be reached.
+    """
+    capacity = sum(node.gpus for node in nodes) * WHOLE_DEVICE
+    placer = placer or Shipped(nodes)
+    marks = [mark for mark in MARKS if mark <= demand]
+    spots: list[Spot | None] = []
+    allocated = asked = 0
+    figures: list[tuple[int, int]] = []
+    for task in offered(tasks, capacity * demand // 100, seed):
+        spot = placer.offer(task)
+        spots.append(spot)
+        asked += task.gpu_milli
+        allocated += task.gpu_milli if spot else 0
+        while len(figures) < len(marks) and asked * 100 >= capacity * marks[len(figures)]:
+            figures.append((marks[len(figures)], allocated))
+    return FillFigures(seed=seed, capacity_milli=capacity, allocated_milli=tuple(figures), spots=tuple(spots))
+
+
+def offered(tasks: Sequence[TraceTask], least_milli: int, seed: int) -> Iterator[TraceTask]:
+    """The tasks shuffled, then copies of any of them, until at least so much GPU was asked for."""
+    if not any(task.gpu_milli for task in tasks):
+        raise ValueError("The tasks ask for no GPU; name a trace in which some do.")
+    random, asked = Random(seed), 0  # noqa: S311 - a simulation, not a secret
+    order = list(tasks)
+    random.shuffle(order)
+    for task in order:
+        asked += task.gpu_milli
+        yield task
+    while asked < least_milli:
+        task = tasks[random.randrange(len(tasks))]
+        asked += task.gpu_milli
+        yield task
+
+
+class Shipped:
+    """The placement that ``decide`` uses, one task at a time, with the demand learnt from what was offered so far."""
+
+    def __init__(self, nodes: Sequence[TraceNode]) -> None:
+        self._ledger = Ledger(_devices(nodes), _nodes(nodes))
+        self._seen = Seen()
+
+    def offer(self, task: TraceTask) -> Spot | None:
+        """See :class:`Placer`."""
+        ledger = self._ledger
+        demand = self._seen.note((task.gpu_milli, task.cpu_milli, task.memory_mib, task.models))
+        if demand is not None:
+            ledger.learn(demand)
+        fit = place(ledger, Request(task.gpu_milli, 1, task.models, task.cpu_milli, task.memory_mib))
+        if not isinstance(fit, Fit):
+            return None
+        occupy(ledger, fit.pieces, lent=False)
+        node = ledger.node_of[fit.pieces[0].device]
+        index = (ledger.devices[piece.device].index for piece in fit.pieces)
+        return Spot(node=node, devices=tuple(index) if task.gpu_milli else ())
+
+
+def _nodes(nodes: Iterable[TraceNode]) -> list[Node]:
+    return [
+        Node(id=_id(number), name=node.name, cpu_milli=node.cpu_milli, memory_mib=node.memory_mib)
+        for number, node in enumerate(nodes)
+    ]
+
+
+def _devices(nodes: Iterable[TraceNode]) -> list[Device]:
+    return [
+        Device(
+            id=f"{_id(number)}/{index:03d}", node=_id(number), index=index, model=node.model, memory_mib=0, pool="all"
+        )
+        for number, node in enumerate(nodes)
+        for index in range(node.gpus)
+    ]
+
+
+def _id(number: int) -> str:
+    return f"{number:06d}"
