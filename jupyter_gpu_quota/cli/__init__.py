@@ -36,7 +36,7 @@ COMMANDS: dict[str, Entry] = {
     "explain": Entry(module="jobs", says="Say why a job waits, and what would change it."),
     "notebooks": Entry(module="places", says="List running notebooks and their slices."),
     "devices": Entry(module="places", says="List devices and who holds them."),
-    "nodes": Entry(module="places", says="List nodes."),
+    "nodes": Entry(module="places", says="List, cordon, uncordon and drain nodes."),
     "pools": Entry(module="places", says="List pools."),
     "quota": Entry(module="policy", says="Export, preview, apply and revert the quota file."),
     "audit": Entry(module="policy", says="Print or verify the audit."),
