@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..core.amounts import in_force, next_change_at
-from ..core.lifecycle import WAITING
+from ..core.lifecycle import HOLDS_SLICE, WAITING
 from ..core.model import (
     WHOLE_DEVICE,
     Amounts,
@@ -129,7 +129,7 @@ class GuaranteeWatch:
         if notebook.state is NotebookState.REQUESTED:
             self._asked[place][notebook.id] = notebook
             self._notebooks.add(notebook.id)
-        elif notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
+        elif notebook.state in HOLDS_SLICE:
             self._count(notebook.id, place, notebook.gpu_milli, self._booked)
         return place
 

@@ -48,7 +48,7 @@ main { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1.25rem 3rem; }
 section { background: var(--surface); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.25rem;
  margin: 1rem 0; overflow-x: auto; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; } p { color: var(--muted); margin: .25rem 0; }
-table { border-collapse: collapse; } tbody th { white-space: nowrap; }
+table { border-collapse: collapse; } thead + tbody th { white-space: nowrap; }
 th, td { text-align: right; padding: .2rem .75rem; border-top: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } thead th { border-top: 0; color: var(--muted); font-weight: 500; }
 svg { width: 100%; min-width: 40rem; height: auto; display: block; }

@@ -129,7 +129,7 @@ PARTS: dict[str, Part] = {
     "shapes": Part(title="Deciding on the shapes of others", measure=of_shapes),
     "decide": Part(title="Deciding", measure=of_decide),
     "tick": Part(title="A tick by its steps", measure=lambda quick: tick.figures()),
-    "history": Part(title="Surplus by weight over time", measure=lambda quick: history.figures(4 if quick else 14)),
+    "history": Part(title="Surplus by weight over time", measure=lambda quick: history.figures(8 if quick else 14)),
     "claims": Part(title="A claim within guarantee", measure=of_claims),
     "slices": Part(title="The slice of a notebook", measure=of_slices),
     "spawns": Part(title="The whole start of a notebook", measure=of_spawns),

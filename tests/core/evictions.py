@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses as dc
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
@@ -271,12 +271,10 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> N
         if victim.project in claimers or any(_Walk(books, without.actions).run()):
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims):
-            room = _room_for(books, without, claims)
-            for part in [part for place in kept if place.workload not in claims for part in place.placements]:
-                room[part.device] = room.get(part.device, 0) - part.gpu_milli
+            room = _room_for(books, without, claims, kept)
             assert not all_fit(books, room, [books.jobs[name] for name in claims]), f"P6: {victim.id} need not leave"
     if len(claims) == 1 and not again and len({pause.claimer for pause in pauses}) == 1:
-        _check_below_quota(books, plan, books.jobs[claims[0]], pauses)
+        _check_below_quota(books, plan, books.jobs[claims[0]], pauses, kept)
 
 
 def _is_of(action: Action, pause: Pause) -> bool:
@@ -284,12 +282,14 @@ def _is_of(action: Action, pause: Pause) -> bool:
     return action is pause or (isinstance(action, Reserve) and action.workload == pause.workload)
 
 
-def _room_for(books: Books, plan: Plan, claims: Iterable[str]) -> dict[str, int]:
-    """What is free for these claims once everybody has left."""
+def _room_for(books: Books, plan: Plan, claims: Collection[str], kept: Sequence[KeptPlace]) -> dict[str, int]:
+    """What is free for these claims once everybody has left, beside the places that are kept for others."""
     taken, _ = stays_and_leaves(books, plan)
     for name, where in reserved_after(books, plan).items():
         for placement in where if name not in claims else ():
             taken[placement.device] += placement.gpu_milli
+    for part in [part for place in kept if place.workload not in claims for part in place.placements]:
+        taken[part.device] += part.gpu_milli
     return {name: 1000 - device.foreign_milli - taken[name] for name, device in books.devices.items()}
 
 
@@ -307,7 +307,9 @@ def _keeps_limits(books: Books, plan: Plan, claims: Iterable[str]) -> bool:
     return all(use[key] <= books.ceiling(key) for key in owners)
 
 
-def _check_below_quota(books: Books, plan: Plan, claimer: Job, pauses: Sequence[Pause]) -> None:
+def _check_below_quota(
+    books: Books, plan: Plan, claimer: Job, pauses: Sequence[Pause], kept: Sequence[KeptPlace]
+) -> None:
     """A victim's owner ends below its quota only when no other legal set avoids it."""
     done = _Walk(books, plan.actions)
     list(done.run())
@@ -326,12 +328,19 @@ def _check_below_quota(books: Books, plan: Plan, claimer: Job, pauses: Sequence[
     others = tuple(action for action in plan.actions if not isinstance(action, Pause))
     for count in range(1, len(candidates) + 1):
         for chosen in itertools.combinations(candidates, count):
-            if _avoids(books, plan, others, claimer, chosen):
+            if _avoids(books, plan, others, claimer, chosen, kept):
                 names = [job.id for job in chosen]
                 raise AssertionError(f"section 4: {_below(done, taken)} end below quota, pausing {names} avoids it")
 
 
-def _avoids(books: Books, plan: Plan, others: tuple[Action, ...], claimer: Job, chosen: Sequence[Job]) -> bool:
+def _avoids(
+    books: Books,
+    plan: Plan,
+    others: tuple[Action, ...],
+    claimer: Job,
+    chosen: Sequence[Job],
+    kept: Sequence[KeptPlace],
+) -> bool:
     """Whether these victims instead would be legal and enough, and leave everybody at quota."""
     reason = next(action.reason for action in plan.actions if isinstance(action, Reserve))
     pauses = [
@@ -342,7 +351,7 @@ def _avoids(books: Books, plan: Plan, others: tuple[Action, ...], claimer: Job, 
     walk = _Walk(books, instead.actions)
     if any(walk.run()) or _below(walk, chosen) or not _keeps_limits(books, instead, [claimer.id]):
         return False
-    return all_fit(books, _room_for(books, instead, [claimer.id]), [claimer])
+    return all_fit(books, _room_for(books, instead, [claimer.id], kept), [claimer])
 
 
 def _below(walk: _Walk, victims: Iterable[Job]) -> list[str]:

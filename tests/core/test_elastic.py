@@ -97,3 +97,13 @@ def test_a_job_of_its_own_project_that_waits_takes_its_surplus_whatever_the_prio
     assert said(made.tick())[0] == ("pause", "a1", "shrunk")
     made.settle()
     assert (ranks(made, "a1"), ranks(made, "a2")) == (3, 1)
+
+
+def test_while_it_starts_again_in_another_size_it_counts_once_under_the_limit() -> None:
+    made = world("pool t 6\na 0 of t, limit 4\na runs 1 ranks 1-3 held 2")
+    made.drain_ticks = 3
+    assert [str(one.reason.code) for one in made.tick().actions] == ["grown", "grown"]
+    made.submit("a", 1000)
+    assert [one.workload for one in made.tick().actions] == ["a2"]
+    made.settle()
+    assert made.picture() == "a 4"
