@@ -36,12 +36,14 @@ class GpuSample:
     """One reading of what a notebook's own processes did on their GPU.
 
     ``percent`` is above 0 where any of them used it since the reading before; None is unknown, and ``why`` says why.
+    ``used_at``: when the last of that use was, where the reading tells; otherwise it may have been at ``at``.
     ``users`` names who used it, as far as that is known.
     """
 
     at: int
     percent: int | None
     why: str = ""
+    used_at: int | None = None
     users: tuple[str, ...] = ()
 
 
@@ -95,7 +97,7 @@ class IdlePolicy:
     Where nobody waits for its GPU, ``when_nobody_waits_s`` takes the place of the shorter waits.
     ``busy_notify_after_s``: tell, and only tell, a person whose kernel is busy without using the GPU for so long;
     None: never. ``grace_s`` after a start nothing is judged. ``coverage_percent`` of the readings and reports that are
-    expected every so often must be there, and none of the holes between them may last ``holes_at_most`` periods.
+    expected every so often must be there, and no more than ``missed_at_most`` of them may be missing in a row.
     """
 
     mode: IdleMode = IdleMode.REPORT
@@ -111,7 +113,7 @@ class IdlePolicy:
     sample_every_s: int = 10
     report_every_s: int = 30
     coverage_percent: int = 90
-    holes_at_most: int = 3
+    missed_at_most: int = 2
 
     def gpu_after_s(self, *, waiting: bool) -> int:
         """How long the GPU must have been unused."""
@@ -120,3 +122,7 @@ class IdlePolicy:
     def kernel_after_s(self, *, waiting: bool) -> int:
         """How long every kernel must have been without a message."""
         return self.kernel_idle_after_s if waiting else max(self.kernel_idle_after_s, self.when_nobody_waits_s)
+
+    def hole_ms(self, every_s: int) -> int:
+        """The longest time between two of what comes every so often; it may be late by half a period."""
+        return every_s * 500 * (2 * self.missed_at_most + 3)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
-from .activity import GpuSample, IdlePolicy, KernelRecord, KernelState, NotebookActivity
+from .activity import GpuSample, IdlePolicy, KernelState, NotebookActivity
 from .quiet import Before, Quiet, quiet
 
 Figures = tuple[tuple[str, int | str], ...]
@@ -84,45 +85,39 @@ class Unknown:
 Verdict = Busy | Idle | Unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """One notebook at one instant, with what several rules look at."""
+    """One notebook at one instant, with what several rules look at; a stretch is looked for when a rule needs it."""
 
-    activity: NotebookActivity
-    policy: IdlePolicy
-    waiting: bool
-    now: int
-    gpu: Quiet
-    reported: Quiet
+    def __init__(self, activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> None:
+        self.activity, self.policy, self.now = activity, policy, now
+        self.kernels = activity.kernels or ()
+        self.gpu_ms = policy.gpu_after_s(waiting=waiting) * 1000
+        self.kernel_ms = policy.kernel_after_s(waiting=waiting) * 1000
+
+    @cached_property
+    def gpu(self) -> Quiet:
+        every_s = self.policy.sample_every_s
+        return quiet(self.activity.samples, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
+
+    @cached_property
+    def reported(self) -> Quiet:
+        every_s = self.policy.report_every_s
+        reports = [GpuSample(at=at, percent=0) for at in self.activity.reports]
+        return quiet(reports, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
+
+    @property
+    def reported_at(self) -> int | None:
+        """When the newest report arrived."""
+        return self.activity.reports[-1] if self.activity.reports else None
 
     @property
     def newest(self) -> GpuSample | None:
         """The newest reading, known or not."""
         return self.activity.samples[-1] if self.activity.samples else None
 
-    @property
-    def gpu_ms(self) -> int:
-        return self.policy.gpu_after_s(waiting=self.waiting) * 1000
-
-    @property
-    def kernel_ms(self) -> int:
-        return self.policy.kernel_after_s(waiting=self.waiting) * 1000
-
-    @property
-    def sample_ms(self) -> int:
-        return self.policy.sample_every_s * 1000
-
-    @property
-    def report_ms(self) -> int:
-        return self.policy.report_every_s * 1000
-
-    @property
-    def kernels(self) -> tuple[KernelRecord, ...]:
-        return self.activity.kernels or ()
-
-    def fresh(self, at: int, every_ms: int) -> bool:
+    def fresh(self, at: int | None, every_s: int) -> bool:
         """Whether something that comes every so often has not stopped."""
-        return self.now - at <= self.policy.holes_at_most * every_ms
+        return at is not None and self.now - at <= self.policy.hole_ms(every_s)
 
 
 def judge(activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> Verdict:
@@ -130,17 +125,7 @@ def judge(activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now:
 
     The first rule that binds answers: a jump of the clock; use that is seen; what is not known; use too lately.
     """
-    holes = policy.holes_at_most * 1000
-    reports = [GpuSample(at=at, percent=0) for at in activity.reports]
-    sample_ms, report_ms = policy.sample_every_s * 1000, policy.report_every_s * 1000
-    case = _Case(
-        activity=activity,
-        policy=policy,
-        waiting=waiting,
-        now=now,
-        gpu=quiet(activity.samples, every_ms=sample_ms, hole_ms=holes * policy.sample_every_s),
-        reported=quiet(reports, every_ms=report_ms, hole_ms=holes * policy.report_every_s),
-    )
+    case = _Case(activity, policy, waiting=waiting, now=now)
     found = (rule(case) for rule in RULES)
     return next((verdict for verdict in found if verdict is not None), None) or _idle(case)
 
@@ -164,7 +149,7 @@ def _instants(activity: NotebookActivity) -> Iterator[int]:
 # --- use that is seen ---------------------------------------------------------------------------------------------
 def _gpu_in_use(case: _Case) -> Verdict | None:
     newest = case.newest
-    if newest is None or not newest.percent or not case.fresh(newest.at, case.sample_ms):
+    if newest is None or not newest.percent or not case.fresh(newest.at, case.policy.sample_every_s):
         return None
     figures: Figures = (("percent", newest.percent), ("users", ", ".join(newest.users)))
     return Busy(reason=IdleReason.GPU_IN_USE, since=newest.at, figures=figures)
@@ -172,20 +157,22 @@ def _gpu_in_use(case: _Case) -> Verdict | None:
 
 def _kernel_busy(case: _Case) -> Verdict | None:
     busy = [kernel for kernel in case.kernels if kernel.state is KernelState.BUSY]
-    if not busy or case.reported.until is None or not case.fresh(case.reported.until, case.report_ms):
+    reported_at = case.reported_at
+    if not busy or reported_at is None or not case.fresh(reported_at, case.policy.report_every_s):
         return None
-    since = min(kernel.last_message_at or case.reported.until for kernel in busy)
+    since = min(kernel.last_message_at or reported_at for kernel in busy)
     figures: Figures = (("kernels", ", ".join(sorted(kernel.id for kernel in busy))),)
-    unused = case.gpu.since if case.gpu.until and case.fresh(case.gpu.until, case.sample_ms) else None
+    unused = case.gpu.since if case.fresh(case.gpu.until, case.policy.sample_every_s) else None
     return Busy(reason=IdleReason.KERNEL_BUSY, since=since, figures=figures, unused_since=unused)
 
 
 # --- what is not known --------------------------------------------------------------------------------------------
 def _no_report(case: _Case) -> Verdict | None:
-    if case.activity.kernels is None or case.reported.until is None:
+    reported_at = case.reported_at
+    if case.activity.kernels is None or reported_at is None:
         return Unknown(reason=IdleReason.NO_REPORT)
-    silent_s = (case.now - case.reported.until) // 1000
-    if not case.fresh(case.reported.until, case.report_ms):
+    if not case.fresh(reported_at, case.policy.report_every_s):
+        silent_s = (case.now - reported_at) // 1000
         return Unknown(reason=IdleReason.REPORTS_STOPPED, figures=(("silent_s", silent_s),))
     return None
 
@@ -210,11 +197,11 @@ def _start(case: _Case) -> Verdict | None:
 def _no_reading(case: _Case) -> Verdict | None:
     newest = case.newest
     why = newest.why if newest and newest.percent is None and newest.why else "no reading came"
-    known = [sample.at for sample in case.activity.samples if sample.percent is not None]
-    if not known:
+    known = next((sample.at for sample in reversed(case.activity.samples) if sample.percent is not None), None)
+    if known is None:
         return Unknown(reason=IdleReason.NO_READING, figures=(("why", why),))
-    if not case.fresh(known[-1], case.sample_ms):
-        silent_s = (case.now - known[-1]) // 1000
+    if not case.fresh(known, case.policy.sample_every_s):
+        silent_s = (case.now - known) // 1000
         return Unknown(reason=IdleReason.READINGS_STOPPED, figures=(("silent_s", silent_s), ("why", why)))
     return None
 
@@ -229,7 +216,7 @@ def _holder_unknown(case: _Case) -> Verdict | None:
 def _recent_gpu_use(case: _Case) -> Verdict | None:
     used = [program.used_gpu_at for program in case.activity.programs if program.used_gpu_at is not None]
     if case.gpu.use is not None:
-        used.append(max(case.gpu.use.at, case.gpu.since or case.gpu.use.at))
+        used.append(case.gpu.use.at if case.gpu.since is None else case.gpu.since)
     return _too_lately(case, IdleReason.RECENT_GPU_USE, max(used, default=None), case.gpu_ms)
 
 
@@ -255,20 +242,20 @@ def _too_lately(case: _Case, reason: IdleReason, at: int | None, for_ms: int) ->
 
 
 def _few_readings(case: _Case) -> Verdict | None:
-    return _seen(case, case.gpu, case.gpu_ms, case.sample_ms, IdleReason.TOO_FEW_READINGS)
+    return _seen(case, case.gpu, case.gpu_ms, case.policy.sample_every_s, IdleReason.TOO_FEW_READINGS)
 
 
 def _few_reports(case: _Case) -> Verdict | None:
-    return _seen(case, case.reported, case.kernel_ms, case.report_ms, IdleReason.TOO_FEW_REPORTS)
+    return _seen(case, case.reported, case.kernel_ms, case.policy.report_every_s, IdleReason.TOO_FEW_REPORTS)
 
 
-def _seen(case: _Case, stretch: Quiet, for_ms: int, every_ms: int, few: IdleReason) -> Verdict | None:
+def _seen(case: _Case, stretch: Quiet, for_ms: int, every_s: int, few: IdleReason) -> Verdict | None:
     """Unknown unless a stretch reaches back far enough, and enough of it was seen."""
     seen_ms = 0 if stretch.since is None else case.now - stretch.since
     if seen_ms < for_ms:
         reason = {Before.HOLE: IdleReason.GAP, Before.JUMP: IdleReason.CLOCK_MOVED}.get(stretch.before, few)
         return Unknown(reason=reason, figures=(("seen_s", seen_ms // 1000), ("needed_s", for_ms // 1000)))
-    missing_ms = stretch.missing_ms(now=case.now, for_ms=for_ms, every_ms=every_ms)
+    missing_ms = stretch.missing_ms(now=case.now, for_ms=for_ms, every_ms=every_s * 1000)
     if 100 * (for_ms - missing_ms) < case.policy.coverage_percent * for_ms:
         seen = (for_ms - missing_ms) * 100 // for_ms
         return Unknown(reason=few, figures=(("seen_percent", seen), ("needed_percent", case.policy.coverage_percent)))
@@ -284,10 +271,10 @@ RULES: tuple[Callable[[_Case], Verdict | None], ...] = (
     _start,
     _no_reading,
     _holder_unknown,
-    _recent_gpu_use,
     _recent_message,
     _kept,
     _recent_start,
+    _recent_gpu_use,
     _few_readings,
     _few_reports,
 )

@@ -47,8 +47,9 @@ def quiet(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> Quiet
     """The quiet stretch at the end of a series, in the order of arrival.
 
     It begins after the last use, after a stretch of more than ``hole_ms`` without a known reading, and where the
-    clock stood still or went back; at most one period before its first reading, which speaks for no more. So a use
-    that becomes known in the middle of a hole leaves the rest of the hole unknown.
+    clock stood still or went back; at most one period before its first reading, which speaks for no more, so that a
+    use that becomes known in the middle of a hole leaves the rest of it unknown. Where the reading just before tells
+    when the last use was, the stretch begins there.
     """
     at: list[int] = []
     later: int | None = None
@@ -69,5 +70,8 @@ def quiet(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> Quiet
 def _stretch(at: list[int], every_ms: int, before: Before, use: GpuSample | None = None) -> Quiet:
     if not at:
         return Quiet(since=None, until=None, before=before, use=use)
-    since = at[-1] - every_ms if use is None else max(at[-1] - every_ms, use.at)
+    since = at[-1] - every_ms
+    if use is not None:
+        told = use.used_at is not None and 2 * (at[-1] - use.at) <= 3 * every_ms
+        since = min(use.used_at or use.at, use.at) if told else max(since, use.at)
     return Quiet(since=since, until=at[0], before=before, at=tuple(at), use=use)

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from jupyter_gpu_quota.simulate.bank import VARIANTS
-from tests.benchmarks import bank, claims, decide, idle, kueue, kueue_live, slices, submissions, tick
+from tests.benchmarks import bank, claims, decide, idle, idle_accuracy, kueue, kueue_live, slices, submissions, tick
 from tests.benchmarks.figures import Figure, machine, show
 from tests.benchmarks.hubs import hub_with_quota
 
@@ -94,6 +94,7 @@ PARTS: dict[str, tuple[str, Callable[[], Sequence[Figure]]]] = {
     "tick": ("A tick by its steps", tick.figures),
     "submissions": ("Submissions", of_submissions),
     "idle": ("An idle service", of_idle),
+    "idle-accuracy": ("Idle notebooks", idle_accuracy.figures),
     "kueue": ("Kueue's experiment in virtual time", kueue.figures),
     "kueue-live": ("Kueue's experiments in real time", of_kueue_live),
     "bank": ("The bank, a week in virtual time", of_bank),

@@ -308,7 +308,7 @@ def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_m
     moved = readings(60, until=after[0].at - 10_000 - jump_ms)
     found = verdict(quiet_notebook(samples=(*moved, *after)))
     long_enough = (seen - 1) * 10 + 10 >= POLICY.gpu_idle_after_s
-    unnoticed = -10_000 < jump_ms <= 20_000
+    unnoticed = -10_000 < jump_ms <= 25_000
     assert not isinstance(found, Idle) or long_enough or unnoticed
 
 
