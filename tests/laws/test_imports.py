@@ -24,7 +24,7 @@ RINGS = (
     {"core"},
     {
         "manifests", "config", "store", "migrations", "executors", "sampler", "wire", "bundle", "amount",
-        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy",
+        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "wire_activity",
     },
     {"controller", "client", "examples"},
     {"scheduler", "simulate"},
