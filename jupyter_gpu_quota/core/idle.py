@@ -64,7 +64,7 @@ class Busy:
 class Idle:
     """Unused ``since`` then. ``kernels`` hold the GPU: they would have to go for it to be free.
 
-    ``others`` are terminals and proxied programs that hold it unused: it is not free before they go by themselves.
+    ``others`` are terminals and proxied programs that may hold it unused: it is not free before they go by themselves.
     """
 
     since: int
@@ -208,7 +208,6 @@ def _no_reading(case: _Case) -> Verdict | None:
 
 def _holder_unknown(case: _Case) -> Verdict | None:
     unknown = [kernel.id for kernel in case.kernels if kernel.holds_gpu is None]
-    unknown += [program.name for program in case.activity.programs if program.holds_gpu is None]
     return Unknown(reason=IdleReason.HOLDER_UNKNOWN, figures=(("name", unknown[0]),)) if unknown else None
 
 
@@ -290,6 +289,6 @@ def _idle(case: _Case) -> Idle:
     return Idle(
         since=since,
         kernels=tuple(sorted(kernel.id for kernel in case.kernels if kernel.holds_gpu)),
-        others=tuple(sorted(program.name for program in activity.programs if program.holds_gpu)),
+        others=tuple(sorted(program.name for program in activity.programs if program.holds_gpu is not False)),
         figures=(("for_s", (case.now - since) // 1000),),
     )

@@ -1,0 +1,120 @@
+"""Keeps what the judge looks at, for as long as it looks back; in memory alone.
+
+Whoever starts anew knows nothing of what was before, and so judges nothing idle before it has watched for long enough.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field, replace
+
+from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramRecord
+
+MOST = 20_000
+"""Readings kept of one notebook, whatever the policy says: more than two days of them, ten seconds apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server."""
+
+    instance: str
+    sequence: int
+    at: int
+    started_at: int
+    kernels: tuple[KernelRecord, ...]
+    programs: tuple[ProgramRecord, ...]
+
+
+@dataclass(slots=True)
+class _Watched:
+    samples: deque[GpuSample] = field(default_factory=deque)
+    reports: deque[int] = field(default_factory=deque)
+    newest: Report | None = None
+    gone: set[str] = field(default_factory=set)
+
+
+class Vigil:
+    """Readings and reports of every notebook, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+
+    def keep_only(self, notebooks: Set[str]) -> None:
+        """Forget the notebooks that are over."""
+        for name in self._watched.keys() - notebooks:
+            del self._watched[name]
+
+    def read(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
+        """Take a reading; False for one that was taken before."""
+        samples = self._of(notebook).samples
+        if samples and samples[-1] == sample:
+            return False
+        samples.append(sample)
+        _shorten(samples, _most(policy, policy.sample_every_s))
+        return True
+
+    def report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
+        """Take a report; False for one that comes late, from before a newer one or of a server that has ended."""
+        watched = self._of(notebook)
+        newest = watched.newest
+        if newest is not None and newest.instance != report.instance:
+            watched.gone.add(newest.instance)
+            watched.reports.clear()
+        elif newest is not None and report.sequence <= newest.sequence:
+            return False
+        if report.instance in watched.gone:
+            return False
+        watched.newest = report
+        watched.reports.append(report.at)
+        _shorten(watched.reports, _most(policy, 1))
+        return True
+
+    def activity(self, notebook: str, *, kept_at: int | None, holding: Iterable[str] | None) -> NotebookActivity:
+        """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known."""
+        watched = self._of(notebook)
+        newest = watched.newest
+        held = None if holding is None else frozenset(holding)
+        kernels = None if newest is None else tuple(_held(kernel, held) for kernel in newest.kernels)
+        return NotebookActivity(
+            notebook=notebook,
+            started_at=None if newest is None else newest.started_at,
+            samples=tuple(watched.samples),
+            reports=tuple(watched.reports),
+            kernels=kernels,
+            programs=() if newest is None else newest.programs,
+            kept_at=kept_at,
+        )
+
+    def newest(self, notebook: str) -> Report | None:
+        """The newest report of a notebook's server."""
+        return self._of(notebook).newest
+
+    def used_at(self, notebook: str) -> int | None:
+        """When its GPU was last seen in use, or its readings began where it never was; None where that is not known."""
+        samples = self._of(notebook).samples
+        if not samples or samples[-1].percent is None:
+            return None
+        used = (sample.used_at or sample.at for sample in reversed(samples) if sample.percent)
+        return next(used, samples[0].at)
+
+    def _of(self, notebook: str) -> _Watched:
+        return self._watched.setdefault(notebook, _Watched())
+
+
+def _held(kernel: KernelRecord, holding: frozenset[str] | None) -> KernelRecord:
+    """What the reports say of a kernel's hold stands where it is certain: one without a device holds none."""
+    if kernel.holds_gpu is not None:
+        return kernel
+    return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
+
+
+def _most(policy: IdlePolicy, every_s: int) -> int:
+    longest_s = max(policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False))
+    return min(MOST, longest_s * 5 // (4 * every_s) + 10)
+
+
+def _shorten(kept: deque[GpuSample] | deque[int], most: int) -> None:
+    while len(kept) > most:
+        kept.popleft()
