@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from .wire import Wire
+from .wire import IdleView, Wire
 
 Word = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Age = Annotated[int, Field(strict=True, ge=0, le=1 << 44)]
@@ -63,29 +63,12 @@ class FreeOrder(Wire):
     quiet_ms: int
 
 
-class IdleView(Wire):
-    """What the service makes of a notebook's use.
-
-    ``verdict`` is busy, idle or unknown, ``reason`` and ``message`` say why; ``stage`` is what is under way: in_use,
-    reported, warned, freeing, freed or stopping. ``free_in_ms``: how long the countdown still runs, null without
-    one. ``used_ms``: since the GPU was last seen to be used, null where that is not known; ``keeps_left``: how often
-    the warning can still be postponed.
-    """
-
-    verdict: Literal["busy", "idle", "unknown"]
-    reason: str
-    message: str
-    stage: Literal["in_use", "reported", "warned", "freeing", "freed", "stopping"]
-    mode: Literal["report", "reclaim"]
-    free_in_ms: int | None = None
-    kernels: list[str] = []
-    keeps_left: int = 0
-    used_ms: int | None = None
-
-
 class ActivityAnswer(Wire):
     """The answer to a report: the notebook as it is judged, what to shut down, and when to report again at most."""
 
     idle: IdleView
     free: FreeOrder | None = None
     report_in_ms: int = 30_000
+
+
+__all__ = ["ActivityAnswer", "ActivityReport", "FreeOrder", "IdleView", "KernelReport", "ProgramReport"]

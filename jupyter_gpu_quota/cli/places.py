@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import click
 
 from ..client import Client
+from ..manifests import SHARE_VARIABLE
 from ..wire import DeviceView, HolderView, NodeView, NotebookView, PoolView
 from .session import as_json, asks_service
 from .tables import gpus, show
@@ -18,7 +22,7 @@ def notebooks(client: Client, json_: bool) -> None:
     found = client.notebooks()
     show(
         found,
-        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "STATE", "ACTIVITY"),
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook, found),
         json_=json_,
     )
@@ -35,7 +39,26 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         _amount(each.gpu_milli, each.simulated),
         why,
         each.activity,
+        each.idle.message if each.idle else "",
     )
+
+
+@click.command()
+@click.argument("notebook", required=False, metavar="[NOTEBOOK]")
+@asks_service
+def keep(client: Client, notebook: str | None) -> None:
+    """Postpone an idle warning of a notebook, by default of the one this is called from."""
+    kept = client.keep(notebook or _this_notebook())
+    click.echo(f"{kept.message} It can be kept {kept.keeps_left} more times before its GPU is used again.")
+
+
+def _this_notebook() -> str:
+    """The slice of the server that this runs in; raises UsageError elsewhere."""
+    share = os.environ.get(SHARE_VARIABLE)
+    try:
+        return str(json.loads(share or "")["notebook"])
+    except (ValueError, KeyError, TypeError):
+        raise click.UsageError("this is no notebook's terminal; name one, as `notebooks` lists them") from None
 
 
 def _amount(milli: int, simulated: bool) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from .ladder import Freed, Freeing, InUse, Kept, Reported, Stage, Stopping, Warned
 
-NAMES: Mapping[str, type[Stage]] = {
+StageName = Literal["in_use", "reported", "warned", "freeing", "freed", "stopping"]
+NAMES: Mapping[StageName, type[Stage]] = {
     "in_use": InUse,
     "reported": Reported,
     "warned": Warned,
@@ -18,7 +19,7 @@ NAMES: Mapping[str, type[Stage]] = {
 }
 
 
-def name_of(stage: Stage) -> str:
+def name_of(stage: Stage) -> StageName:
     """The word for a stage, as REST and events say it."""
     return next(name for name, kind in NAMES.items() if type(stage) is kind)
 

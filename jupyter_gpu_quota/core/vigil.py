@@ -67,7 +67,8 @@ class Vigil:
         if report.instance in watched.gone:
             return False
         watched.newest = report
-        watched.reports.append(report.at)
+        if not watched.reports or watched.reports[-1] != report.at:  # two within a millisecond are no jump of the clock
+            watched.reports.append(report.at)
         _shorten(watched.reports, _most(policy, 1))
         return True
 

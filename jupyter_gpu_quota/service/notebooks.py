@@ -127,7 +127,9 @@ def _view(call: Call, record: NotebookRecord) -> NotebookView:
     """A slice that waits shows why it waits now."""
     if record.reason is None and record.notebook.state is NotebookState.REQUESTED:
         record = replace(record, reason=call.door.foresight.wait_of(record.notebook.id))
-    return notebook_view(record, call.door.world)
+    idle = call.door.idleness.view(record)
+    view = notebook_view(record, call.door.world)
+    return view if idle is None else view.model_copy(update={"idle": idle, "activity": idle.verdict})
 
 
 async def listing(call: Call) -> Answer:

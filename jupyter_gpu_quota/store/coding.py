@@ -76,6 +76,7 @@ class _Json(Generic[T]):
 
 SPEC: _Json[JobSpec] = _Json(JobSpec)
 REASON: _Json[Reason] = _Json(Reason)
+STAGE: _Json[Mapping[str, object]] = _Json(Mapping[str, object])
 POLICY: _Json[Policy] = _Json(Policy)
 PLACEMENTS: _Json[tuple[Placement, ...]] = _Json(tuple[Placement, ...])
 INSTANTS: _Json[tuple[int, ...]] = _Json(tuple[int, ...])
@@ -182,14 +183,15 @@ NOTEBOOK_RECORD_AS_IT_IS = ("server", "booked_at", "ended_at", "changed", "clust
 def _notebook_columns(row: NotebookRecord) -> Columns:
     columns: Columns = {name: getattr(row.notebook, name) for name in NOTEBOOK_AS_IT_IS}
     columns |= {name: getattr(row, name) for name in NOTEBOOK_RECORD_AS_IT_IS}
-    return columns | {"state": row.notebook.state.value, "reason": _reason_text(row.reason)}
+    stage = None if row.stage is None else STAGE.text(row.stage)
+    return columns | {"state": row.notebook.state.value, "reason": _reason_text(row.reason), "stage": stage}
 
 
 def _notebook_row(c: Columns) -> NotebookRecord:
     notebook = Notebook(state=NotebookState(c["state"]), **{name: c[name] for name in NOTEBOOK_AS_IT_IS})
-    return NotebookRecord(
-        notebook=notebook, reason=_reason(c["reason"]), **{name: c[name] for name in NOTEBOOK_RECORD_AS_IT_IS}
-    )
+    stage = None if c["stage"] is None else STAGE.value(c["stage"])
+    as_it_is = {name: c[name] for name in NOTEBOOK_RECORD_AS_IT_IS}
+    return NotebookRecord(notebook=notebook, reason=_reason(c["reason"]), stage=stage, **as_it_is)
 
 
 # --- nodes, devices and what is held --------------------------------------------------------------------------------

@@ -12,10 +12,12 @@ from ..core.model import Job, JobState, JobTarget, Notebook
 from ..core.plan import Reason, ReasonCode
 from .holdings import drop_reservation, move_notebook, put_job, release_devices
 from .inventory import set_inventory
+from .judged import judge_notebook
 from .protocol import (
     ApplyQuota,
     ChangeJob,
     JobRecord,
+    JudgeNotebook,
     KeepBundle,
     NotebookRecord,
     QuotaRevision,
@@ -89,6 +91,8 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             return _request_notebook(work, request)
         case ReturnNotebook():
             return _return_notebook(work, request)
+        case JudgeNotebook():
+            return judge_notebook(work, request)
         case ApplyQuota():
             return _apply_quota(work, request)
         case SetInventory():

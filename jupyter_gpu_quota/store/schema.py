@@ -159,6 +159,7 @@ notebooks = Table(
     _number("gpu_milli"),
     _number("requested_at"),
     _text("state"),
+    _text("stage", null=True),
     _text("reason", null=True),
     _number("booked_at", null=True),
     _number("ended_at", null=True),
