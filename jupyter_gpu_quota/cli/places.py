@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
 
 from ..client import Client
-from ..manifests import SHARE_VARIABLE
 from ..wire import DeviceView, HolderView, NodeView, NotebookView, PoolView
 from .session import as_json, asks_service
 from .tables import gpus, show
@@ -48,17 +46,17 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
 @asks_service
 def keep(client: Client, notebook: str | None) -> None:
     """Postpone an idle warning of a notebook, by default of the one this is called from."""
-    kept = client.keep(notebook or _this_notebook())
-    click.echo(f"{kept.message} It can be kept {kept.keeps_left} more times before its GPU is used again.")
+    kept = client.keep(notebook or _this_notebook(client))
+    click.echo(f"{kept.message} It can be kept {kept.keeps_left} more times before it is used again.")
 
 
-def _this_notebook() -> str:
-    """The slice of the server that this runs in; raises UsageError elsewhere."""
-    share = os.environ.get(SHARE_VARIABLE)
-    try:
-        return str(json.loads(share or "")["notebook"])
-    except (ValueError, KeyError, TypeError):
-        raise click.UsageError("this is no notebook's terminal; name one, as `notebooks` lists them") from None
+def _this_notebook(client: Client) -> str:
+    """The slice of the server in which this is called; raises UsageError where it is called elsewhere."""
+    here = (os.environ.get("JUPYTERHUB_USER"), os.environ.get("JUPYTERHUB_SERVER_NAME", ""))
+    mine = [each.id for each in client.notebooks() if (each.user, each.server) == here]
+    if not mine:
+        raise click.UsageError("this is called from no notebook with a GPU; name one, as `notebooks` lists them")
+    return mine[0]
 
 
 def _amount(milli: int, simulated: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import assert_never
 
 from .activity import IdleMode
@@ -39,10 +40,7 @@ def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int) -> str:
 
 
 def _why(verdict: Busy | Idle | Unknown, figures: dict[str, int | str]) -> str:
-    try:
-        return WHY[verdict.reason].format_map(figures)
-    except KeyError:  # the same reason with other figures: what it begins with holds
-        return WHY[verdict.reason].partition(" {")[0].rstrip(",;( ") + "."
+    return WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
 
 
 def _then(stage: Stage, mode: IdleMode, now: int) -> str:

@@ -15,7 +15,20 @@ from typing import Literal
 from ..core.activity import GpuSample, IdleMode, IdlePolicy
 from ..core.idle import Busy, Idle, Unknown, Verdict, judge
 from ..core.idle_sentences import told
-from ..core.ladder import BEGINNING, Freeing, KeepRefused, Stage, Step, Turn, Warned, is_lendable, keep, seen, step
+from ..core.ladder import (
+    BEGINNING,
+    Freeing,
+    KeepRefused,
+    Stage,
+    Step,
+    Stopping,
+    Turn,
+    Warned,
+    is_lendable,
+    keep,
+    seen,
+    step,
+)
 from ..core.lifecycle import WAITING
 from ..core.model import Allocation, NotebookState
 from ..core.stages import from_document, name_of, to_document
@@ -23,6 +36,7 @@ from ..core.vigil import Report, Vigil
 from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow, StoreUnavailable
 from ..wire import IdleView
 from ..wire_activity import ActivityAnswer, FreeOrder
+from .hub import HubAway
 from .resource import Refused
 from .world import World
 
@@ -38,6 +52,10 @@ SILENT_MS = 10_000
 NO_FIGURES = "its processes have no figures of their own"
 
 Record = Callable[[JudgeNotebook], Awaitable[object]]
+Stop = Callable[[NotebookRecord], Awaitable[None]]
+
+STOP_AGAIN_MS = 60_000
+"""A server that is to be stopped and still runs is stopped again after so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +68,14 @@ class Judged:
 
 
 class Idleness:
-    """Every booked notebook, judged. ``record`` puts a judgement into the store and returns once it is there."""
+    """Every booked notebook, judged.
 
-    def __init__(self, world: World, record: Record, clock: Callable[[], int]) -> None:
-        self.world, self.record, self.clock = world, record, clock
+    ``record`` puts a judgement into the store and returns once it is there; ``stop`` asks the hub to stop a server.
+    """
+
+    def __init__(self, world: World, record: Record, stop: Stop, clock: Callable[[], int]) -> None:
+        self.world, self.record, self.stop, self.clock = world, record, stop, clock
+        self._asked_at: dict[str, int] = {}
         self.vigil = Vigil()
         self.judged: dict[str, Judged] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -87,9 +109,21 @@ class Idleness:
         for name in self.judged.keys() - names:
             del self.judged[name]
             self._turns.pop(name, None)
+            self._asked_at.pop(name, None)
         for record in booked:
             if self.read(record) or self._is_time(record):
                 await self._judge_unless_over(record)
+            await self._maybe_stop(record)
+
+    async def _maybe_stop(self, record: NotebookRecord) -> None:
+        """Stop the server of a notebook whose stage says so; its slice goes back as with any server that stops."""
+        name, now = record.notebook.id, self.clock()
+        known = self.judged.get(name)
+        if known is None or not isinstance(known.stage, Stopping):
+            return
+        if now - self._asked_at.get(name, now - STOP_AGAIN_MS) >= STOP_AGAIN_MS:
+            self._asked_at[name] = now
+            await self.stop(record)
 
     async def _judge_unless_over(self, record: NotebookRecord) -> None:
         try:
@@ -254,12 +288,15 @@ def _sample(row: SampleRow, notebook: str) -> GpuSample:
 
 
 async def keep_judging(idleness: Idleness) -> None:
-    """Look once a second, for ever; a store that is away is no reason to end."""
+    """Look once a second, for ever; a store or a hub that is away is no reason to end."""
+    well = True
     while True:
         try:
             await idleness.world.fresh()
             await idleness.world.sampled()
             await idleness.look()
-        except StoreUnavailable as error:
-            log.warning("notebooks cannot be judged now: %s", error)
+            well = True
+        except (StoreUnavailable, HubAway) as error:
+            tell, well = log.warning if well else log.debug, False
+            tell("notebooks cannot be judged now: %s", error)
         await asyncio.sleep(LOOK_EVERY_S)

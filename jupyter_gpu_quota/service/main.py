@@ -127,7 +127,12 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         writer=writer,
         bundles=BundleStore(Path(settings.state_dir) / "bundles", limit_bytes=settings.bundle_limit_mib << 20),
         streams=Streams(),
-        idleness=Idleness(world, lambda request: door.record(request), lambda: door.clock()),  # noqa: PLW0108
+        idleness=Idleness(
+            world,
+            record=lambda request: door.record(request),  # noqa: PLW0108 - made after this
+            stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
+            clock=lambda: door.clock(),  # noqa: PLW0108
+        ),
         new_id=new_ulid,
     )
     return door

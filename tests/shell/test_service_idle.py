@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.core.ladder import Freed, InUse
+from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.idleness import Idleness
-from jupyter_gpu_quota.store.protocol import Page, SampleRow
+from jupyter_gpu_quota.store.protocol import NotebookRecord, Page, SampleRow
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 IDLE = """
 policy:
-  idle: {mode: MODE, gpu_idle_after: 20m, kernel_idle_after: 20m, when_nobody_waits: 20m, warn_for: 5m, keep_at_most: 1}
+  idle: {mode: MODE, gpu_idle_after: 20m, kernel_idle_after: 20m, when_nobody_waits: 20m, warn_for: 5m, keep_at_most: 1,
+         stop_server_after: 30m}
 """
 NOW = 1_900_000_000_000
 SECOND, MINUTE = 1_000, 60_000
@@ -215,6 +217,35 @@ async def _mode(world: ServiceWorld) -> str:
     return world.door.idleness.policy.mode.value
 
 
+def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: Watched) -> None:
+    asked: list[str] = []
+
+    async def stop(record: NotebookRecord) -> None:
+        asked.append(record.notebook.id)
+
+    notebook.idleness.stop = stop
+    notebook.kernels = []
+    answer = notebook.pass_(29)
+    assert (answer["idle"]["stage"], asked) == ("freed", [])
+    answer = notebook.pass_(1.5)
+    assert (answer["idle"]["stage"], asked) == ("stopping", [notebook.id])
+    notebook.pass_(1)
+    assert asked == [notebook.id] * 2
+
+
+def test_the_hub_stops_the_server_by_its_name(notebook: Watched) -> None:
+    hub = notebook.world.hub
+    hub.users["bob"].servers = {"": {"name": "", "stopped": False}, "two": {"name": "two", "stopped": False}}
+    notebook.world.run(notebook.world.rest_hub.stop("bob", "two"))
+    assert hub.users["bob"].servers.keys() == {""}
+    notebook.world.run(notebook.world.rest_hub.stop("bob", "two"))
+    notebook.world.run(notebook.world.rest_hub.stop("bob", ""))
+    assert hub.users["bob"].servers == {}
+    hub.away = True
+    with pytest.raises(HubAway):
+        notebook.world.run(notebook.world.rest_hub.stop("bob", ""))
+
+
 # --- unknown ------------------------------------------------------------------------------------------------------
 def test_a_notebook_without_figures_of_its_own_is_unknown(notebook: Watched) -> None:
     notebook.percent = None
@@ -229,7 +260,7 @@ def test_a_notebook_without_figures_of_its_own_is_unknown(notebook: Watched) -> 
 def test_a_service_that_starts_anew_withdraws_and_watches_again(notebook: Watched) -> None:
     notebook.pass_(21)
     old = notebook.idleness
-    notebook.world.door.idleness = Idleness(old.world, old.record, old.clock)
+    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
     answer = notebook.pass_(5)
     assert (answer["idle"]["verdict"], answer["idle"]["stage"], answer["free"]) == ("unknown", "in_use", None)
     assert notebook.pass_(16)["idle"]["stage"] == "warned"
@@ -241,7 +272,7 @@ def test_what_was_freed_and_kept_outlives_the_service(notebook: Watched) -> None
     old = notebook.idleness
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
-    fresh = Idleness(old.world, old.record, old.clock)
+    fresh = Idleness(old.world, old.record, old.stop, old.clock)
     assert isinstance(fresh.stage(record), Freed)
 
 
