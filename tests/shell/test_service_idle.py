@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.core.ladder import Freed, InUse
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.idleness import Idleness
@@ -198,6 +201,30 @@ def test_keep_postpones_once_and_then_says_no(notebook: Watched) -> None:
     refused = notebook.world.post(keep)
     assert (refused.status, refused.json["reason"]) == (409, "kept_enough")
     assert "Run a cell" in refused.json["message"]
+
+
+def test_the_overview_page_shows_the_countdown_and_who_may_keep_it_gets_a_button(notebook: Watched) -> None:
+    notebook.pass_(20.5)
+    pages = {who: notebook.world.get("/services/gpu-quota/", who).body.decode() for who in ("bob", "olga", "lea")}
+    assert all("their variables are lost" in page for page in pages.values())
+    button = f'data-keep="{notebook.id}"'
+    assert [who for who, page in pages.items() if button in page] == ["bob", "lea"]
+
+
+def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook.pass_(20.5)
+    door = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", "token-bob"]
+    listed = CliRunner().invoke(main, ["notebooks", "--json", *door])
+    assert listed.exit_code == 0, listed.output
+    assert json.loads(listed.stdout)[0]["idle"]["stage"] == "warned"
+    monkeypatch.setenv("JUPYTERHUB_USER", "bob")
+    monkeypatch.delenv("JUPYTERHUB_SERVER_NAME", raising=False)
+    kept = CliRunner().invoke(main, ["keep", *door])
+    assert (kept.exit_code, "0 more times" in kept.stdout) == (0, True), kept.output
+    again = CliRunner().invoke(main, ["keep", notebook.id, *door])
+    assert (again.exit_code, "no warning is under way" in again.stderr) == (1, True)
+    monkeypatch.setenv("JUPYTERHUB_USER", "olga")
+    assert CliRunner().invoke(main, ["keep", *door]).exit_code == 2
 
 
 def test_in_mode_report_it_is_shown_and_nothing_is_freed(only_reported: Watched) -> None:
