@@ -20,7 +20,7 @@ class KernelReport(Wire):
     """One kernel. ``state`` null is unknown; ``quiet_ms``: since its last message that a person or a cell caused.
 
     ``pid`` is in the server's own namespace, null for a kernel that runs elsewhere. ``asks_gpu`` is false where its
-    kernelspec says so.
+    kernelspec says so. ``cpu_ms``: what it and all processes below it used of the CPU; a simulated device goes by that.
     """
 
     id: Word
@@ -30,6 +30,7 @@ class KernelReport(Wire):
     running_ms: Age | None
     pid: Pid | None
     asks_gpu: bool
+    cpu_ms: Age | None = None
     connections: Annotated[int, Field(strict=True, ge=0, le=1 << 20)] = 0
 
 
@@ -39,6 +40,7 @@ class ProgramReport(Wire):
     name: Word
     kind: Literal["terminal", "proxied"]
     pid: Pid
+    cpu_ms: Age | None = None
 
 
 class ActivityReport(Wire):

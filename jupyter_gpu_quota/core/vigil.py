@@ -6,7 +6,7 @@ Whoever starts anew knows nothing of what was before, and so judges nothing idle
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramRecord
@@ -17,7 +17,10 @@ MOST = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server."""
+    """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server.
+
+    ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
+    """
 
     instance: str
     sequence: int
@@ -25,6 +28,7 @@ class Report:
     started_at: int
     kernels: tuple[KernelRecord, ...]
     programs: tuple[ProgramRecord, ...]
+    cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -119,3 +123,23 @@ def _most(policy: IdlePolicy, every_s: int) -> int:
 def _shorten(kept: deque[GpuSample] | deque[int], most: int) -> None:
     while len(kept) > most:
         kept.popleft()
+
+
+SHORTEST_MS = 2_000
+"""CPU time is counted in steps of ten milliseconds: over less than this it says little."""
+
+
+def simulated_sample(before: Report, after: Report) -> GpuSample | None:
+    """What a notebook used of a simulated device between two reports: one busy core is a busy device.
+
+    None: they are too close to each other. A process that is new counts from its start; one whose time is not known,
+    or a server that started between them, makes the reading unknown.
+    """
+    passed_ms = after.at - before.at
+    if before.instance == after.instance and 0 <= passed_ms < SHORTEST_MS:
+        return None
+    times = [None if ms is None else ms - (before.cpu_ms.get(name) or 0) for name, ms in after.cpu_ms.items()]
+    known = [each for each in times if each is not None]
+    if before.instance != after.instance or passed_ms <= 0 or len(known) != len(times):
+        return GpuSample(at=after.at, percent=None, why="its processes were not all seen twice")
+    return GpuSample(at=after.at, percent=min(100, sum(max(0, each) for each in known) * 100 // passed_ms))

@@ -23,6 +23,7 @@ STARTS_WITHIN_MS = 600_000
 """A kernel says nothing before the first client asks: one that starts for longer than this has run nothing so far."""
 
 LONGEST_NAME = 128
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -101,15 +102,16 @@ class Watch:
             running_ms=running,
             pid=pid if isinstance(pid, int) and pid > 0 else None,
             asks_gpu=getattr(spec, "metadata", {}).get("gpu") is not False,
+            cpu_ms=cpu_ms_below(pid),
             connections=max(0, connections),
         )
 
     def _programs(self, kernels: set[int | None]) -> Iterator[ProgramReport]:
         terminals = dict(self._terminals())
         for name, pid in terminals.items():
-            yield ProgramReport(name=name, kind="terminal", pid=pid)
+            yield ProgramReport(name=name, kind="terminal", pid=pid, cpu_ms=cpu_ms_below(pid))
         for pid in children_of(os.getpid()) - kernels - set(terminals.values()):
-            yield ProgramReport(name=command_of(pid), kind="proxied", pid=pid)
+            yield ProgramReport(name=command_of(pid), kind="proxied", pid=pid, cpu_ms=cpu_ms_below(pid))
 
     def _terminals(self) -> Iterator[tuple[str, int]]:
         found = self.server.web_app.settings.get("terminal_manager")
@@ -131,11 +133,26 @@ def children_of(pid: int) -> set[int]:
 
 
 def _is_alive(pid: int) -> bool:
+    stat = _stat(pid)
+    return stat is not None and stat[0] not in "ZX"
+
+
+def cpu_ms_below(pid: object) -> int | None:
+    """The CPU time of a process, of those below it, and of those it saw end; None where it cannot be read."""
+    stat = _stat(pid) if isinstance(pid, int) else None
+    if stat is None or not isinstance(pid, int):
+        return None
+    own = sum(map(int, stat[11:15])) * 1000 // TICKS_PER_S
+    return own + sum(cpu_ms_below(child) or 0 for child in children_of(pid))
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat behind the name, which may hold anything."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return stat[stat.rindex(")") + 2] not in "ZX"
+        return None
+    return text[text.rindex(")") + 2 :].split()
 
 
 def command_of(pid: int) -> str:

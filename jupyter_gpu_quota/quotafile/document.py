@@ -160,8 +160,11 @@ class Idle(Section):
     maximum_lease: Unenforced = None
 
     def policy(self) -> IdlePolicy:
-        """What the judge and the ladder go by."""
+        """What the judge and the ladder go by. A server reports more often where the waits are shorter."""
+        shortest = min(self.gpu_idle_after, self.kernel_idle_after)
         return IdlePolicy(
+            grace_s=min(300, shortest),
+            report_every_s=max(3, min(30, shortest // 10)),
             mode=IdleMode(self.mode),
             gpu_idle_after_s=self.gpu_idle_after,
             kernel_idle_after_s=self.kernel_idle_after,

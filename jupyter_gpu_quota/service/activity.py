@@ -50,6 +50,10 @@ def report_of(body: ActivityReport, now: int) -> Report:
         started_at=now - body.running_ms,
         kernels=tuple(_kernel(kernel, now) for kernel in body.kernels),
         programs=tuple(_program(program) for program in body.programs),
+        cpu_ms={
+            **{kernel.id: kernel.cpu_ms for kernel in body.kernels if kernel.asks_gpu},
+            **{f"{program.name} {program.pid}": program.cpu_ms for program in body.programs},
+        },
     )
 
 

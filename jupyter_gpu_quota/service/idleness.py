@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..core.activity import GpuSample, IdleMode, IdlePolicy
@@ -30,9 +30,9 @@ from ..core.ladder import (
     step,
 )
 from ..core.lifecycle import WAITING
-from ..core.model import Allocation, NotebookState
+from ..core.model import NotebookState
 from ..core.stages import from_document, name_of, to_document
-from ..core.vigil import Report, Vigil
+from ..core.vigil import Report, Vigil, simulated_sample
 from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow, StoreUnavailable
 from ..wire import IdleView
 from ..wire_activity import ActivityAnswer, FreeOrder
@@ -43,8 +43,8 @@ from .world import World
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-SOON_MS, USUAL_MS = 5_000, 30_000
-"""How soon a server reports again: while something is under way, and otherwise."""
+SOON_MS = 5_000
+"""How soon a server reports again while something is under way."""
 
 SILENT_MS = 10_000
 """A notebook of which nothing new comes is judged again after so long."""
@@ -76,6 +76,7 @@ class Idleness:
     def __init__(self, world: World, record: Record, stop: Stop, clock: Callable[[], int]) -> None:
         self.world, self.record, self.stop, self.clock = world, record, stop, clock
         self._asked_at: dict[str, int] = {}
+        self._read_from: dict[str, Report] = {}
         self.vigil = Vigil()
         self.judged: dict[str, Judged] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -85,16 +86,34 @@ class Idleness:
         quota = self.world.quota_file
         return IdlePolicy() if quota is None else quota.idle
 
+    def _policy_of(self, name: str) -> IdlePolicy:
+        """A simulated device is read with each report of its notebook's server."""
+        policy = self.policy
+        return replace(policy, sample_every_s=policy.report_every_s) if self._is_simulated(name) else policy
+
     # --- what is seen ---------------------------------------------------------------------------------------------
     async def report(self, record: NotebookRecord, report: Report) -> ActivityAnswer:
         """Take a server's report and answer it with the notebook as it is judged now, and what to shut down."""
-        self.vigil.report(record.notebook.id, report, self.policy)
+        name = record.notebook.id
+        if self.vigil.report(name, report, self.policy) and self._is_simulated(name):
+            self._simulate(name, report)
         await self.judge(record)
         return self.answer(record)
+
+    def _simulate(self, name: str, report: Report) -> None:
+        """A simulated device is used as much as its notebook's processes use the CPU; the server says how much."""
+        before = self._read_from.get(name, report)
+        sample = simulated_sample(before, report)
+        if sample is not None:
+            self.vigil.read(name, sample, self.policy)
+        if sample is not None or before is report:
+            self._read_from[name] = report
 
     def read(self, record: NotebookRecord) -> bool:
         """Take the newest reading of what a notebook holds; whether there was one."""
         name, new = record.notebook.id, False
+        if self._is_simulated(name):
+            return False
         for part in self.world.allocations_of(name):
             row = self.world.samples.get(part.device)
             if row is not None and name in row.workloads:
@@ -110,6 +129,7 @@ class Idleness:
             del self.judged[name]
             self._turns.pop(name, None)
             self._asked_at.pop(name, None)
+            self._read_from.pop(name, None)
         for record in booked:
             if self.read(record) or self._is_time(record):
                 await self._judge_unless_over(record)
@@ -150,7 +170,7 @@ class Idleness:
         """Judge one notebook now, and take it on to its next stage."""
         name = record.notebook.id
         async with self._turns.setdefault(name, asyncio.Lock()):
-            now, policy, stage = self.clock(), self.policy, self.stage(record)
+            now, policy, stage = self.clock(), self._policy_of(name), self.stage(record)
             waiting = self._somebody_waits(record)
             activity = self.vigil.activity(name, kept_at=stage.kept.at, holding=self._holding(name))
             verdict = judge(activity, policy, waiting=waiting, now=now)
@@ -201,13 +221,13 @@ class Idleness:
         if newest is None:
             return None
         able = tuple(kernel.id for kernel in newest.kernels if kernel.holds_gpu is not False)
-        simulated = [self._is_simulated(part) for part in self.world.allocations_of(name)]
         alone = len(able) <= 1 and not newest.programs
-        return able if alone or (simulated and all(simulated)) else None
+        return able if alone or self._is_simulated(name) else None
 
-    def _is_simulated(self, part: Allocation) -> bool:
-        device = self.world.device(part.device)
-        return device is not None and device.simulated
+    def _is_simulated(self, name: str) -> bool:
+        """Whether all that a notebook holds is simulated."""
+        devices = [self.world.device(part.device) for part in self.world.allocations_of(name)]
+        return bool(devices) and all(device is not None and device.simulated for device in devices)
 
     # --- what is asked --------------------------------------------------------------------------------------------
     async def keep(self, record: NotebookRecord, actor: str) -> None:
@@ -238,7 +258,8 @@ class Idleness:
             quiet_ms = policy.kernel_after_s(waiting=self._somebody_waits(record)) * 1000
             order = FreeOrder(kernels=list(stage.kernels), quiet_ms=quiet_ms)
         left = view.free_in_ms
-        again = USUAL_MS if left is None and order is None else max(1_000, min(SOON_MS, left or 1_000))
+        usual = (policy.report_every_s - 1) * 1000  # it looks once a second, and may be as much late
+        again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
         return ActivityAnswer(idle=view, free=order, report_in_ms=again)
 
     def view(self, record: NotebookRecord) -> IdleView | None:

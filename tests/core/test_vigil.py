@@ -12,7 +12,7 @@ from jupyter_gpu_quota.core.idle import Busy, Idle, IdleReason, Unknown
 from jupyter_gpu_quota.core.idle_sentences import WHY, duration, told
 from jupyter_gpu_quota.core.ladder import Freed, Freeing, InUse, Kept, Reported, Stage, Stopping, Warned
 from jupyter_gpu_quota.core.stages import NAMES, StageName, from_document, name_of, to_document
-from jupyter_gpu_quota.core.vigil import Report, Vigil
+from jupyter_gpu_quota.core.vigil import Report, Vigil, simulated_sample
 from tests.core.idle_world import CPU_ONLY, MINUTE, NOW, POLICY, QUIET
 
 FIRST = Report(instance="a", sequence=1, at=NOW, started_at=NOW - MINUTE, kernels=(QUIET,), programs=())
@@ -104,6 +104,32 @@ def test_what_is_over_is_forgotten() -> None:
     vigil.report("nb", FIRST, POLICY)
     vigil.keep_only(set())
     assert vigil.newest("nb") is None
+
+
+# --- simulated devices --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "percent"),
+    [
+        pytest.param({"cpu_ms": {"k1": 5_000}}, 0, id="its kernel did nothing"),
+        pytest.param({"cpu_ms": {"k1": 5_200}}, 2, id="its kernel did a little"),
+        pytest.param({"cpu_ms": {"k1": 45_000}}, 100, id="four cores were busy"),
+        pytest.param({"cpu_ms": {"k1": 5_000, "terminal 1": 3_000}}, 30, id="a terminal that is new works"),
+        pytest.param({"cpu_ms": {"k1": 5_000, "terminal 1": None}}, None, id="a terminal cannot be read"),
+        pytest.param({"cpu_ms": {}}, 0, id="nothing runs any more"),
+        pytest.param({"cpu_ms": {"k1": 5_000}, "instance": "b"}, None, id="the server started anew"),
+        pytest.param({"cpu_ms": {"k1": 5_000}, "at": NOW - 5_000}, None, id="the clock went back"),
+    ],
+)
+def test_a_simulated_device_is_used_as_much_as_the_cpu(changes: dict[str, object], percent: int | None) -> None:
+    before = replace(FIRST, cpu_ms={"k1": 5_000})
+    after = replace(before, sequence=2, **{"at": NOW + 10_000, **changes})  # type: ignore[arg-type]
+    found = simulated_sample(before, after)
+    assert found is not None
+    assert (found.at, found.percent) == (after.at, percent)
+
+
+def test_two_reports_close_together_say_nothing_of_the_cpu() -> None:
+    assert simulated_sample(FIRST, replace(FIRST, at=NOW + 1_999)) is None
 
 
 # --- stages as documents ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jupyter_gpu_quota.core.ladder import Freed, InUse
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.idleness import Idleness
 from jupyter_gpu_quota.store.protocol import NotebookRecord, Page, SampleRow
-from tests.shell.service_world import QUOTA, ServiceWorld, service_world
+from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 
 IDLE = """
 policy:
@@ -94,7 +95,8 @@ def _state_only(kernel: dict[str, Any]) -> dict[str, Any]:
 
 def watched(folder: Path, mode: str) -> Iterator[Watched]:
     with service_world(folder) as world:
-        world.apply(QUOTA + IDLE.replace("MODE", mode))
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(QUOTA + IDLE.replace("MODE", mode), real)
         yield Watched(world)
 
 
@@ -319,13 +321,16 @@ def test_a_server_that_started_again_is_another_and_the_old_ones_reports_count_n
 
 def test_with_two_kernels_on_a_real_device_nobody_guesses_which_holds_it(notebook: Watched) -> None:
     notebook.kernels.append(notebook.kernel("k3"))
-    notebook.pass_(1)
-    assert notebook.idleness._holding(notebook.id) == ("k1", "k3")
-    notebook.idleness._is_simulated = lambda part: False  # type: ignore[method-assign]
-    assert notebook.idleness._holding(notebook.id) is None
+    answer = notebook.pass_(40)
+    assert (answer["idle"]["verdict"], answer["idle"]["reason"]) == ("unknown", "holder_unknown")
     notebook.kernels.pop()
-    notebook.report()
-    assert notebook.idleness._holding(notebook.id) == ("k1",)
+    assert notebook.report().json["idle"]["verdict"] == "idle"
+
+
+def test_a_terminal_beside_the_kernel_may_be_the_holder(notebook: Watched) -> None:
+    programs = [{"name": "terminal 1", "kind": "terminal", "pid": 9}]
+    notebook.pass_(21)
+    assert notebook.report(programs=programs).json["idle"]["reason"] == "holder_unknown"
 
 
 def test_the_stage_before_the_first_judgement_is_in_use(notebook: Watched) -> None:
