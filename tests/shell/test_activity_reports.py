@@ -206,7 +206,7 @@ def test_a_busy_kernel_counts_while_nobody_can_tell_whether_it_uses_the_gpu(
     server: JupyterServer, service: Service
 ) -> None:
     kernel = idle_kernel(server, service)
-    begin(server, kernel, "import time; time.sleep(6)")
+    begin(server, kernel, "import time; time.sleep(60)")
     service.next(lambda report: any(k.state == "busy" for k in report.kernels))
     before = server.last_activity()
     until(lambda: server.last_activity() > before, 5)
