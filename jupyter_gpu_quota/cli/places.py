@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from ..client import Client
-from ..wire import DeviceView, HolderView, NodeView, NotebookView, PoolView
-from .session import as_json, asks_service
-from .tables import gpus, show
+from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView
+from .session import as_json, asks_service, say, service_address
+from .tables import amount, gpus, print_json, show
 
 
 @click.command()
@@ -27,14 +29,15 @@ def notebooks(client: Client, json_: bool) -> None:
 
 
 def _notebook(each: NotebookView) -> tuple[object, ...]:
-    why = f"{each.state} · {each.reason.message}" if each.reason and each.state != "booked" else each.state
+    usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
+    why = f"{each.state} · {each.reason.message}" if each.reason and not usual else each.state
     return (
         each.id,
         each.user,
         each.server,
         each.project,
         each.pool,
-        _amount(each.gpu_milli, each.simulated),
+        amount(each.gpu_milli, each.simulated),
         why,
         each.activity,
         each.idle.message if each.idle else "",
@@ -59,10 +62,6 @@ def _this_notebook(client: Client) -> str:
     return mine[0]
 
 
-def _amount(milli: int, simulated: bool) -> str:
-    return f"{gpus(milli)}{' (simulated)' if simulated else ''}"
-
-
 @click.command()
 @as_json
 @asks_service
@@ -75,11 +74,16 @@ def devices(client: Client, json_: bool) -> None:
 
 def _device(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
-    used = None if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    used = _why_not(each.utilisation_unknown) if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    health = f"{each.health}: {each.trouble}" if each.trouble else each.health
     holders = ", ".join(map(_holder, each.holders))
     free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
     what = (each.id, each.node, kind, each.model, each.memory_mib)
-    return (*what, each.pool, each.health, free, foreign, used, holders)
+    return (*what, each.pool, health, free, foreign, used, holders)
+
+
+def _why_not(reason: str | None) -> str:
+    return f"unknown: {reason}" if reason else "unknown"
 
 
 def _holder(each: HolderView) -> str:
@@ -87,17 +91,69 @@ def _holder(each: HolderView) -> str:
     return f"{who} {gpus(each.gpu_milli)}" + (f" ({each.user})" if each.user else "")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @as_json
+@service_address
+@click.pass_context
+def nodes(ctx: click.Context, /, **options: Any) -> None:
+    """List nodes; cordon, uncordon or drain one."""
+    if ctx.invoked_subcommand is None:
+        _nodes(**options)
+
+
 @asks_service
-def nodes(client: Client, json_: bool) -> None:
-    """List nodes."""
+def _nodes(client: Client, json_: bool) -> None:
     found = client.nodes()
-    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "SCHEDULABLE"), map(_node, found), json_=json_)
+    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node, found), json_=json_)
 
 
 def _node(each: NodeView) -> tuple[object, ...]:
-    return (each.id, each.name, gpus(each.cpu_milli), each.memory_mib, each.devices, each.schedulable)
+    return (each.id, each.name, gpus(each.cpu_milli), each.memory_mib, each.devices, _state(each))
+
+
+def _state(each: NodeView) -> str:
+    if each.upkeep == "none":
+        return "open" if each.schedulable else "gone"
+    by = each.drain_by
+    return each.upkeep if by is None else f"{each.upkeep} by {by:%Y-%m-%d %H:%M:%SZ}"
+
+
+def _changes_node(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What the three commands on one node have in common."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; only say whom it would move.")
+    return click.argument("node")(dry_run(as_json(asks_service(command))))
+
+
+@nodes.command()
+@_changes_node
+def cordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
+    """Let nothing new start on a node; what runs there stays."""
+    _tell(client.cordon(node, dry_run=dry_run), json_)
+
+
+@nodes.command()
+@_changes_node
+def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
+    """Let work start on a node again; ends a drain too."""
+    _tell(client.uncordon(node, dry_run=dry_run), json_)
+
+
+@nodes.command()
+@click.option("--deadline", metavar="T", help="Then jobs that may not be preempted leave too, such as 2h.")
+@_changes_node
+def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_: bool) -> None:
+    """Empty a node: its preemptible jobs save and are queued again; other work stays until it ends."""
+    _tell(client.drain(node, deadline=deadline, dry_run=dry_run), json_)
+
+
+def _tell(found: NodeChangeView, json_: bool) -> None:
+    if json_:
+        print_json(found.model_dump(mode="json"))
+        return
+    for line in (*(each.message for each in found.affected), *found.guarantees):
+        click.echo(line)
+    what = f"node {found.node.id} is {_state(found.node)}"
+    say(what if found.changed else f"nothing was changed: {what}")
 
 
 @click.command()

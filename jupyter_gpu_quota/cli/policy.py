@@ -14,6 +14,8 @@ from ..wire import AuditView, PreviewView
 from .session import FAILED, as_json, asks_service, fail, say, service_address
 from .tables import print_json, show
 
+REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are taken out.")
+
 
 @click.group()
 def quota() -> None:
@@ -51,8 +53,10 @@ def _print_preview(found: PreviewView) -> None:
         click.echo(line)
     for line in found.refusals:
         say(f"refused: {line}")
+    for line in found.removals:
+        say(f"to be accepted: {line}")
     for each in found.affected:
-        click.echo(f"{each.effect} {each.job} of {each.user} ({each.project}): {each.message}")
+        click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
     if not found.affected:
         click.echo("nobody is affected")
 
@@ -60,12 +64,13 @@ def _print_preview(found: PreviewView) -> None:
 @quota.command()
 @click.argument("file", type=click.File(encoding="utf-8"))
 @click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
+@REMOVAL
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the history.")
 @as_json
 @asks_service
-def apply(client: Client, file: TextIO, accept_overcommit: bool, comment: str, json_: bool) -> None:
+def apply(client: Client, file: TextIO, json_: bool, **accepted: Any) -> None:
     """Put a quota file in force; refused if it was exported from a revision that is not the present one."""
-    found = client.apply(_text(file), accept_overcommit=accept_overcommit, comment=comment)
+    found = client.apply(_text(file), **accepted)
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
@@ -104,48 +109,47 @@ def history(client: Client, json_: bool) -> None:
 
 @quota.command()
 @click.argument("revision", type=click.IntRange(0))
+@REMOVAL
 @asks_service
-def revert(client: Client, revision: int) -> None:
+def revert(client: Client, revision: int, accept_removal: bool) -> None:
     """Put an earlier revision in force again, as a new one."""
-    found = client.revert(revision)
+    found = client.revert(revision, accept_removal=accept_removal)
     say(f"revision {found.revision} is in force: {found.comment}")
 
 
 @click.group(invoke_without_command=True)
 @click.option("--since", metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
-@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values.")
+@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values, every field.")
+@click.option("--hashes", is_flag=True, help="Show the hash of each row, too.")
 @as_json
 @service_address
 @click.pass_context
 def audit(ctx: click.Context, /, **options: Any) -> None:
-    """Print every decision and edit you may see, newest first: who, what, when, why, figures."""
+    """Print every decision and edit you may see, newest first: when, who, what to whom, and why."""
     if ctx.invoked_subcommand is None:
         _rows(**options)
 
 
 @asks_service
-def _rows(client: Client, since: str | None, csv_: bool, json_: bool) -> None:
+def _rows(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bool) -> None:
     found = client.audit(since=since)
     if csv_ and not json_:
         _print_csv(found)
-    else:
-        columns = ("SEQ", "AT", "ACTOR", "KIND", "SUBJECT", "PROJECT", "PAYLOAD")
-        show(found, columns, map(_audit_row, found), json_=json_)
-
-
-def _audit_row(each: AuditView) -> tuple[object, ...]:
-    payload = json.dumps(each.payload, sort_keys=True, ensure_ascii=False)
-    return (each.seq, each.at, each.actor, each.kind, each.subject, each.project, payload)
+        return
+    columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
+    rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
+    show(found, columns, rows, json_=json_)
 
 
 def _print_csv(found: list[AuditView]) -> None:
     """Cells that a spreadsheet would run as a formula are led by an apostrophe."""
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(("seq", "at", "actor", "kind", "subject", "project", "payload", "previous", "hash"))
+    fields = ("seq", "at", "who", "what", "actor", "kind", "subject", "project", "payload", "previous", "hash")
+    out.writerow(fields)
     for each in found:
-        seq, _, *rest = _audit_row(each)
-        cells = [seq, each.at.isoformat().replace("+00:00", "Z"), *rest, each.previous, each.hash]
-        out.writerow([_inert("" if cell is None else str(cell)) for cell in cells])
+        row = each.model_dump(mode="json")
+        row["payload"] = json.dumps(each.payload, sort_keys=True, ensure_ascii=False)
+        out.writerow([_inert("" if row[name] is None else str(row[name])) for name in fields])
 
 
 def _inert(cell: str) -> str:

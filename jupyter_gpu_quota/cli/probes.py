@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -32,13 +31,29 @@ WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the doctor: ``advice`` is empty where nothing is to be done, or where it was not looked."""
+class Ability:
+    """Whether something can be had of some devices; ``why_not`` is empty where it can."""
 
+    kind: Literal["read", "hold"]
+    what: str
+    devices: tuple[str, ...]
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the doctor: ``advice`` is empty where nothing is to be done, or where it was not looked.
+
+    ``where`` says of whom it speaks: of the machine and account on which the doctor runs, or of the service's.
+    ``abilities`` is a table below it: what can be read of each device, and what could hold a share of it to its part.
+    """
+
+    where: Literal["machine", "service"] = "machine"
     what: str
     verdict: Literal["ok", "warn", "fail", "skip"]
     found: str
     advice: str = ""
+    abilities: tuple[Ability, ...] = ()
 
 
 def ok(what: str, found: str) -> Finding:
@@ -57,7 +72,7 @@ def skip(what: str, found: str) -> Finding:
     return Finding(what=what, verdict="skip", found=found)
 
 
-def machine(config: GPUQuota) -> Iterator[Finding]:
+def machine(config: GPUQuota, gpus: Callable[[GPUQuota], Finding]) -> Iterator[Finding]:
     """The machine and the account on which the hub runs, in the order of the questions an admin would ask."""
     yield hub()
     yield proxy()
@@ -122,19 +137,6 @@ def _version_of(program: str) -> str:
 
 
 # --- devices and isolation ----------------------------------------------------------------------------------------
-def gpus(config: GPUQuota) -> Finding:
-    if config.simulated_devices:
-        count = sum(int(str(kind.get("count", 1))) for kind in config.simulated_devices)
-        return warn("gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones")
-    from ..sampler import real_devices
-
-    devices = real_devices(socket.gethostname())
-    if devices:
-        return ok("gpus", ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in devices))
-    advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
-    return warn("gpus", "no GPU that NVML names", advice)
-
-
 def enforcement() -> Finding:
     advice = "a share is a promise of the queue, not of the device: a job that takes more than its part is not stopped"
     return warn("enforcement", "shares of one device: none; whole devices: CUDA_VISIBLE_DEVICES", advice)
@@ -151,11 +153,12 @@ def accounts(euid: int) -> Finding:
 
 
 def cgroups(root: Path) -> Finding:
+    """Whether jobs could have a cgroup each; this release does without, so nothing depends on it."""
     if not (root / "cgroup.controllers").is_file():
-        return warn("cgroups", f"no cgroup v2 at {root}", "jobs are ended by process group and session instead")
-    if os.access(root / "cgroup.procs", os.W_OK):
-        return ok("cgroups", f"cgroup v2 at {root}, writable")
-    return warn("cgroups", f"cgroup v2 at {root}, not writable", "jobs are ended by process group and session instead")
+        found = f"no cgroup v2 at {root}"
+    else:
+        found = f"cgroup v2 at {root}, {'' if os.access(root / 'cgroup.procs', os.W_OK) else 'not '}writable"
+    return ok("cgroups", f"{found}; not used: each job's processes are kept together by its guard")
 
 
 def subreaper() -> Finding:

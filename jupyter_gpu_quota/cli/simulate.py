@@ -35,11 +35,13 @@ def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 
 @click.command()
 @click.argument("trace")
-@click.option("--mode", type=click.Choice(["fill", "replay"]), help="Default: fill for a folder of nodes and pods.")
 @click.option(
-    "--demand", type=click.FloatRange(0.01, 10), default=1.3, show_default=True, help="Fill: GPUs asked for, by GPUs."
+    "--mode", type=click.Choice(["fill", "decide", "replay"]), help="Default: fill for a folder, replay for all else."
 )
-@click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for fill, 42 for replay.")
+@click.option(
+    "--demand", type=click.FloatRange(0.01, 10), default=1.3, show_default=True, help="Folder: GPUs asked for, by GPUs."
+)
+@click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for a folder, 42 for replay.")
 @click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The quota file to try.")
 @click.option("--gpus", type=click.IntRange(1, 100_000), help="Replay: so many GPUs, on nodes of up to 8.")
 @click.option("--days", type=click.FloatRange(0, 3660, min_open=True), help="Replay: stop after so many days.")
@@ -49,11 +51,13 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     """Play TRACE in virtual time and print its figures: what would have been, under these quotas and GPUs.
 
     TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
-    pods_*.csv, or bank:calm, bank:usual, bank:deadline, which are made up by a seed.
+    pods_*.csv, or bank:calm, bank:usual, bank:deadline, which are made up by a seed. The tasks of a folder fill its
+    empty nodes and never end: with --mode fill each is placed before the next is seen, with --mode decide all that
+    wait are looked at together.
     """
     path = Path(trace)
     mode = mode or ("fill" if path.is_dir() else "replay")
-    found = _fill(path, **options) if mode == "fill" else _replay(trace, **options)
+    found = _replay(trace, **options) if mode == "replay" else _fill(path, mode, **options)
     _write(found, report, html)
     _print(found)
 
@@ -102,6 +106,7 @@ def _progress(what: str, begins_at: int) -> Callable[[int], None]:
 # --- fill -----------------------------------------------------------------------------------------------------------
 def _fill(
     folder: Path,
+    mode: str,
     *,
     demand: float,
     seeds: tuple[int, ...] | None,
@@ -112,10 +117,10 @@ def _fill(
     from ..simulate.filling import document
 
     if quotas or gpus or days:
-        raise click.UsageError("fill places tasks on the folder's own nodes: it takes no --quotas, --gpus or --days")
-    found = document(folder, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
-    if isinstance(found, list):
-        fail("\n".join(f"{folder} is no trace: {sentence}" for sentence in found))
+        raise click.UsageError(f"{mode} fills the folder's own nodes: it takes no --quotas, --gpus or --days")
+    found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
+    if isinstance(found, str):
+        fail(f"{folder} is no trace to fill: {found}")
     return found
 
 
@@ -137,9 +142,11 @@ def _write(found: dict[str, object], report: Path | None, html: Path | None) -> 
 def _print(found: dict[str, object]) -> None:
     from .tables import print_facts, print_table
 
-    waits = found.get("wait_s")
+    waits, filled = found.get("wait_s"), found.get("allocated_percent")
     print_facts((name, value) for name, value in found.items() if isinstance(value, int | float | str | None))
-    if isinstance(waits, dict):
+    if isinstance(filled, dict):
+        print_table(("ASKED FOR %", "GIVEN OUT %"), [(asked, given) for asked, given in filled.items()])
+    elif isinstance(waits, dict):
         rows = [(size, *(row[key] for key in ("p50", "p90", "p99", "max"))) for size, row in waits.items()]
         print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S"), rows)
     sys.stdout.flush()

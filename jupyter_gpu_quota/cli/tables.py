@@ -79,3 +79,8 @@ def plain_text(value: object) -> str:
 def gpus(milli: int | None) -> str | None:
     """An amount in GPUs, such as "0.5"; None stays unknown."""
     return None if milli is None else gpu_text(milli)
+
+
+def amount(milli: int, simulated: bool) -> str:
+    """A share as every table shows it, such as "0.5 (simulated)"."""
+    return f"{gpu_text(milli)}{' (simulated)' if simulated else ''}"

@@ -27,6 +27,8 @@ from ..wire import (
     JobRequest,
     JobView,
     MeView,
+    NodeChangeView,
+    NodeEdit,
     NodeView,
     NotebookView,
     OutputView,
@@ -291,6 +293,21 @@ class Client:
     def nodes(self) -> list[NodeView]:
         return self._list(NodeView, "nodes", {})
 
+    def cordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
+        """Nothing new starts on a node; what runs there stays."""
+        return self._change_node(node, "cordon", NodeEdit(dry_run=dry_run))
+
+    def uncordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
+        """Work may start on a node again."""
+        return self._change_node(node, "uncordon", NodeEdit(dry_run=dry_run))
+
+    def drain(self, node: str, *, deadline: str | None = None, dry_run: bool = False) -> NodeChangeView:
+        """Empty a node: its preemptible jobs are queued again; after the deadline ("2h") all its jobs are."""
+        return self._change_node(node, "drain", NodeEdit(deadline=deadline, dry_run=dry_run))
+
+    def _change_node(self, node: str, change: str, edit: NodeEdit) -> NodeChangeView:
+        return self._post(NodeChangeView, f"nodes/{_part(node)}/actions/{change}", edit)
+
     def pools(self) -> list[PoolView]:
         return self._list(PoolView, "pools", {})
 
@@ -310,9 +327,11 @@ class Client:
         """What a quota file would do, without applying it: the arithmetic, and everybody affected."""
         return self._post(PreviewView, "quota/preview", QuotaEdit(text=text))
 
-    def apply(self, text: str, *, accept_overcommit: bool = False, comment: str = "") -> QuotaView:
+    def apply(
+        self, text: str, *, accept_overcommit: bool = False, accept_removal: bool = False, comment: str = ""
+    ) -> QuotaView:
         """Put a quota file in force; refused if the revision it was made from is not the present one."""
-        edit = QuotaEdit(text=text, accept_overcommit=accept_overcommit, comment=comment)
+        edit = QuotaEdit(text=text, accept_overcommit=accept_overcommit, accept_removal=accept_removal, comment=comment)
         found = self._connection.json_of(Call(method="PUT", path="quota", body=edit, repeatable=False))
         return self._connection.as_model(QuotaView, found)
 
@@ -320,9 +339,10 @@ class Client:
         """The revisions of the quota file, newest first."""
         return self._list(QuotaView, "quota/revisions", {}, limit)
 
-    def revert(self, revision: int) -> QuotaView:
+    def revert(self, revision: int, *, accept_removal: bool = False) -> QuotaView:
         """Put an earlier revision in force again, as a new one."""
-        call = Call(method="POST", path=f"quota/revisions/{int(revision)}/actions/revert", repeatable=False)
+        path, query = f"quota/revisions/{int(revision)}/actions/revert", {"accept_removal": accept_removal or None}
+        call = Call(method="POST", path=path, query=query, repeatable=False)
         return self._connection.as_model(QuotaView, self._connection.json_of(call))
 
     def audit(self, *, since: str | None = None, limit: int = 10_000) -> list[AuditView]:
@@ -347,7 +367,9 @@ class Client:
         return self._connection.get(ReadyView, "ready")
 
     # --- how ------------------------------------------------------------------------------------------------------
-    def _post(self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | QuotaEdit) -> WireModel:
+    def _post(
+        self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | QuotaEdit | NodeEdit
+    ) -> WireModel:
         return self._connection.as_model(model, self._connection.json_of(Call(method="POST", path=path, body=body)))
 
     def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:

@@ -160,7 +160,8 @@ def describe(view: JobView) -> str:
     if view.progress and view.state in ("running", "pausing", "succeeded"):
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(view.metrics.items()))
         parts.append(f"{view.progress.done}/{view.progress.total}" + (f" ({metrics})" if metrics else ""))
-    if view.reason and view.state not in ("running", "succeeded"):
+    outlives = view.reason is not None and view.reason.code in ("project_gone", "pool_gone")
+    if view.reason and (outlives or view.state not in ("running", "succeeded")):
         parts.append(view.reason.message)
     if view.state == "failed" and view.exit_status is not None:
         parts.append(f"exit status {view.exit_status}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TypeVar
 
 from .model import Amounts, Change, Department, Policy, Project, Window
@@ -17,16 +18,8 @@ Before = TypeVar("Before", int, int | None)
 
 def in_force(policy: Policy, now: int) -> Policy:
     """The policy with the amounts of this instant. Where several open windows change one amount the last one wins."""
-    changes = [
-        change for window in policy.windows if window.begins_at <= now < window.ends_at for change in window.changes
-    ]
-    if not changes:
-        return policy
-    return replace(
-        policy,
-        projects=_changed(policy.projects, [change for change in changes if not change.department]),
-        departments=_changed(policy.departments, [change for change in changes if change.department]),
-    )
+    is_open = [window for window in policy.windows if window.begins_at <= now < window.ends_at]
+    return replace(with_windows(policy, is_open), windows=policy.windows) if is_open else policy
 
 
 def _changed(owners: Sequence[Owner], changes: Sequence[Change]) -> tuple[Owner, ...]:
@@ -65,45 +58,50 @@ def last_change_at(policy: Policy, now: int) -> int | None:
     return max((at for at in _boundaries(policy) if at <= now), default=None)
 
 
-def reachable(policy: Policy) -> list[tuple[int, Policy]]:
-    """Every different combination of amounts that the windows lead to, each with the first instant of it.
+def seasons(policy: Policy) -> Iterator[tuple[int, tuple[Window, ...]]]:
+    """Every different set of entries of the calendar that are open together, each with its first instant.
 
-    The first is the one without any window.
+    An entry is told as one of its windows; they stand in their order.
     """
-    found = {_amounts(policy): (0, replace(policy, windows=()))}
-    seen = set[tuple[int, ...]]()
-    for at, windows in _open_windows(policy.windows):
-        if (open_now := tuple(number for number, _ in windows)) in seen:
+    entries, toggles = _toggles(policy.windows)
+    seen = {0}
+    count, is_open = [0] * len(entries), 0
+    for at, group in groupby(toggles, key=lambda toggle: toggle[0]):
+        for _, number, change in group:
+            count[number] += change
+            is_open = is_open | 1 << number if count[number] else is_open & ~(1 << number)
+        if is_open not in seen:
+            seen.add(is_open)
+            yield at, tuple(entry for number, entry in enumerate(entries) if is_open >> number & 1)
+
+
+def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[tuple[int, int, int]]]:
+    """One window of each entry, and each opening and closing in the order of time: (instant, entry, 1 or -1).
+
+    Windows of one entry stand side by side.
+    """
+    entries, toggles = list[Window](), list[tuple[int, int, int]]()
+    for window in windows:
+        if window.begins_at >= window.ends_at:
             continue
-        seen.add(open_now)
-        combination = replace(in_force(replace(policy, windows=tuple(w for _, w in windows)), at), windows=())
-        found.setdefault(_amounts(combination), (at, combination))
-    return list(found.values())
+        if not entries or (entries[-1].name, entries[-1].changes) != (window.name, window.changes):
+            entries.append(window)
+        toggles += (window.begins_at, len(entries) - 1, 1), (window.ends_at, len(entries) - 1, -1)
+    return entries, sorted(toggles)
 
 
-def _open_windows(windows: Sequence[Window]) -> Iterator[tuple[int, list[tuple[int, Window]]]]:
-    """Each instant at which a window opens or closes, with those open from then on, numbered by what they change."""
-    numbers: dict[tuple[Change, ...], int] = {}
-    opening = sorted((w.begins_at, order) for order, w in enumerate(windows) if w.begins_at < w.ends_at)
-    closing = sorted((windows[order].ends_at, order) for _, order in opening)
-    is_open, begun, over = set[int](), 0, 0
-    for at in sorted({at for at, _ in opening} | {at for at, _ in closing}):
-        while over < len(closing) and closing[over][0] <= at:
-            is_open.discard(closing[over][1])
-            over += 1
-        while begun < len(opening) and opening[begun][0] <= at:
-            is_open.add(opening[begun][1])
-            begun += 1
-        rows = [windows[order] for order in sorted(is_open)]
-        yield at, [(numbers.setdefault(window.changes, len(numbers)), window) for window in rows]
+def with_windows(policy: Policy, windows: Iterable[Window]) -> Policy:
+    """The policy with the amounts that it has while these windows are open, and without a calendar."""
+    changes = [change for window in windows for change in window.changes]
+    return replace(
+        policy,
+        windows=(),
+        projects=_changed(policy.projects, [change for change in changes if not change.department]),
+        departments=_changed(policy.departments, [change for change in changes if change.department]),
+    )
 
 
 def _boundaries(policy: Policy) -> Iterable[int]:
     for window in policy.windows:
         yield window.begins_at
         yield window.ends_at
-
-
-def _amounts(policy: Policy) -> tuple[tuple[str, tuple[tuple[str, Amounts], ...]], ...]:
-    owners: tuple[Project | Department, ...] = (*policy.departments, *policy.projects)
-    return tuple((owner.name, tuple(sorted(owner.amounts.items(), key=lambda row: row[0]))) for owner in owners)

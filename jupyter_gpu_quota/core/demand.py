@@ -15,11 +15,12 @@ Source: docs/scheduling.md, section 7.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .model import WHOLE_DEVICE, Demand
+from .model import WHOLE_DEVICE, Demand, Job
 
 MOST_SHAPES = 64
 """So many of the commonest shapes are remembered."""
@@ -61,6 +62,36 @@ def learnt(counts: Mapping[Shape, int]) -> tuple[Demand, ...]:
         Demand(gpu_milli=gpu, cpu_milli=cpu, memory_mib=memory, gpu_models=models, count=count)
         for (gpu, cpu, memory, models), count in rows
     )
+
+
+def typical(jobs: Iterable[Job]) -> tuple[Demand, ...]:
+    """What the jobs of a pool, waiting and running, ask for by rank; none where that says only plain GPU amounts.
+
+    Counts are rounded down to 1, 2, 3, 4, 6, 8, 12, 16 ..., so that one job more or less seldom makes it another
+    demand, under which every state would be valued anew.
+    """
+    counts = Counter[Shape]()
+    for job in jobs:
+        counts[shape_of(job)] += job.ranks
+    return typical_of(counts)
+
+
+def typical_of(counts: Mapping[Shape, int]) -> tuple[Demand, ...]:
+    """The same of ranks that were counted by shape."""
+    if not any(cpu or memory or models for _, cpu, memory, models in counts):
+        return ()
+    return learnt({shape: _rounded(count) for shape, count in counts.items()})
+
+
+def shape_of(job: Job) -> Shape:
+    """What each rank of a job asks for."""
+    return job.gpu_milli, job.cpu_milli, job.memory_mib, job.gpu_models
+
+
+def _rounded(count: int) -> int:
+    """The two leading bits of a count."""
+    rest = max(0, count.bit_length() - 2)
+    return count >> rest << rest
 
 
 class Seen:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .pool import Pool, demand
+from .pool import Pool, demand, wanted_by_users
 from .quota import Claim, divide
-from .standing import Standing
+from .standing import NO_LIMIT, Standing
 
 
 def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
@@ -24,7 +24,8 @@ def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
     alone = [one for one in projects if one.parent is None]
     departments = list(pool.departments.values())
     children = {one.name: [child for child in projects if child.parent is one] for one in departments}
-    wanted = [min(one.ceiling, sum(demand(child) for child in children[one.name])) for one in departments]
+    sums = {one.name: sum(demand(child) for child in children[one.name]) for one in departments}
+    wanted = [_demand_of(one, sums[one.name]) for one in departments]
     for one in departments:
         one.used_before = sum(child.used_before for child in children[one.name])
     rows = [*departments, *alone]
@@ -33,6 +34,13 @@ def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
         inside = children[one.name]
         firm = min(one.fair, one.guarantee)
         _divide(pool, inside, [demand(child) for child in inside], one.fair, firm)
+
+
+def _demand_of(department: Standing, children_milli: int) -> int:
+    """What a department wants: what its projects do, under its limit and its ceiling for each user."""
+    if department.user_ceiling != NO_LIMIT:
+        children_milli = min(children_milli, wanted_by_users(department))
+    return max(department.fixed_here, min(department.ceiling, children_milli))
 
 
 def _divide(pool: Pool, rows: Sequence[Standing], wanted: Sequence[int], amount: int, firm: int) -> None:
@@ -44,6 +52,7 @@ def _divide(pool: Pool, rows: Sequence[Standing], wanted: Sequence[int], amount:
             weight=one.weight,
             priority=one.priority,
             used_before=one.used_before,
+            fixed_milli=one.fixed_here,
         )
         for one, wants in zip(rows, wanted, strict=True)
     ]

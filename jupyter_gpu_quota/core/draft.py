@@ -9,7 +9,7 @@ from .backfill import Kept
 from .model import Job, JobState, Notebook
 from .moves import Moved
 from .placement import Piece, numbered, placements
-from .plan import Action, Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Unreserve
+from .plan import Action, Lend, Pause, Reason, ReasonCode, Refuse, Release, Reserve, Resume, Start, Unreserve
 from .pool import Pool
 from .queue import Shape
 from .reclaim import Claimed, would_need_protected
@@ -23,6 +23,7 @@ class Draft:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.refused: list[tuple[Notebook, Reason]] = []
+        self.lent_or_released: list[Lend | Release] = []
         self.failed: list[Asker] = []
         """Claims above guarantee that found nobody; :meth:`waits` tells if only protection stood before them."""
         self.kept: Kept | None = None
@@ -30,6 +31,7 @@ class Draft:
         self._steps: list[Action | Claimed] = []
         self._dropped: dict[str, ReasonCode] = {}
         self._started: set[str] = set()
+        self._claimers: set[str] = set()
         self._elastic: dict[str, tuple[Job, tuple[Piece, ...]]] = {}
         self._waits: dict[str, Reason] = {}
 
@@ -73,7 +75,12 @@ class Draft:
     def claim(self, claimed: Claimed) -> None:
         """Keep a place for a workload, and ask its victims to leave."""
         self._steps.append(claimed)
+        self._claimers.add(claimed.asker.id)
         self._wait_behind(claimed)
+
+    def serves(self, workload: str) -> bool:
+        """Whether a workload starts in this plan, or has a claim in it."""
+        return workload in self._started or workload in self._claimers
 
     def take_over(self, claimed: Claimed) -> None:
         """Drop the reservations that a claim takes over, for one that starts at once."""
@@ -107,7 +114,7 @@ class Draft:
         ]
         refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
         steps = [action for step in self._steps for action in self._spelled(step)]
-        return [*dropped, *refused, *steps]
+        return [*dropped, *refused, *self.lent_or_released, *steps]
 
     def _spelled(self, step: Action | Claimed) -> list[Action]:
         return self._claim(step) if isinstance(step, Claimed) else [step]

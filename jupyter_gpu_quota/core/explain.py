@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .model import JobState, NotebookState, Policy, Snapshot
-from .outage import stays_on_unhealthy
+from .outage import what_it_stays_on
 from .plan import Reason, ReasonCode
 from .schedule import Decision, decide_and_explain
 from .sentences import gpus, sentence
@@ -107,14 +107,15 @@ _RESTING: dict[str, str] = {
     JobState.FAILED: "It has failed.",
     JobState.CANCELLED: "It was cancelled.",
     NotebookState.BOOKED: "Its slice is booked.",
+    NotebookState.LENT: "Its slice is booked, and lent to preemptible jobs while the notebook is idle.",
     NotebookState.RETURNED: "Its slice was given back.",
 }
 
 
 def _resting(case: Case) -> Explanation:
-    """What rests, runs or has ended; of what runs on an unhealthy device that too."""
+    """What rests, runs or has ended; of what stays where others leave, or outlives its quota, that too."""
     words = _RESTING[case.state]
-    reason = stays_on_unhealthy(case.snapshot, case.id)
+    reason = what_it_stays_on(case.snapshot, case.id) or case.outlived
     if reason is not None:
         words = f"{words} {sentence(reason)}"
     return Explanation(workload=case.id, state=case.state, reason=reason, sentence=words)

@@ -36,12 +36,25 @@ class RankFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFact:
-    """A device's health or foreign use changed; None leaves a field as it is."""
+    """A device's health or foreign use changed; None leaves a field as it is.
+
+    ``trouble`` says with an unhealthy device what is wrong with it, such as "XID 79".
+    """
 
     device: str
     health: str | None = None
     foreign_milli: int | None = None
     uuid: str | None = None
+    trouble: str | None = None
 
 
-Fact = RankFact | DeviceFact
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookFact:
+    """How a notebook is used, as it was judged. ``seen_empty``: nothing of it is on its device, as was read back."""
+
+    notebook: str
+    activity: str
+    seen_empty: bool = False
+
+
+Fact = RankFact | DeviceFact | NotebookFact

@@ -17,7 +17,7 @@ from .model import (
     Reservation,
     Snapshot,
 )
-from .plan import GOES_ON, RESIZED, Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from .plan import GOES_ON, RESIZED, Lend, Pause, Plan, Reason, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
 from .schedule import decide_and_explain
 from .sentences import sentence
 
@@ -39,23 +39,13 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foresight:
-    """The world at rest: who was paused and who started on the way, and why the rest waits."""
+    """The world at rest: who was paused, who started and who was refused on the way, and why the rest waits."""
 
     paused: tuple[str, ...]
     started: tuple[str, ...]
+    refused: Mapping[str, Reason]
     waits: Mapping[str, Reason]
     snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What another policy changes. ``paused``: everybody it pauses; ``paused_anyway``: those the old one pauses too."""
-
-    paused: tuple[str, ...]
-    paused_anyway: tuple[str, ...]
-    start_sooner: tuple[str, ...]
-    wait_longer: tuple[str, ...]
-    other_reason: tuple[str, ...]
 
 
 def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
@@ -85,26 +75,12 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
     )
 
 
-def preview(snapshot: Snapshot, old: Policy, new: Policy) -> Preview:
-    """Who would be paused under another policy, and whose wait changes, with everything else as it is now."""
-    before, after = foresee(snapshot, old), foresee(snapshot, new)
-    waited, waits = set(before.waits), set(after.waits)
-    known_before = {job: before.waits[job].code for job in waited}
-    return Preview(
-        paused=after.paused,
-        paused_anyway=tuple(job for job in after.paused if job in before.paused),
-        start_sooner=tuple(sorted(waited - waits)),
-        wait_longer=tuple(sorted(waits - waited)),
-        other_reason=tuple(sorted(job for job in waits & waited if after.waits[job].code is not known_before[job])),
-    )
-
-
 def foresee(snapshot: Snapshot, policy: Policy) -> Foresight:
     """Decide, apply, and decide again with clock and demand frozen, until a plan is empty and nobody is leaving.
 
     Raises RuntimeError if that takes more rounds than there are workloads to move, which the contract excludes.
     """
-    paused, started = dict[str, None](), dict[str, None]()
+    paused, started, refused = dict[str, None](), dict[str, None](), dict[str, Reason]()
     rounds = 10 + 2 * (len(snapshot.jobs) + len(snapshot.notebooks))
     for _ in range(rounds):
         decision = decide_and_explain(snapshot, policy)
@@ -112,9 +88,11 @@ def foresee(snapshot: Snapshot, policy: Policy) -> Foresight:
         asked = [action for action in plan.actions if isinstance(action, Pause)]
         paused |= {action.workload: None for action in asked if action.reason.code not in GOES_ON}
         started |= {action.workload: None for action in plan.actions if isinstance(action, (Start, Resume))}
+        refused |= {action.workload: action.reason for action in plan.actions if isinstance(action, Refuse)}
         if not plan.actions and not any(job.state is JobState.PAUSING for job in snapshot.jobs):
             names = tuple(sorted(paused)), tuple(sorted(started))
-            return Foresight(paused=names[0], started=names[1], waits=decision.waits, snapshot=snapshot)
+            waits = decision.waits
+            return Foresight(paused=names[0], started=names[1], refused=refused, waits=waits, snapshot=snapshot)
         snapshot = advance(snapshot, plan)
     raise RuntimeError(f"the plan does not come to rest within {rounds} rounds")
 
@@ -145,6 +123,10 @@ class _World:
                     self._ask_to_leave(action.workload, action.target, None)
                 case Refuse():
                     self._mark(action.workload, NotebookState.REFUSED)
+                case Lend():
+                    self._lend(action.workload)
+                case Release():
+                    self._mark(action.workload, NotebookState.RETURNED)
                 case Reserve():
                     self.reservations[action.workload] = Reservation(
                         workload=action.workload, placements=action.placements, reserved_at=plan.now
@@ -177,6 +159,7 @@ class _World:
         self.reservations.pop(name, None)
         if name in self.notebooks:
             self._mark(name, NotebookState.BOOKED)
+            self.notebooks[name] = replace(self.notebooks[name], device=None, lent_at=None)
             return
         now, job = self.snapshot.now, self.jobs[name]
         self.jobs[name] = replace(
@@ -193,6 +176,12 @@ class _World:
         job = self.jobs[name]
         counted = (*job.paused_at, self.snapshot.now) if counts else job.paused_at
         self.jobs[name] = replace(job, state=JobState.PAUSING, target=target, paused_for=claimer, paused_at=counted)
+
+    def _lend(self, name: str) -> None:
+        device = next((one.device for one in self.allocations if one.workload == name), None)
+        self.allocations = [one for one in self.allocations if one.workload != name]
+        self._mark(name, NotebookState.LENT)
+        self.notebooks[name] = replace(self.notebooks[name], device=device, lent_at=self.snapshot.now)
 
     def _mark(self, name: str, state: NotebookState) -> None:
         notebook: Notebook = self.notebooks[name]

@@ -23,7 +23,7 @@ def make_holders(policy: Policy, now: int, standing: Standing) -> None:
 def _parts(policy: Policy, now: int, running: Running) -> list[Holder]:
     """A running job, and beside it what an elastic one runs with above its minimum, which goes first."""
     job, pieces = running.job, running.pieces
-    if job.min_ranks is None:
+    if job.min_ranks is None or not running.standing.known:  # of a project that is gone nothing starts again
         return [holder_of(policy, now, running)]
     kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
     stays = tuple(piece for piece in pieces if piece.rank in kept)

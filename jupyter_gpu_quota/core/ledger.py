@@ -64,21 +64,56 @@ class Levels:
 class Room:
     """Where one kind of work finds room: devices by free amount, nodes by how many whole devices are free."""
 
-    __slots__ = ("devices", "nodes")
+    __slots__ = ("_whole", "devices", "nodes")
 
     def __init__(self, free: Sequence[int], node_of: Sequence[int], nodes: int) -> None:
-        whole = [0] * nodes
+        self._whole: list[list[int]] = [[] for _ in range(nodes)]
         for number, amount in enumerate(free):
-            whole[node_of[number]] += amount == WHOLE_DEVICE
+            if amount == WHOLE_DEVICE:
+                self._whole[node_of[number]].append(number)
         self.devices = Levels(free)
-        self.nodes = Levels(whole)
+        self.nodes = Levels([len(whole) for whole in self._whole])
+
+    def first_whole(self, node: int, count: int) -> list[int]:
+        """So many whole devices of a node that has them, the lowest numbers first."""
+        heap, found = self._whole[node], list[int]()
+        while len(found) < count:
+            device = heappop(heap)
+            if self.devices[device] == WHOLE_DEVICE and device not in found[-1:]:
+                found.append(device)
+        for device in found:
+            heappush(heap, device)
+        return found
 
     def put(self, device: int, node: int, amount: int) -> None:
         """Note the new free amount of a device."""
         change = (amount == WHOLE_DEVICE) - (self.devices[device] == WHOLE_DEVICE)
         if change:
             self.nodes.put(node, self.nodes[node] + change)
+        if change > 0:
+            heappush(self._whole[node], device)
         self.devices.put(device, amount)
+
+
+class _Totals:
+    """An amount of every node, and their sum; nodes that changed are ``unknown`` until they are asked for."""
+
+    __slots__ = ("all", "of", "unknown")
+
+    def __init__(self, nodes: int) -> None:
+        self.of = [0] * nodes
+        self.all = 0
+        self.unknown = set(range(nodes))
+
+    def forget(self, node: int) -> None:
+        """The amount is another now."""
+        self.unknown.add(node)
+
+    def learn(self, node: int, amount: int) -> None:
+        """The amount of a node that was unknown."""
+        self.all += amount - self.of[node]
+        self.of[node] = amount
+        self.unknown.discard(node)
 
 
 class Ledger:
@@ -90,11 +125,10 @@ class Ledger:
     ) -> None:  # fmt: skip
         """``demand`` is what was asked for so far; ``parts`` says of nodes in several pools (devices here, of all)."""
         nodes = tuple(nodes)
-        closed = {node.id for node in nodes if not node.schedulable}
+        closed = {node.id for node in nodes if not node.is_open}
         self.devices = sorted(
             (d for d in devices if d.health is Health.HEALTHY and d.node not in closed), key=lambda d: d.id
         )
-        count = len(self.devices)
         names = sorted({device.node for device in self.devices})
         number = {name: at for at, name in enumerate(names)}
         self.nodes = names
@@ -106,15 +140,31 @@ class Ledger:
         for at, node in enumerate(self.node_of):
             self.on_node[node].append(at)
         self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
+        self._sizes = sizes_of(nodes, names, parts or {})
+        self._empty()
+        self.learn(demand)
+
+    def _empty(self) -> None:
+        count = len(self.devices)
         self.firm, self.lent, self.leaving = [0] * count, [0] * count, [0] * count
         self.promised, self.promised_lent, self.held = [0] * count, [0] * count, [0] * count
         self._draining: set[int] = set()
-        self.hosts = Hosts(sizes_of(nodes, names, parts or {}))
+        self.hosts = Hosts(self._sizes)
         self._shelves: dict[bool, Shelves] = {}
-        self.learn(demand)
         self._rooms: dict[Models, tuple[Room, Room]] | None = None
         self._journal: list[tuple[int, _Amounts]] = []
-        self._node_after: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.changes = self.gains = 0
+        """How often anything was changed, and how often room may have come back by it."""
+        self.refused: dict[tuple[object, bool], int] = {}
+        """At which number of gains a request for one rank, as a borrower or not, found no room."""
+        self._totals = _Totals(len(self.nodes)), _Totals(len(self.nodes))
+
+    def emptied(self) -> Ledger:
+        """The same devices and demand, carrying nothing."""
+        other = Ledger.__new__(Ledger)
+        other.__dict__.update(self.__dict__)
+        other._empty()
+        return other
 
     def learn(self, demand: tuple[Demand, ...]) -> None:
         """Place by this demand from now on; by the plain rule where it says nothing beyond plain GPU amounts."""
@@ -155,11 +205,15 @@ class Ledger:
     def _apply_host(
         self, node: int, used: int, used_mib: int, goes: int, goes_mib: int, due: int, due_mib: int
     ) -> None:
+        self.changes += 1
+        self.gains += 1
         self.hosts.add(node, Host(used, used_mib), Host(goes, goes_mib), Host(due, due_mib))
         for shelves in self._shelves.values():
             shelves.note(node)
 
     def _apply(self, at: int, firm: int, lent: int, leaving: int, promised: int, promised_lent: int, held: int) -> None:
+        self.changes += 1
+        self.gains += firm < 0 or lent < 0 or leaving < 0 or promised < 0 or promised_lent < 0 or held < 0
         self.firm[at] += firm
         self.lent[at] += lent
         self.promised[at] += promised
@@ -167,8 +221,8 @@ class Ledger:
         self.held[at] += held
         self.leaving[at] += leaving
         node = self.node_of[at]
-        for sums in self._node_after:
-            sums.pop(node, None)
+        for total in self._totals:
+            total.forget(node)
         for shelves in self._shelves.values():
             shelves.note(node)
         if self._rooms is not None:
@@ -198,11 +252,16 @@ class Ledger:
         return self._rooms
 
     def _rooms_for(self, models: Models) -> tuple[Room, Room]:
-        return self._room(models, self.plain_now), self._room(models, self.lendable_now)
+        """Of all devices at once, which is the same as asking for each."""
+        now = [a - b - c - d for a, b, c, d in zip(self.capacity, self.firm, self.lent, self.leaving, strict=True)]
+        plain, lendable = self._after(range(len(now)), lent=False), self._after(range(len(now)), lent=True)
+        return self._room(models, now, plain), self._room(models, now, lendable)
 
-    def _room(self, models: Models, free: Callable[[int], int]) -> Room:
-        seen = [free(at) if not models or model in models else 0 for at, model in enumerate(self.model)]
-        return Room(seen, self.node_of, len(self.nodes))
+    def _room(self, models: Models, now: Sequence[int], after: Sequence[int]) -> Room:
+        free = [max(0, min(pair)) for pair in zip(now, after, strict=True)]
+        if models:
+            free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
+        return Room(free, self.node_of, len(self.nodes))
 
     def room(self, models: Models, *, lent: bool) -> Room | None:
         """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.
@@ -235,7 +294,8 @@ class Ledger:
         amounts = [free(at) for at in self.on_node[node]]
         if len(kind.models) == 1:
             amounts.sort()
-        return State(kind, *self.hosts.now(node), tuple(amounts))
+        cpu, memory = self.hosts.now(node)
+        return State(kind, max(0, cpu), max(0, memory), tuple(amounts))
 
     def plain_after(self, at: int, *, firm_gone: int = 0, lent_gone: int = 0) -> int:
         """Room for firm work once everything that leaves has left, and these amounts with it. May be below 0."""
@@ -249,11 +309,25 @@ class Ledger:
 
     def node_after(self, node: int, *, lent: bool) -> int:
         """The room of all devices of a node once everything that leaves has left, for firm work or for borrowers."""
-        sums = self._node_after[lent]
-        if node not in sums:
-            after = self.lendable_after if lent else self.plain_after
-            sums[node] = sum(max(0, after(at)) for at in self.on_node[node])
-        return sums[node]
+        totals = self._totals[lent]
+        if node in totals.unknown:
+            totals.learn(node, sum([milli for milli in self._after(self.on_node[node], lent=lent) if milli > 0]))
+        return totals.of[node]
+
+    def _after(self, devices: Iterable[int], *, lent: bool) -> list[int]:
+        """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
+        capacity, firm, promised, held = self.capacity, self.firm, self.promised, self.held
+        here, due = self.lent, self.promised_lent
+        if lent:
+            return [capacity[at] - firm[at] - promised[at] - here[at] - due[at] for at in devices]
+        return [capacity[at] - firm[at] - promised[at] - max(held[at], here[at] + due[at]) for at in devices]
+
+    def all_after(self, *, lent: bool) -> int:
+        """The room of all nodes once everything that leaves has left."""
+        totals = self._totals[lent]
+        for node in tuple(totals.unknown):
+            self.node_after(node, lent=lent)
+        return totals.all
 
     def free_now(self, at: int) -> int:
         """What nothing occupies at this instant, promised or not. Below 0 where a device carries too much."""

@@ -14,6 +14,7 @@ from .model import JobTarget, NotebookState
 FINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
 HOLDS_GPU = frozenset({S.STARTING, S.RUNNING, S.PAUSING})
 WAITING = frozenset({S.QUEUED, S.PAUSED})
+HOLDS_SLICE = frozenset({NotebookState.BOOKED, NotebookState.LENT})
 NOTEBOOK_FINAL = frozenset({NotebookState.REFUSED, NotebookState.RETURNED})
 
 CHECKPOINTED = 75
@@ -127,6 +128,9 @@ NOTEBOOK_MOVES: dict[tuple[NotebookState, str], NotebookState] = {
     (NotebookState.REQUESTED, "refuse"): NotebookState.REFUSED,
     (NotebookState.REQUESTED, "return"): NotebookState.RETURNED,
     (NotebookState.BOOKED, "return"): NotebookState.RETURNED,
+    (NotebookState.BOOKED, "lend"): NotebookState.LENT,
+    (NotebookState.LENT, "book"): NotebookState.BOOKED,
+    (NotebookState.LENT, "return"): NotebookState.RETURNED,
 }
 
 

@@ -43,8 +43,17 @@ class NotebookState(StrEnum):
 
     REQUESTED = "requested"
     BOOKED = "booked"
+    LENT = "lent"
     REFUSED = "refused"
     RETURNED = "returned"
+
+
+class Activity(StrEnum):
+    """Whether a notebook is used, as it is judged; what is not known is never idle."""
+
+    UNKNOWN = "unknown"
+    BUSY = "busy"
+    IDLE = "idle"
 
 
 class Health(StrEnum):
@@ -55,20 +64,41 @@ class Health(StrEnum):
     QUARANTINED = "quarantined"
 
 
+class Upkeep(StrEnum):
+    """What an admin said of a node: work as usual, nothing new, or nothing at all."""
+
+    NONE = "none"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine that carries devices."""
+    """One machine that carries devices. ``schedulable``: it is there, by its own readings.
+
+    From ``drain_by_at`` on, work that may not be preempted leaves a draining node too; None: it drains by itself.
+    """
 
     id: str
     name: str
     cpu_milli: int
     memory_mib: int
     schedulable: bool = True
+    upkeep: Upkeep = Upkeep.NONE
+    drain_by_at: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new work may start on it."""
+        return self.schedulable and self.upkeep is Upkeep.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU. ``id`` is our slot id; ``uuid`` may be unknown until it is read back. It is in at most one pool."""
+    """One GPU. ``id`` is our slot id; ``uuid`` may be unknown until it is read back. It is in at most one pool.
+
+    ``trouble`` says in words why it is not healthy ("XID 79"), None where that is not known.
+    """
 
     id: str
     node: str
@@ -80,6 +110,7 @@ class Device:
     health: Health = Health.HEALTHY
     foreign_milli: int = 0
     simulated: bool = False
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +208,19 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lending:
+    """Whether the slices of idle notebooks are lent, and after how long a lent one returns to its project's quota."""
+
+    enabled: bool = False
+    release_after_s: int = 7_200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The quota file as the core sees it, at one revision. ``within_project``: users_in_turn or first_come."""
+    """The quota file as the core sees it, at one revision. ``within_project``: users_in_turn or first_come.
+
+    From ``drain_by_at`` on, work that may not be preempted leaves where it is above its quota; None: it drains.
+    """
 
     revision: int
     pools: tuple[str, ...] = ()
@@ -188,6 +230,8 @@ class Policy:
     departments: tuple[Department, ...] = ()
     windows: tuple[Window, ...] = ()
     history: History = History()
+    drain_by_at: int | None = None
+    lending: Lending = Lending()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +286,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notebook:
-    """A notebook's slice, asked for or booked: at most one whole device."""
+    """A notebook's slice, asked for or booked: at most one whole device.
+
+    ``seen_empty``: a reading showed that no process of it has anything on the device. Of one that is lent, ``device``
+    is where it comes back to, and ``lent_at`` since when it is; a lent slice owns no allocation.
+    """
 
     id: str
     project: str
@@ -251,6 +299,10 @@ class Notebook:
     gpu_milli: int
     requested_at: int
     state: NotebookState = NotebookState.REQUESTED
+    activity: Activity = Activity.UNKNOWN
+    seen_empty: bool = False
+    device: str | None = None
+    lent_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

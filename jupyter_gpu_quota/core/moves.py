@@ -99,7 +99,7 @@ def _roomiest(pool: Pool, request: Request) -> Iterator[Sequence[int]]:
 def _movers_by_device(pool: Pool, known: Collection[str]) -> dict[int, list[Holder]]:
     on: dict[int, list[Holder]] = {}
     for standing in pool.standings.values():
-        for holder in standing.holders:
+        for holder in standing.holders if standing.known else ():
             whole = holder.size == sum(piece.gpu_milli for piece in holder.pieces)  # none of it where nothing is placed
             if (
                 whole

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from . import reasons
 from .ledger import Ledger, Levels
 from .model import WHOLE_DEVICE, Amounts, Notebook
-from .packing import pack
+from .packing import pack, quota_rows
 from .placement import Piece
 from .plan import Reason, ReasonCode
 from .pool import Pool, book
@@ -52,17 +52,30 @@ def why_refused(standing: Standing, notebook: Notebook) -> Reason | None:
         return Reason(code=ReasonCode.NEVER_FITS, figures=figures)
     if any(level.booked + notebook.gpu_milli > level.notebook_quota for level in standing.levels):
         return Reason(code=ReasonCode.ABOVE_NOTEBOOK_QUOTA, figures=figures)
-    mine = standing.booked_by.get(notebook.user, 0)
-    if mine + notebook.gpu_milli > standing.user_notebooks:
-        return reasons.above_user_notebooks(standing, notebook, mine)
+    for level in standing.levels:
+        mine = level.booked_by.get(notebook.user, 0)
+        if mine + notebook.gpu_milli > level.user_notebooks:
+            return reasons.above_user_notebooks(level, notebook, mine)
     return None
+
+
+def hold_lent(pool: Pool, lent: Iterable[Notebook]) -> list[Notebook]:
+    """Keep room for lent slices on the devices that they come back to; returns those whose device is out."""
+    homeless = list[Notebook]()
+    for notebook in lent:
+        at = pool.ledger.number.get(notebook.device or "")
+        if at is None:
+            homeless.append(notebook)
+        else:
+            pool.ledger.held[at] += notebook.gpu_milli
+            pool.home.add(at)
+    return homeless
 
 
 def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
     """Keep room for all notebook quota that no slice occupies yet, on as few devices as packing needs.
 
-    ``placed``: slices that already have their device, beside those that are booked. Devices with slices or
-    borrowers on them come first, so that the held room stays where it was.
+    ``placed``: slices that already have their device, beside those that are booked.
     """
     amounts = {standing.name: standing.notebook_quota for standing in pool.standings.values()}
     for standing, milli in placed:
@@ -70,21 +83,56 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
     chunks = sorted(_chunks(amounts), key=lambda chunk: (-chunk[0], chunk[1]))
     if not chunks:
         return
-    homes, others = _rooms_for_slices(pool)
-    may_open = _devices_for_slices(pool) - len(pool.home)
-    homeless = 0
+    homes, homeless = _Homes(pool), 0
     for milli, _ in chunks:
-        at = homes.at_least(milli)
-        if at is None and may_open > 0 and (at := others.at_least(milli)) is not None:
-            may_open -= 1
+        at = homes.find(milli)
         if at is None:
             homeless += milli
         else:
-            pool.ledger.held[at] += milli
-            others.put(at, 0)
-            homes.put(at, _room_for_slices(pool.ledger, at))
+            homes.hold(at, milli)
     if homeless:
         _hold_split(pool, homeless)
+
+
+class _Homes:
+    """Devices that have slices, and those that are opened for what is held: no more than packing needs.
+
+    Those with borrowers are opened first, so that the held room stays where it was; then, while the quotas leave whole
+    devices to slices, such as are free of jobs: slices beside a job would need one device more later.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        ledger, self.pool = pool.ledger, pool
+        kind = [0 if at in pool.home else 1 if lent else 2 for at, lent in enumerate(ledger.lent)]
+        rooms = [_room_for_slices(ledger, at) for at in range(len(kind))]
+        self.homes, self.borrowed, self.others = (
+            Levels([room if mine == one else 0 for room, mine in zip(rooms, kind, strict=True)]) for one in range(3)
+        )
+        self.may_open = _devices_for_slices(pool) - len(pool.home)
+        self.may_open_whole = _whole_devices_for_slices(pool) - len(pool.home)
+
+    def find(self, milli: int) -> int | None:
+        """A device with so much room in one piece."""
+        at = self.homes.at_least(milli)
+        return self._open(milli) if at is None and self.may_open > 0 else at
+
+    def _open(self, milli: int) -> int | None:
+        at = self.borrowed.at_least(milli)
+        if at is None and self.may_open_whole > 0:
+            at = self.others.at_least(WHOLE_DEVICE)
+        if at is None:
+            at = self.others.at_least(milli)
+        if at is not None:
+            self.may_open -= 1
+            self.may_open_whole -= 1
+            self.borrowed.put(at, 0)
+            self.others.put(at, 0)
+        return at
+
+    def hold(self, at: int, milli: int) -> None:
+        """Keep it there for slices."""
+        self.pool.ledger.held[at] += milli
+        self.homes.put(at, _room_for_slices(self.pool.ledger, at))
 
 
 def _devices_for_slices(pool: Pool) -> int:
@@ -97,6 +145,13 @@ def _devices_for_slices(pool: Pool) -> int:
     return len(pack(rows))
 
 
+def _whole_devices_for_slices(pool: Pool) -> int:
+    """How many devices the quotas need more because of slices: those have no room for a guarantee beside them."""
+    rows = quota_rows(pool.policy, pool.name)
+    training = {name: Amounts(training_milli=row.training_milli) for name, row in rows.items()}
+    return len(pack(rows)) - len(pack(training))
+
+
 def _chunks(amounts: dict[str, int]) -> Iterable[tuple[int, str]]:
     for name, milli in amounts.items():
         if milli > 0:
@@ -107,14 +162,6 @@ def _chunks(amounts: dict[str, int]) -> Iterable[tuple[int, str]]:
 
 def _room_for_slices(ledger: Ledger, at: int) -> int:
     return max(0, ledger.capacity[at] - ledger.firm[at] - ledger.promised[at] - ledger.held[at])
-
-
-def _rooms_for_slices(pool: Pool) -> tuple[Levels, Levels]:
-    ledger = pool.ledger
-    rooms = [_room_for_slices(ledger, at) for at in range(len(ledger.devices))]
-    is_home = [at in pool.home or ledger.lent[at] > 0 for at in range(len(rooms))]
-    homes = Levels([room if home else 0 for room, home in zip(rooms, is_home, strict=True)])
-    return homes, Levels([0 if home else room for room, home in zip(rooms, is_home, strict=True)])
 
 
 def _hold_split(pool: Pool, milli: int) -> None:
@@ -147,14 +194,24 @@ def release_hold(ledger: Ledger, at: int, milli: int) -> None:
             milli -= part
 
 
+def homes_of_slices(pool: Pool) -> set[int]:
+    """Devices that have slices, and those on which room is held for them: no more than packing needs."""
+    return pool.home | {at for at, held in enumerate(pool.ledger.held) if held}
+
+
 def find_slice(pool: Pool, milli: int) -> Piece | None:
-    """A device with room for a slice now: on held room, beside other slices, the fullest first; else anywhere."""
+    """A home with room for a slice now: on held room, beside other slices, the fullest first."""
     ledger = pool.ledger
     homes = [at for at, held in enumerate(ledger.held) if held and ledger.lendable_now(at) >= milli]
     homes += [at for at in pool.home if not ledger.held[at] and ledger.plain_now(at) >= milli]
-    if homes:
-        best = min(homes, key=lambda at: (ledger.held[at] < milli, at not in pool.home, ledger.lendable_now(at), at))
-        return Piece(0, best, milli)
-    room = ledger.room((), lent=True)
+    if not homes:
+        return None
+    best = min(homes, key=lambda at: (ledger.held[at] < milli, at not in pool.home, ledger.lendable_now(at), at))
+    return Piece(0, best, milli)
+
+
+def find_slice_anywhere(pool: Pool, milli: int) -> Piece | None:
+    """Any device with room for a slice now, for one that no home takes."""
+    room = pool.ledger.room((), lent=True)
     found = room.devices.at_least(milli) if room else None
     return None if found is None else Piece(0, found, milli)

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heapreplace
 from .backfill import may_be_kept
 from .pool import Pool
 from .queue import Line
-from .standing import Right, Standing
+from .standing import NO_LIMIT, Right, Standing
 
 OfferKey = tuple[int, bool, int, int, int, int, int, str]
 """Right, weight 0, -priority, past use above fair share, (use + job) / entitlement, past use, first submit time, name.
@@ -40,10 +40,12 @@ class Offers:
 
     def first(self, weakest: Right) -> tuple[Standing, Line] | None:
         """The offer to be served next, None where all that is left has less right than that."""
-        if not self._between or self._between[0][0][0] > weakest:
-            return None
-        _, line, standing = self._inside[self._between[0][1]][0]
-        return standing, line
+        while self._between and self._between[0][0][0] <= weakest:
+            key, line, standing = self._inside[self._between[0][1]][0]
+            if not _depends_on_siblings(standing) or best_offer(standing) == (key, line):
+                return standing, line
+            self.renew()
+        return None
 
     def renew(self) -> None:
         """The first one was served; its project offers anew."""
@@ -58,6 +60,11 @@ class Offers:
             heapreplace(self._between, (_between(rows[0]), at))
         else:
             heappop(self._between)
+
+
+def _depends_on_siblings(standing: Standing) -> bool:
+    """Whether what another project was given may have brought a user of this one to a ceiling."""
+    return standing.parent is not None and standing.parent.user_ceiling != NO_LIMIT
 
 
 def best_offer(standing: Standing) -> tuple[OfferKey, Line] | None:

@@ -8,11 +8,10 @@ Source: docs/scheduling.md, section 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from .amounts import reachable
 from .model import WHOLE_DEVICE, Amounts, Department, Device, Policy, Project
 from .sentences import gpus
 
@@ -59,28 +58,6 @@ class Slice:
     label: str
 
 
-def check_calendar(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
-    """The same of every combination of amounts that the windows lead to.
-
-    First what does not fit without any window; then, of all that a window makes worse, the worst of each subject.
-    """
-    devices = tuple(devices)
-    (_, plain), *combinations = reachable(policy)
-    always = check_quotas(plain, devices)
-    worst = {refusal.subject: refusal for refusal in always}
-    for at, combination in combinations:
-        windows = tuple(dict.fromkeys(w.name for w in policy.windows if w.begins_at <= at < w.ends_at))
-        for refusal in check_quotas(combination, devices):
-            known = worst.get(refusal.subject)
-            if known is None or _lacking(refusal) > _lacking(known):
-                worst[refusal.subject] = replace(refusal, windows=windows, begins_at=at)
-    return [*always, *(refusal for refusal in worst.values() if refusal.begins_at is not None)]
-
-
-def _lacking(refusal: QuotaRefusal) -> int:
-    return refusal.needed_milli - refusal.available_milli
-
-
 def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
     """Everything that does not fit: by department, by project, by pool; empty where all quotas can be kept at once.
 
@@ -93,9 +70,10 @@ def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal
             count[device.pool] += 1
     owners: list[Project | Department] = [*_by_name(policy.departments), *_by_name(policy.projects)]
     refusals = [refusal for owner in owners for refusal in _check_amounts(policy, owner)]
+    members = _by_department(policy)
     for pool in policy.pools:
-        refusals += _check_departments(policy, pool)
-        refusals += _check_pool(policy, pool, count[pool])
+        refusals += _check_departments(policy, pool, members)
+        refusals += _check_pool(policy, pool, count[pool], members)
     return refusals
 
 
@@ -153,12 +131,12 @@ def _refused(
 
 
 # --- departments --------------------------------------------------------------------------------------------------
-def _check_departments(policy: Policy, pool: str) -> Iterator[QuotaRefusal]:
+def _check_departments(policy: Policy, pool: str, members: Members) -> Iterator[QuotaRefusal]:
     """Whether the quotas of its projects fit each department, notebooks and training each by themselves."""
     for department in _by_name(policy.departments):
-        own, members = department.amounts.get(pool) or Amounts(), _members(policy, department.name, pool)
-        notebooks = {name: row.notebook_milli for name, row in members.items()}
-        training = {name: row.training_milli for name, row in members.items()}
+        own, rows = department.amounts.get(pool) or Amounts(), _rows(members, department.name, pool)
+        notebooks = {name: row.notebook_milli for name, row in rows.items()}
+        training = {name: row.training_milli for name, row in rows.items()}
         yield from _given_too_much(department, pool, "notebook", notebooks, own.notebook_milli)
         yield from _given_too_much(department, pool, "training", training, own.training_milli)
 
@@ -177,24 +155,35 @@ def _given_too_much(
     yield _refused(f"department_{kind}", pool, needed=needed, available=own, words=words, owner=department)
 
 
-def _members(policy: Policy, department: str, pool: str) -> dict[str, Amounts]:
-    return {
-        project.name: amounts
-        for project in policy.projects
-        if project.department == department and (amounts := project.amounts.get(pool))
-    }
+Members = Mapping[str | None, Sequence[Project]]
+"""The projects of each department."""
+
+
+def _by_department(policy: Policy) -> Members:
+    found: dict[str | None, list[Project]] = {}
+    for project in policy.projects:
+        found.setdefault(project.department, []).append(project)
+    return found
+
+
+def _rows(members: Members, department: str, pool: str) -> dict[str, Amounts]:
+    return {row.name: amounts for row in members.get(department, ()) if (amounts := row.amounts.get(pool))}
 
 
 def quota_rows(policy: Policy, pool: str) -> dict[str, Amounts]:
     """The quotas that a pool must hold: those of every project, and what each department has beyond its projects."""
+    return _quota_rows(policy, pool, _by_department(policy))
+
+
+def _quota_rows(policy: Policy, pool: str, members: Members) -> dict[str, Amounts]:
     rows = {project.name: amounts for project in policy.projects if (amounts := project.amounts.get(pool))}
     for department in policy.departments:
-        own, members = department.amounts.get(pool), _members(policy, department.name, pool).values()
+        own, inside = department.amounts.get(pool), _rows(members, department.name, pool).values()
         if own is None:
             continue
         beyond = Amounts(
-            notebook_milli=max(0, own.notebook_milli - sum(row.notebook_milli for row in members)),
-            training_milli=max(0, own.training_milli - sum(row.training_milli for row in members)),
+            notebook_milli=max(0, own.notebook_milli - sum(row.notebook_milli for row in inside)),
+            training_milli=max(0, own.training_milli - sum(row.training_milli for row in inside)),
         )
         if beyond.notebook_milli or beyond.training_milli:
             rows[_beyond(department)] = beyond
@@ -206,12 +195,12 @@ def _beyond(department: Department) -> str:
 
 
 # --- pools --------------------------------------------------------------------------------------------------------
-def _check_pool(policy: Policy, pool: str, devices: int) -> list[QuotaRefusal]:
-    rows = quota_rows(policy, pool)
+def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> list[QuotaRefusal]:
+    rows = _quota_rows(policy, pool, members)
     needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
     available = devices * WHOLE_DEVICE
     if needed > available:
-        return [_too_much(policy, pool, rows, available)]
+        return [_too_much(policy, pool, rows, available, members)]
     packing = pack(rows)
     if len(packing) <= devices:
         return []
@@ -225,11 +214,11 @@ def _check_pool(policy: Policy, pool: str, devices: int) -> list[QuotaRefusal]:
     return [_refused("shape", pool, needed=needed, available=available, words=words, packing=shown)]
 
 
-def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: int) -> QuotaRefusal:
+def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: int, members: Members) -> QuotaRefusal:
     needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
     parts = [
         f"{name} {gpus(row.notebook_milli)} for notebooks and {gpus(row.training_milli)} for training"
-        for name, row in sorted(_top(policy, pool, rows).items())
+        for name, row in sorted(_top(policy, pool, rows, members).items())
         if row.notebook_milli or row.training_milli
     ]
     words = (
@@ -239,11 +228,11 @@ def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: in
     return _refused("sum", pool, needed=needed, available=available, words=words)
 
 
-def _top(policy: Policy, pool: str, rows: dict[str, Amounts]) -> dict[str, Amounts]:
+def _top(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) -> dict[str, Amounts]:
     """The same quotas with those of each department in one: its own, or its projects' where those are more."""
     found = dict(rows)
     for department in policy.departments:
-        names = [*_members(policy, department.name, pool), _beyond(department)]
+        names = [*_rows(members, department.name, pool), _beyond(department)]
         parts = [found.pop(name) for name in names if name in found]
         if parts:
             found[f"{department.name} (department)"] = Amounts(
@@ -290,14 +279,20 @@ def _packed(slices: Sequence[Slice]) -> list[list[Slice]]:
 
 
 def _largest_first(slices: Sequence[Slice]) -> list[list[Slice]]:
-    devices: list[list[Slice]] = []
+    """Each slice on the first device with room for it, found in a tree of what its halves have free at most."""
+    leaves = 1 << max(0, len(slices) - 1).bit_length()
+    free, devices = [WHOLE_DEVICE] * (2 * leaves), list[list[Slice]]()
     for part in slices:
-        for device in devices:
-            if sum(other.milli for other in device) + part.milli <= WHOLE_DEVICE:
-                device.append(part)
-                break
-        else:
-            devices.append([part])
+        node = 1
+        while node < leaves:
+            node = 2 * node if free[2 * node] >= part.milli else 2 * node + 1
+        if node - leaves == len(devices):
+            devices.append([])
+        devices[node - leaves].append(part)
+        free[node] -= part.milli
+        while node > 1:
+            node //= 2
+            free[node] = max(free[2 * node], free[2 * node + 1])
     return devices
 
 

@@ -118,6 +118,9 @@ class Refusal:
     possible_ranks: int
 
 
+NOWHERE = Refusal(possible_ranks=0)
+
+
 def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refusal:
     """Find free devices for every rank, or for none.
 
@@ -125,10 +128,15 @@ def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refu
     takes them; a whole device is taken where the fewest whole ones are left, so that whole nodes stay free.
     Ties go by id. Source: docs/scheduling.md, section 7.
     """
-    if request.ranks == 1:
-        pieces = _rank(ledger, request, 0, lent=lent)
-        return Fit(pieces=tuple(pieces)) if pieces else Refusal(possible_ranks=0)
-    return _all_ranks(ledger, request, lent=lent)
+    if request.ranks > 1:
+        return _all_ranks(ledger, request, lent=lent)
+    if ledger.refused.get((request, lent)) == ledger.gains:
+        return NOWHERE
+    pieces = _rank(ledger, request, 0, lent=lent)
+    if pieces:
+        return Fit(pieces=tuple(pieces))
+    ledger.refused[request, lent] = ledger.gains
+    return NOWHERE
 
 
 def _all_ranks(ledger: Ledger, request: Request, *, lent: bool) -> Fit | Refusal:
@@ -180,8 +188,7 @@ def _by_room(ledger: Ledger, request: Request, *, lent: bool) -> Sequence[int]:
     node = room.nodes.at_least(request.devices_per_rank)
     if node is None:
         return ()
-    whole = [at for at in ledger.on_node[node] if room.devices[at] == WHOLE_DEVICE]
-    return whole[: request.devices_per_rank]
+    return room.first_whole(node, request.devices_per_rank)
 
 
 def promise(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool, sign: int = 1) -> None:

@@ -30,6 +30,14 @@ class ReasonCode(StrEnum):
     HELD_BY_PERSON = "held_by_person"
     CANCELLED_BY_PERSON = "cancelled_by_person"
     DEVICE_UNHEALTHY = "device_unhealthy"
+    NODE_DRAINED = "node_drained"
+    DRAIN_DEADLINE = "drain_deadline"
+    # kept until it ends
+    PROJECT_GONE = "project_gone"
+    POOL_GONE = "pool_gone"
+    # lent and released
+    LENT_WHILE_IDLE = "lent_while_idle"
+    SLICE_RELEASED = "slice_released"
     # waiting or refused
     NO_FREE_GPU = "no_free_gpu"
     WAITS_FOR_DRAIN = "waits_for_drain"
@@ -48,7 +56,6 @@ class ReasonCode(StrEnum):
     NO_SUCH_PROJECT = "no_such_project"
     NO_SUCH_POOL = "no_such_pool"
     NO_DEVICE = "no_device"
-    NO_HEALTHY_DEVICE = "no_healthy_device"
     # reservations dropped
     CLAIM_ENDED = "claim_ended"
     RESERVED_DEVICE_LOST = "reserved_device_lost"
@@ -121,6 +128,22 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lend:
+    """Give the device of an idle notebook's slice to borrowers; it stays booked, and comes back with a start."""
+
+    workload: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Return a slice that was lent for long enough to its project's notebook quota; its owner asks again."""
+
+    workload: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
     """Keep these placements for a waiting workload while their present holders leave; replaces its earlier ones."""
 
@@ -137,7 +160,7 @@ class Unreserve:
     reason: Reason
 
 
-Action = Start | Resume | Pause | Stop | Refuse | Reserve | Unreserve
+Action = Start | Resume | Pause | Stop | Refuse | Lend | Release | Reserve | Unreserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

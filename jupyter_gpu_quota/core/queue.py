@@ -1,12 +1,14 @@
 """The queue of one project in one pool, by shape: jobs that need the same thing stand in one line.
 
 What does not fit for the first of a line does not fit for the rest of it, so a tick ends after as many failures
-as there are lines, however many jobs wait; a line in which nobody can start is not even sorted.
+as there are lines, however many jobs wait. Who waits is kept in order from tick to tick (:class:`Crowd`); a tick only
+looks at the heads (:class:`Line`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
@@ -21,6 +23,9 @@ OrderKey = tuple[int, int, int, str]
 FitsUser = Callable[[str], bool] | None
 """Whether a user may have one more job of a line; None where there is no ceiling for each user."""
 
+_Row = tuple[int, str, Job]
+"""First submit time, id, and the job."""
+
 
 class Shape(NamedTuple):
     """What decides whether a job of a project can start; ``exhausted``: its pauses are used up."""
@@ -31,34 +36,108 @@ class Shape(NamedTuple):
     exhausted: bool
 
 
-class Line:
-    """The waiting jobs of one shape, in order: the user who holds least, then first submit time, then id.
+class Crowd:
+    """Who waits for the same thing, by user, the oldest first."""
 
-    ``turns`` is what each user holds, kept up to date by its owner; empty where age alone decides.
+    __slots__ = ("_shortest_s", "count", "users")
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self.users: dict[str, list[_Row]] = {}
+        self.count = 0
+        self._shortest_s = 1 << 62
+        for job in jobs:
+            self.add(job)
+
+    def add(self, job: Job) -> None:
+        """Let a job wait with the others."""
+        row = job.submitted_at, job.id, job
+        rows = self.users.get(job.user)
+        if rows is None:
+            self.users[job.user] = [row]
+        elif rows[-1] < row:
+            rows.append(row)
+        else:
+            insort(rows, row)
+        self.count += 1
+        if job.time_limit_s < self._shortest_s:
+            self._shortest_s = job.time_limit_s
+
+    def drop(self, job: Job) -> None:
+        """Take out a job that waits here."""
+        rows = self.users[job.user]
+        del rows[bisect_left(rows, (job.submitted_at, job.id))]
+        if not rows:
+            del self.users[job.user]
+        self.count -= 1
+
+    def joined_by(self, jobs: Iterable[Job]) -> Crowd:
+        """The same crowd and others, for one tick."""
+        joined = Crowd()
+        joined.users = {user: list(rows) for user, rows in self.users.items()}
+        joined.count, joined._shortest_s = self.count, self._shortest_s
+        for job in jobs:
+            joined.add(job)
+        return joined
+
+    def may_end_within(self, time_limit_s: int) -> bool:
+        """False where certainly nobody has a time limit as short as this."""
+        return self._shortest_s <= time_limit_s
+
+    def jobs(self) -> Iterator[Job]:
+        """Everybody, in no particular order."""
+        return (row[2] for rows in self.users.values() for row in rows)
+
+
+class Line:
+    """A crowd in one tick, in order: the user who holds least, then first submit time, then id.
+
+    ``turns`` is what each user holds, kept up to date by its owner; empty where age alone decides. ``out``: the jobs
+    that do not stand in line.
     """
 
-    __slots__ = ("_fits_user", "_heads", "_jobs", "_turns", "_users", "blocked", "count", "shape", "size")
+    __slots__ = ("_crowd", "_fits_user", "_heads", "_next", "_out", "_turns", "blocked", "shape", "size")
 
-    def __init__(self, shape: Shape, jobs: list[Job], turns: Mapping[str, int], fits_user: FitsUser = None) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        crowd: Crowd,
+        turns: Mapping[str, int],
+        fits_user: FitsUser = None,
+        out: Collection[str] = (),
+    ) -> None:
         self.shape = shape
         self.size = shape.request.size
-        self.count = len(jobs)
         self.blocked: Reason | None = None
-        self._jobs = jobs
+        self._crowd = crowd
         self._turns = turns
         self._fits_user = fits_user
-        self._users: dict[str, list[Job]] = {}
+        self._out = set(out)
+        self._next: dict[str, int] = {}
         self._heads: list[tuple[int, int, str, str]] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many stand in line."""
+        return self._crowd.count - len(self._out)
+
+    def counts(self) -> dict[str, int]:
+        """How many of each user stand in line."""
+        counts = {user: len(rows) for user, rows in self._crowd.users.items()}
+        if self._out:
+            for job in self._crowd.jobs():
+                counts[job.user] -= job.id in self._out
+        return counts
 
     def first_key(self) -> OrderKey | None:
         """The order key of the first job that its user's ceiling takes; None where there is none."""
         heads = self._sorted()
         while heads:
             used, submitted_at, job, user = heads[0]
-            if not self._users[user] or self._users[user][-1].id != job or not self.takes(user):
+            front = self._front(user)
+            if front is None or front[1] != job or not self.takes(user):
                 heappop(heads)
-            elif used != self._turns.get(user, 0):
-                heapreplace(heads, self._head(user))
+            elif used != (now := self._turns.get(user, 0)):
+                heapreplace(heads, (now, submitted_at, job, user))
             else:
                 return -self.shape.priority, used, submitted_at, job
         return None
@@ -69,60 +148,64 @@ class Line:
 
     def first(self) -> Job:
         """The first job, as :meth:`first_key` found it."""
-        return self._users[self._sorted()[0][3]][-1]
+        user = self._sorted()[0][3]
+        return self._crowd.users[user][self._next[user]][2]
 
     def take(self) -> Job:
         """Remove and return the first job."""
-        heads = self._sorted()
-        user = heappop(heads)[3]
-        job = self._users[user].pop()
-        self.count -= 1
-        self.moved_up(user)
-        return job
+        job = self.first()
+        heappop(self._sorted())
+        return self.pick(job)
 
     def first_within(self, time_limit_s: int) -> Job | None:
         """The first job, in order, that its user's ceiling takes and whose time limit is no longer than this."""
-        self._sorted()
+        if not self._crowd.may_end_within(time_limit_s):
+            return None
         short = [
-            (self._turns.get(user, 0), job.submitted_at, job.id, job)
-            for user, jobs in self._users.items()
-            if self.takes(user)
-            for job in jobs
-            if job.time_limit_s <= time_limit_s
+            (self._turns.get(job.user, 0), job.submitted_at, job.id, job)
+            for job in self.jobs()
+            if job.time_limit_s <= time_limit_s and self.takes(job.user)
         ]
         return min(short)[3] if short else None
 
     def pick(self, job: Job) -> Job:
         """Remove and return a job that need not be the first."""
-        self._sorted()
-        self._users[job.user].remove(job)
-        self.count -= 1
+        self._out.add(job.id)
         self.moved_up(job.user)
         return job
 
+    def put_back(self, job: Job) -> None:
+        """A job of the crowd stands in line after all."""
+        self._out.discard(job.id)
+        self._next.pop(job.user, None)
+        self.blocked = None
+        self.moved_up(job.user)
+
     def moved_up(self, user: str) -> None:
-        """A user holds less than before, so his first job may stand further in front."""
-        if self._heads is not None and self._users.get(user):
-            heappush(self._heads, self._head(user))
+        """A user holds less than before, or has another first job: it may stand further in front."""
+        if self._heads is not None and (front := self._front(user)) is not None:
+            heappush(self._heads, (self._turns.get(user, 0), front[0], front[1], user))
 
     def jobs(self) -> Iterator[Job]:
         """Everybody in line, in no particular order."""
-        if self._heads is None:
-            yield from self._jobs
-        for jobs in self._users.values():
-            yield from jobs
+        return (job for job in self._crowd.jobs() if job.id not in self._out)
 
     def _sorted(self) -> list[tuple[int, int, str, str]]:
         if self._heads is None:
-            for job in sorted(self._jobs, key=lambda job: (job.submitted_at, job.id), reverse=True):
-                self._users.setdefault(job.user, []).append(job)
-            self._heads = [self._head(user) for user in self._users]
+            self._heads = []
+            for user in self._crowd.users:
+                if (front := self._front(user)) is not None:
+                    self._heads.append((self._turns.get(user, 0), front[0], front[1], user))
             heapify(self._heads)
         return self._heads
 
-    def _head(self, user: str) -> tuple[int, int, str, str]:
-        job = self._users[user][-1]
-        return self._turns.get(user, 0), job.submitted_at, job.id, user
+    def _front(self, user: str) -> _Row | None:
+        """The first of a user's jobs that still stands in line."""
+        rows, at = self._crowd.users.get(user, ()), self._next.get(user, 0)
+        while at < len(rows) and rows[at][1] in self._out:
+            at += 1
+        self._next[user] = at
+        return rows[at] if at < len(rows) else None
 
 
 class ProjectQueue:
@@ -131,15 +214,9 @@ class ProjectQueue:
     def __init__(self) -> None:
         self.lines: dict[Shape, Line] = {}
 
-    def add(self, shape: Shape, jobs: Sequence[Job], turns: Mapping[str, int], fits_user: FitsUser = None) -> None:
-        """Put jobs of one shape in line, all of them at once."""
-        line = self.lines.get(shape)
-        waiting = [*line.jobs(), *jobs] if line else list(jobs)
-        self.lines[shape] = Line(shape, waiting, turns, fits_user)
-
     def open_lines(self) -> list[Line]:
         """The lines in which somebody waits and nothing was found to forbid it yet."""
-        return [line for line in self.lines.values() if line.count and line.blocked is None]
+        return [line for line in self.lines.values() if line.blocked is None and line.count]
 
     def reopen(self) -> None:
         """Let every line try again."""

@@ -15,7 +15,10 @@ from .packing import QuotaRefusal, check_quotas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one owner is promised and wants. ``wanted_milli``: what it runs plus what it has queued, under its limit."""
+    """What one owner is promised and wants. ``wanted_milli``: what it runs plus what it has queued, under its limit.
+
+    ``fixed_milli`` runs and may not be preempted: nobody gets that before it ends.
+    """
 
     name: str
     quota_milli: int
@@ -23,6 +26,12 @@ class Claim:
     weight: int = 1
     priority: int = 50
     used_before: int = 0
+    fixed_milli: int = 0
+
+    @property
+    def drains_milli(self) -> int:
+        """What runs above its quota and only leaves by itself: the quota was lowered."""
+        return max(0, self.fixed_milli - self.quota_milli)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,7 @@ def divide(
 
     ``firm_milli`` is the part of the amount that guarantees can stand on (default: all of it); what notebooks
     may ask for at any time is not. ``history_milli``: how much past use lowers a weight, in thousandths.
+    What drains is its holder's until it is gone, so that a raised quota is in force only as far as others have drained.
     Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
@@ -57,6 +67,9 @@ def divide(
     rows = sorted(claims, key=lambda claim: claim.name)
     _check(rows, amount_milli)
     firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
+    drains = {row.name: row.drains_milli for row in rows}
+    rows = [replace(row, wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
+    amount_milli, firm = (max(0, amount - sum(drains.values())) for amount in (amount_milli, firm))
     first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
     reduced = sum(first.values()) > firm
     if reduced:
@@ -65,7 +78,7 @@ def divide(
     return {
         row.name: Share(
             guarantee_milli=first[row.name] if reduced else row.quota_milli,
-            fair_milli=first[row.name] + extra[row.name],
+            fair_milli=first[row.name] + extra[row.name] + drains[row.name],
         )
         for row in rows
     }
@@ -143,17 +156,29 @@ def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:
 
 
 def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
-    given = {row.name: 0 for row in rows}
+    """By priority, and within one in proportion to quota; nobody gets less than what cannot be taken from them."""
+    given = {row.name: min(row.quota_milli, row.wanted_milli, row.fixed_milli) for row in rows}
     for level in _by_priority(rows):
         parts = [
             Part(name=row.name, ceiling=min(row.quota_milli, row.wanted_milli), weight=row.quota_milli)
             for row in level
             if row.quota_milli and row.wanted_milli
         ]
-        got = pour(parts, amount)
-        given |= got
-        amount -= sum(got.values())
+        names = {part.name for part in parts}
+        others = sum(milli for name, milli in given.items() if name not in names)
+        given |= _pour_above(parts, given, max(0, amount - others))
     return given
+
+
+def _pour_above(parts: Sequence[Part], floor: Mapping[str, int], amount: int) -> dict[str, int]:
+    """:func:`pour`, but nobody gets less than their floor."""
+    low: dict[str, int] = {}
+    while True:
+        got = pour([part for part in parts if part.name not in low], max(0, amount - sum(low.values())))
+        short = {name: floor[name] for name, milli in got.items() if milli < floor[name]}
+        if not short:
+            return low | got
+        low |= short
 
 
 def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_milli: int) -> dict[str, int]:
@@ -185,7 +210,7 @@ def _check(rows: Sequence[Claim], amount_milli: int) -> None:
     if amount_milli < 0:
         raise ValueError(f"{amount_milli} milli-GPU cannot be divided; the amount must be 0 or more")
     for row in rows:
-        if min(row.quota_milli, row.wanted_milli, row.weight) < 0:
+        if min(row.quota_milli, row.wanted_milli, row.weight, row.fixed_milli) < 0:
             raise ValueError(f"{row.name} has an amount or weight below 0: {row}")
     if len({row.name for row in rows}) < len(rows):
         raise ValueError("a name occurs twice among the claims")

@@ -16,13 +16,18 @@ from .standing import NO_LIMIT, SECOND, Holder, Right, Standing
 Figures = tuple[tuple[str, int | str], ...]
 
 
+def _claimable(standing: Standing) -> int:
+    """The fair share as people are told it: never below the guarantee, which is there for the asking."""
+    return max(standing.fair, standing.guarantee)
+
+
 def _books(standing: Standing, asked_milli: int, used_milli: int) -> Figures:
     return (
         ("project", standing.name),
         ("asked_milli", asked_milli),
         ("used_milli", used_milli),
         ("guarantee_milli", standing.guarantee),
-        ("fair_milli", standing.fair),
+        ("fair_milli", _claimable(standing)),
     )
 
 
@@ -54,24 +59,15 @@ def slice_started(pool: Pool, notebook: Notebook) -> Reason:
 
 def no_device(pool: Pool, notebook: Notebook) -> Reason | None:
     """Why a slice can never start: its pool has no device at all, whatever their state; None where it has some."""
-    return None if pool.devices else _without_device(ReasonCode.NO_DEVICE, pool, notebook)
+    if pool.devices:
+        return None
+    figures: Figures = (("project", notebook.project), ("pool", pool.name), ("asked_milli", notebook.gpu_milli))
+    return Reason(code=ReasonCode.NO_DEVICE, figures=figures)
 
 
 def no_slice(pool: Pool, notebook: Notebook) -> Reason:
     """Why a slice within its quota waits."""
-    if not pool.ledger.devices:
-        return _without_device(ReasonCode.NO_HEALTHY_DEVICE, pool, notebook)
     return no_room(pool.standing(notebook.project), notebook.gpu_milli, ReasonCode.NO_FREE_GPU)
-
-
-def _without_device(code: ReasonCode, pool: Pool, notebook: Notebook) -> Reason:
-    figures: Figures = (
-        ("project", notebook.project),
-        ("pool", pool.name),
-        ("asked_milli", notebook.gpu_milli),
-        ("devices", pool.devices),
-    )
-    return Reason(code=code, figures=figures)
 
 
 def paused(pool: Pool, claimed: Claimed, victim: Holder, grace_s: int) -> Reason:
@@ -84,11 +80,11 @@ def paused(pool: Pool, claimed: Claimed, victim: Holder, grace_s: int) -> Reason
         ("asked_milli", asker.request.size),
         ("claimer_used_milli", claimed.used[claimer.name]),
         ("claimer_guarantee_milli", claimer.guarantee),
-        ("claimer_fair_milli", claimer.fair),
+        ("claimer_fair_milli", _claimable(claimer)),
         ("project", owner.name),
         ("used_milli", claimed.used[owner.name]),
         ("guarantee_milli", owner.guarantee),
-        ("fair_milli", owner.fair),
+        ("fair_milli", _claimable(owner)),
         ("priority", victim.priority),
         ("claimer_priority", asker.priority),
         ("grace_s", grace_s),
@@ -194,18 +190,20 @@ def above_training_quota(standing: Standing, size: int) -> Reason:
 
 
 def above_user_ceiling(standing: Standing, size: int, user: str) -> Reason:
-    """A user's jobs are at the ceiling that the project has for each user."""
-    return _user_ceiling(standing, user, size, standing.by_user.get(user, 0), standing.user_ceiling)
+    """A user's jobs are at the ceiling that the project, or its department, has for each user."""
+    above = (level for level in standing.levels if level.by_user.get(user, 0) + size > level.user_ceiling)
+    level = next(above, standing)
+    return _user_ceiling(level, user, size, level.by_user.get(user, 0), level.user_ceiling)
 
 
 def above_user_notebooks(standing: Standing, notebook: Notebook, used_milli: int) -> Reason:
-    """A user's notebooks are at the ceiling that the project has for each user."""
+    """A user's notebooks are at the ceiling that a project or department has for each user."""
     return _user_ceiling(standing, notebook.user, notebook.gpu_milli, used_milli, standing.user_notebooks)
 
 
 def _user_ceiling(standing: Standing, user: str, asked: int, used: int, ceiling: int) -> Reason:
     figures: Figures = (
-        ("project", standing.name),
+        ("project", f"department {standing.name}" if standing.is_department else standing.name),
         ("user", user),
         ("asked_milli", asked),
         ("used_milli", used),
@@ -251,8 +249,9 @@ def hopeless(pool: Pool, job: Job) -> Reason:
             ("notebook_milli", short.limit - short.ceiling),
         )
         return Reason(code=ReasonCode.ABOVE_LIMIT, figures=(*books, *limits))
-    if request.size > standing.user_ceiling:
-        return _user_ceiling(standing, job.user, request.size, 0, standing.user_ceiling)
+    lowest = min(standing.levels, key=lambda level: level.user_ceiling)
+    if request.size > lowest.user_ceiling:
+        return _user_ceiling(lowest, job.user, request.size, 0, lowest.user_ceiling)
     if not could_start_alone(pool, standing, request, preemptible=True):
         room: Figures = (
             ("capacity_milli", capacity),

@@ -7,7 +7,7 @@ taken, and the set is cut to what is needed. Source: docs/scheduling.md, section
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
@@ -18,6 +18,7 @@ from .model import WHOLE_DEVICE
 from .moves import Moved, clear_a_place
 from .placement import Fit, Piece, host_needs, place, promise, rank_pieces, vacate
 from .pool import Pool, rows_of
+from .reach import is_within_reach
 from .rights import Asker, Rules
 from .standing import NO_LIMIT, Holder, Right, Standing
 
@@ -52,12 +53,17 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
     Changes the pool when it finds: the victims count out, the pieces are promised to the asker. None, and
     nothing changed, where no legal set frees enough.
     """
-    if not pool.may_free(asker.request):
+    if not is_within_reach(pool, asker) or not pool.may_free(asker.request):
         return None
-    for widened in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
-        found = _Search(pool, asker, *widened).run()
+    floor_matters = False
+    for protected_too, below_too in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
+        if (protected_too and not pool.protects) or (below_too and not floor_matters):
+            continue
+        search = _Search(pool, asker, protected_too, below_too)
+        found = search.run()
         if found is not None:
             return found
+        floor_matters |= search.rules.stopped_at_floor or bool(search.moved)
     return None
 
 
@@ -91,6 +97,7 @@ class _Search:
         self.rank = 0
         self.near: dict[int, list[Holder]] = defaultdict(list)
         self.freed: dict[int, int] = {}
+        self.after: dict[int, tuple[int, list[tuple[int, int]]]] = {}
         self.too_large: dict[Standing, int] = defaultdict(lambda: NO_LIMIT)
         """From this size on no holder of the project may be taken: a larger one is never more legal."""
 
@@ -143,9 +150,12 @@ class _Search:
     def _in_turn(self) -> list[Holder]:
         """The victims in the order in which each is legal: a project's largest is the last that is tested."""
         borrowers_first = self.asker.right <= Right.GUARANTEE
+        whole = Counter[str]()
+        for one in self.picked.values():
+            whole[one.id] += one.size
         return sorted(
             self.picked.values(),
-            key=lambda one: (borrowers_first and not one.borrower, one.size, one.order),
+            key=lambda one: (borrowers_first and not one.borrower, whole[one.id], one.order),
         )
 
     def _wants_more(self) -> bool:
@@ -158,7 +168,7 @@ class _Search:
             if isinstance(fit, Fit):
                 self._promise([piece.device for piece in fit.pieces])
                 return True
-        for spot in sorted({self._spot_of(at) for at in self.ledger.draining if self._model_fits(at)}):
+        for spot in sorted({self._spot_of(at) for at in self.ledger.draining if self._may_have(at)}):
             room = self._room(spot, ())
             if len(room) >= self.many:
                 self._promise(room)
@@ -167,7 +177,9 @@ class _Search:
 
     def _move(self) -> None:
         """Make places whole by moving work, where the claim may reach others at all."""
-        reaches_others = self.asker.within is None and not self.protected_too and not self.below_too
+        reaches_others = (
+            self.asker.within is None and self.asker.only is None and not self.protected_too and not self.below_too
+        )
         if not reaches_others or self.asker.request in self.pool.unmovable:
             return
         while self._wants_more() and self.pool.searches_left:
@@ -218,15 +230,17 @@ class _Search:
 
     def _takes(self, holder: Holder, piece: Piece) -> bool:
         """Whether asking this holder to leave frees anything for the asker on this device."""
-        if not self._model_fits(piece.device):
+        if not self._may_have(piece.device):
             return False
         if self.lent_too or not holder.borrower:
             return True
         lent = self.ledger.lent[piece.device] + self.ledger.promised_lent[piece.device]
         return lent > self.ledger.held[piece.device]
 
-    def _model_fits(self, at: int) -> bool:
-        return self.asker.request.takes(self.ledger.model[at])
+    def _may_have(self, at: int) -> bool:
+        """Whether this device would do for the asker."""
+        only = self.asker.only
+        return self.asker.request.takes(self.ledger.model[at]) and (only is None or at in only)
 
     def _spot_of(self, at: int) -> int:
         return at if self.many == 1 else self.ledger.node_of[at]
@@ -298,10 +312,12 @@ class _Search:
 
     def _room(self, spot: int, gone: Sequence[Holder]) -> list[int]:
         """The devices of a spot that would take their part of a rank once these holders, too, have left."""
-        firm, lent = dict[int, int](), dict[int, int]()
         leaving = self.rules.whole(gone)
         if not self._host_fits(spot, leaving):
             return []
+        if self.many > 1 and not any(holder.borrower for holder in leaving):
+            return self._room_on_node(spot, leaving)
+        firm, lent = dict[int, int](), dict[int, int]()
         for holder in leaving:
             column = lent if holder.borrower else firm
             for piece in holder.pieces:
@@ -310,8 +326,21 @@ class _Search:
         return [
             at
             for at in self._devices(spot)
-            if self._model_fits(at) and after(at, firm_gone=firm.get(at, 0), lent_gone=lent.get(at, 0)) >= self.need
+            if self._may_have(at) and after(at, firm_gone=firm.get(at, 0), lent_gone=lent.get(at, 0)) >= self.need
         ]
+
+    def _room_on_node(self, node: int, gone: Sequence[Holder]) -> list[int]:
+        """The same on a node, of whom no borrower leaves: what the node's devices have now is looked up once."""
+        known = self.after.get(node)
+        if known is None or known[0] != self.ledger.changes:
+            rows = [(at, self._after(at)) for at in self.ledger.on_node[node] if self._may_have(at)]
+            known = self.after[node] = self.ledger.changes, rows
+        freed = dict[int, int]()
+        for holder in gone:
+            for piece in holder.pieces:
+                freed[piece.device] = freed.get(piece.device, 0) + piece.gpu_milli
+        need = self.need
+        return [at for at, milli in known[1] if milli + freed.get(at, 0) >= need]
 
     def _host_fits(self, spot: int, gone: Sequence[Holder]) -> bool:
         """Whether the CPU and memory of a rank fit the node of a spot once these holders, too, have left."""

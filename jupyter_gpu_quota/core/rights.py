@@ -7,7 +7,7 @@ departments and projects. Source: docs/scheduling.md, section 4.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from .placement import Request
@@ -17,7 +17,10 @@ from .standing import Holder, Right, Standing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """Who asks, and by what right. ``lent_too``: it may run as a borrower of unbooked notebook quota."""
+    """Who asks, and by what right. ``lent_too``: it may run as a borrower of unbooked notebook quota.
+
+    ``only``: it takes these devices or none; None for any.
+    """
 
     id: str
     standing: Standing
@@ -27,6 +30,7 @@ class Asker:
     priority: int = 0
     preemptible: bool = True
     lent_too: bool = False
+    only: Container[int] | None = None
     within: Standing | None = None
     """The project or department that every victim must be of, None for anybody's work."""
 
@@ -74,6 +78,8 @@ class Rules:
     def __init__(self, pool: Pool, asker: Asker, *, below_too: bool) -> None:
         self.pool, self.asker, self.below_too = pool, asker, below_too
         self.notebook = asker.right is Right.NOTEBOOK
+        self.stopped_at_floor = False
+        """A set was refused only because a project would have ended below its guarantee."""
         self.picked: dict[str, Holder] = {}
         self.taken: dict[Standing, Taken] = defaultdict(Taken)
 
@@ -89,7 +95,7 @@ class Rules:
         if self.asker.within not in (None, *standing.levels):
             return False
         right = self.asker.right
-        return right is not Right.SURPLUS and all(level.use > _bar(level, right) for level in self._compared(standing))
+        return right is not Right.SURPLUS and all(level.use > bar(level, right) for level in self._compared(standing))
 
     def is_sibling(self, standing: Standing) -> bool:
         return standing.parent is self.asker.standing.parent
@@ -159,12 +165,17 @@ class Rules:
             if not taken.firm:
                 return True
             legal = after + taken.largest_firm > level.guarantee
-            return legal and (self.below_too or after >= level.guarantee)
+            return legal and not self._is_at_floor(level, after)
         if after + max(taken.largest_firm, taken.largest_lent) <= level.fair:
             return False
-        if after < level.guarantee and (not self.below_too or self._claims_back(level, after, chosen)):
+        if self._is_at_floor(level, after) or (after < level.guarantee and self._claims_back(level, after, chosen)):
             return False
         return self._stays_balanced(level, after, sums)
+
+    def _is_at_floor(self, level: Standing, after: int) -> bool:
+        at_floor = after < level.guarantee and not self.below_too
+        self.stopped_at_floor |= at_floor
+        return at_floor
 
     def _claims_back(self, level: Standing, after: int, chosen: Sequence[Holder]) -> bool:
         paused = (holder.size for holder in (*self.picked.values(), *chosen) if level in holder.project.levels)
@@ -186,6 +197,6 @@ class Rules:
         return above <= (after - victim.guarantee) * claimer.weight
 
 
-def _bar(level: Standing, right: Right) -> int:
+def bar(level: Standing, right: Right) -> int:
     """What a project or department must be above to lose anything to a claim of this right."""
     return level.fair if right is Right.FAIR else level.guarantee

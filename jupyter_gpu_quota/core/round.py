@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,13 +11,15 @@ from .backfill import Kept, keep, may_be_kept
 from .division import divide_pool
 from .draft import Draft
 from .elastic import grow
-from .model import Job, Notebook, Reservation
-from .notebooks import admit, find_slice, hold_unbooked, release_hold
+from .lending import is_waking, lend_and_release
+from .model import Job, Notebook, NotebookState, Reservation
+from .notebooks import admit, find_slice, find_slice_anywhere, hold_lent, hold_unbooked, homes_of_slices, release_hold
 from .offers import Offers, first_blocked, stands_before
 from .placement import Fit, Piece, Refusal, Request, host_needs, occupy, place, promise, request_of, with_host
 from .plan import Reason, ReasonCode
-from .pool import Pool, enqueue
+from .pool import Pool
 from .queue import Line
+from .reading import enqueue
 from .reclaim import Claimed, claim
 from .rights import Asker
 from .standing import SECOND, Holder, Right, Running, Standing
@@ -34,6 +36,8 @@ class Round:
         self.pool, self.ledger = pool, pool.ledger
         self.draft = Draft(pool)
         self.slices: list[Notebook] = []
+        """Those that are to have a device: admitted now, or lent and waking."""
+        self.lent: list[Notebook] = []
         self.reserved_slices: list[tuple[Notebook, Piece]] = []
         self.may_claim = True
         self.keeps_left = MOST_KEEPS
@@ -62,9 +66,13 @@ class Round:
     # -- notebooks and reservations ---------------------------------------------------------------------------
 
     def _admit_notebooks(self) -> None:
-        admission = admit(self.pool)
-        self.slices = list(admission.admitted)
+        pool, policy = self.pool, self.pool.policy
+        admission = admit(pool)
+        waking = sorted((one for one in pool.slices if is_waking(one, policy)), key=lambda one: one.id)
+        self.slices = [*waking, *admission.admitted]
+        self.lent = [one for one in pool.slices if one.state is NotebookState.LENT and one not in waking]
         self.draft.refused = list(admission.refused)
+        self.draft.lent_or_released = lend_and_release(pool.slices, policy, pool.now)
 
     def _read_reservations(self) -> None:
         slices = {notebook.id: notebook for notebook in self.slices}
@@ -105,7 +113,7 @@ class Round:
 
     def _queue_again(self, workload: str) -> None:
         if workload in self.pool.waiting:
-            enqueue(self.pool, [self.pool.waiting[workload]])
+            enqueue(self.pool, self.pool.waiting[workload])
 
     def _promise_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
         """A job that is being paused only changes its place or size."""
@@ -146,7 +154,10 @@ class Round:
 
     def _hold(self) -> None:
         booked = [(standing, standing.booked) for standing in self.pool.standings.values()]
-        waiting = [(self.pool.standing(notebook.project), -notebook.gpu_milli) for notebook in self.slices]
+        waking = [one for one in self.slices if one.state is NotebookState.LENT]
+        homeless = hold_lent(self.pool, [*self.lent, *waking])
+        asking = [one for one in self.slices if one.state is not NotebookState.LENT]
+        waiting = [(self.pool.standing(notebook.project), -notebook.gpu_milli) for notebook in (*asking, *homeless)]
         hold_unbooked(self.pool, [*booked, *waiting])
 
     def _divide(self) -> None:
@@ -154,8 +165,9 @@ class Round:
         asked = sum(notebook.gpu_milli for notebook in self.slices)
         asked += sum(notebook.gpu_milli for notebook, _ in self.reserved_slices)
         amount = max(0, sum(self.ledger.capacity) - pool.booked_milli - asked)
-        unbooked = sum(max(0, one.notebook_quota - one.booked) for one in pool.standings.values())
-        divide_pool(pool, amount, amount - unbooked)
+        kept = sum(max(0, one.notebook_quota - one.booked) for one in pool.standings.values())
+        kept += sum(notebook.gpu_milli for notebook in self.lent)
+        divide_pool(pool, amount, amount - kept)
 
     def _sort_reserved_borrowers(self) -> None:
         """A promised place that reaches into held room is a borrower's, unless a guarantee stands behind it.
@@ -178,13 +190,37 @@ class Round:
         for notebook, piece in self.reserved_slices:
             self._settle_reserved_slice(notebook, piece)
         for notebook in self.slices:
-            found = find_slice(self.pool, notebook.gpu_milli)
-            if found is not None:
-                occupy(self.ledger, [found], lent=False)
-                release_hold(self.ledger, found.device, found.gpu_milli)
-                self._start_slice(notebook, found)
-            else:
-                self._claim_slice(notebook)
+            self._settle_slice(notebook)
+
+    def _settle_slice(self, notebook: Notebook) -> None:
+        """On a home that has room now or once somebody left; else anywhere: one device more is one guarantee less."""
+        pool, milli = self.pool, notebook.gpu_milli
+        if self._comes_home(notebook):
+            return
+        found = find_slice(pool, milli)
+        if found is None:
+            if self._claim_slice(notebook, only=homes_of_slices(pool)):
+                return
+            found = find_slice_anywhere(pool, milli)
+        if found is not None:
+            occupy(self.ledger, [found], lent=False)
+            release_hold(self.ledger, found.device, milli)
+            self._start_slice(notebook, found)
+        elif not self._claim_slice(notebook):
+            self.draft.wait(notebook.id, reasons.no_slice(pool, notebook))
+
+    def _comes_home(self, notebook: Notebook) -> bool:
+        """A lent slice goes back to its device, now or once its borrowers have left."""
+        at = self.ledger.number.get(notebook.device or "")
+        if at is None:
+            return False
+        if self.ledger.lendable_now(at) < notebook.gpu_milli:
+            return self._claim_slice(notebook, only={at})
+        piece = Piece(0, at, notebook.gpu_milli)
+        occupy(self.ledger, [piece], lent=False)
+        release_hold(self.ledger, at, notebook.gpu_milli)
+        self._start_slice(notebook, piece)
+        return True
 
     def _settle_reserved_slice(self, notebook: Notebook, piece: Piece) -> None:
         if self.ledger.free_now(piece.device) < piece.gpu_milli:
@@ -195,28 +231,31 @@ class Round:
         self._start_slice(notebook, piece)
 
     def _start_slice(self, notebook: Notebook, piece: Piece) -> None:
+        self.pool.home.add(piece.device)
         self.draft.start(notebook, (piece,), lent=False, reason=reasons.slice_started(self.pool, notebook))
 
-    def _claim_slice(self, notebook: Notebook) -> None:
+    def _claim_slice(self, notebook: Notebook, *, only: Container[int] | None = None) -> bool:
         asker = Asker(
             id=notebook.id,
             standing=self.pool.standing(notebook.project),
             user=notebook.user,
             request=Request(notebook.gpu_milli),
             right=Right.NOTEBOOK,
+            only=only,
         )
         claimed = claim(self.pool, asker)
         if claimed is None:
-            self.draft.wait(notebook.id, reasons.no_slice(self.pool, notebook))
-            return
+            return False
         release_hold(self.ledger, claimed.pieces[0].device, notebook.gpu_milli)
         self._keep(claimed)
+        return True
 
     def _keep_or_start(self, claimed: Claimed, job: Job) -> None:
         """A claim for which nobody has to leave, because its places were only promised and are free, starts at once."""
         mark, standing = self.ledger.mark(), claimed.asker.standing
         promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-        waits = standing.at_limit(0) or not all(victim.promised for victim in claimed.victims)
+        somebody_leaves = bool(claimed.moved) or not all(victim.promised for victim in claimed.victims)
+        waits = standing.at_limit(0) or somebody_leaves
         if waits or not self._is_free(claimed.pieces):
             self.ledger.undo(mark)
             self._keep(claimed)
@@ -295,6 +334,7 @@ class Round:
         offers = Offers(self.pool.standings.values())
         while (found := offers.first(weakest)) is not None:
             self._serve(*found)
+            self._forget_place_of_served()
             offers.renew()
 
     def _close_idle(self, standing: Standing) -> None:
@@ -400,6 +440,13 @@ class Round:
         ledger = self.ledger
         return ledger.plain_after(piece.device) < 0 or ledger.is_overfull(ledger.node_of[piece.device])
 
+    def _forget_place_of_served(self) -> None:
+        """Who was given another place needs the one that is kept no more."""
+        if self.kept is not None and self.draft.serves(self.kept.job):
+            promise(self.ledger, self.kept.pieces, lent=False, sign=-1)
+            self.kept = None
+            self.place_given_up = self.pool.room_came_back = True
+
     def _keep_place(self, blocked: tuple[Standing, Line] | None) -> None:
         """Keep a place for the first job of a line, unless one is kept for a job that stands before it."""
         kept = self.kept
@@ -434,7 +481,8 @@ class Round:
                 occupy(self.ledger, fit.pieces, lent=lent)
                 standing.add(line.size, job.user, fixed=not job.preemptible)
                 self.draft.start(job, fit.pieces, lent=lent, reason=reason)
-                self.pool.running.append(Running(replace(job, started_at=None), fit.pieces, standing, line.size))
+                begins = job if job.started_at is None else replace(job, started_at=None)
+                self.pool.running.append(Running(begins, fit.pieces, standing, line.size))
                 return True
         return False
 

@@ -7,15 +7,19 @@ Each pool is decided for itself, in this order: who must leave anyway, reservati
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from .deadline import past_deadline
 from .draft import Draft
+from .memory import Memory
 from .model import Job, JobState, JobTarget, Placement, Policy, Snapshot
 from .outage import as_leaving, awaited, must_leave
+from .parts import Part
 from .placement import placements
 from .plan import Action, Plan, Reason, ReasonCode, Refuse, Stop, Unreserve
-from .pool import Pool, read_pools
+from .reading import read_pool
 from .round import Round
+from .shortage import waits_of
 from .standing import SECOND
 
 
@@ -38,20 +42,22 @@ class Decision:
     kept: tuple[KeptPlace, ...] = ()
 
 
-def decide(snapshot: Snapshot, policy: Policy) -> Plan:
+def decide(snapshot: Snapshot, policy: Policy, memory: Memory | None = None) -> Plan:
     """The actions of one tick. Pure: equal snapshots and policies give equal plans, in whatever order rows come.
 
     Takes a coherent snapshot (ids are unique, an allocation names a workload and a device that exist).
-    Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for.
-    Source: docs/scheduling.md.
+    Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for. ``memory`` is
+    what the decide before left there: it saves work and changes no plan. Source: docs/scheduling.md.
     """
-    return _decide(snapshot, policy)[0]
+    return _decide(snapshot, policy, memory or Memory())[0]
 
 
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     """The same plan, with the binding reason of everything that waits."""
-    plan, drafts = _decide(snapshot, policy)
-    waits = {job: reason for draft in drafts for job, reason in draft.waits().items()}
+    plan, drafts = _decide(snapshot, policy, Memory())
+    jobs, waits = {job.id: job for job in snapshot.jobs}, dict[str, Reason]()
+    for draft in drafts:
+        waits |= waits_of(draft, jobs)
     waits |= awaited(snapshot, waits)
     kept = tuple(
         KeptPlace(
@@ -66,16 +72,22 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy), kept=kept)
 
 
-def _decide(snapshot: Snapshot, policy: Policy) -> tuple[Plan, list[Draft]]:
-    stops = [stop for job in snapshot.jobs if (stop := _stop(job, snapshot.now, policy)) is not None]
+def _decide(snapshot: Snapshot, policy: Policy, memory: Memory) -> tuple[Plan, list[Draft]]:
+    policy = memory.follow(snapshot, policy)
+    nowhere, unsettled = memory.parts.nowhere, memory.unsettled()
+    holding = replace(snapshot, jobs=tuple(memory.holding()))
+    stops = [stop for job in holding.jobs if (stop := _stop(job, snapshot.now, policy)) is not None]
     stops.sort(key=lambda stop: stop.workload)
-    sick = must_leave(snapshot, policy, {stop.workload for stop in stops})
-    snapshot = as_leaving(snapshot, sick)
-    pools = read_pools(snapshot, policy, frozenset(stop.workload for stop in stops))
-    drafts = [Round(pool).run() for pool in pools]
-    actions: list[Action] = [*_reserved_nowhere(snapshot, pools), *stops, *sick, *_refuse_nowhere(snapshot, policy)]
-    for draft in drafts:
-        actions += draft.actions()
+    stopping = {stop.workload for stop in stops}
+    sick = must_leave(holding, policy, stopping)
+    late = past_deadline(holding, policy, {stop.workload for stop in (*stops, *sick)})
+    leaving = {job.id: job for job in as_leaving(holding, [*sick, *late]).jobs} if sick or late else {}
+    actions: list[Action] = [*_reserved_nowhere(nowhere), *stops, *sick, *late, *_refuse_nowhere(nowhere)]
+    drafts = [Round(read_pool(part, memory.parts, snapshot, policy, stopping, leaving)).run() for part in unsettled]
+    for part, draft in zip(unsettled, drafts, strict=True):
+        found = draft.actions()
+        memory.note(part, policy, snapshot.nodes, idle=not found)
+        actions += found
     return Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions)), drafts
 
 
@@ -102,10 +114,9 @@ _STOPS = {
 }
 
 
-def _refuse_nowhere(snapshot: Snapshot, policy: Policy) -> list[Refuse]:
+def _refuse_nowhere(nowhere: Part) -> list[Refuse]:
     """Requests of notebooks for a pool that does not exist."""
-    pools = set(policy.pools)
-    lost = [book for book in snapshot.notebooks if book.pool not in pools and book.state == "requested"]
+    lost = [book for book in nowhere.notebooks if book.state == "requested"]
     lost.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
     return [
         Refuse(workload=notebook.id, reason=Reason(code=ReasonCode.NO_SUCH_POOL, figures=(("pool", notebook.pool),)))
@@ -113,10 +124,9 @@ def _refuse_nowhere(snapshot: Snapshot, policy: Policy) -> list[Refuse]:
     ]
 
 
-def _reserved_nowhere(snapshot: Snapshot, pools: list[Pool]) -> list[Unreserve]:
+def _reserved_nowhere(nowhere: Part) -> list[Unreserve]:
     """Reservations of workloads that are in no pool any more: gone from the snapshot, or with their pool."""
-    seen = {reservation.workload for pool in pools for reservation in pool.reservations}
-    gone = sorted({reservation.workload for reservation in snapshot.reservations} - seen)
+    gone = sorted({reservation.workload for reservation in nowhere.reservations})
     return [Unreserve(workload=name, reason=Reason(code=ReasonCode.CLAIM_ENDED)) for name in gone]
 
 

@@ -12,28 +12,28 @@ _BOOKS = "{project} uses {used_milli} GPU of its guarantee of {guarantee_milli} 
 _SENTENCES: dict[R, tuple[str, str]] = {
     R.WITHIN_GUARANTEE: (
         "{project} asked for {asked_milli} GPU and used {used_milli} of its guarantee of {guarantee_milli}, "
-        "so it starts now.",
-        "It starts now, within its project's guarantee.",
+        "so it {starts}.",
+        "It {starts}, within its project's guarantee.",
     ),
     R.WITHIN_FAIR_SHARE: (
-        "{project} asked for {asked_milli} GPU and used {used_milli}; its guarantee is {guarantee_milli} and its "
-        "fair share now {fair_milli}, so it starts now and runs over quota while nobody claims that.",
-        "It starts now, over quota and within its project's fair share.",
+        "{project} asked for {asked_milli} GPU and used {used_milli}; its guarantee {is} {guarantee_milli} and its "
+        "fair share {fair_milli}, so it {starts} and runs over quota while nobody claims that.",
+        "It {starts}, over quota and within its project's fair share.",
     ),
     R.IDLE_SURPLUS: (
         "{project} asked for {asked_milli} GPU and used {used_milli}, above its fair share of {fair_milli}; the GPU "
-        "would be idle, so it starts now and runs until somebody with a right to it asks.",
-        "It starts now on GPUs that would be idle.",
+        "would be idle, so it {starts} and runs until somebody with a right to it asks.",
+        "It {starts} on GPUs that would be idle.",
     ),
     R.BORROWS_NOTEBOOK_QUOTA: (
-        "{project} asked for {asked_milli} GPU; only notebook quota that nobody has booked is free, so it starts "
-        "there now and leaves as soon as a notebook asks.",
-        "It starts now on notebook quota that nobody has booked, and leaves as soon as a notebook asks.",
+        "{project} asked for {asked_milli} GPU; only notebook quota that nobody has booked {is} free, so it {starts} "
+        "on that and leaves as soon as a notebook asks.",
+        "It {starts} on notebook quota that nobody has booked, and leaves as soon as a notebook asks.",
     ),
     R.WITHIN_NOTEBOOK_QUOTA: (
         "{project} asked for a notebook of {asked_milli} GPU and used {used_milli} of its notebook quota of "
-        "{quota_milli}, so it starts now.",
-        "It starts now, within its project's notebook quota.",
+        "{quota_milli}, so it {starts}.",
+        "It {starts}, within its project's notebook quota.",
     ),
     R.RECLAIMED: (
         "{claimer_project} asked for {asked_milli} GPU for {claimer}, within its guarantee of "
@@ -54,7 +54,8 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.BORROWER_RETURNS: (
         "{claimer_project} asked for a notebook of {asked_milli} GPU within its notebook quota; the job ran on "
-        "notebook quota that was not booked. It leaves within {grace_s} s and is queued again in its old place.",
+        "notebook quota that was not booked, or lent by an idle notebook. It leaves within {grace_s} s and is queued "
+        "again in its old place.",
         "A notebook took back the quota on which the job ran; the job is queued again in its old place.",
     ),
     R.MOVED: (
@@ -91,10 +92,35 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "It was cancelled by a person.",
     ),
     R.DEVICE_UNHEALTHY: (
-        "Device {device} of pool {pool} on node {node} is unhealthy or gone, and this {kind} has a part of it. "
+        "Device {device} of pool {pool} on node {node} is unhealthy or gone ({trouble}), and this {kind} has a part of "
+        "it. "
         "Preemptible jobs are asked to save and are queued again in their old place, at the cost of no pause and no "
         "retry; notebooks and jobs that may not be preempted stay until they are stopped.",
         "A device that it has is unhealthy.",
+    ),
+    R.NODE_DRAINED: (
+        "Node {node} is being drained by an admin, and this {kind} has a part of its device {device} of pool {pool}. "
+        "Preemptible jobs are asked to save and are queued again in their old place, at the cost of no pause; jobs "
+        "that may not be preempted and notebooks stay until they are stopped.",
+        "An admin drains a node that it runs on.",
+    ),
+    R.DRAIN_DEADLINE: (
+        "The drain deadline of the quota file is reached: {project} runs {used_milli} GPU of work that may not be "
+        "preempted in pool {pool}, and its training quota there is {quota_milli}. The job saves within {grace_s} s and "
+        "is queued again in its old place.",
+        "Its quota was lowered, and the drain deadline of the quota file is reached.",
+    ),
+    R.LENT_WHILE_IDLE: (
+        "The notebook is idle and nothing of it is on its GPU, so its slice of {gpu_milli} GPU in pool {pool} is lent "
+        "to preemptible jobs. It stays booked for {release_after_s} s: when the notebook is used again, those jobs "
+        "leave within {lent_grace_s} s and it has its slice back.",
+        "The notebook is idle, so its slice is lent; it has it back when it is used again.",
+    ),
+    R.SLICE_RELEASED: (
+        "The notebook was idle for {release_after_s} s after its slice of {gpu_milli} GPU was lent, so the slice "
+        "returned to the notebook quota of {project} in pool {pool}. The notebook runs on, and asks again when it "
+        "needs a GPU.",
+        "The notebook was idle for long, so its slice returned to its project's notebook quota.",
     ),
     R.NO_FREE_GPU: (
         "{project} asked for {asked_milli} GPU; no place for it is free and nobody may be paused for it. "
@@ -163,7 +189,7 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.DEVICES_OUT: (
         "{project} asked for {asked_milli} GPU; pool {pool} has that only together with {devices} device(s) that "
-        "cannot be given out now, {device} among them. It starts when enough of them are back.",
+        "cannot be given out now: {device} among them is {trouble}. It starts when enough of them are back.",
         "Devices that it needs cannot be given out now. It starts when they are back.",
     ),
     R.NEVER_FITS: (
@@ -172,23 +198,30 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "pool.",
         "It can never start: no device takes what it asked for.",
     ),
+    R.PROJECT_GONE: (
+        "Project {project} is no longer in the quota file. This {kind} keeps what it has until {until}; nobody else is "
+        "given it before.",
+        "Its project is no longer in the quota file; it keeps what it has until it ends.",
+    ),
+    R.POOL_GONE: (
+        "Pool {pool} is no longer in the quota file. This {kind} keeps what it has until {until}; nobody else is given "
+        "it before.",
+        "Its pool is no longer in the quota file; it keeps what it has until it ends.",
+    ),
     R.NO_SUCH_PROJECT: (
-        "There is no project {project} any more. Submit the job to a project you are a member of.",
-        "Its project does not exist.",
+        "Project {project} is no longer in the quota file, so this never starts. Ask an admin to put the project back, "
+        "or cancel it and submit it to another project.",
+        "Its project is no longer in the quota file. Ask an admin to put it back, or cancel it.",
     ),
     R.NO_SUCH_POOL: (
-        "There is no pool {pool}. Choose one of the pools that are listed.",
-        "Its pool does not exist.",
+        "Pool {pool} is no longer in the quota file, so this never starts. Ask an admin to put the pool back, or "
+        "cancel it and choose one of the pools that are listed.",
+        "Its pool is no longer in the quota file. Ask an admin to put it back, or cancel it.",
     ),
     R.NO_DEVICE: (
         "{project} asked for a notebook of {asked_milli} GPU; pool {pool} has no device, so nothing starts there. "
         "Choose another pool, or no GPU.",
         "Its pool has no device. Choose another pool, or no GPU.",
-    ),
-    R.NO_HEALTHY_DEVICE: (
-        "{project} asked for a notebook of {asked_milli} GPU; none of the {devices} device(s) of pool {pool} can be "
-        "given out now: they are unhealthy, in quarantine or on a node that is closed. It starts when one is back.",
-        "No device of its pool can be given out now. It starts when one is back.",
     ),
     R.CLAIM_ENDED: (
         "The workload that this place was kept for no longer waits for it.",
@@ -206,14 +239,41 @@ _SENTENCES: dict[R, tuple[str, str]] = {
 }
 
 
-def sentence(reason: Reason) -> str:
-    """The reason in words with its figures, GPU amounts with two or three decimals; shorter where figures lack."""
+def sentence(reason: Reason, *, began: bool = False) -> str:
+    """The reason in words with its figures, GPU amounts with two or three decimals; shorter where figures lack.
+
+    ``began``: of something that has started, and does not start now.
+    """
     words, short = _SENTENCES[reason.code]
-    figures = {name: _shown(name, value) for name, value in reason.figures}
+    tense = _BEGAN if began else _BEGINS
+    figures = tense | {name: _shown(name, value) for name, value in reason.figures}
+    figures["until"] = _UNTIL.get(figures.get("kind", ""), "it ends")
     try:
-        return words.format_map(figures) + _in_spite_of(reason.code, figures)
+        return (
+            words.format_map(figures)
+            + _short_of(figures)
+            + _in_spite_of(reason.code, figures)
+            + _by_deadline(reason.code, figures)
+        )
     except KeyError:
-        return short
+        return short.format_map(tense)
+
+
+_BEGINS = {"starts": "starts now", "is": "is"}
+_BEGAN = {"starts": "started", "is": "was"}
+_UNTIL = {
+    "notebook": "its server stops",
+    "preemptible job": "it ends, or is paused because others claim its GPU",
+    "job with a deadline": "it ends, or the quota file's deadline for what drains is over",
+}
+
+
+def _short_of(figures: Mapping[str, str]) -> str:
+    """What no node has beside the GPUs, where that is what it waits for."""
+    if "memory_mib" not in figures:
+        return ""
+    words = " There are such GPUs, but no node has the {cpu_milli} CPU and {memory_mib} MiB for each rank beside them."
+    return words.format_map(figures)
 
 
 _PAUSED = frozenset({R.RECLAIMED, R.FAIR_SHARE_RECLAIMED, R.PREEMPTED_IN_PROJECT})
@@ -230,6 +290,12 @@ def _in_spite_of(code: R, figures: Mapping[str, str]) -> str:
     return f" {was}; the claim is within a guarantee and nothing else could satisfy it, so it was allowed.".format_map(
         figures
     )
+
+
+def _by_deadline(code: R, figures: Mapping[str, str]) -> str:
+    if code is not R.NODE_DRAINED or "left_s" not in figures:
+        return ""
+    return f" The drain has a deadline, in {figures['left_s']} s: then such jobs, too, are asked to save and leave."
 
 
 def gpus(milli: int) -> str:

@@ -5,7 +5,7 @@ Scratch paper of one tick, as the pool that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -83,6 +83,8 @@ class Standing:
     use: int = 0
     leaving: int = 0
     fixed_use: int = 0
+    fixed_here: int = 0
+    """What runs on devices that can be given out and may not be preempted: it is nobody else's before it ends."""
     booked: int = 0
     wanted: int = 0
     wanted_fixed: int = 0
@@ -103,6 +105,7 @@ class Standing:
     lowest: int = NO_LIMIT
     """The lowest job priority of that work."""
     make_holders: Callable[[Standing], None] | None = None
+    _movable: Movable | None = None
     _holders: list[Holder] = field(default_factory=list)
     _surplus: list[Holder] = field(default_factory=list)
     _shielded: list[Holder] = field(default_factory=list)
@@ -130,6 +133,13 @@ class Standing:
         """What its elastic jobs run with above their minimum."""
         self._make()
         return self._surplus
+
+    @property
+    def movable(self) -> Movable:
+        """How much of its work could be asked to leave at most, as it was read."""
+        if self._movable is None:
+            self._movable = Movable(self.running)
+        return self._movable
 
     def _make(self) -> None:
         make, self.make_holders = self.make_holders, None
@@ -160,28 +170,31 @@ class Standing:
 
     def has_room_for(self, size: int) -> Callable[[str], bool] | None:
         """Whether a user's jobs may take ``size`` more under the ceiling for each user; None where there is none."""
-        if self.user_ceiling == NO_LIMIT:
+        levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
+        if not levels:
             return None
-        return lambda user: self.by_user.get(user, 0) + size <= self.user_ceiling
+        return lambda user: all(level.by_user.get(user, 0) + size <= level.user_ceiling for level in levels)
 
     def want(self, size: int, user: str, *, fixed: bool) -> None:
         """Count what runs, comes back or waits, and could start."""
         self.wanted += size
         self.wanted_fixed += size if fixed else 0
-        if self.user_ceiling != NO_LIMIT:
-            self.wanted_by[user] = self.wanted_by.get(user, 0) + size
+        levels = self.levels
+        if any(level.user_ceiling != NO_LIMIT for level in levels):
+            for level in levels:
+                level.wanted_by[user] = level.wanted_by.get(user, 0) + size
 
     def add(self, size: int, user: str, *, fixed: bool) -> None:
         """Count work that starts, or is promised a place. ``fixed``: not preemptible."""
-        self.by_user[user] = self.by_user.get(user, 0) + size
         for level in self.levels:
+            level.by_user[user] = level.by_user.get(user, 0) + size
             level.use += size
             level.fixed_use += size if fixed else 0
 
     def remove(self, size: int, user: str) -> None:
         """Count work out that gives up a promised place."""
-        self.by_user[user] -= size
         for level in self.levels:
+            level.by_user[user] -= size
             level.use -= size
 
     def begin_leaving(self, size: int, user: str) -> None:
@@ -209,6 +222,25 @@ class Standing:
         self.returning.remove(size)
         for level in self.levels:
             level.leaving -= size
+
+
+class Movable:
+    """Sums over preemptible work that runs, in milli-GPU."""
+
+    __slots__ = ("_by_priority", "all", "elastic", "largest")
+
+    def __init__(self, running: Sequence[Running]) -> None:
+        self.all = self.elastic = self.largest = 0
+        self._by_priority: dict[int, int] = {}
+        for job, _, _, size in running:
+            self.all += size
+            self.largest = max(self.largest, size)
+            self.elastic += 0 if job.min_ranks is None else size
+            self._by_priority[job.priority] = self._by_priority.get(job.priority, 0) + size
+
+    def below(self, priority: int) -> int:
+        """What has a lower job priority than this."""
+        return sum(milli for known, milli in self._by_priority.items() if known < priority)
 
 
 class Running(NamedTuple):

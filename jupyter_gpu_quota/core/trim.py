@@ -23,14 +23,19 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     """Put back every victim without whom all claims of the plan still find room on what leaves.
 
     Judged on the whole plan: only room that is left over on devices that drain can replace a victim's. A victim
-    whose own project claims in the same plan stays out: with it back, that claim would have less right.
+    whose own project claims in the same plan stays out: with it back, that claim would have less right. Work that is
+    moved uses as much where it is as where it goes, so it may stay whoever claims.
     """
+    for claimed in claims:
+        for moved in list(claimed.moved):
+            if _may_fit(pool, moved.holder) and _fits_without(pool, claims, moved.holder, moved.pieces):
+                claimed.moved.remove(moved)
+                insort(rows_of(pool, moved.holder), moved.holder, key=lambda holder: holder.order)
     claimers = {claimed.asker.standing for claimed in claims} | _departments_let_out(claims)
     for claimed in claims:
         for victim in [one for one in claimed.victims if _may_stay(one) and claimers.isdisjoint(one.project.levels)]:
             within = not victim.project.over_limit(victim.size)
-            room = pool.room_came_back or _left_over(pool) >= victim.size
-            if within and room and _fits_without(pool, claims, victim):
+            if within and _may_fit(pool, victim) and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
 
@@ -50,18 +55,26 @@ def _may_stay(victim: Holder) -> bool:
     return not victim.promised and victim.above is None
 
 
+def _may_fit(pool: Pool, victim: Holder) -> bool:
+    """Whether enough is left over to replace what it frees; no more than a guess."""
+    return pool.room_came_back or _left_over(pool) >= victim.size
+
+
 def _left_over(pool: Pool) -> int:
     return sum(pool.ledger.lendable_after(at) for at in pool.ledger.draining)
 
 
-def _fits_without(pool: Pool, claims: Sequence[Claimed], victim: Holder) -> bool:
-    """Whether the claims fit with a victim back: first moving only those on its devices, then all, largest first."""
+def _fits_without(pool: Pool, claims: Sequence[Claimed], victim: Holder, elsewhere: tuple[Piece, ...] = ()) -> bool:
+    """Whether the claims fit with a victim back: first moving only those on its devices, then all, largest first.
+
+    ``elsewhere``: the place that was promised to it, where it was to be moved.
+    """
     devices = {piece.device for piece in victim.pieces}
     touched = [claimed for claimed in claims if not devices.isdisjoint(piece.device for piece in claimed.pieces)]
-    if _Settling(pool, touched).succeeds_with(victim):
+    if _Settling(pool, touched).succeeds_with(victim, elsewhere):
         return True
     everybody = sorted(claims, key=lambda claimed: -claimed.asker.request.gpu_milli)
-    return len(claims) <= MOST_MOVED and _Settling(pool, everybody).succeeds_with(victim)
+    return len(claims) <= MOST_MOVED and _Settling(pool, everybody).succeeds_with(victim, elsewhere)
 
 
 class _Settling:
@@ -73,7 +86,7 @@ class _Settling:
         self.pieces: dict[str, list[Piece]] = {claimed.asker.id: [] for claimed in claims}
         self.tries = MOST_TRIES
 
-    def succeeds_with(self, victim: Holder) -> bool:
+    def succeeds_with(self, victim: Holder, elsewhere: tuple[Piece, ...]) -> bool:
         """Whether all fit with the victim back; then they are where they fit, else nothing has changed."""
         if len(self.ranks) > MOST_RANKS:
             return False
@@ -81,9 +94,11 @@ class _Settling:
         leave(self.pool, victim, sign=-1)
         if victim.base is not None:
             restart_in_place(self.pool, victim.base, sign=-1)
+        promise(self.ledger, elsewhere, lent=False, sign=-1)
         for claimed in self.claims:
             promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-        if not self._settle(0):
+        is_taken = any(self.ledger.lendable_after(piece.device) < 0 for piece in victim.pieces)
+        if is_taken or not self._settle(0):
             self.ledger.undo(mark)
             return False
         for claimed in self.claims:
@@ -110,15 +125,15 @@ class _Settling:
 
     def _spots(self, claimed: Claimed) -> Iterator[list[int]]:
         """Where one rank goes: what leaves, the tightest first and each amount of room once, then what is free."""
-        request = claimed.asker.request
+        request, only = claimed.asker.request, claimed.asker.only
         lent = claimed.lent or claimed.asker.right is Right.NOTEBOOK
         seen = set[int]()
         for left, spot in sorted(self._draining(request, lent=lent)):
-            if left not in seen:
+            if left not in seen and (only is None or all(at in only for at in spot)):
                 seen.add(left)
                 yield spot
         fit = place(self.ledger, request._replace(ranks=1), lent=lent)
-        if isinstance(fit, Fit):
+        if isinstance(fit, Fit) and (only is None or all(piece.device in only for piece in fit.pieces)):
             yield [piece.device for piece in fit.pieces]
 
     def _draining(self, request: Request, *, lent: bool) -> Iterator[tuple[int, list[int]]]:

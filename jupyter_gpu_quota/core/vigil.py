@@ -76,8 +76,13 @@ class Vigil:
         _shorten(watched.reports, _most(policy, 1))
         return True
 
-    def activity(self, notebook: str, *, kept_at: int | None, holding: Iterable[str] | None) -> NotebookActivity:
-        """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known."""
+    def activity(
+        self, notebook: str, *, kept_at: int | None, holding: Iterable[str] | None, empty: bool = False
+    ) -> NotebookActivity:
+        """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known.
+
+        ``empty``: a reading shows that nothing of the notebook is on its device.
+        """
         watched = self._of(notebook)
         newest = watched.newest
         held = None if holding is None else frozenset(holding)
@@ -88,7 +93,7 @@ class Vigil:
             samples=tuple(watched.samples),
             reports=tuple(watched.reports),
             kernels=kernels,
-            programs=() if newest is None else newest.programs,
+            programs=() if newest is None else tuple(_freed(program, empty) for program in newest.programs),
             kept_at=kept_at,
         )
 
@@ -113,6 +118,10 @@ def _held(kernel: KernelRecord, holding: frozenset[str] | None) -> KernelRecord:
     if kernel.holds_gpu is not None:
         return kernel
     return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
+
+
+def _freed(program: ProgramRecord, empty: bool) -> ProgramRecord:
+    return replace(program, holds_gpu=False) if empty else program
 
 
 def _most(policy: IdlePolicy, every_s: int) -> int:

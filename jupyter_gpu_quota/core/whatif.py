@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from .lending import is_waking
 from .lifecycle import WAITING
 from .model import (
     WHOLE_DEVICE,
@@ -26,6 +27,7 @@ from .model import (
 from .packing import check_quotas
 from .placement import Request
 from .plan import Plan, Reason, Refuse, Reserve, Resume, Start
+from .removal import outlives
 from .schedule import decide
 
 MOST_SPOTS = 256
@@ -76,9 +78,16 @@ class Case:
     def waits(self) -> bool:
         """Whether a plan could start it."""
         if self.notebook is not None:
-            return self.notebook.state is NotebookState.REQUESTED
+            return self.notebook.state is NotebookState.REQUESTED or is_waking(self.notebook, self.policy)
         assert self.job is not None
         return self.job.state in WAITING and self.job.target in (JobTarget.RUNNING, JobTarget.PAUSED)
+
+    @property
+    def outlived(self) -> Reason | None:
+        """Why no quota covers what it holds, None where one does."""
+        projects = {project.name for project in self.policy.projects}
+        deadline = self.policy.drain_by_at is not None
+        return outlives(self.work, projects=projects, pools=self.policy.pools, deadline=deadline)
 
     @property
     def pool(self) -> str:
@@ -121,9 +130,13 @@ class Case:
 
     @property
     def capacity_milli(self) -> int:
-        """The healthy devices of the pool."""
-        healthy = [device for device in self.snapshot.devices if device.health is Health.HEALTHY]
-        return sum(WHOLE_DEVICE - device.foreign_milli for device in healthy)
+        """What the devices of the pool have that can be given out."""
+        return sum(WHOLE_DEVICE - device.foreign_milli for device in self.given_out())
+
+    def given_out(self) -> list[Device]:
+        """The healthy devices on nodes that take new work."""
+        closed = {node.id for node in self.snapshot.nodes if not node.is_open}
+        return [one for one in self.snapshot.devices if one.health is Health.HEALTHY and one.node not in closed]
 
     def _sizes(self, of: Callable[[str], bool]) -> int:
         jobs = sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs if of(job.project))
@@ -165,11 +178,28 @@ def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
     work = {job.id for job in jobs} | {one.id for one in notebooks}
     return replace(
         snapshot,
+        nodes=_nodes_of(snapshot, pool),
         devices=devices,
         jobs=jobs,
         notebooks=notebooks,
         allocations=tuple(one for one in snapshot.allocations if one.device in names),
         reservations=tuple(one for one in snapshot.reservations if one.workload in work),
+    )
+
+
+def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
+    """A node whose devices are in several pools, with this one's part of it alone."""
+    among = Counter(device.node for device in snapshot.devices)
+    here = Counter(device.node for device in snapshot.devices if device.pool == pool)
+    return tuple(
+        replace(
+            node,
+            cpu_milli=node.cpu_milli * here[node.id] // among[node.id],
+            memory_mib=node.memory_mib * here[node.id] // among[node.id],
+        )
+        if here[node.id]
+        else node
+        for node in snapshot.nodes
     )
 
 
@@ -273,8 +303,8 @@ def _lacks(case: Case, each: int) -> dict[str, list[tuple[str, int]]]:
         jobs[one.device] += one.gpu_milli if one.workload in running else 0
     takes = Request(each, 1, case.job.gpu_models if case.job else ()).takes
     rows = defaultdict[str, list[tuple[str, int]]](list)
-    for device in case.snapshot.devices:
-        if device.health is Health.HEALTHY and takes(device.model):
+    for device in case.given_out():
+        if takes(device.model):
             lack = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
             if lack <= jobs[device.id]:
                 rows[device.node].append((device.id, lack))

@@ -59,16 +59,12 @@ class Training:
         self.order = self.chance.permutation(TRAIN)
 
     def save(self, path: Path) -> None:
-        """Write beside and rename: a checkpoint is the last whole one, or the one before."""
+        """Write all of it; a save that is cut short leaves the one before."""
         arrays = {f"weight{i}": weight for i, weight in enumerate(self.weights)}
         arrays |= {f"speed{i}": speed for i, speed in enumerate(self.speeds)}
         state = {"chance": self.chance.bit_generator.state, "epoch": self.epoch, "position": self.position}
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            np.savez(file, state=json.dumps(state), loss_sum=self.loss_sum, order=self.order, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with job.saving(path) as part:
+            np.savez(part, state=json.dumps(state), loss_sum=self.loss_sum, order=self.order, **arrays)  # type: ignore[arg-type]
 
     def load(self, path: Path) -> None:
         """Take everything from a checkpoint; raises ValueError if it was made with another width."""

@@ -29,7 +29,7 @@ class Meeting:
     """All ranks of this attempt. Rank 0 adds up what the others send, in the order of ranks, and tells them the sum."""
 
     def __init__(self) -> None:
-        self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank, self.size = job.rank(), job.ranks()
         where = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0"))
         self.others = self._accept(where) if self.rank == 0 else [self._connect(where)]
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.facts import RankFact
-from ..core.model import Device, Node
 from ..manifests import rank_environment, without_ours
-from ..sampler import inventory
+from ..sampling.here import open_sampler
+from ..sampling.protocol import Inventory, MachineSampler
 from .background import Background
 from .layout import RankPaths, active_directory, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from .process_tree import boot_id, children, descendants, is_same_process, is_stopped, kill_all, marked, processes, send
@@ -90,10 +90,11 @@ class LocalExecutor:
         bundles_dir: str | os.PathLike[str] | None = None,
         node: str | None = None,
         python_home: str = sys.prefix,
+        sampler: MachineSampler | None = None,
     ) -> None:
         self.state_dir = str(Path(state_dir).absolute())
         self.wake = None if wake is None else str(Path(wake).absolute())
-        self.simulated_devices = tuple(dict(device) for device in simulated_devices)
+        self._sampler = sampler or open_sampler(tuple(dict(device) for device in simulated_devices))
         self.limits = Limits(log_mib=log_limit_mib, outputs_mib=outputs_limit_mib, work_mib=work_limit_mib)
         self.bundles_dir = str(Path(bundles_dir or Path(self.state_dir, "bundles")).absolute())
         self.node, self.python_home, self.boot = node or socket.gethostname(), python_home, boot_id()
@@ -108,11 +109,12 @@ class LocalExecutor:
         """Let go of the threads; every job runs on."""
         self._background.close()
         self._spare.close()
+        self._sampler.close()
 
     # --- the executor protocol ------------------------------------------------------------------------------------
-    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-        """This machine and its devices."""
-        return inventory(self.node, self.simulated_devices)
+    def inventory(self) -> Inventory | None:
+        """This machine and its devices; None where they cannot be read now."""
+        return self._sampler.inventory(self.node)
 
     def start(self, order: StartOrder) -> None:
         """Begin every rank that was never begun; told by the first fact of it."""

@@ -48,8 +48,8 @@ class LeaveOrder:
 class Executor(Protocol):
     """Carries out orders on one cluster. Fencing numbers older than the newest seen are refused where the effect is."""
 
-    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-        """The nodes and devices that are there now (pools are not set here)."""
+    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]] | None:
+        """The nodes and devices that are there now (pools are not set here); None: that cannot be told now."""
 
     def start(self, order: StartOrder) -> None: ...
 

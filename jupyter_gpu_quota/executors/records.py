@@ -94,7 +94,8 @@ def read_fence(path: str) -> int:
 
 def raise_fence(path: str, fencing: int) -> int:
     """Make the stored fencing number at least this, durably. Returns what rules now."""
-    with open(f"{path}.lock", "a") as lock:
+    with os.fdopen(os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as lock:
+        os.fchmod(lock.fileno(), 0o600)  # whoever may open it may hold it
         fcntl.flock(lock, fcntl.LOCK_EX)
         present = read_fence(path)
         if fencing > present:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from itertools import islice
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from .coherence import incoherences
 from .document import QuotaFile
+from .limits import excesses
 from .tree import Node, Path, QuotaError, line_of
 
 MOST_ERRORS = 100
@@ -22,8 +24,9 @@ def check(document: object, root: Node | None) -> QuotaFile | list[QuotaError]:
         found = QuotaFile.model_validate(document)
     except ValidationError as error:
         return [_told(each, document, root) for each in error.errors(include_url=False)[:MOST_ERRORS]]
-    broken = [QuotaError(line=line_of(root, path), message=message) for path, message in incoherences(found)]
-    return broken[:MOST_ERRORS] or found
+    too_large = list(excesses(found)) if root else []  # what was put in force once is read back, whatever its size
+    broken = too_large or list(islice(incoherences(found), MOST_ERRORS))
+    return [QuotaError(line=line_of(root, path), message=message) for path, message in broken] or found
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------

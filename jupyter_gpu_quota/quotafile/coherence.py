@@ -13,6 +13,8 @@ from .seasons import CalendarSection, DepartmentChange
 from .tree import Path
 
 Found = Iterator[tuple[Path, str]]
+MOST_COMPARED = 50
+"""Names among which the nearest to a wrong one is looked for; comparing is slow."""
 
 
 def incoherences(file: QuotaFile) -> Found:
@@ -230,7 +232,7 @@ def _strange_owners(
 
 
 def _no_such(kind: str, name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, list(known)[:MOST_COMPARED], n=1, cutoff=0.6)
     return f"there is no {kind} {name}" + (
         f"; did you mean {near[0]}?" if near else f"; the file has {', '.join(sorted(known)[:20]) or 'none'}"
     )

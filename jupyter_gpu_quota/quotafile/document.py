@@ -7,7 +7,6 @@ enforce are fields too, so that they are refused by name and not as unknown keys
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -22,6 +21,7 @@ from .fields import (
     Ceiling,
     Count,
     HistoryStrength,
+    Instant,
     InterpreterPath,
     ItemName,
     Milliseconds,
@@ -34,7 +34,7 @@ from .fields import (
     Weight,
     refuse,
 )
-from .seasons import MOST_ENTRIES, CalendarSection, ChangedPerUser, DepartmentChange, ProjectChange, WhenSection
+from .seasons import CalendarSection, ChangedPerUser, DepartmentChange, ProjectChange, WhenSection
 
 Kind = Literal["notebook", "training", "inference"]
 Role = Literal["member", "lead"]
@@ -71,7 +71,7 @@ class Members(Section):
 
 
 class PerUser(Section):
-    """Ceilings for one user of a project in one pool; none without a number."""
+    """Ceilings for one user of a project or department in one pool; none without a number."""
 
     notebook: Ceiling = None
     jobs: Ceiling = None
@@ -84,21 +84,21 @@ class DepartmentAmounts(Section):
     training: Amount = 0
     limit: Ceiling = None
     weight: Weight = 1
+    per_user: PerUser = PerUser()
 
     def amounts(self) -> Amounts:
         return Amounts(
-            notebook_milli=self.notebook, training_milli=self.training, limit_milli=self.limit, weight=self.weight
+            notebook_milli=self.notebook,
+            training_milli=self.training,
+            limit_milli=self.limit,
+            weight=self.weight,
+            user_notebook_milli=self.per_user.notebook,
+            user_jobs_milli=self.per_user.jobs,
         )
 
 
 class AmountsSection(DepartmentAmounts):
     """What a project has in one pool."""
-
-    per_user: PerUser = PerUser()
-
-    def amounts(self) -> Amounts:
-        each = self.per_user
-        return replace(super().amounts(), user_notebook_milli=each.notebook, user_jobs_milli=each.jobs)
 
 
 class DepartmentSection(Section):
@@ -224,12 +224,15 @@ def _at_most_a_second(milliseconds: int) -> int:
 
 
 class PolicySection(Section):
+    """``drain_by``: from then on work that may not be preempted leaves where it is above its quota; null: by itself."""
+
     idle: Idle = Idle()
     preemption: PreemptionSection = PreemptionSection()
     enforcement: EnforcementSection = EnforcementSection()
     history: History = History()
     within_project: Literal["users_in_turn", "first_come"] = "users_in_turn"
     tick_max: Annotated[Milliseconds, AfterValidator(_at_most_a_second)] = 1000
+    drain_by: Instant | None = None
 
 
 def _this_version(version: object) -> object:
@@ -248,7 +251,7 @@ class QuotaFile(Section):
     projects: list[ProjectSection]
     environments: list[EnvironmentSection] = []
     data: Unenforced = None
-    calendar: Annotated[list[CalendarSection], Field(max_length=MOST_ENTRIES)] = []
+    calendar: list[CalendarSection] = []
     policy_section: Annotated[PolicySection, Field(alias="policy")] = PolicySection()
 
     # --- what the core sees ---------------------------------------------------------------------------------------
@@ -274,6 +277,8 @@ class QuotaFile(Section):
             departments=tuple(map(_department, self.departments)),
             windows=() if now is None else self._windows(now, days),
             history=model.History(k_milli=past.k, half_life_s=past.half_life, window_s=past.window),
+            drain_by_at=self.policy_section.drain_by,
+            lending=model.Lending(release_after_s=self.policy_section.idle.release_after),
         )
 
     def _windows(self, now: int, days: int) -> tuple[Window, ...]:

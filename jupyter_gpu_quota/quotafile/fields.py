@@ -7,6 +7,7 @@ it reads the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated
 
@@ -170,6 +171,26 @@ HistoryStrength = Annotated[
     ),
 ]
 """Thousandths inside, a decimal in the file."""
+
+
+def _instant_ms(value: object) -> int:
+    """Milliseconds since 1970 of an instant with its time zone."""
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise refuse(f"{value!s:.40} is no instant; write one with its time zone, such as 2027-01-31T18:00:00Z")
+    return int(found.timestamp()) * 1000
+
+
+Instant = Annotated[
+    int,
+    BeforeValidator(_instant_ms),
+    PlainSerializer(lambda ms: f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"),
+    WithJsonSchema({"type": "string", "format": "date-time", "description": "an instant with its time zone"}),
+]
+"""Milliseconds since 1970 inside, ISO 8601 in the file."""
 
 PersonName = Annotated[
     str, StringConstraints(strict=True, min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")

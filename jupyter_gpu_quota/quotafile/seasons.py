@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import date
 from typing import Annotated, Literal
 
@@ -18,6 +17,10 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_ENTRIES = 100
 """Entries of one calendar; each is looked at for every day of two years when a file is applied."""
+MOST_DATES = 1_000
+"""Dates of all of them together, a first and a last day counted once."""
+MOST_CHANGES = 2_000
+"""Amounts of projects and departments in a pool that all of them together change."""
 
 TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00", re.ASCII)
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -147,6 +150,7 @@ class DepartmentChange(Section):
     training: ChangedAmount = None
     limit: ChangedAmount = None
     weight: ChangedWeight = None
+    per_user: ChangedPerUser = ChangedPerUser()
 
     def change(self, owner: str, pool: str, *, department: bool = True) -> Change:
         return Change(
@@ -157,18 +161,16 @@ class DepartmentChange(Section):
             training_milli=self.training,
             limit_milli=self.limit,
             weight=self.weight,
+            user_notebook_milli=self.per_user.notebook,
+            user_jobs_milli=self.per_user.jobs,
         )
 
 
 class ProjectChange(DepartmentChange):
     """Amounts of one project in one pool while a window is open; what is left out stays as it is."""
 
-    per_user: ChangedPerUser = ChangedPerUser()
-
     def change(self, owner: str, pool: str, *, department: bool = False) -> Change:
-        each = self.per_user
-        change = super().change(owner, pool, department=department)
-        return replace(change, user_notebook_milli=each.notebook, user_jobs_milli=each.jobs)
+        return super().change(owner, pool, department=department)
 
 
 class CalendarSection(Section):

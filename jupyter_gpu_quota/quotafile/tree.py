@@ -18,7 +18,7 @@ LARGEST = 1_000_000
 """Characters of the largest quota file that is read."""
 
 MOST_PARTS = 100_000
-"""Words, lists and mappings of one file; five thousand projects need about as many."""
+"""Words, lists and mappings of one file; a thousand projects of several pools need about half as many."""
 
 DEEPEST = 20
 """Levels of nesting; the quota file needs eight."""

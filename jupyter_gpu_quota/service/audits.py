@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from .. import snapshotfile
+from ..store.protocol import JobRecord
 from ..wire import VerifiedView
 from .access import audited_projects, sees_work
+from .audit_text import audit_view, subjects_of
 from .foresight import explanation
 from .jobs import listed, page_of
 from .resource import Answer, Call, Refused, not_found
-from .views import audit_view
 
 
 async def rows(call: Call) -> Answer:
@@ -18,8 +19,10 @@ async def rows(call: Call) -> Answer:
     world, page = call.door.world, page_of(call)
     since = _since(call)
     found, total = await world.read(world.store.audit, since=since, projects=audited_projects(call.person), page=page)
-    await world.learn_names([row.actor for row in found])
-    return listed([audit_view(row, world) for row in found], total, page)
+    subjects = await world.read(subjects_of, world.store, found)
+    owners = [one.job.user if isinstance(one, JobRecord) else one.notebook.user for one in subjects.values()]
+    await world.learn_names([*(row.actor for row in found), *owners])
+    return listed([audit_view(row, subjects, world) for row in found], total, page)
 
 
 def _since(call: Call) -> int | None:

@@ -14,12 +14,11 @@ from ..wire import ChangedView
 from .access import Person, sees_work
 from .door import Door
 from .hub import HubAway
-from .jobs import job_view_now
 from .people import NotAllowed, Reader
 from .places import device_views
 from .resource import Call, Refused
 from .streams import HEARTBEAT_S, EventStream
-from .views import notebook_view
+from .views import job_view
 from .world import Delta
 
 MOST_WAITING = 200
@@ -80,12 +79,13 @@ async def follow(call: Call) -> None:
     door = call.door
     since = _resumed_from(call)
     await door.world.fresh()
-    inbox = _Inbox()
+    reader, inbox = Reader(door.people, call.resource, call.person), _Inbox()
+    person = await reader.now()
     with EventStream(call.resource, door.streams, call.person) as stream:
         door.world.listen(inbox.put)
         try:
-            await _greet(door, call.person, stream, since)
-            await _relay(door, Reader(door.people, call.resource, call.person), stream, inbox)
+            await _greet(door, person, stream, since)
+            await _relay(door, reader, stream, inbox)
         except (StreamClosedError, NotAllowed, HubAway, StoreUnavailable):
             pass  # the reader is gone, or may not read on: the connection ends, and coming back is checked anew
         finally:
@@ -135,9 +135,9 @@ def changed_view(door: Door, person: Person, pile: _Pile) -> ChangedView:
     """A pile as one person may see it; of a thing that they may not see nothing is said, not even its id."""
     return ChangedView.model_construct(
         version=pile.version,
-        jobs=[job_view_now(door, record) for record in pile.jobs.values() if _sees_job(person, record)],
+        jobs=[job_view(record, door.world) for record in pile.jobs.values() if _sees_job(person, record)],
         notebooks=[
-            notebook_view(record, door.world)
+            door.idleness.shown(record)
             for record in pile.notebooks.values()
             if sees_work(person, project=record.notebook.project, owner=record.notebook.user)
         ],

@@ -1,32 +1,30 @@
-"""Why work waits, what a new job would meet, what another quota file would do: the core's own answers, as views."""
+"""Why work waits, and what a new job would meet: the core's own answers, as views."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from ..core import explain as core_explain
 from ..core import foresee
 from ..core.amounts import in_force
 from ..core.model import Job, JobState, NotebookState, Policy, Snapshot
-from ..core.plan import Reason
+from ..core.outage import what_it_stays_on
+from ..core.plan import Plan, Reason, Reserve, Resume, Start
 from ..core.schedule import Decision, decide_and_explain
-from ..quotafile import QuotaFile
 from ..store.protocol import JobRecord, JobSpec, NotebookRecord
 from ..wire import (
     AffectedView,
     DryRunView,
     ExplainView,
-    PreviewView,
     ReasonView,
     WouldStart,
 )
 from .access import Person, sees_work
-from .arithmetic import arithmetic_of_file
 from .standings import NO_STANDINGS, Shares, Standings, shares_of, standings_of, use_of
-from .views import maybe_instant, present_reason, reason_view
+from .views import job_reason, maybe_instant, notebook_reason, reason_view
 
 if TYPE_CHECKING:
     from .door import Door
@@ -54,10 +52,6 @@ class Foresight:
         self._explained: dict[str, tuple[tuple[int, ...], float, core_explain.Explanation]] = {}
         self._shares: tuple[tuple[int, ...], float, Shares] | None = None
 
-    def wait_of(self, workload: str) -> Reason | None:
-        """Why something waits, as far as was last thought of."""
-        return self._last.decision.waits.get(workload) if self._last else None
-
     async def think(self) -> Decision | None:
         """The decision on the world as it is, at most a second old; None while no quota file is in force."""
         world, last = self._world, self._last
@@ -77,6 +71,7 @@ class Foresight:
         moment, snapshot = self._world.moment(), self.snapshot()
         decision = await self._world.think(decide_and_explain, snapshot, quota.policy)
         self._last = _Decided(moment, now, decision)
+        self._world.waits = {**decision.waits, **_next_to_start(decision.plan)}
         return decision
 
     def snapshot(self) -> Snapshot:
@@ -111,6 +106,12 @@ class Foresight:
         return self._shares[2]
 
 
+def _next_to_start(plan: Plan) -> dict[str, Reason]:
+    """Why the plan starts the jobs that it starts, or keeps a place for something: as explanations say it, too."""
+    starts = {one.workload: one.reason for one in plan.actions if isinstance(one, (Start, Resume)) and one.attempt}
+    return starts | {one.workload: one.reason for one in plan.actions if isinstance(one, Reserve)}
+
+
 # --- one job before it is submitted -----------------------------------------------------------------------------------
 async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     """What a job would meet if it were submitted now."""
@@ -136,67 +137,35 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     return DryRunView(
         starts_now=met.starts_now,
         pauses=[
-            *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again in its old place"),
+            *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again in its old place."),
             *_affected(
-                door, person, met.restarts, "paused", "would save and go on at once, elsewhere or with fewer ranks"
+                door, person, met.restarts, "restarts", "would save and go on at once, elsewhere or with fewer ranks."
             ),
         ],
         reason=reason_view(met.reason, door.world),
         charged_milli=spec.gpu_milli * spec.ranks,
+        charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
     )
 
 
-def _affected(door: Door, person: Person, jobs: Iterable[str], effect: str, what: str) -> list[AffectedView]:
+def _affected(
+    door: Door, person: Person, jobs: Iterable[str], effect: Literal["paused", "restarts"], what: str
+) -> list[AffectedView]:
     """Jobs that something would happen to; of those one may not see, only that there is one."""
     views = []
     for name in jobs:
         record = door.world.mirror.jobs.get(name)
         if record is None:
             continue
-        job, private = record.job, record.spec.private
-        seen = sees_work(person, project=job.project, owner=job.user, private=private)
-        user = door.world.name_of(job.user) if seen else "another user"
-        views.append(
-            AffectedView.model_validate(
-                {
-                    "job": name if seen else "hidden",
-                    "project": job.project if seen else "another project",
-                    "user": user,
-                    "effect": effect,
-                    "message": f"{user}'s job {record.spec.name if seen else ''}".rstrip() + f" {what}.",
-                }
-            )
-        )
+        job = record.job
+        if sees_work(person, project=job.project, owner=job.user, private=record.spec.private):
+            user = door.world.name_of(job.user)
+            told = f"{user}'s job {record.spec.name} {what}"
+            views.append(AffectedView(job=name, project=job.project, user=user, effect=effect, message=told))
+        else:
+            told = f"A job that you may not see {what}"
+            views.append(AffectedView(job=None, project=None, user=None, effect=effect, message=told))
     return views
-
-
-# --- another quota file -----------------------------------------------------------------------------------------------
-async def preview(door: Door, person: Person, file: QuotaFile) -> PreviewView:
-    """The arithmetic of every pool under another file, and everybody whose work it would move."""
-    world = door.world
-    snapshot = under(file, door.foresight.snapshot(), {node.id: node.name for node in world.nodes.values()})
-    present, now = world.quota, world.now()
-    new = await world.think(file.policy, (present.revision if present else 0) + 1, now)
-    old = present.policy if present else Policy(revision=0)
-    sums = await world.think(arithmetic_of_file, file, snapshot.devices, now)
-    seen = await world.think(foresee.preview, snapshot, old, new)
-    affected = [
-        *_affected(door, person, seen.paused, "paused", "is paused and queued again in its old place"),
-        *_affected(door, person, seen.start_sooner, "starts", "starts instead of waiting"),
-        *_affected(door, person, seen.wait_longer, "waits", "waits instead of starting"),
-        *_affected(door, person, seen.other_reason, "waits", "waits for another reason than now"),
-    ]
-    return PreviewView(
-        arithmetic=[*sums.sentences], refusals=[*sums.refusals], affected=affected, acceptable=sums.acceptable
-    )
-
-
-def under(file: QuotaFile, snapshot: Snapshot, node_names: Mapping[str, str]) -> Snapshot:
-    """The same world with its devices in the pools of another file."""
-    devices = tuple(
-        replace(device, pool=file.pool_of(device, node_names.get(device.node, ""))) for device in snapshot.devices
-    )
-    return replace(snapshot, devices=devices)
 
 
 # --- why --------------------------------------------------------------------------------------------------------------
@@ -204,11 +173,10 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
     """The binding reason of a job or notebook, and the smallest changes that would start it."""
     work = record.job if isinstance(record, JobRecord) else record.notebook
     quota = door.world.quota
-    waits = work.state in (JobState.QUEUED, JobState.PAUSED, NotebookState.REQUESTED)
+    waits = work.state in (JobState.QUEUED, JobState.PAUSED, NotebookState.REQUESTED, NotebookState.LENT)
     if quota is None or not waits:
-        return ExplainView(
-            id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None
-        )
+        said = _stays(door, work.id) or _settled(door, record)
+        return ExplainView(id=work.id, state=work.state, reason=said, would_start=[], estimate_at=None)
     try:
         told = await door.foresight.explain(work.id, quota.policy)
     except KeyError:  # it ended between the two looks
@@ -226,15 +194,20 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
     )
 
 
+def _stays(door: Door, workload: str) -> ReasonView | None:
+    """What to say of work that stays on a device that is unhealthy, or on a node that is drained."""
+    reason = what_it_stays_on(door.foresight.snapshot(), workload)
+    return None if reason is None else reason_view(reason, door.world)
+
+
 def _settled(door: Door, record: JobRecord | NotebookRecord) -> ReasonView:
     """The reason of what does not wait; where none was recorded, its state says it."""
-    recorded = present_reason(record) if isinstance(record, JobRecord) else record.reason
-    if recorded is not None:
-        return reason_view(recorded, door.world)
     if isinstance(record, JobRecord):
-        return ReasonView(code=record.job.state, figures={}, message=_state_in_words(record))
+        known = job_reason(record, door.world)
+        return known or ReasonView(code=record.job.state, figures={}, message=_state_in_words(record))
     state = record.notebook.state
-    return ReasonView(code=state, figures={}, message=f"The notebook's slice is {state}.")
+    known = notebook_reason(record, door.world)
+    return known or ReasonView(code=state, figures={}, message=f"The notebook's slice is {state}.")
 
 
 def _state_in_words(record: JobRecord) -> str:

@@ -34,10 +34,11 @@ from ..core.model import NotebookState
 from ..core.stages import from_document, name_of, to_document
 from ..core.vigil import Report, Vigil, simulated_sample
 from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow, StoreUnavailable
-from ..wire import IdleView
+from ..wire import IdleView, NotebookView
 from ..wire_activity import ActivityAnswer, FreeOrder
 from .hub import HubAway
 from .resource import Refused
+from .views import notebook_view
 from .world import World
 
 log = logging.getLogger(__name__)
@@ -172,7 +173,9 @@ class Idleness:
         async with self._turns.setdefault(name, asyncio.Lock()):
             now, policy, stage = self.clock(), self._policy_of(name), self.stage(record)
             waiting = self._somebody_waits(record)
-            activity = self.vigil.activity(name, kept_at=stage.kept.at, holding=self._holding(name))
+            activity = self.vigil.activity(
+                name, kept_at=stage.kept.at, holding=self._holding(name), empty=self._is_empty(name)
+            )
             verdict = judge(activity, policy, waiting=waiting, now=now)
             taken = step(stage, seen(activity, verdict), policy, now)
             await self._take(name, verdict, taken, now)
@@ -220,9 +223,16 @@ class Idleness:
         newest = self.vigil.newest(name)
         if newest is None:
             return None
+        if self._is_empty(name):
+            return ()
         able = tuple(kernel.id for kernel in newest.kernels if kernel.holds_gpu is not False)
         alone = len(able) <= 1 and not newest.programs
         return able if alone or self._is_simulated(name) else None
+
+    def _is_empty(self, name: str) -> bool:
+        """Whether the newest readings show that nothing of a notebook is on its devices."""
+        rows = [self.world.samples.get(part.device) for part in self.world.allocations_of(name)]
+        return bool(rows) and all(row is not None and row.workload_memory_mib.get(name) == 0 for row in rows)
 
     def _is_simulated(self, name: str) -> bool:
         """Whether all that a notebook holds is simulated."""
@@ -261,6 +271,11 @@ class Idleness:
         usual = (policy.report_every_s - 1) * 1000  # it looks once a second, and may be as much late
         again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
         return ActivityAnswer(idle=view, free=order, report_in_ms=again)
+
+    def shown(self, record: NotebookRecord) -> NotebookView:
+        """A notebook with how it is judged now."""
+        view, idle = notebook_view(record, self.world), self.view(record)
+        return view if idle is None else view.model_copy(update={"idle": idle, "activity": idle.verdict})
 
     def view(self, record: NotebookRecord) -> IdleView | None:
         """How a notebook is judged, None before it was."""
@@ -305,7 +320,7 @@ def _why_not_kept(refused: KeepRefused) -> str:
 
 def _sample(row: SampleRow, notebook: str) -> GpuSample:
     percent = row.workloads[notebook]
-    return GpuSample(at=row.at, percent=percent, why="" if percent is not None else NO_FIGURES)
+    return GpuSample(at=row.at, percent=percent, why="" if percent is not None else row.why.get(notebook, NO_FIGURES))
 
 
 async def keep_judging(idleness: Idleness) -> None:

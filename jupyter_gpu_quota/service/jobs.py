@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..core.lifecycle import WAITING
 from ..core.model import JobState
 from ..store.protocol import ChangeJob, JobFilter, JobRecord, JobSpec, KeepBundle, Page, SubmitJob
-from ..wire import CloneRequest, JobRequest, JobView
+from ..wire import CloneRequest, JobRequest
 from .access import Person, changes_work, raises_priority, sees_work
 from .bundles import bundle_size, refuse_without_room
-from .door import Door
 from .foresight import dry_run
 from .resource import Answer, Call, Refused, not_found
 from .submission import USUAL_PRIORITY, Ground, account_of, spec_of
-from .views import job_detail, job_view, present_reason
+from .views import job_detail, job_view
 
 LONGEST_KEY = 200
 MOST_PER_PAGE = 1000
@@ -40,6 +38,7 @@ def _ground(call: Call) -> Ground:
         quota=world.quota_file,
         devices=tuple(world.mirror.devices.values()),
         accounts=call.door.settings.accounts,
+        nodes=world.mirror.nodes(),
     )
 
 
@@ -116,25 +115,21 @@ async def show(call: Call) -> Answer:
     record = await seen_job(call)
     world = call.door.world
     ranks = await world.read(world.store.ranks, record.job.id)
-    if present_reason(record) is None and record.job.state in WAITING:
+    if record.job.state in WAITING:
         await call.door.foresight.think()
-        record = replace(record, reason=call.door.foresight.wait_of(record.job.id))
     return Answer(body=job_detail(record, ranks, world))
 
 
 async def listing(call: Call, limit: int = 100) -> Answer:
-    """The jobs of this person's projects, for admins of all, newest first; ``live=1`` leaves out ended ones."""
+    """One's own jobs and those of one's projects, for admins all, newest first; ``live=1`` leaves out ended ones."""
     page = page_of(call, limit)
-    which = filter_of(call)
-    if which is None:
-        return listed([], 0, page)
-    world = call.door.world
+    which, world = filter_of(call), call.door.world
     await world.fresh()
     records, total = await world.read(world.store.jobs, which, page)
     await world.learn_names([record.job.user for record in records])
     if any(record.job.state in WAITING for record in records):
         await call.door.foresight.think()
-    return listed([job_view_now(call.door, record) for record in records], total, page)
+    return listed([job_view(record, world) for record in records], total, page)
 
 
 def page_of(call: Call, limit: int = 100) -> Page:
@@ -148,25 +143,16 @@ def listed(items: Sequence[object], total: int, page: Page, **more: bool) -> Ans
     return Answer(body={"items": items, "_pagination": pagination, **more})
 
 
-def filter_of(call: Call) -> JobFilter | None:
-    """What of the jobs was asked for, cut to what this person may see; None where that is nothing."""
+def filter_of(call: Call) -> JobFilter:
+    """What of the jobs was asked for, cut to what this person may see: always their own, of whatever project."""
     person, project = call.person, call.text("project")
-    mine = call.flag("mine")
-    projects = None if person.admin else tuple(sorted(person.roles))
-    if project is not None:
-        if projects is not None and project not in projects:
-            return None
-        projects = (project,)
-    if mine and not person.admin:
-        projects = (project,) if project else None
-    elif projects == ():
-        return None
     return JobFilter(
-        projects=projects,
-        user=person.id if mine else None,
+        projects=None if project is None else (project,),
+        user=person.id if call.flag("mine") else None,
         live=call.flag("live"),
         states=_states(call),
         reader=None if person.admin else person.id,
+        member_of=tuple(sorted(person.roles)),
         led=person.leads,
     )
 
@@ -224,8 +210,8 @@ def _request_again(person: Person, old: JobSpec, overrides: CloneRequest) -> Job
         project=old.project,
         pool=old.pool,
         gpu_model=old.gpu_model,
-        cpu_milli=old.cpu_milli,
-        memory_mib=old.memory_mib,
+        cpu_milli=0 if overrides.gpu else old.cpu_milli * old.processes,
+        memory_mib=0 if overrides.gpu else old.memory_mib * old.processes,
         name=overrides.name or old.name,
         priority=priority if overrides.priority is None else overrides.priority,
         preemptible=old.preemptible,
@@ -247,10 +233,3 @@ async def _take_over_bundle(call: Call, job: str, digest: str) -> None:
         raise Refused(410, "bundle_gone", f"The code of job {job} is not kept any more; submit it anew.")
     await refuse_without_room(call.door, call.person, digest, size)
     await call.door.record(KeepBundle(digest=digest, user=call.person.id, size_bytes=size))
-
-
-def job_view_now(door: Door, record: JobRecord) -> JobView:
-    """A job's view; one that waits, for no reason on record, shows the reason that was last thought of."""
-    if present_reason(record) is None and record.job.state in WAITING:
-        record = replace(record, reason=door.foresight.wait_of(record.job.id))
-    return job_view(record, door.world)

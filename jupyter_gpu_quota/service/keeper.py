@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from .kept import Kept
-from .predecessor import Process, give_up, record, take_over
+from .predecessor import Service, give_up, process_of, record, recorded, take_over
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +130,7 @@ class Keeper:
     def __init__(self, state_dir: Path, children: Sequence[Kept], sockets: Sequence[socket.socket] = ()) -> None:
         self._state_dir, self._children, self._sockets = state_dir, children, sockets
         self._ending, self._recorded = False, True
+        self._identity = process_of(os.getpid())
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
@@ -141,23 +142,24 @@ class Keeper:
             signal.signal(number, self._signalled)
         while not self._ending:
             now = time.monotonic()
-            started = [child.tend(now) for child in self._children]
-            if any(started) or not self._recorded:
-                self._record()
+            for child in self._children:
+                child.tend(now)
+            self._stand_on_record()
             self._listen()
         self._end()
 
     def _signalled(self, number: int, frame: object) -> None:
         self._ending |= number != signal.SIGCHLD
 
-    def _record(self) -> None:
-        """Write down who runs; tried again at every beat until the disk takes it."""
-        before, self._recorded = self._recorded, record(self._state_dir, self._identities())
+    def _stand_on_record(self) -> None:
+        """See at every beat that the record says who runs, whatever became of it, and write it anew where not."""
+        children = {child.name: child.identity for child in self._children if child.identity is not None}
+        if recorded(self._state_dir) == Service(self._identity, children):
+            self._recorded = True
+            return
+        before, self._recorded = self._recorded, record(self._state_dir, children)
         if before and not self._recorded:
             log.error("%s cannot be written to: a successor would not find these processes", self._state_dir)
-
-    def _identities(self) -> dict[str, Process]:
-        return {child.name: child.identity for child in self._children if child.identity is not None}
 
     def _listen(self) -> None:
         """Sleep until a beat, a signal, or the next thing that is due."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 
-from .predecessor import Process, process_of
+from .predecessor import Process, marks_of, process_of
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ SILENT_AT_MOST_S = 9.0
 """Three leases of the longest kind. A process that is frozen inside a transaction locks the database for everybody."""
 
 FIRST_BEAT_WITHIN_S = 120.0
-"""Importing takes seconds on a busy machine; the heart beats from there on."""
+"""Importing takes seconds, on a busy machine many; the heart beats from there on. Until then any movement counts."""
 
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -40,13 +40,15 @@ class Kept:
         self.identity: Process | None = None
         self._start_at = self._started_at = float("-inf")
         self._patience_ends = float("inf")
+        self._starting_until = float("-inf")
+        self._marks: tuple[str, ...] | None = None
         self._pause_s = FIRST_PAUSE_S
 
     def tend(self, now: float) -> bool:
         """Do what is due: reap it, start it, end it where it is silent. Returns whether another process runs now."""
         if self.process is not None and self.process.poll() is not None:
             self._ended(now)
-        if self.process is not None and now >= self._patience_ends:
+        if self.process is not None and now >= self._patience_ends and not self._is_starting(now):
             log.error("the %s, process %d, does not move any more; it is killed", self.name, self.process.pid)
             self._patience_ends = float("inf")
             self.process.kill()
@@ -67,12 +69,25 @@ class Kept:
                 if not beats:
                     self._let_go()
         if beats:
+            self._starting_until = now
             self.forgive(now)
 
     def forgive(self, now: float) -> None:
         """Count its silence from now on."""
         if self._patience_ends < float("inf"):
             self._patience_ends = now + SILENT_AT_MOST_S
+
+    def _is_starting(self, now: float) -> bool:
+        """Whether it is on its way to its first beat: there is time left, and it did something since the last look.
+
+        So one that is stopped is found at the second look; one that gets little of a loaded machine still gets some.
+        """
+        assert self.process is not None
+        before, self._marks = self._marks, marks_of(self.process.pid)
+        if now >= self._starting_until or (self._marks is not None and self._marks == before):
+            return False
+        self._patience_ends = now + SILENT_AT_MOST_S
+        return True
 
     def _start(self, now: float) -> bool:
         self.heart, beating = os.pipe()
@@ -92,7 +107,8 @@ class Kept:
         finally:
             os.close(beating)
         self.identity = process_of(self.process.pid)
-        self._started_at, self._patience_ends = now, now + FIRST_BEAT_WITHIN_S
+        self._started_at, self._patience_ends = now, now + SILENT_AT_MOST_S
+        self._starting_until, self._marks = now + FIRST_BEAT_WITHIN_S, None
         return True
 
     def _ended(self, now: float) -> None:

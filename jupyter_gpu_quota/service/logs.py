@@ -31,9 +31,13 @@ LOOK_S = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a log as it is shown: whole UTF-8 characters. Secrets were masked before it was written."""
+    """A part of a log as it is shown: whole UTF-8 characters. Secrets were masked before it was written.
+
+    It begins at ``offset``; what stood before that was not asked for, or is no longer kept.
+    """
 
     text: str
+    offset: int
     next_offset: int
 
 
@@ -43,13 +47,34 @@ async def show(call: Call) -> Answer | None:
     rank = call.integer("rank", 0, least=0, most=10**6)
     attempt = call.integer("attempt", 0, least=0, most=10**6)
     offset = call.integer("offset", 0, least=-(10**15), most=10**15)
-    if call.flag("follow"):
+    follow = call.flag("follow")
+    await _is_there(call, record, attempt, rank, follow=follow)
+    if follow:
         await _follow(call, record.job.id, attempt, rank, offset)
         return None
     limit = call.integer("limit", LARGEST_PART, least=1, most=LARGEST_PART)
     part = await part_of(call, record, attempt or record.job.attempt, rank, offset, limit)
     headers = {"X-Next-Offset": str(part.next_offset), "X-Attempt": str(attempt or record.job.attempt)}
     return Answer(body=part.text.encode(), content_type="text/plain; charset=utf-8", headers=headers)
+
+
+async def _is_there(call: Call, record: JobRecord, attempt: int, rank: int, *, follow: bool) -> None:
+    """Refuse an attempt or a rank that the job does not have.
+
+    Who follows may name the attempt that comes next, and a rank that an elastic job has in some attempts only.
+    """
+    job, world = record.job, call.door.world
+    if attempt > job.attempt + (follow and job.state not in FINAL):
+        has = {0: "it has not started yet", 1: "its only attempt is 1"}
+        there = has.get(job.attempt, f"its attempts are 1 to {job.attempt}")
+        raise Refused(404, "no_such_log", f"Job {job.id} has no attempt {attempt}; {there}.")
+    begun = [] if follow else await world.read(world.store.ranks, job.id)
+    ranks = [each.rank for each in begun if each.attempt == (attempt or job.attempt)]
+    last = max(ranks) if ranks else job.ranks - 1
+    if rank > last:
+        which = f"Attempt {attempt or job.attempt} of job {job.id}" if ranks else f"Job {job.id}"
+        there = f"its ranks are 0 to {last}" if last else "its only rank is 0"
+        raise Refused(404, "no_such_log", f"{which} has no rank {rank}; {there}.")
 
 
 async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = PIECE) -> Part:
@@ -62,7 +87,7 @@ async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset
 def shown(part: LogPart, *, whole: bool) -> Part:
     """The part up to a whole character; what may go on in the next part is left for it, unless all is here."""
     data = part.data if whole else part.data[: len(part.data) - _torn(part.data)]
-    return Part(text=data.decode("utf-8", "replace"), next_offset=part.offset + len(data))
+    return Part(text=data.decode("utf-8", "replace"), offset=part.offset, next_offset=part.offset + len(data))
 
 
 def _torn(data: bytes) -> int:
@@ -83,16 +108,20 @@ def _runs(record: JobRecord, attempt: int) -> bool:
 
 async def _follow(call: Call, job: str, attempt: int, rank: int, offset: int) -> None:
     """``log`` events, then ``end`` with the job's state. Without an attempt the log goes on into later ones."""
+    reader = Reader(call.door.people, call.resource, call.person)
+    await reader.now()
     ended = contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused, StoreUnavailable)
     with EventStream(call.resource, call.door.streams, call.person) as stream, ended:
-        await _Follower(call, stream, job, attempt, rank, offset).run()
+        await _Follower(call, stream, reader, job, attempt, rank, offset).run()
 
 
 class _Follower:
-    def __init__(self, call: Call, stream: EventStream, job: str, attempt: int, rank: int, offset: int) -> None:
-        self.call, self.stream, self.job, self.rank, self.offset = call, stream, job, rank, offset
-        self.only, self.attempt = attempt, attempt
-        self.quiet_s, self.reader = 0.0, Reader(call.door.people, call.resource, call.person)
+    def __init__(
+        self, call: Call, stream: EventStream, reader: Reader, job: str, attempt: int, rank: int, offset: int
+    ) -> None:
+        self.call, self.stream, self.reader, self.job = call, stream, reader, job
+        self.rank, self.offset, self.only, self.attempt = rank, offset, attempt, attempt
+        self.quiet_s = 0.0
 
     async def run(self) -> None:
         while True:
@@ -119,7 +148,7 @@ class _Follower:
         part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
         if part.next_offset == self.offset or not part.text:
             return False
-        body = {"offset": part.next_offset, "attempt": self.attempt, "text": part.text}
+        body = {"begins": part.offset, "offset": part.next_offset, "attempt": self.attempt, "text": part.text}
         await self.stream.send("log", json.dumps(body, ensure_ascii=False), f"{self.attempt}-{part.next_offset}")
         self.offset, self.quiet_s = part.next_offset, 0.0
         return True

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from ..core.lifecycle import NOTEBOOK_FINAL
 from ..core.model import WHOLE_DEVICE, NotebookState
 from ..store.protocol import NotebookRecord, RequestNotebook, ReturnNotebook
-from ..wire import NotebookRequest, NotebookView
+from ..wire import NotebookRequest
 from .access import Person, sees_work
 from .gangs import milli_of
 from .jobs import listed, page_of
@@ -46,8 +45,9 @@ async def request(call: Call) -> Answer:
 
 
 def _undecided(call: Call, notebook: str) -> bool:
+    """Whether a slice waits: it was asked for, or was lent and its server asks for it back."""
     record = call.door.world.mirror.notebooks.get(notebook)
-    return record is not None and record.notebook.state is NotebookState.REQUESTED
+    return record is not None and record.notebook.state in (NotebookState.REQUESTED, NotebookState.LENT)
 
 
 async def person_called(call: Call, name: str) -> Person:
@@ -99,7 +99,7 @@ async def show(call: Call) -> Answer:
     if wait_s and record.notebook.state not in NOTEBOOK_FINAL:
         await _news(call, record.notebook.id, (call.text("seen_state"), call.text("seen_reason")), wait_s)
         record = await record_of(call, record.notebook.id)
-    return Answer(body=_view(call, record))
+    return Answer(body=call.door.idleness.shown(record))
 
 
 async def _news(call: Call, notebook: str, seen: tuple[str | None, str | None], wait_s: int) -> None:
@@ -119,17 +119,8 @@ def _seen_as(call: Call, notebook: str) -> tuple[str | None, str | None] | None:
     record = call.door.world.mirror.notebooks.get(notebook)
     if record is None:
         return None
-    reason = _view(call, record).reason
+    reason = notebook_view(record, call.door.world).reason
     return record.notebook.state.value, reason.code if reason else None
-
-
-def _view(call: Call, record: NotebookRecord) -> NotebookView:
-    """A slice that waits shows why it waits now."""
-    if record.reason is None and record.notebook.state is NotebookState.REQUESTED:
-        record = replace(record, reason=call.door.foresight.wait_of(record.notebook.id))
-    idle = call.door.idleness.view(record)
-    view = notebook_view(record, call.door.world)
-    return view if idle is None else view.model_copy(update={"idle": idle, "activity": idle.verdict})
 
 
 async def listing(call: Call) -> Answer:
@@ -143,7 +134,7 @@ async def listing(call: Call) -> Answer:
         if record.notebook.state not in NOTEBOOK_FINAL
         and sees_work(call.person, project=record.notebook.project, owner=record.notebook.user)
     ]
-    items = [_view(call, record) for record in seen[page.offset : page.offset + page.limit]]
+    items = [call.door.idleness.shown(record) for record in seen[page.offset : page.offset + page.limit]]
     return listed(items, len(seen), page)
 
 

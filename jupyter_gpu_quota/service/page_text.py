@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from ..amount import duration_text, gpu_text, ranks_text
 from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ..core.model import JobState
+from ..endings import how_it_ended
 from ..wire import DeviceView, JobDetail, JobView
 from .resource import Answer, Call
 
@@ -25,7 +26,8 @@ COLOURS = 8
 OTHER = "other"
 SIGNS = {
     "queued": "○", "starting": "◔", "running": "●", "pausing": "◑", "paused": "❙❙", "held": "■",
-    "succeeded": "✓", "failed": "✕", "cancelled": "–", "requested": "○", "booked": "●", "refused": "✕", "returned": "–",
+    "succeeded": "✓", "failed": "✕", "cancelled": "–", "requested": "○", "booked": "●", "lent": "◐",
+    "refused": "✕", "returned": "–",
 }  # fmt: skip
 """A shape for each state, so that colour is never the only sign."""
 
@@ -45,7 +47,6 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "gpu": gpu_text,
-        "whole_milli": whole_milli,
         "ranks": ranks_of,
         "duration": duration_text,
         "size": size_text,
@@ -54,14 +55,10 @@ def _environment() -> Environment:
         "segments": segments,
         "command": command_text,
         "control": control_of,
+        "how_it_ended": how_it_ended,
     }
     environment.globals["signs"] = SIGNS
     return environment
-
-
-def whole_milli(job: JobView) -> int:
-    """What a job has while it runs, or would have with all its ranks."""
-    return job.gpu_milli * (job.held_ranks or job.ranks)
 
 
 def ranks_of(job: JobView) -> str:
@@ -230,3 +227,25 @@ def pager(answer: Answer, call: Call) -> dict[str, Any]:
         "newer": link(max(0, offset - limit)) if offset else None,
         "older": link(offset + limit) if offset + limit < total else None,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a page leaves out that shows the first part of a listing; ``truncated``: the listing leaves out some too."""
+
+    shown: int
+    total: int
+    truncated: bool
+
+    @property
+    def says(self) -> str:
+        """In words, nothing where all is shown."""
+        more = "more than " if self.truncated else ""
+        return f"the first {self.shown} of {more}{self.total:,}" if self.truncated or self.shown < self.total else ""
+
+
+def cut_of(answer: Answer) -> Cut:
+    """How much of a listing the first page of it is."""
+    assert isinstance(answer.body, Mapping)
+    total = answer.body["_pagination"]["total"]
+    return Cut(shown=len(answer.body["items"]), total=total, truncated=bool(answer.body.get("truncated")))

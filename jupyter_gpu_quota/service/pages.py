@@ -138,6 +138,7 @@ class Job(Page):
         parts = page_text.log_choices(detail)
         shown = log_shown(call, parts)
         tail = await logs.part_of(call, record, shown.attempt, shown.rank, -LOG_SHOWN, LOG_SHOWN)
+        outputs = await logs.outputs(call)
         return {
             "page_title": record.spec.name,
             "job": detail,
@@ -146,7 +147,8 @@ class Job(Page):
             "log": tail,
             "log_parts": parts,
             "log_shown": shown,
-            "outputs": _items(await logs.outputs(call)),
+            "outputs": _items(outputs),
+            "outputs_cut": page_text.cut_of(outputs),
         }
 
 
@@ -156,7 +158,8 @@ class Quota(Page):
     async def content(self, call: Call) -> dict[str, Any]:
         history = _items(await quotas.revisions(call))
         current = (await quotas.current(call)).body if self.door.world.quota else None
-        return {"current": current, "history": history, "may_apply": may_enter(call.person, Scope.APPLY)}
+        in_force, may_apply = await quotas.in_words(call), may_enter(call.person, Scope.APPLY)
+        return {"current": current, "in_force": in_force, "history": history, "may_apply": may_apply}
 
 
 class Audit(Page):

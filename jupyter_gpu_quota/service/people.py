@@ -22,7 +22,9 @@ STALE_AT_MOST_S = 600.0
 MOST_REMEMBERED = 10_000
 HUB_TIMEOUT_S = 15.0
 ASKED_AGAIN_S = 15.0
-"""How often the reader of a stream is asked about again: who has lost a project, or their token, hears no more."""
+"""How often the hub is asked again about the reader of a stream: who has lost a project, or their token, hears no more.
+
+A quiet stream draws breath every 5 s, so that it ends 20 s after the loss at the latest."""
 
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
@@ -131,15 +133,13 @@ class People:
     async def again(self, request: RequestHandler, person: Person) -> Person:
         """Who the token of an open request belongs to now, for streams that outlive what they were opened with.
 
-        The token itself is asked about, not the name: one that was revoked reads no further. The hub's answer may be
-        60 s old. Raises NotAllowed, HubAway, StoreUnavailable.
+        The token itself is asked about, not the name, and the hub is asked, not what is remembered of its answers.
+        Raises NotAllowed, HubAway, StoreUnavailable.
         """
         if person.is_hub:
             return person
-        token = self.auth.get_token(request)
-        model = await self._asked(
-            self.auth.user_for_token(token, session_id=self.auth.get_session_id(request), sync=False)
-        )
+        token, session = self.auth.get_token(request), self.auth.get_session_id(request)
+        model = await self._asked(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
         if not model:
             raise NotAllowed(f"the hub does not know this token of {person.name} any more.")
         present = await self._person(model)
@@ -175,7 +175,7 @@ def _role(text: str) -> Role:
 
 
 class Reader:
-    """Who reads a stream. Every 15 s it is asked anew who they are, and with which roles.
+    """Who reads a stream. At its start and every 15 s the hub is asked who they are, and with which roles.
 
     While the hub is away the stream goes on for 10 minutes with what was true last.
     """
@@ -184,10 +184,10 @@ class Reader:
         self, people: People, request: RequestHandler, person: Person, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._people, self._request, self._person, self._clock = people, request, person, clock
-        self._asked_at = self._known_at = clock()
+        self._asked_at, self._known_at = float("-inf"), clock()
 
     async def now(self) -> Person:
-        """Who reads now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends."""
+        """Who reads now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends, or does not begin."""
         if self._clock() - self._asked_at >= ASKED_AGAIN_S:
             self._asked_at = self._clock()
             try:

@@ -104,7 +104,7 @@ def _notebook_use(door: Door, project: str, pool: str) -> int:
         record.notebook.gpu_milli
         for record in door.world.mirror.notebooks.values()
         if (record.notebook.project, record.notebook.pool) == (project, pool)
-        and record.notebook.state in (NotebookState.BOOKED, NotebookState.REQUESTED)
+        and record.notebook.state in (NotebookState.BOOKED, NotebookState.LENT, NotebookState.REQUESTED)
     )
 
 

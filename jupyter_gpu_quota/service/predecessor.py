@@ -11,14 +11,19 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
 RECORD = "service.json"
-END_WITHIN_S = 8.0
+END_WITHIN_S = 4.5
+"""A keeper that obeys has ended its children within 4 s."""
+
+GONE_WITHIN_S = 1.0
+"""After SIGKILL only the kernel can hold a process."""
 
 
 class Process(NamedTuple):
@@ -46,12 +51,23 @@ def process_of(pid: int) -> Process:
 
 def started_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None where there is no such process."""
+    fields = _stat(pid)
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def marks_of(pid: int) -> tuple[str, ...] | None:
+    """What grows while a process does anything: its page faults and its CPU time. None while it waits for a disk."""
+    fields = _stat(pid)
+    return None if fields[0] == "D" else (fields[7], fields[9], fields[11], fields[12])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of a process from its state on; those of one that has ended where there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+        return ["X", *["0"] * 50]
+    return stat.rpartition(")")[2].split()
 
 
 def take_over(state_dir: Path) -> None:
@@ -59,9 +75,9 @@ def take_over(state_dir: Path) -> None:
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     before = recorded(state_dir)
     if before is not None and before.keeper.pid != os.getpid():
-        _end(before.keeper)
-        for child in (recorded(state_dir) or before).children.values():
-            _end(child)  # a killed keeper's children end by themselves, but for one that is frozen
+        _end((before.keeper, *before.children.values()))
+        if (late := recorded(state_dir)) is not None:
+            _end(late.children.values())  # what it started while it was being ended
     record(state_dir, {})
 
 
@@ -72,6 +88,7 @@ def record(state_dir: Path, children: Mapping[str, Process]) -> bool:
     text = json.dumps(_told(keeper) | {"children": {name: _told(child) for name, child in children.items()}})
     try:
         temporary.write_text(text)
+        temporary.chmod(0o600)
         temporary.replace(place)
     except OSError as error:
         log.debug("%s cannot be written: %s", place, error)
@@ -110,26 +127,52 @@ def _told(process: Process) -> dict[str, object]:
     return {"pid": process.pid, "started": process.started}
 
 
-def _ends(descriptor: int) -> bool:
-    """Whether a process ends in time; by poll, which takes descriptors of any number."""
-    ended = select.poll()
-    ended.register(descriptor, select.POLLIN)
-    return bool(ended.poll(END_WITHIN_S * 1000))
+def _end(processes: Iterable[Process]) -> None:
+    """All at once: SIGTERM, which a stopped process takes when it goes on, then SIGKILL for those that still run.
+
+    A descriptor names one process for good, so no stranger is ever hit.
+    """
+    with contextlib.ExitStack() as open_descriptors:
+        running = {}
+        for process in processes:
+            if (descriptor := _descriptor(process)) is not None:
+                open_descriptors.callback(os.close, descriptor)
+                running[descriptor] = process
+        if running:
+            log.info("ending the predecessor, processes %s", ", ".join(str(each.pid) for each in running.values()))
+        _send(running, signal.SIGTERM)
+        _send(running, signal.SIGCONT)
+        _wait(running, END_WITHIN_S)
+        _send(running, signal.SIGKILL)
+        _wait(running, GONE_WITHIN_S)
+        for process in running.values():
+            log.error("the predecessor, process %d, does not end", process.pid)
 
 
-def _end(process: Process) -> None:
-    """SIGTERM, then SIGKILL after a bound. The descriptor names one process for good, so no stranger is ever hit."""
+def _descriptor(process: Process) -> int | None:
+    """An open descriptor of this very process; None where it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (OSError, OverflowError):  # no number of a process
-        return
-    with contextlib.closing(os.fdopen(descriptor, "rb", closefd=True)):
-        if not process.lives:
-            return
-        log.info("ending the predecessor, process %d", process.pid)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, number)
-            if _ends(descriptor):
-                return
-        log.error("the predecessor, process %d, does not end", process.pid)
+        return None
+    if process.lives:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _send(running: Iterable[int], number: int) -> None:
+    for descriptor in running:
+        with contextlib.suppress(OSError):  # it has ended, or became another account's
+            signal.pidfd_send_signal(descriptor, number)
+
+
+def _wait(running: dict[int, Process], within_s: float) -> None:
+    """Wait for their ends for so long, and leave in ``running`` those that go on; poll takes any descriptor."""
+    ended, deadline = select.poll(), time.monotonic() + within_s
+    for descriptor in running:
+        ended.register(descriptor, select.POLLIN)
+    while running and (left_s := deadline - time.monotonic()) > 0:
+        for descriptor, _ in ended.poll(left_s * 1000):
+            ended.unregister(descriptor)
+            del running[descriptor]

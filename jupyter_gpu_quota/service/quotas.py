@@ -10,8 +10,9 @@ from ..quotafile import QuotaFile
 from ..store.protocol import ApplyQuota, Page, QuotaRevision
 from ..wire import QuotaEdit
 from .access import reads_policy
-from .foresight import preview
+from .arithmetic import amounts_in_force
 from .jobs import listed, page_of
+from .previews import objections_to, preview_of
 from .resource import Answer, Call, Refused
 from .views import quota_view
 
@@ -43,6 +44,13 @@ def _in_force(call: Call) -> QuotaRevision:
     return revision
 
 
+async def in_words(call: Call) -> Sequence[str]:
+    """The amounts that are in force now, pool by pool, and when the calendar next changes them."""
+    world = call.door.world
+    devices = tuple(world.mirror.devices.values())
+    return await world.ponder(amounts_in_force, world.quota.policy, devices, world.now()) if world.quota else ()
+
+
 async def _answer(call: Call, revision: QuotaRevision, *, unchanged: bool = False) -> Answer:
     world = call.door.world
     await world.learn_names([revision.actor])
@@ -63,13 +71,22 @@ async def apply(call: Call) -> Answer:
 
 
 async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> None:
-    """Refuse quotas that contradict each other, and those that do not fit unless that is accepted by name."""
-    seen = await preview(call.door, call.person, file)
-    if not seen.acceptable:
-        raise Refused(409, "contradicting", " ".join([*seen.refusals, "Nothing was put in force."]))
-    if seen.refusals and not edit.accept_overcommit:
-        arithmetic = " ".join([*seen.refusals, *seen.arithmetic])
+    """Refuse what contradicts itself, and unless it is accepted what does not fit or takes out what has work."""
+    found = await objections_to(call.door, file)
+    sums = found.sums
+    if not sums.acceptable:
+        raise Refused(409, "contradicting", " ".join([*sums.refusals, "Nothing was put in force."]))
+    if sums.refusals and not edit.accept_overcommit:
+        arithmetic = " ".join([*sums.refusals, *sums.sentences])
         raise Refused(409, "overcommitted", f"{arithmetic} Accept it by name with accept_overcommit, or lower a quota.")
+    if not edit.accept_removal:
+        _removes_nothing(found.removals)
+
+
+def _removes_nothing(removals: Sequence[str]) -> None:
+    if removals:
+        told = "A preview says what happens to it. Accept it by name with accept_removal, or wait until it has ended."
+        raise Refused(409, "removes_work", " ".join([*removals, told]))
 
 
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
@@ -93,8 +110,8 @@ def _request(file: QuotaFile, text: str, revision: int) -> ApplyQuota:
 
 
 async def _parsed(call: Call, text: str) -> QuotaFile:
-    """The file as it was read, in a reader's thread: a large one takes a while. Raises Refused with its faults."""
-    parsed = await call.door.world.read(quotafile.parse, text)
+    """The file as it was read, in a thread of its own: a large one takes a while. Raises Refused with its faults."""
+    parsed = await call.door.world.ponder(quotafile.parse, text)
     if isinstance(parsed, QuotaFile):
         return parsed
     told = [f"line {error.line}: {error.message}" for error in parsed[:MOST_ERRORS_TOLD]]
@@ -121,7 +138,7 @@ async def look_ahead(call: Call) -> Answer:
     """What a file would do, without applying it."""
     edit: QuotaEdit = call.body
     await call.door.world.fresh()
-    return Answer(body=await preview(call.door, call.person, await _parsed(call, edit.text)))
+    return Answer(body=await preview_of(call.door, await _parsed(call, edit.text)))
 
 
 async def revisions(call: Call) -> Answer:
@@ -160,10 +177,12 @@ def page_for(offset: int) -> Page:
 
 
 async def revert(call: Call) -> Answer:
-    """Put an earlier revision's text in force again, as a new revision."""
+    """Put an earlier revision's text in force again, as a new revision; what had been accepted then still is."""
     await call.door.world.fresh()
     old = await _revision(call)
     text = await call.door.world.read(quotafile.export, old.text, old.revision)
     file = await _parsed(call, text)
+    if not call.flag("accept_removal"):
+        _removes_nothing((await objections_to(call.door, file)).removals)
     present = _in_force(call).revision
     return await _put(call, file, text, present, f"back to revision {old.revision}")

@@ -21,6 +21,8 @@ from ..wire import (
     JobRequest,
     JobView,
     MeView,
+    NodeChangeView,
+    NodeEdit,
     NodeView,
     NotebookRequest,
     NotebookView,
@@ -37,7 +39,7 @@ from ..wire import (
     VersionView,
 )
 from ..wire_activity import ActivityAnswer, ActivityReport
-from . import activity, audits, bundles, events, jobs, logs, notebooks, openapi, places, quotas, status
+from . import activity, audits, bundles, events, jobs, logs, nodes, notebooks, openapi, places, quotas, status
 from .access import Scope
 from .resource import Route
 
@@ -94,6 +96,8 @@ ROUTES: tuple[Route, ...] = (
           says="The pools."),
     Route(method="GET", path="nodes", scope=S.READ, act=places.nodes, gives=NodeView, listing=True, query=PAGED,
           says="The machines."),
+    Route(method="POST", path="nodes/{id}/actions/{change:cordon|uncordon|drain}", scope=S.APPLY, act=nodes.change,
+          takes=NodeEdit, gives=NodeChangeView, says="Keep new work from a node, or empty it; dry_run only says whom."),
     Route(method="GET", path="devices", scope=S.READ, act=places.devices, gives=DeviceView, listing=True, query=PAGED,
           says="The devices, who holds them, whether they are used."),
     Route(method="GET", path="samples", scope=S.READ, act=places.samples, gives=SampleView, listing=True, query=PAGED,
@@ -112,7 +116,7 @@ ROUTES: tuple[Route, ...] = (
     Route(method="GET", path="quota/revisions/{revision}", scope=S.READ, act=quotas.revision, gives=QuotaView,
           says="One revision."),
     Route(method="POST", path="quota/revisions/{revision}/actions/revert", scope=S.APPLY, act=quotas.revert,
-          gives=QuotaView, says="Put an earlier revision in force again."),
+          gives=QuotaView, query=("accept_removal",), says="Put an earlier revision in force again."),
     # --- why, and what was done
     Route(method="GET", path="explain/{id}", scope=S.READ, act=audits.explain, gives=ExplainView,
           says="Why a job or notebook is where it is."),

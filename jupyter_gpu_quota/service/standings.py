@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..core.lifecycle import HOLDS_GPU, WAITING
 from ..core.model import Department, NotebookState, Policy, Project, Snapshot
-from ..core.pool import read_pools
 from ..core.quota import Share
+from ..core.reading import read_pools
 from ..core.round import Round
 from ..wire import ProjectPoolView
 
@@ -78,7 +78,7 @@ def use_of(world: World) -> Use:
         elif job.state in WAITING:
             use.queued[key] += 1
     for slice_ in world.mirror.notebooks.values():
-        if slice_.notebook.state is NotebookState.BOOKED:
+        if slice_.notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
             use.notebook[slice_.notebook.project, slice_.notebook.pool] += slice_.notebook.gpu_milli
     return use
 
@@ -118,7 +118,7 @@ def _row(owner: Project | Department, pool: str, use: Use, shares: Mapping[Place
         notebook_used_milli=use.notebook[key],
         training_used_milli=use.training[key],
         borrowed_milli=use.borrowed[key],
-        fair_share_milli=share.fair_milli if share else 0,
+        fair_share_milli=max(share.fair_milli, share.guarantee_milli) if share else 0,
         in_force_training_milli=share.guarantee_milli if share else 0,
         queued_jobs=use.queued[key],
     )

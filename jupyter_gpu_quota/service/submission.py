@@ -9,18 +9,20 @@ import os
 import pwd
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ..amount import AmountRefusal, duration_s, is_model
-from ..core.model import Device
+from ..core.model import Device, Node
 from ..manifests import OUR_PREFIX, OUR_VARIABLES
 from ..quotafile import QuotaFile
 from ..store.protocol import JobSpec
 from ..wire import JobRequest
 from .access import Person, raises_priority, submits_to
+from .arithmetic import empty_pools
 from .gangs import gang_of
+from .hosts import host_of
 from .resource import Refused
 
 USUAL_PRIORITY = 50
@@ -31,12 +33,13 @@ RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a request is judged on: who asks, the quota file in force, and every device there is."""
+    """What a request is judged on: who asks, the quota file in force, every device there is, and the nodes by id."""
 
     person: Person
     quota: QuotaFile | None
     devices: Sequence[Device]
     accounts: bool = False
+    nodes: Mapping[str, Node] = field(default_factory=dict)
 
 
 def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
@@ -44,8 +47,10 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
     quota = quota_in_force(ground.quota)
     project = project_of(request.project, ground.person)
     pool = _training_pool(request.pool, project, quota)
+    _has_a_device(pool, quota, ground)
     models = models_in_pool(request.gpu_model, pool, ground.devices)
     gang = gang_of(request, pool, models, ground.devices)
+    host = host_of(request, gang, pool, models, ground.devices, ground.nodes)
     _may_have_priority(request.priority, ground.person, project)
     _own_variables_only(request.variables, request.secrets)
     return JobSpec(
@@ -59,8 +64,8 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
         processes=gang.processes,
         name=request.name or name_of(request.command),
         gpu_model=",".join(models) or None,
-        cpu_milli=request.cpu_milli,
-        memory_mib=request.memory_mib,
+        cpu_milli=host.cpu_milli,
+        memory_mib=host.memory_mib,
         priority=request.priority,
         preemptible=request.preemptible,
         variables=dict(request.variables),
@@ -73,6 +78,15 @@ def spec_of(request: JobRequest, ground: Ground) -> JobSpec:
         retries=request.retries,
         private=request.private,
     )
+
+
+def _has_a_device(pool: str, quota: QuotaFile, ground: Ground) -> None:
+    """Refuse what goes to a pool that has no device at all, once any device has been seen."""
+    if not ground.devices or any(device.pool == pool for device in ground.devices):
+        return
+    why = empty_pools(quota, ground.devices, {node.id: node.name for node in ground.nodes.values()})[pool]
+    told = "Nothing can start there: choose another pool, or ask an admin to change the selector in the quota file."
+    raise Refused(409, "no_device", f"{why} {told}")
 
 
 def quota_in_force(quota: QuotaFile | None) -> QuotaFile:

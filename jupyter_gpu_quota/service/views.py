@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ..core.lifecycle import FINAL
-from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, JobTarget, Node, Policy
+from ..core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
+from ..core.model import (
+    WHOLE_DEVICE,
+    Allocation,
+    Device,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Notebook,
+    NotebookState,
+    Policy,
+)
 from ..core.plan import Reason, ReasonCode
 from ..core.sentences import sentence
-from ..store.protocol import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
+from ..store.protocol import JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
 from ..wire import (
     AllocationView,
-    AuditView,
     DepartmentView,
     DeviceView,
     Enforcement,
@@ -52,6 +62,12 @@ class Picture(Protocol):
 
     def is_simulated(self, pool: str) -> bool: ...
 
+    def wait_of(self, workload: str) -> Reason | None:
+        """Why something waits now, as far as was thought of."""
+
+    def outlives(self, work: Job | Notebook) -> Reason | None:
+        """Why no quota covers what something holds; None where one does."""
+
 
 def instant(at: int) -> datetime:
     """Milliseconds since 1970 as a UTC datetime."""
@@ -62,15 +78,33 @@ def maybe_instant(at: int | None) -> datetime | None:
     return None if at is None else instant(at)
 
 
-def reason_view(reason: Reason, picture: Picture) -> ReasonView:
-    """A reason with people by their names."""
+def reason_view(reason: Reason, picture: Picture, *, began: bool = False) -> ReasonView:
+    """A reason with people by their names. ``began``: of something that has started, and does not start now."""
     figures = tuple((name, picture.name_of(str(value)) if name == "user" else value) for name, value in reason.figures)
-    named = replace(reason, figures=figures)
-    return ReasonView.model_construct(code=reason.code.value, figures=dict(figures), message=sentence(named))
+    said = sentence(replace(reason, figures=figures), began=began)
+    return ReasonView.model_construct(code=reason.code.value, figures=dict(figures), message=said)
 
 
-def maybe_reason(reason: Reason | None, picture: Picture) -> ReasonView | None:
-    return None if reason is None else reason_view(reason, picture)
+def job_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
+    """Why a job is where it is: while it waits, what it waits for now; else what was recorded, as far as it holds."""
+    job = record.job
+    waits = picture.wait_of(job.id) if job.state in WAITING else None
+    reason = waits or picture.outlives(job) or present_reason(record)
+    return None if reason is None else reason_view(reason, picture, began=job.state in HOLDS_GPU)
+
+
+def pause_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
+    """Why a paused job was paused, whatever it waits for since; None for one that left of its own accord."""
+    paused, reason = record.job.state is JobState.PAUSED, record.reason
+    return reason_view(reason, picture) if paused and reason is not None and reason.code not in STARTED else None
+
+
+def notebook_reason(record: NotebookRecord, picture: Picture) -> ReasonView | None:
+    """Why a slice waits, or was refused, or how it came to be."""
+    notebook = record.notebook
+    waits = picture.wait_of(notebook.id) if notebook.state is NotebookState.REQUESTED else None
+    reason = waits or picture.outlives(notebook) or record.reason
+    return None if reason is None else reason_view(reason, picture, began=notebook.state in HOLDS_SLICE)
 
 
 def present_reason(record: JobRecord) -> Reason | None:
@@ -126,7 +160,8 @@ def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
         "user": picture.name_of(job.user),
         "state": job.state,
         "target": job.target,
-        "reason": maybe_reason(present_reason(record), picture),
+        "reason": job_reason(record, picture),
+        "paused_because": pause_reason(record, picture),
         "attempt": job.attempt,
         "pauses": record.pauses,
         "retries_left": record.retries_left,
@@ -158,6 +193,8 @@ def _asked(record: JobRecord) -> dict[str, object]:
         "min_ranks": spec.min_ranks,
         "held_ranks": record.job.held_ranks,
         "gpu_model": spec.gpu_model,
+        "cpu_milli": spec.cpu_milli,
+        "memory_mib": spec.memory_mib,
         "priority": spec.priority,
         "preemptible": spec.preemptible,
         "private": spec.private,
@@ -210,17 +247,20 @@ def notebook_view(record: NotebookRecord, picture: Picture) -> NotebookView:
         pool=notebook.pool,
         gpu_milli=notebook.gpu_milli,
         state=notebook.state,
-        reason=maybe_reason(record.reason, picture),
+        reason=notebook_reason(record, picture),
         requested_at=instant(notebook.requested_at),
         booked_at=maybe_instant(record.booked_at),
         ended_at=maybe_instant(record.ended_at),
         allocations=held,
-        activity="unknown",
+        activity=notebook.activity,
         enforcement=UNENFORCED if held else None,
         simulated=picture.is_simulated(notebook.pool),
         cluster=record.cluster,
         hub=record.hub,
     )
+
+
+NO_SAMPLE = "it was not read yet"
 
 
 def device_view(
@@ -243,11 +283,14 @@ def device_view(
         memory_mib=device.memory_mib,
         pool=device.pool,
         health=device.health,
+        trouble=device.trouble,
         simulated=device.simulated,
         foreign_milli=device.foreign_milli,
         free_milli=free,
         holders=[holder_view(part, record, person, picture) for part, record in held],
         utilisation_percent=sample.utilisation_percent if sample else None,
+        utilisation_unknown=sample.why.get("utilisation_percent") if sample else NO_SAMPLE,
+        memory_used_mib=sample.memory_used_mib if sample else None,
         sampled_at=instant(sample.at) if sample else None,
         cluster=where[0],
         hub=where[1],
@@ -282,7 +325,9 @@ def node_view(node: Node, devices: int, where: tuple[str, str]) -> NodeView:
         name=node.name,
         cpu_milli=node.cpu_milli,
         memory_mib=node.memory_mib,
-        schedulable=node.schedulable,
+        schedulable=node.is_open,
+        upkeep=node.upkeep,
+        drain_by=maybe_instant(node.drain_by_at),
         devices=devices,
         cluster=where[0],
         hub=where[1],
@@ -318,20 +363,6 @@ def quota_view(revision: QuotaRevision, picture: Picture) -> QuotaView:
     )
 
 
-def audit_view(row: AuditRow, picture: Picture) -> AuditView:
-    return AuditView(
-        seq=row.seq,
-        at=instant(row.at),
-        actor=picture.name_of(row.actor),
-        kind=row.kind,
-        subject=row.subject,
-        project=row.project,
-        payload=json.loads(row.payload),
-        previous=row.previous,
-        hash=row.hash,
-    )
-
-
 def sample_view(row: SampleRow) -> SampleView:
     return SampleView(
         node=row.node,
@@ -341,4 +372,8 @@ def sample_view(row: SampleRow) -> SampleView:
         memory_used_mib=row.memory_used_mib,
         coverage_permille=row.coverage_permille,
         simulated=row.simulated,
+        foreign_mib=row.foreign_mib,
+        temperature_c=row.temperature_c,
+        power_w=row.power_w,
+        why={figure: text for figure, text in row.why.items() if figure not in row.workloads},  # those are not for all
     )

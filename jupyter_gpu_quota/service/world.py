@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.amounts import last_change_at
-from ..core.model import Allocation, Device, Node
+from ..core.model import Allocation, Device, Job, Node, Notebook
+from ..core.plan import Reason
+from ..core.removal import outlives
 from ..quotafile import QuotaFile
 from ..store.protocol import (
     Changes,
@@ -60,14 +62,18 @@ class World:
         self._store, self.now, self._clock = store, now, clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._thinker = ThreadPoolExecutor(1, thread_name_prefix="thinker")
+        self._ponderer = ThreadPoolExecutor(1, thread_name_prefix="ponderer")
         self._forget_all()
         self.names: dict[str, str] = {}
+        self.waits: Mapping[str, Reason] = {}
+        """Why everything that waits does so, and why the next plan starts what it starts, as was last thought of."""
         self.samples: Mapping[str, SampleRow] = {}
         self._samples_at = self._looked_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[Delta], None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._quota_file: tuple[int, QuotaFile] | None = None
+        self._names: tuple[QuotaFile, frozenset[str], frozenset[str]] | None = None
         self._closed = self._nudged = self._looked = False
 
     def _forget_all(self) -> None:
@@ -86,6 +92,10 @@ class World:
     async def think(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Ask the core something long, one question after the other, so that reading never waits behind it."""
         return await asyncio.get_running_loop().run_in_executor(self._thinker, lambda: question(*args, **kwargs))
+
+    async def ponder(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Ask something that takes seconds and that only its asker waits for: an edit of the quota file."""
+        return await asyncio.get_running_loop().run_in_executor(self._ponderer, lambda: question(*args, **kwargs))
 
     @property
     def store(self) -> Store:
@@ -278,7 +288,7 @@ class World:
     def close(self) -> None:
         self._closed = True
         self._listeners.clear()
-        for threads in (self._readers, self._thinker):
+        for threads in (self._readers, self._thinker, self._ponderer):
             threads.shutdown(wait=False, cancel_futures=True)
 
     # --- questions of the views ---------------------------------------------------------------------------------------
@@ -290,6 +300,19 @@ class World:
 
     def devices_in(self, pool: str) -> list[Device]:
         return [device for device in self.mirror.devices.values() if device.pool == pool]
+
+    def wait_of(self, workload: str) -> Reason | None:
+        return self.waits.get(workload)
+
+    def outlives(self, work: Job | Notebook) -> Reason | None:
+        file = self.quota_file
+        if file is None:
+            return None
+        if self._names is None or self._names[0] is not file:
+            names = frozenset(row.name for row in file.projects), frozenset(row.name for row in file.pools)
+            self._names = (file, *names)
+        deadline = file.policy_section.drain_by is not None
+        return outlives(work, projects=self._names[1], pools=self._names[2], deadline=deadline)
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))

@@ -19,7 +19,9 @@ from ..core.placement import Fit, Request, occupy, place
 from .trace import TraceNode, TraceTask
 
 MARKS = (100, 110, 120, 130)
-"""Percent of the cluster's GPU: after so much was offered, what is allocated is read."""
+"""Percent of the cluster's GPU: what the paper reads once so much was offered."""
+
+POOL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +41,19 @@ class Placer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillFigures:
-    """What was allocated: milli-GPU by mark, of a capacity in milli-GPU; and where each task went, in order."""
+    """What was allocated, of a capacity in milli-GPU, and where each task went, in order.
+
+    ``allocated_milli``: after each whole percent of the capacity that was offered, from 1 on.
+    """
 
     seed: int
     capacity_milli: int
-    allocated_milli: tuple[tuple[int, int], ...]
+    allocated_milli: tuple[int, ...]
     spots: tuple[Spot | None, ...]
 
     def percent(self, mark: int) -> float:
         """Allocated GPU in percent of the cluster's, once so many percent had been offered."""
-        return 100 * dict(self.allocated_milli)[mark] / self.capacity_milli
+        return 100 * self.allocated_milli[mark - 1] / self.capacity_milli
 
 
 def fill(
@@ -58,43 +63,51 @@ def fill(
 
     Raises ValueError where the tasks ask for no GPU, so that no demand could be reached.
     """
-    capacity = sum(node.gpus for node in nodes) * WHOLE_DEVICE
+    capacity = capacity_milli(nodes)
     placer = placer or Shipped(nodes)
-    marks = [mark for mark in MARKS if mark <= demand]
     spots: list[Spot | None] = []
+    figures: list[int] = []
     allocated = asked = 0
-    figures: list[tuple[int, int]] = []
     for task in offered(tasks, capacity * demand // 100, seed):
         spot = placer.offer(task)
         spots.append(spot)
         asked += task.gpu_milli
         allocated += task.gpu_milli if spot else 0
-        while len(figures) < len(marks) and asked * 100 >= capacity * marks[len(figures)]:
-            figures.append((marks[len(figures)], allocated))
+        while len(figures) < min(demand, asked * 100 // capacity):
+            figures.append(allocated)
     return FillFigures(seed=seed, capacity_milli=capacity, allocated_milli=tuple(figures), spots=tuple(spots))
 
 
+def capacity_milli(nodes: Iterable[TraceNode]) -> int:
+    """The cluster's GPU."""
+    return sum(node.gpus for node in nodes) * WHOLE_DEVICE
+
+
 def offered(tasks: Sequence[TraceTask], least_milli: int, seed: int) -> Iterator[TraceTask]:
-    """The tasks shuffled, then copies of any of them, until at least so much GPU was asked for."""
+    """The tasks shuffled, then copies of any of them, until so much GPU or more was asked for."""
     if not any(task.gpu_milli for task in tasks):
         raise ValueError("The tasks ask for no GPU; name a trace in which some do.")
-    random, asked = Random(seed), 0  # noqa: S311 - a simulation, not a secret
+    asked = 0
+    for task in _endless(tasks, Random(seed)):  # noqa: S311 - a simulation, not a secret
+        asked += task.gpu_milli
+        yield task
+        if asked >= least_milli:
+            return
+
+
+def _endless(tasks: Sequence[TraceTask], random: Random) -> Iterator[TraceTask]:
     order = list(tasks)
     random.shuffle(order)
-    for task in order:
-        asked += task.gpu_milli
-        yield task
-    while asked < least_milli:
-        task = tasks[random.randrange(len(tasks))]
-        asked += task.gpu_milli
-        yield task
+    yield from order
+    while True:
+        yield tasks[random.randrange(len(tasks))]
 
 
 class Shipped:
     """The placement that ``decide`` uses, one task at a time, with the demand learnt from what was offered so far."""
 
     def __init__(self, nodes: Sequence[TraceNode]) -> None:
-        self._ledger = Ledger(_devices(nodes), _nodes(nodes))
+        self._ledger = Ledger(devices_of(nodes), nodes_of(nodes))
         self._seen = Seen()
 
     def offer(self, task: TraceTask) -> Spot | None:
@@ -112,17 +125,19 @@ class Shipped:
         return Spot(node=node, devices=tuple(index) if task.gpu_milli else ())
 
 
-def _nodes(nodes: Iterable[TraceNode]) -> list[Node]:
+def nodes_of(nodes: Iterable[TraceNode]) -> list[Node]:
+    """The machines as the core knows them, named by number."""
     return [
         Node(id=_id(number), name=node.name, cpu_milli=node.cpu_milli, memory_mib=node.memory_mib)
         for number, node in enumerate(nodes)
     ]
 
 
-def _devices(nodes: Iterable[TraceNode]) -> list[Device]:
+def devices_of(nodes: Iterable[TraceNode]) -> list[Device]:
+    """Their devices, all in one pool."""
     return [
         Device(
-            id=f"{_id(number)}/{index:03d}", node=_id(number), index=index, model=node.model, memory_mib=0, pool="all"
+            id=f"{_id(number)}/{index:03d}", node=_id(number), index=index, model=node.model, memory_mib=0, pool=POOL
         )
         for number, node in enumerate(nodes)
         for index in range(node.gpus)

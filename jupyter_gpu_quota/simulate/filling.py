@@ -1,82 +1,78 @@
-"""The report of ``fill``: tasks offered one by one to an empty cluster, nothing ends; one experiment for each seed."""
+"""The report of a folder's tasks on its own nodes, an empty cluster in which nothing ends: one run for each seed.
+
+``fill`` places each task before the next is seen; ``decide`` may look at all that waits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
 
+from .deciding import fill_by_decide
+from .fill import MARKS, FillFigures, fill
 from .report import SIZES
+from .trace import TraceNode, TraceTask, Unreadable, read_folder
 
-SATURATED = 100.0
+Run = Callable[[Sequence[TraceNode], Sequence[TraceTask], int, int], FillFigures]
+RUNS: dict[str, Run] = {"fill": fill, "decide": fill_by_decide}
+SATURATED = 100
 """Percent of the cluster's GPUs that must have been asked for before it counts as saturated."""
 
 
-class FillFigures(Protocol):
-    """What one experiment found. ``curve``: after so many percent of the GPUs were asked for, so many are given out."""
-
-    @property
-    def tasks(self) -> int: ...
-
-    @property
-    def placed(self) -> int: ...
-
-    @property
-    def curve(self) -> Sequence[tuple[float, float]]: ...
-
-
 def document(
-    folder: Path, *, demand: float, seeds: Sequence[int], told: Callable[[str], None]
-) -> dict[str, object] | list[str]:
+    folder: Path, *, mode: str, demand: float, seeds: Sequence[int], told: Callable[[str], None]
+) -> dict[str, object] | str:
     """Fill the cluster of a folder for each seed. Answers the report, or what is wrong with the folder.
 
-    ``told`` hears how far it is. The tasks are placed by the core, as the queue places them.
+    ``demand``: how many times the cluster's GPU is asked for; ``told`` hears how far it is.
     """
-    if find_spec(".fill", __package__) is None or find_spec(".trace", __package__) is None:
-        return ["this release plays traces of work, and has no fill"]
-    read: Any = import_module(".trace", __package__).read
-    fill: Any = import_module(".fill", __package__).fill
-    found = read(folder)
-    if isinstance(found, list):
-        return found
-    nodes, tasks = found
+    trace = read_folder(folder)
+    if isinstance(trace, Unreadable):
+        return trace.sentence
+    if not any(task.gpu_milli for task in trace.tasks):
+        return "none of the tasks asks for a GPU."
+    percent = max(1, round(demand * 100))
     outcomes: list[FillFigures] = []
     for seed in seeds:
-        outcomes.append(fill(nodes, tasks, seed, demand))
-        told(f"seed {seed}: {outcomes[-1].curve[-1][1]:.2f} % given out")
-    return _report(outcomes, seeds)
+        outcomes.append(RUNS[mode](trace.nodes, trace.tasks, seed, percent))
+        told(f"seed {seed}: {outcomes[-1].percent(percent):.2f} % given out")
+    return _report(outcomes, mode, percent)
 
 
-def _report(outcomes: Sequence[FillFigures], seeds: Sequence[int]) -> dict[str, object]:
-    """The same keys as of a replay; nothing waits, runs or ends, so what that would say is unknown."""
-    last = _mean([one.curve[-1][1] for one in outcomes])
+def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str, object]:
+    """The same keys as of a replay; nothing runs or ends, so what that would say is unknown."""
+    last = _mean(outcomes, demand)
     nothing = dict.fromkeys(("p50", "p90", "p99", "max"))
     return {
-        "seeds": list(seeds),
+        "seeds": [one.seed for one in outcomes],
         "gpu_allocation_percent": last,
         "gpu_utilisation_percent": None,
-        "gpu_allocation_at_saturation_percent": last if outcomes[0].curve[-1][0] >= SATURATED else None,
+        "gpu_allocation_at_saturation_percent": last if demand >= SATURATED else None,
         "makespan_s": None,
         "wait_s": {size: dict(nothing) for size in SIZES},
         "pauses_per_job_max": 0,
         "guarantee_violations": 0,
-        "jobs_total": sum(one.tasks for one in outcomes),
+        "jobs_total": sum(len(one.spots) for one in outcomes),
         "jobs_finished": 0,
         "format": 1,
         "simulated": True,
-        "jobs_placed": sum(one.placed for one in outcomes),
-        "fill": [
-            {
-                "seed": seed,
-                "offered_percent": [round(at, 3) for at, _ in one.curve],
-                "allocated_percent": [round(given, 3) for _, given in one.curve],
-            }
-            for seed, one in zip(seeds, outcomes, strict=True)
-        ],
+        "mode": mode,
+        "demand_percent": demand,
+        "gpus": outcomes[0].capacity_milli // 1000,
+        "jobs_placed": sum(spot is not None for one in outcomes for spot in one.spots),
+        "allocated_percent": {str(mark): _mean(outcomes, mark) for mark in _marks(demand)},
+        "fill": [{"seed": one.seed, "allocated_percent": _curve(one, demand)} for one in outcomes],
     }
 
 
-def _mean(values: Sequence[float]) -> float:
-    return round(sum(values) / len(values), 3)
+def _marks(demand: int) -> list[int]:
+    return sorted({*(mark for mark in MARKS if mark < demand), demand})
+
+
+def _curve(one: FillFigures, demand: int) -> list[float]:
+    """What is allocated after each whole percent that was asked for, from 1 on."""
+    return [round(one.percent(mark), 3) for mark in range(1, demand + 1)]
+
+
+def _mean(outcomes: Sequence[FillFigures], mark: int) -> float:
+    return round(sum(one.percent(mark) for one in outcomes) / len(outcomes), 3)

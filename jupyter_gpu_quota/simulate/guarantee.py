@@ -1,7 +1,8 @@
 """Was every promise of promptness kept? Judged from the records alone, by the words of the contract.
 
 P10: a claim within guarantee is handed its devices within grace + 2 ticks, and a notebook within its quota within
-lent_grace + 2 ticks. Each quarantined device adds one grace. Source: docs/scheduling.md, section 9.
+lent_grace + 2 ticks. Each quarantined device adds one grace. Amounts are those of the instant: where a window of the
+calendar opens or closes, a claim is owed from then on, or no more. Source: docs/scheduling.md, section 9.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..core.amounts import in_force, next_change_at
 from ..core.lifecycle import WAITING
 from ..core.model import (
     WHOLE_DEVICE,
@@ -43,13 +45,18 @@ class Violation:
 
 @dataclass(slots=True)
 class GuaranteeWatch:
-    """Sees every change, and keeps how long each claim that its guarantee covers has been waiting."""
+    """Sees every change, and keeps how long each claim that its guarantee covers has been waiting.
+
+    ``policy`` has its calendar expanded over the whole time that is watched.
+    """
 
     policy: Policy
     tick_ms: int
     violations: list[Violation] = field(default_factory=list)
     owed_since: dict[str, int] = field(default_factory=dict)
-    _amounts: dict[Place, Amounts] = field(init=False)
+    _amounts: dict[Place, Amounts] = field(default_factory=dict)
+    _changes_at: int | None = None
+    """When the calendar changes an amount next."""
     _use: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     _booked: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     _waiting: dict[Place, dict[str, Job]] = field(default_factory=lambda: defaultdict(dict))
@@ -62,14 +69,11 @@ class GuaranteeWatch:
     _pools: dict[str, Counter[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._amounts = {
-            (project.name, pool): amounts
-            for project in self.policy.projects
-            for pool, amounts in project.amounts.items()
-        }
+        self._take_amounts(0)
 
     def see(self, changes: Changes, now: int) -> None:
         """Take in what changed by ``now``, and note who has waited too long."""
+        self._follow_calendar(now)
         self._devices |= {device.id: device for device in changes.devices}
         touched = dict[Place, None]()
         for record in changes.jobs:
@@ -84,10 +88,28 @@ class GuaranteeWatch:
 
     def finish(self, now: int) -> list[Violation]:
         """All violations, of those who wait still too."""
+        self._follow_calendar(now)
         for place in list(self._owed):
             for workload in sorted(self._owed[place]):
                 self._check(workload, place, now)
         return self.violations
+
+    # --- amounts ----------------------------------------------------------------------------------------------------
+    def _take_amounts(self, at: int) -> None:
+        self._changes_at = next_change_at(self.policy, at)
+        self._amounts = {
+            (project.name, pool): amounts
+            for project in in_force(self.policy, at).projects
+            for pool, amounts in project.amounts.items()
+        }
+
+    def _follow_calendar(self, now: int) -> None:
+        """Judge everybody at each instant until now at which amounts changed."""
+        while self._changes_at is not None and self._changes_at <= now:
+            at = self._changes_at
+            self._take_amounts(at)
+            for place in [*self._waiting, *self._asked]:
+                self._judge(place, at)
 
     # --- what is there --------------------------------------------------------------------------------------------
     def _take_job(self, job: Job) -> Place:
@@ -107,7 +129,7 @@ class GuaranteeWatch:
         if notebook.state is NotebookState.REQUESTED:
             self._asked[place][notebook.id] = notebook
             self._notebooks.add(notebook.id)
-        elif notebook.state is NotebookState.BOOKED:
+        elif notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
             self._count(notebook.id, place, notebook.gpu_milli, self._booked)
         return place
 

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 INK, LINE = "#0b0a01", "#0b0a02"
 SERIES = tuple(f"#0b0b{number:02x}" for number in range(13))
@@ -47,10 +48,10 @@ main { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1.25rem 3rem; }
 section { background: var(--surface); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.25rem;
  margin: 1rem 0; overflow-x: auto; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; } p { color: var(--muted); margin: .25rem 0; }
-table { border-collapse: collapse; }
+table { border-collapse: collapse; } tbody th { white-space: nowrap; }
 th, td { text-align: right; padding: .2rem .75rem; border-top: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } thead th { border-top: 0; color: var(--muted); font-weight: 500; }
-svg { width: 100%; height: auto; display: block; }
+svg { width: 100%; min-width: 40rem; height: auto; display: block; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
 """
 NAMES = {
@@ -66,13 +67,24 @@ NAMES = {
     "gpu_hours_lost_to_pauses": "GPU-hours thrown away by pauses",
     "guarantee_violations": "times a guarantee was not kept in time",
 }
+NAMES_OF_FILL = {
+    "gpus": "GPUs of the cluster",
+    "demand_percent": "GPU asked for, % of that",
+    "gpu_allocation_percent": "given out at the end, %, mean of the seeds",
+    "jobs_total": "tasks offered, over all seeds",
+    "jobs_placed": "of them placed",
+}
+HOW = {
+    "fill": "Empty nodes are filled by the shipped placement; each task is placed before the next is seen, none ends.",
+    "decide": "Empty nodes are filled by the shipped decide, which sees all that waits; no task ends.",
+    "replay": "In virtual time, through the shipped controller and core. Curves are of the first seed.",
+}
 
 
 def page(report: Mapping[str, Any]) -> str:
     """The whole page of a report, as HTML."""
-    parts = [_section("Figures", _table(("", ""), _figures(report)))]
-    if isinstance(waits := report.get("wait_s"), dict):
-        parts.append(_section("Waits, in seconds, of those that started", _table(("", *_columns(waits)), _rows(waits))))
+    mode = str(report.get("mode", "replay"))
+    parts = _tables_of_replay(report) if mode == "replay" else _tables_of_fill(report)
     parts += [_section(title, _drawn(draw, report)) for title, has, draw in PLOTS if has(report)]
     if isinstance(projects := report.get("projects"), dict) and projects:
         parts.append(_section("Projects", _table(("", *_columns(projects)), _rows(projects))))
@@ -81,18 +93,33 @@ def page(report: Mapping[str, Any]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Simulated GPU quotas</title><style>{STYLE}</style></head><body><main><h1>Simulated GPU quotas</h1>"
-        f"<p>In virtual time, through the shipped controller and core. Seeds: {escape(seeds)}."
-        f" Curves are of the first one.</p>{''.join(parts)}</main></body></html>\n"
+        f"<p>{escape(HOW[mode])} Seeds: {escape(seeds)}.</p>{''.join(parts)}</main></body></html>\n"
     )
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
+def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
+    waits = report["wait_s"]
+    return [
+        _section("Figures", _table(("", ""), _figures(report, NAMES))),
+        _section("Waits, in seconds, of those that started", _table(("", *_columns(waits)), _rows(waits))),
+    ]
+
+
+def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
+    given = report["allocated_percent"].items()
+    return [
+        _section("Figures", _table(("", ""), _figures(report, NAMES_OF_FILL))),
+        _section("GPU, in % of what there is, mean of the seeds", _table(("asked for", "given out"), given)),
+    ]
+
+
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
 
 
-def _figures(report: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    return [(told, report[name]) for name, told in NAMES.items() if name in report]
+def _figures(report: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[object, ...]]:
+    return [(told, report[name]) for name, told in names.items() if name in report]
 
 
 def _columns(rows: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
@@ -174,16 +201,20 @@ def _fragments(axes: Axes, report: Mapping[str, Any]) -> None:
 
 def _pauses(axes: Axes, report: Mapping[str, Any]) -> None:
     pauses = report["pauses_per_job"]
-    axes.bar(list(pauses), list(pauses.values()), color=SERIES[2], width=0.6)
+    axes.bar([int(count) for count in pauses], list(pauses.values()), color=SERIES[2], width=0.6)
     axes.set_yscale("symlog")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
     _label(axes, "pauses", "jobs")
 
 
 def _fill(axes: Axes, report: Mapping[str, Any]) -> None:
-    for at, curve in enumerate(report["fill"]):
-        label = "mean of the seeds" if at == 0 else None
-        axes.plot(curve["offered_percent"], curve["allocated_percent"], color=SERIES[0], linewidth=1.2, label=label)
-    _label(axes, "GPUs asked for, % of those there are", "% given out")
+    curves = [curve["allocated_percent"] for curve in report["fill"]]
+    asked = range(1, len(curves[0]) + 1)
+    axes.plot(asked, asked, color=INK, linewidth=1, linestyle=":", label="asked for")
+    for at, curve in enumerate(curves):
+        axes.plot(asked, curve, color=SERIES[0], linewidth=1.2, label=None if at else "given out, each seed")
+    _label(axes, "GPU asked for, % of what there is", "% of the GPU")
 
 
 def _label(axes: Axes, x: str, y: str) -> None:

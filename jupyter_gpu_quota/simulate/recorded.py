@@ -146,7 +146,12 @@ def _end_attempt(work: _Work, row: Row) -> None:
 def _tell_notebook(work: _Work, row: Row) -> None:
     match row.kind:
         case "start":
-            work.state, work.began_at = NotebookState.BOOKED, row.at_ms
+            work.state = NotebookState.BOOKED
+            work.began_at = row.at_ms if work.began_at is None else work.began_at  # it may have been lent meanwhile
+        case "lend":
+            work.state = NotebookState.LENT
+        case "release":
+            work.state, work.ended_at = NotebookState.RETURNED, row.at_ms
         case "refuse":
             work.state, work.ended_at = NotebookState.REFUSED, row.at_ms
         case "notebook.return":

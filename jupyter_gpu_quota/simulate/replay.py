@@ -14,6 +14,7 @@ from typing import Protocol, assert_never
 from .. import quotafile
 from ..amount import gpu_text
 from ..controller import Controller, Rhythm
+from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node, NotebookState
 from ..quotafile import QuotaFile
 from ..store import lease as leases
@@ -84,6 +85,10 @@ class NoSampler:
     def sample(
         self, holders: Mapping[Device, Iterable[Allocation]], pids: Mapping[str, frozenset[int]], *, now: int
     ) -> list[SampleRow]:
+        return []
+
+    def facts(self) -> list[DeviceFact]:
+        """Simulated devices stay as they are."""
         return []
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..core.lifecycle import FINAL
-from ..core.model import WHOLE_DEVICE, JobState
+from ..core.model import WHOLE_DEVICE, JobState, Policy
 from ..quotafile import QuotaFile
+from ..quotafile.document import DAY_S, HORIZON_DAYS
 from .guarantee import GuaranteeWatch, Violation
 from .record import Curve, Record, Story
 from .replay import Replay
@@ -23,6 +24,7 @@ MOST_NAMED = 12
 """So many projects have a curve of their own; the rest are together."""
 
 GPU_HOUR = WHOLE_DEVICE * 3_600_000
+DAY_MS = DAY_S * 1000
 SIZES = ("notebook", "small", "medium", "large")
 
 
@@ -51,7 +53,7 @@ def play(
 ) -> Outcome:
     """Simulate one world to its end, or for so long. Raises Impossible, and whatever the controller raises."""
     record = Record()
-    watch = GuaranteeWatch(quota.policy(1), quota.tick_max_ms)
+    watch = GuaranteeWatch(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
     replay = Replay(trace, quota, watchers=(record, watch))
     until = None if until_ms is None else trace.begins_at + until_ms
     replay.run(until=until, progress=progress)
@@ -68,6 +70,12 @@ def play(
         ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
         instants=replay.instants,
     )
+
+
+def _policy_over(quota: QuotaFile, trace: Trace, until_ms: int | None) -> Policy:
+    """The policy with its calendar expanded over all that is played: to its end, or long after the last work came."""
+    last_ms = max((work.submit_ms for work in trace.work), default=0) if until_ms is None else until_ms
+    return quota.policy(1, trace.begins_at, days=last_ms // DAY_MS + HORIZON_DAYS)
 
 
 def _quotas(quota: QuotaFile) -> dict[str, int]:
@@ -102,6 +110,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         **figures(outcomes),
         "format": 1,
         "simulated": True,
+        "mode": "replay",
         "begins_at": datetime.fromtimestamp(first.began_at / 1000, UTC).isoformat(),
         "span_s": _mean((one.ended_at - one.began_at) / 1000 for one in outcomes),
         "gpus": first.record.capacity.steps[0][1] / WHOLE_DEVICE if first.record.capacity.steps else 0,

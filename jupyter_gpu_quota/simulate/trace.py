@@ -142,9 +142,11 @@ def _lines(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
         if missing:
             raise _Wrong(f"{path.name}, line 1: the column {missing[0]} must be there once.")
         for fields in rows:
-            if len(fields) != len(header) or rows.line_num > MOST_LINES:
-                expected = f"{len(header)} fields on each of at most {MOST_LINES} lines"
-                raise _Wrong(f"{path.name}, line {rows.line_num}: {len(fields)} fields; expected {expected}.")
+            where = f"{path.name}, line {rows.line_num}"
+            if rows.line_num > MOST_LINES:
+                raise _Wrong(f"{where}: no more than {MOST_LINES} lines are read.")
+            if len(fields) != len(header):
+                raise _Wrong(f"{where}: {len(fields)} fields; expected {len(header)}, as in the first line.")
             yield _Row(path, rows.line_num, dict(zip(header, fields, strict=True)))
 
 

@@ -161,7 +161,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         """Wait by long polls; the service may restart meanwhile, the request stands in its database."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.gpu_quota.spawn_timeout_s
-        while view.state == "requested":
+        while view.state in ("requested", "lent"):
             self._tell(view)
             left_s = deadline - loop.time()
             if left_s <= 0:

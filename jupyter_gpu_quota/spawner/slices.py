@@ -99,7 +99,7 @@ class SliceDoor:
         if isinstance(answer, Away) or answer.code != 200:
             return answer if isinstance(answer, Away) else Away(message=_refusal(answer).message)
         items = [NotebookView.model_validate(item) for item in json.loads(answer.body).get("items", ())]
-        live = [item for item in items if item.state in ("requested", "booked")]
+        live = [item for item in items if item.state in ("requested", "booked", "lent")]
         return [item.id for item in live if (item.user, item.server) == (user, server)]
 
     async def give_back_later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from ..core.model import (
+    Activity,
     Allocation,
     Device,
     Health,
@@ -21,6 +22,7 @@ from ..core.model import (
     Placement,
     Policy,
     Reservation,
+    Upkeep,
 )
 from ..core.plan import Reason
 from .protocol import AuditRow, JobRecord, JobSpec, NotebookRecord, QuotaRevision, RankRecord, SampleRow
@@ -176,37 +178,46 @@ def _rank_row(c: Columns) -> RankRow:
 
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
-NOTEBOOK_AS_IT_IS = ("id", "project", "user", "pool", "gpu_milli", "requested_at")
+NOTEBOOK_AS_IT_IS = ("id", "project", "user", "pool", "gpu_milli", "requested_at", "seen_empty", "device", "lent_at")
 NOTEBOOK_RECORD_AS_IT_IS = ("server", "booked_at", "ended_at", "changed", "cluster", "hub")
 
 
 def _notebook_columns(row: NotebookRecord) -> Columns:
     columns: Columns = {name: getattr(row.notebook, name) for name in NOTEBOOK_AS_IT_IS}
     columns |= {name: getattr(row, name) for name in NOTEBOOK_RECORD_AS_IT_IS}
+    state, activity = row.notebook.state.value, row.notebook.activity.value
     stage = None if row.stage is None else STAGE.text(row.stage)
-    return columns | {"state": row.notebook.state.value, "reason": _reason_text(row.reason), "stage": stage}
+    return columns | {"stage": stage, "state": state, "activity": activity, "reason": _reason_text(row.reason)}
 
 
 def _notebook_row(c: Columns) -> NotebookRecord:
-    notebook = Notebook(state=NotebookState(c["state"]), **{name: c[name] for name in NOTEBOOK_AS_IT_IS})
+    notebook = Notebook(
+        state=NotebookState(c["state"]),
+        activity=Activity(c["activity"]),
+        **{name: c[name] for name in NOTEBOOK_AS_IT_IS},
+    )
     stage = None if c["stage"] is None else STAGE.value(c["stage"])
     as_it_is = {name: c[name] for name in NOTEBOOK_RECORD_AS_IT_IS}
     return NotebookRecord(notebook=notebook, reason=_reason(c["reason"]), stage=stage, **as_it_is)
 
 
 # --- nodes, devices and what is held --------------------------------------------------------------------------------
-NODE_AS_IT_IS = ("id", "name", "cpu_milli", "memory_mib", "schedulable")
-DEVICE_AS_IT_IS = ("id", "node", "index", "model", "memory_mib", "pool", "uuid", "foreign_milli", "simulated")
+NODE_AS_IT_IS = ("id", "name", "cpu_milli", "memory_mib", "schedulable", "drain_by_at")
+DEVICE_AS_IT_IS = (
+    "id", "node", "index", "model", "memory_mib", "pool", "uuid", "foreign_milli", "simulated", "trouble",
+)  # fmt: skip
 ALLOCATION_AS_IT_IS = ("id", "workload", "rank", "device", "gpu_milli", "memory_mib")
 ALLOCATION_ROW_AS_IT_IS = ("device_uuid", "attempt", "allocated_at", "released_at", "changed")
 
 
 def _node_columns(row: NodeRow) -> Columns:
-    return {name: getattr(row.node, name) for name in NODE_AS_IT_IS} | {"changed": row.changed}
+    columns: Columns = {name: getattr(row.node, name) for name in NODE_AS_IT_IS}
+    return columns | {"upkeep": row.node.upkeep.value, "changed": row.changed}
 
 
 def _node_row(c: Columns) -> NodeRow:
-    return NodeRow(node=Node(**{name: c[name] for name in NODE_AS_IT_IS}), changed=c["changed"])
+    node = Node(upkeep=Upkeep(c["upkeep"]), **{name: c[name] for name in NODE_AS_IT_IS})
+    return NodeRow(node=node, changed=c["changed"])
 
 
 def _device_columns(row: DeviceRow) -> Columns:
@@ -257,17 +268,25 @@ def _quota_row(c: Columns) -> QuotaRevision:
 
 
 SAMPLE_AS_IT_IS = (
-    "device", "at", "node", "utilisation_percent", "memory_used_mib", "coverage_permille", "simulated",
+    "device", "at", "node", "utilisation_percent", "memory_used_mib", "coverage_permille", "simulated", "foreign_mib",
+    "temperature_c", "power_w",
 )  # fmt: skip
 
 
 def _sample_columns(row: SampleRow) -> Columns:
     columns: Columns = {name: getattr(row, name) for name in SAMPLE_AS_IT_IS}
-    return columns | {"workloads": COUNTS.text(row.workloads)}
+    memory = COUNTS.text(row.workload_memory_mib)
+    texts = {"workloads": COUNTS.text(row.workloads), "workload_memory_mib": memory, "why": TEXTS.text(row.why)}
+    return columns | texts
 
 
 def _sample_row(c: Columns) -> SampleRow:
-    return SampleRow(workloads=COUNTS.value(c["workloads"]), **{name: c[name] for name in SAMPLE_AS_IT_IS})
+    return SampleRow(
+        workloads=COUNTS.value(c["workloads"]),
+        workload_memory_mib=COUNTS.value(c["workload_memory_mib"]),
+        why=TEXTS.value(c["why"]),
+        **{name: c[name] for name in SAMPLE_AS_IT_IS},
+    )
 
 
 HEAD_AS_IT_IS = (

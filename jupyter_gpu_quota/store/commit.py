@@ -9,8 +9,21 @@ from typing import assert_never
 from ..core.canonical import digest
 from ..core.lifecycle import JobEvent, after
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy, Reservation
-from ..core.plan import RESIZED, Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
-from .holdings import drop_reservation, give_devices, move_notebook, put_job
+from ..core.plan import (
+    RESIZED,
+    Action,
+    Lend,
+    Pause,
+    Plan,
+    Refuse,
+    Release,
+    Reserve,
+    Resume,
+    Start,
+    Stop,
+    Unreserve,
+)
+from .holdings import drop_reservation, give_devices, move_notebook, put_job, release_devices
 from .lease import why_lost
 from .protocol import JobRecord, Lease, NotebookRecord, RankRecord, Stale
 from .rows import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, RankRow, ReservationRow
@@ -109,6 +122,11 @@ def _apply(work: Work, action: Action, *, policy: Policy, lease: Lease) -> None:
         case Refuse():
             drop_reservation(work, action.workload)
             project = move_notebook(work, _notebook(work, action.workload), "refuse", action.reason).notebook.project
+        case Lend():
+            project = _lend(work, action)
+        case Release():
+            drop_reservation(work, action.workload)
+            project = move_notebook(work, _notebook(work, action.workload), "return", action.reason).notebook.project
         case Reserve():
             project = _reserve(work, action)
         case Unreserve():
@@ -233,6 +251,17 @@ def _stop(work: Work, action: Stop) -> str:
     )
     put_job(work, replace(record, job=job, reason=action.reason))
     return job.project
+
+
+def _lend(work: Work, action: Lend) -> str:
+    """The slice stays booked and gives its device up; where it comes back to is remembered."""
+    record = _notebook(work, action.workload)
+    held = work.find(ALLOCATIONS, "workload", [action.workload])
+    if not held:
+        raise ValueError(f"notebook {action.workload} has no device that could be lent")
+    release_devices(work, action.workload)
+    lent = replace(record.notebook, device=held[0].allocation.device, lent_at=work.now)
+    return move_notebook(work, replace(record, notebook=lent), "lend", action.reason).notebook.project
 
 
 def _reserve(work: Work, action: Reserve) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..core.facts import NotebookFact
 from ..core.lifecycle import NOTEBOOK_FINAL, notebook_after
-from ..core.model import Allocation, Placement
+from ..core.model import Activity, Allocation, NotebookState, Placement
 from ..core.plan import Reason
 from .protocol import JobRecord, NotebookRecord
 from .rows import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RESERVATIONS, SECRETS, AllocationRow
@@ -23,9 +24,15 @@ def put_job(work: Work, record: JobRecord) -> None:
 def move_notebook(work: Work, record: NotebookRecord, event: str, reason: Reason | None) -> NotebookRecord:
     """Apply one event to a notebook's slice; raises IllegalMove."""
     state = notebook_after(record.notebook.state, event)
+    is_lent = state is NotebookState.LENT
     moved = replace(
         record,
-        notebook=replace(record.notebook, state=state),
+        notebook=replace(
+            record.notebook,
+            state=state,
+            device=record.notebook.device if is_lent else None,
+            lent_at=record.notebook.lent_at if is_lent else None,
+        ),
         reason=reason,
         booked_at=work.now if event == "book" else record.booked_at,
         ended_at=work.now if state in NOTEBOOK_FINAL else None,
@@ -33,6 +40,19 @@ def move_notebook(work: Work, record: NotebookRecord, event: str, reason: Reason
     )
     work.put(NOTEBOOKS, moved)
     return moved
+
+
+def observe_notebook(work: Work, fact: NotebookFact) -> None:
+    """Record how a notebook with a slice is used; one that is not known, or has no slice any more, is left alone."""
+    record = work.get(NOTEBOOKS, (fact.notebook,))
+    if record is None or record.ended_at is not None:
+        return
+    seen = replace(record.notebook, activity=Activity(fact.activity), seen_empty=fact.seen_empty)
+    if seen == record.notebook:
+        return
+    work.put(NOTEBOOKS, replace(record, notebook=seen, changed=work.stamp()))
+    payload = {"was": record.notebook.activity, "is": seen.activity, "seen_empty": seen.seen_empty}
+    work.audit("system:controller", "notebook.activity", seen.id, payload, seen.project)
 
 
 def give_devices(work: Work, workload: str, attempt: int, placements: Iterable[Placement]) -> None:

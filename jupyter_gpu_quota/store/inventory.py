@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.facts import DeviceFact
-from ..core.model import Device, Health, Node
-from .protocol import Recorded, Refusal, SetInventory
+from ..core.model import Device, Health, Node, Upkeep
+from .protocol import ChangeNode, Recorded, Refusal, SetInventory
 from .rows import ALLOCATIONS, DEVICES, NODES, DeviceRow, NodeRow
 from .work import Work
 
@@ -17,16 +17,17 @@ def set_inventory(work: Work, request: SetInventory) -> Recorded | Refusal:
     """Make the nodes and devices those of the request.
 
     What is not named any more stays, unschedulable or unhealthy. Of a device that is known already, quarantine,
-    foreign use and a UUID that was read back are kept: only a DeviceFact changes those.
+    foreign use and a UUID that was read back are kept: only a DeviceFact changes those; and of a node what an admin
+    said of it.
     """
     if refusal := _contradiction(request):
         return refusal
     nodes = {row.node.id: row.node for row in work.every(NODES)}
     devices = {row.device.id: row.device for row in work.every(DEVICES)}
-    wanted_nodes = {id: replace(node, schedulable=False) for id, node in nodes.items()}
-    wanted_nodes |= {node.id: node for node in request.nodes}
-    wanted = {id: _as_gone(device) for id, device in devices.items()}
-    wanted |= {device.id: _as_seen(device, devices.get(device.id)) for device in request.devices}
+    wanted_nodes = {node.id: _as_kept(node, nodes.get(node.id)) for node in request.nodes}
+    wanted_nodes |= {id: replace(node, schedulable=False) for id, node in nodes.items() if id not in wanted_nodes}
+    wanted = {device.id: _as_seen(device, devices.get(device.id)) for device in request.devices}
+    wanted |= {id: _as_gone(device) for id, device in devices.items() if id not in wanted}
     if nodes == wanted_nodes and devices == wanted:
         return Recorded(id="inventory", version=work.version(), existed=True)
     _put_nodes(work, nodes, wanted_nodes)
@@ -54,15 +55,29 @@ def _contradiction(request: SetInventory) -> Refusal | None:
     return None
 
 
+def _as_kept(node: Node, known: Node | None) -> Node:
+    return node if known is None else replace(node, upkeep=known.upkeep, drain_by_at=known.drain_by_at)
+
+
+GONE = "the readings of its machine no longer name it"
+
+
 def _as_gone(device: Device) -> Device:
-    return device if device.health is Health.QUARANTINED else replace(device, health=Health.UNHEALTHY)
+    quarantined = device.health is Health.QUARANTINED
+    return device if quarantined else replace(device, health=Health.UNHEALTHY, trouble=GONE)
 
 
 def _as_seen(device: Device, known: Device | None) -> Device:
-    if known is None:
+    if known is None or known == device:
         return device
-    health = Health.QUARANTINED if known.health is Health.QUARANTINED else device.health
-    return replace(device, health=health, foreign_milli=known.foreign_milli, uuid=device.uuid or known.uuid)
+    kept = known if known.health is Health.QUARANTINED else device
+    return replace(
+        device,
+        health=kept.health,
+        trouble=kept.trouble,
+        foreign_milli=known.foreign_milli,
+        uuid=device.uuid or known.uuid,
+    )
 
 
 def _put_nodes(work: Work, before: dict[str, Node], after: dict[str, Node]) -> None:
@@ -77,14 +92,42 @@ def _put_devices(work: Work, before: dict[str, Device], after: dict[str, Device]
             work.put(DEVICES, DeviceRow(device=device, changed=work.stamp()))
 
 
+# --- what an admin says of a node -----------------------------------------------------------------------------------
+UPKEEP = {"cordon": Upkeep.CORDONED, "uncordon": Upkeep.NONE, "drain": Upkeep.DRAINING}
+
+
+def change_node(work: Work, request: ChangeNode) -> Recorded | Refusal:
+    """Cordon, uncordon or drain a node. Its devices count as changed, so that a plan made before places nothing there.
+
+    A cordon of a node that is being drained ends the drain: what still runs there stays.
+    """
+    row = work.get(NODES, (request.node,))
+    if row is None:
+        return Refusal(code="unknown", message=f"There is no node {request.node}; nothing was changed.")
+    if request.change not in UPKEEP:
+        raise ValueError(f"a node can be cordoned, uncordoned or drained, not {request.change!r}")
+    node = replace(row.node, upkeep=UPKEEP[request.change], drain_by_at=request.drain_by_at)
+    if node == row.node:
+        return Recorded(id=node.id, version=work.version(), existed=True)
+    work.put(NODES, NodeRow(node=node, changed=work.stamp()))
+    for held in [held for held in work.every(DEVICES) if held.device.node == node.id]:
+        work.put(DEVICES, replace(held, changed=work.stamp()))
+    payload = {"was": row.node.upkeep, "is": node.upkeep, "drain_by_at": node.drain_by_at}
+    work.audit(request.actor, f"node.{request.change}", node.id, payload, None)
+    return Recorded(id=node.id, version=work.stamp())
+
+
+# --- what is seen of a device ---------------------------------------------------------------------------------------
 def observe_device(work: Work, fact: DeviceFact) -> None:
-    """Record a device's health, foreign use or UUID; a device that is not known is left alone."""
+    """Record a device's health, its trouble, foreign use or UUID; a device that is not known is left alone."""
     row = work.get(DEVICES, (fact.device,))
     if row is None:
         return
+    health = row.device.health if fact.health is None else Health(fact.health)
     device = replace(
         row.device,
-        health=row.device.health if fact.health is None else Health(fact.health),
+        health=health,
+        trouble=_trouble(row.device, fact, health),
         foreign_milli=row.device.foreign_milli if fact.foreign_milli is None else fact.foreign_milli,
         uuid=row.device.uuid if fact.uuid is None else fact.uuid,
     )
@@ -94,8 +137,15 @@ def observe_device(work: Work, fact: DeviceFact) -> None:
     if device.uuid != row.device.uuid:
         _name_uuid(work, device)
     if (device.uuid, device.health) != (row.device.uuid, row.device.health):  # foreign use comes and goes all day
-        payload = {"was": row.device.health, "is": device.health, "uuid": device.uuid}
+        payload = {"was": row.device.health, "is": device.health, "uuid": device.uuid, "trouble": device.trouble}
         work.audit("system:controller", "device", device.id, payload, None)
+
+
+def _trouble(device: Device, fact: DeviceFact, health: Health) -> str | None:
+    """What the fact says is wrong; what was known stays while the health does; a healthy device has no trouble."""
+    if health is Health.HEALTHY:
+        return None
+    return device.trouble if fact.trouble is None and fact.health is None else fact.trouble
 
 
 def _name_uuid(work: Work, device: Device) -> None:

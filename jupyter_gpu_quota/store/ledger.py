@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -275,7 +275,7 @@ class LedgerStore:
             work.fetch(SAMPLES, [SAMPLES.key(row) for row in rows])
             work.fetch(LATEST, [LATEST.key(row) for row in rows])
             for row in rows:
-                work.put(SAMPLES, row)
+                work.put(SAMPLES, replace(row, why={}))  # reasons are long, and wanted of the newest reading
                 newest = work.get(LATEST, LATEST.key(row))
                 if newest is None or newest.at <= row.at:
                     work.put(LATEST, row)
@@ -344,8 +344,17 @@ def _where_jobs(which: JobFilter) -> Where:
         among["user"] = [which.user]
     if which.states:
         among["state"] = [state.value for state in which.states]
-    either = {} if which.reader is None else {"private_to": ["", which.reader], "project": which.led}
-    return Where(among=among, either=either, live=which.live)
+    return Where(among=among, either=_seen_by(which), live=which.live)
+
+
+def _seen_by(which: JobFilter) -> list[Mapping[str, Sequence[str]]]:
+    """What the reader sees: their own jobs whatever the project, those of their projects, private ones as a lead."""
+    if which.reader is None:
+        return []
+    seen: list[Mapping[str, Sequence[str]]] = [{"private_to": ["", which.reader], "project": which.led}]
+    if which.member_of is not None:
+        seen.append({"user": [which.reader], "project": which.member_of})
+    return seen
 
 
 def _no_changes(version: int) -> Changes:
@@ -369,7 +378,6 @@ def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:
     allocations = scope.changed(ALLOCATIONS, since, live=cold)
     reservations = scope.changed(RESERVATIONS, since, live=cold)
     live = cold and not ended
-    quota = _quota(scope, head.quota_revision)
     return Changes(
         version=head.version,
         jobs=tuple(scope.changed(JOBS, since, live=live)),
@@ -380,5 +388,5 @@ def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:
         released=tuple(row.allocation.id for row in allocations if row.released_at is not None),
         reservations=tuple(row.reservation for row in reservations if row.dropped_at is None),
         unreserved=tuple(row.reservation.workload for row in reservations if row.dropped_at is not None),
-        quota=quota if head.quota_changed > since else None,
+        quota=_quota(scope, head.quota_revision) if head.quota_changed > since else None,
     )

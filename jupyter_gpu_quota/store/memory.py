@@ -127,7 +127,7 @@ def _matches(table: Table[R], where: Where, row: R) -> bool:
 
     return (
         all(table.fields[column](row) in values for column, values in where.among.items())
-        and (not where.either or any(table.fields[column](row) in values for column, values in where.either.items()))
+        and all(any(table.fields[column](row) in values for column, values in one.items()) for one in where.either)
         and all((at := number(column)) is not None and at >= least for column, least in where.at_least.items())
         and all((at := number(column)) is not None and at < bound for column, bound in where.below.items())
     )

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..core.facts import DeviceFact, Fact, RankFact
+from ..core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from ..core.lifecycle import FINAL, HOLDS_GPU, LEFT_AS_ASKED, JobEvent, after, judge_exit
 from ..core.model import Job, JobState, JobTarget
 from ..core.plan import ReasonCode
-from .holdings import put_job, release_devices
+from .holdings import observe_notebook, put_job, release_devices
 from .inventory import observe_device
 from .protocol import JobRecord
 from .rows import ALLOCATIONS, DEVICES, JOBS, RANKS, Key, RankRow
@@ -35,6 +35,8 @@ def observe_facts(work: Work, facts: Sequence[Fact]) -> list[RankFact]:
     for fact in facts:
         if isinstance(fact, DeviceFact):
             observe_device(work, fact)
+        elif isinstance(fact, NotebookFact):
+            observe_notebook(work, fact)
         elif _observe_rank(work, fact):
             seen.append(fact)
     return seen

@@ -15,6 +15,7 @@ from sqlalchemy.pool import QueuePool
 from .ledger import LedgerStore
 from .migrate import migrate
 from .protocol import StoreUnavailable
+from .recall import RecalledRows
 from .sql import SqlRows
 from .trouble import gone, translated
 
@@ -30,27 +31,30 @@ PRAGMAS = (
 )
 
 
-def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> LedgerStore:
+def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, recalls: bool = False) -> LedgerStore:
     """The store at a database URL (``sqlite:////var/lib/gpu-quota/store.sqlite``), made or migrated if need be.
 
+    ``recalls``: it remembers live rows, for a process that writes most of them.
     Raises StoreUnavailable when the database cannot be used, NewerDatabase when a newer release wrote it, and
     ValueError for SQLite without a file (use :class:`.memory.MemoryStore`).
     """
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return _opened(create_engine(parsed, pool_pre_ping=True, pool_size=8, pool_timeout=10), lambda: None)
+        engine = create_engine(parsed, pool_pre_ping=True, pool_size=8, pool_timeout=10)
+        return _opened(engine, lambda: None, recalls=recalls)
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("SQLite needs a file, such as sqlite:////var/lib/gpu-quota/store.sqlite")
     path = Path(parsed.database).absolute()
     _make(path)
     engine = _sqlite_engine(parsed, path, busy_timeout_ms)
-    return _opened(engine, _SameFile(path, engine).check)
+    return _opened(engine, _SameFile(path, engine).check, recalls=recalls)
 
 
-def _opened(engine: Engine, ready: Callable[[], None]) -> LedgerStore:
+def _opened(engine: Engine, ready: Callable[[], None], *, recalls: bool) -> LedgerStore:
     with translated(engine.url):
         migrate(engine)
-    return LedgerStore(SqlRows(engine, ready=ready))
+    rows = SqlRows(engine, ready=ready)
+    return LedgerStore(RecalledRows(rows) if recalls else rows)
 
 
 def _make(path: Path) -> None:

@@ -151,10 +151,26 @@ class ApplyQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetInventory:
-    """The nodes and devices that are there now; devices not named any more become unhealthy, never vanish."""
+    """The nodes and devices that are there now; devices not named any more become unhealthy, never vanish.
+
+    What an admin said of a node is kept, whatever is said of it here.
+    """
 
     nodes: tuple[Node, ...]
     devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeNode:
+    """Cordon, uncordon or drain a node. Repeating a change that is already so changes nothing.
+
+    ``drain_by_at``: from then on work that may not be preempted leaves too; None: it drains by itself.
+    """
+
+    node: str
+    actor: str
+    change: str  # cordon | uncordon | drain
+    drain_by_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +183,15 @@ class KeepBundle:
 
 
 Request = (
-    SubmitJob | ChangeJob | RequestNotebook | ReturnNotebook | JudgeNotebook | ApplyQuota | SetInventory | KeepBundle
+    SubmitJob
+    | ChangeJob
+    | RequestNotebook
+    | ReturnNotebook
+    | JudgeNotebook
+    | ApplyQuota
+    | SetInventory
+    | ChangeNode
+    | KeepBundle
 )
 
 
@@ -271,7 +295,11 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRow:
-    """One reading of one device; None is unknown. ``coverage`` is the part of expected readings seen, in permille."""
+    """One reading of one device; None is unknown. ``coverage`` is the part of expected readings seen, in permille.
+
+    ``workloads`` is the percentage that each holder used, ``workload_memory_mib`` what it held; ``foreign_mib`` is held
+    by processes of nobody of ours. ``why`` has a sentence for each figure, and for each holder, that is unknown.
+    """
 
     node: str
     device: str
@@ -281,6 +309,11 @@ class SampleRow:
     coverage_permille: int | None
     simulated: bool
     workloads: Mapping[str, int | None] = field(default_factory=dict)
+    workload_memory_mib: Mapping[str, int | None] = field(default_factory=dict)
+    foreign_mib: int | None = None
+    temperature_c: int | None = None
+    power_w: int | None = None
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +383,8 @@ FIRST_PAGE = Page()
 class JobFilter:
     """Which jobs to list. ``projects`` None means all; ``user`` narrows to one owner; ``live`` to unfinished ones.
 
-    ``reader`` leaves out private jobs but that person's own and those of the projects in ``led``.
+    ``reader`` sees every job of their own, those of the projects in ``member_of`` (None: of all) that are not private,
+    and private ones of the projects in ``led``.
     """
 
     projects: tuple[str, ...] | None = None
@@ -358,6 +392,7 @@ class JobFilter:
     live: bool = False
     states: tuple[JobState, ...] = ()
     reader: str | None = None
+    member_of: tuple[str, ...] | None = None
     led: tuple[str, ...] = ()
 
 

@@ -7,15 +7,17 @@ from dataclasses import fields, replace
 from typing import assert_never
 
 from ..core.canonical import digest
+from ..core.facts import NotebookFact
 from ..core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after
-from ..core.model import Job, JobState, JobTarget, Notebook
+from ..core.model import Activity, Job, JobState, JobTarget, Notebook, NotebookState
 from ..core.plan import Reason, ReasonCode
-from .holdings import drop_reservation, move_notebook, put_job, release_devices
-from .inventory import set_inventory
+from .holdings import drop_reservation, move_notebook, observe_notebook, put_job, release_devices
+from .inventory import change_node, set_inventory
 from .judged import judge_notebook
 from .protocol import (
     ApplyQuota,
     ChangeJob,
+    ChangeNode,
     JobRecord,
     JudgeNotebook,
     KeepBundle,
@@ -97,6 +99,8 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             return _apply_quota(work, request)
         case SetInventory():
             return set_inventory(work, request)
+        case ChangeNode():
+            return change_node(work, request)
         case KeepBundle():
             return _keep_bundle(work, request)
         case _:
@@ -313,12 +317,22 @@ def _request_notebook(work: Work, request: RequestNotebook) -> Recorded | Refusa
             continue
         has = (earlier.notebook.project, earlier.notebook.pool, earlier.notebook.gpu_milli)
         if has == wanted:
-            return _existed(work, earlier.notebook.id)
+            return (
+                _wake(work, earlier)
+                if earlier.notebook.state is NotebookState.LENT
+                else _existed(work, earlier.notebook.id)
+            )
         _end_notebook(work, earlier, actor=request.user, why="the same server asked for another slice")
     work.put(NOTEBOOKS, _requested(work, request))
     payload = {"server": request.server, "pool": request.pool, "gpu_milli": request.gpu_milli}
     work.audit(request.user, "notebook.request", request.notebook, payload, request.project)
     return _done(work, request.notebook)
+
+
+def _wake(work: Work, record: NotebookRecord) -> Recorded:
+    """A server that asks for the slice that it lent is not idle."""
+    observe_notebook(work, NotebookFact(notebook=record.notebook.id, activity=Activity.BUSY))
+    return _existed(work, record.notebook.id)
 
 
 def _requested(work: Work, request: RequestNotebook) -> NotebookRecord:

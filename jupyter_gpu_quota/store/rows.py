@@ -284,11 +284,11 @@ class TableWrites:
 class Where:
     """Conditions that must all hold: a field is one of some values; a field is at least, or below, an instant.
 
-    ``either`` is one condition: if it names fields at all, one of them must be one of its values.
+    Each of ``either`` is one condition: one of the fields it names must be one of its values.
     """
 
     among: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    either: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    either: Sequence[Mapping[str, Sequence[Value]]] = ()
     at_least: Mapping[str, int] = field(default_factory=dict)
     below: Mapping[str, int] = field(default_factory=dict)
     live: bool = False

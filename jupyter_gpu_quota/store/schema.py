@@ -78,6 +78,8 @@ nodes = Table(
     _number("cpu_milli"),
     _number("memory_mib"),
     _flag("schedulable"),
+    _text("upkeep"),
+    _number("drain_by_at", null=True),
     _number("changed"),
     Index(None, "changed"),
 )
@@ -93,6 +95,7 @@ devices = Table(
     _text("pool", null=True),
     _text("uuid", null=True),
     _text("health"),
+    _text("trouble", null=True),
     _number("foreign_milli"),
     _flag("simulated"),
     _number("changed"),
@@ -159,6 +162,10 @@ notebooks = Table(
     _number("gpu_milli"),
     _number("requested_at"),
     _text("state"),
+    _text("activity"),
+    _flag("seen_empty"),
+    _text("device", null=True),
+    _number("lent_at", null=True),
     _text("stage", null=True),
     _text("reason", null=True),
     _number("booked_at", null=True),
@@ -280,6 +287,11 @@ def _sample_columns() -> tuple[Column[str] | Column[int] | Column[bool], ...]:
         _number("coverage_permille", null=True),
         _flag("simulated"),
         _text("workloads"),
+        Column("workload_memory_mib", Text, nullable=False, server_default="{}"),
+        _number("foreign_mib", null=True),
+        _number("temperature_c", null=True),
+        _number("power_w", null=True),
+        Column("why", Text, nullable=False, server_default="{}"),
     )
 
 

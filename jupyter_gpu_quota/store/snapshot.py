@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ..core.canonical import record_digest, snapshot_digest, table_digest
 from ..core.lifecycle import FINAL, NOTEBOOK_FINAL
-from ..core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation, Snapshot
+from ..core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
 from .ahead import PolicyAhead
 from .past_use import PastUse
 from .protocol import Changes, JobRecord, NotebookRecord, QuotaRevision, Store
@@ -72,8 +72,10 @@ class _Part(Generic[V]):
 class Mirror:
     """The store's live work in memory.
 
-    ``jobs``, ``notebooks`` and ``devices`` are the present records by id, of work that has not ended;
-    ``latest`` are the changes that the last :meth:`update` brought, where those that have just ended are.
+    ``jobs``, ``notebooks`` and ``devices`` are the present records by id, of work that has not ended; ``in_motion`` the
+    ids of jobs that are starting or leaving. ``latest`` are the changes that the last :meth:`update` brought, where
+    those that have just ended are. ``some_began``: with it jobs that a plan had started were seen running, which is no
+    news to plans but for the time.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,9 @@ class Mirror:
         self.past_use = PastUse()
         self._ahead: PolicyAhead | None = None
         self.latest: Changes | None = None
+        self.some_began = False
         self.jobs: dict[str, JobRecord] = {}
+        self.in_motion: dict[str, None] = {}
         self.notebooks: dict[str, NotebookRecord] = {}
         self.devices: dict[str, Device] = {}
         self._nodes: _Part[Node] = _Part()
@@ -105,7 +109,7 @@ class Mirror:
         if changes.version < self.version:  # a backup was restored under us
             changes = store.changes(0, ended=False)
             self._clear()
-        first = self.latest is None
+        self.some_began, first = False, self.latest is None
         self.version, self.latest = changes.version, changes
         return any([*self._apply(changes), first])
 
@@ -144,6 +148,10 @@ class Mirror:
 
     def _put_job(self, record: JobRecord) -> bool:
         job = record.job
+        if job.state is JobState.STARTING or job.state is JobState.PAUSING:
+            self.in_motion[job.id] = None
+        else:
+            self.in_motion.pop(job.id, None)
         if job.state in FINAL:
             self.jobs.pop(job.id, None)
             return self._jobs.drop(job.id)
@@ -152,7 +160,9 @@ class Mirror:
         if before is not None and before.job == job:
             return False  # its metrics moved, and no plan depends on those
         self._expect(job)
-        return self._jobs.put(job.id, job)
+        began = before is not None and _began(before.job, job)
+        self.some_began |= began
+        return self._jobs.put(job.id, job) and not began
 
     def _put_notebook(self, record: NotebookRecord) -> bool:
         notebook = record.notebook
@@ -233,3 +243,10 @@ class Mirror:
         }
         same = {name: part for name, part in parts.items() if getattr(snapshot, name) is part.all()}
         return snapshot_digest(snapshot, {name: part.digest() for name, part in same.items()})
+
+
+def _began(before: Job, job: Job) -> bool:
+    """Whether a job that was started runs now, and all else about it is as it was."""
+    if before.state is not JobState.STARTING or job.state is not JobState.RUNNING or before.target is not job.target:
+        return False
+    return replace(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job

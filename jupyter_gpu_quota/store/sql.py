@@ -153,8 +153,7 @@ def _is_live(table: Table[Any]) -> ColumnElement[bool]:
 def _conditions(table: Table[Any], where: Where) -> list[ColumnElement[bool]]:
     columns = _sql(table).c
     conditions: list[ColumnElement[bool]] = [columns[name].in_(list(values)) for name, values in where.among.items()]
-    if where.either:
-        conditions.append(or_(*(columns[name].in_(list(values)) for name, values in where.either.items())))
+    conditions += [or_(*(columns[name].in_(list(values)) for name, values in one.items())) for one in where.either]
     conditions += [columns[name] >= least for name, least in where.at_least.items()]
     conditions += [columns[name] < bound for name, bound in where.below.items()]
     return [*conditions, _is_live(table)] if where.live and table.ended else conditions

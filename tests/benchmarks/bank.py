@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 
 from jupyter_gpu_quota.simulate import bank, worlds
 from jupyter_gpu_quota.simulate.bank import DAY_MS, HOUR_MS, Variant
 from jupyter_gpu_quota.simulate.report import Outcome, play, utilisation_percent
-from tests.benchmarks.figures import Figure
+from tests.benchmarks.figures import Figure, print_plainly
 
 SEED = 42
 NEVER = math.inf
@@ -91,17 +90,20 @@ def _training(name: str, timed: str, then: Sequence[float], now: Sequence[float]
     return rows
 
 
+def all_figures(quick: bool) -> list[Figure]:
+    """Every variant; for a quick look the calm one."""
+    names = ["calm"] if quick else list(bank.VARIANTS)
+    return [figure for name in names for figure in figures(bank.VARIANTS[name])]
+
+
 def main() -> None:
+    """Print the figures of the variants that are named, each when it is done."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("variants", nargs="*", default=list(bank.VARIANTS))
     parser.add_argument("--seed", type=int, default=SEED)
     given = parser.parse_args()
     for name in given.variants:
-        for one in figures(bank.VARIANTS[name], given.seed):
-            verdict = {None: "", True: "holds", False: "MISSED"}[one.holds]
-            bound = "" if one.bound is None else f"at most {one.bound:g}"
-            sys.stdout.write(f"{one.name:60} {one.value:10.3f} {one.unit:12} {bound:16} {verdict:7} {one.timed}\n")
-        sys.stdout.flush()
+        print_plainly(figures(bank.VARIANTS[name], given.seed))
 
 
 if __name__ == "__main__":

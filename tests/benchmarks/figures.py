@@ -15,17 +15,32 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured value. ``bound`` is what was promised, in the same unit; None where the figure only informs."""
+    """One measured value. ``bound`` and ``least`` are what was promised, at most and at least, in the same unit.
+
+    Both are None where the figure only informs. ``peers``: what others reach there, each with how that was obtained.
+    """
 
     name: str
     value: float
     unit: str
     timed: str
     bound: float | None = None
+    least: float | None = None
+    peers: str = ""
 
     @property
     def holds(self) -> bool | None:
-        return None if self.bound is None else self.value <= self.bound
+        """Whether it is as promised, None where nothing is."""
+        if self.bound is None and self.least is None:
+            return None
+        return (self.bound is None or self.value <= self.bound) and (self.least is None or self.value >= self.least)
+
+    @property
+    def promised(self) -> str:
+        """What was promised, in words."""
+        words = [f"at most {self.bound:g}"] if self.bound is not None else []
+        words += [f"at least {self.least:g}"] if self.least is not None else []
+        return f"{', '.join(words)} {self.unit}" if words else ""
 
 
 def spread(name: str, values: Sequence[float], unit: str, timed: str, *, median_at_most: float | None = None,
@@ -39,14 +54,22 @@ def spread(name: str, values: Sequence[float], unit: str, timed: str, *, median_
 
 
 def show(console: Console, title: str, figures: Sequence[Figure]) -> None:
+    """A part's table."""
     table = Table(title=title, title_justify="left", expand=False)
-    for heading in ("figure", "value", "bound", "", "what is timed"):
-        table.add_column(heading, justify="right" if heading in ("value", "bound") else "left", overflow="fold")
+    for heading in ("figure", "measured", "promised", "", "others", "what is timed"):
+        table.add_column(heading, justify="right" if heading == "measured" else "left", overflow="fold")
     for one in figures:
-        bound = "" if one.bound is None else f"{one.bound:g} {one.unit}"
         verdict = {None: "", True: "[green]holds[/]", False: "[bold red]missed[/]"}[one.holds]
-        table.add_row(one.name, f"{one.value:.4g} {one.unit}", bound, verdict, one.timed)
+        table.add_row(one.name, f"{one.value:.4g} {one.unit}", one.promised, verdict, one.peers, one.timed)
     console.print(table)
+
+
+def print_plainly(figures: Sequence[Figure]) -> None:
+    """One line for each, for a part that is run by itself."""
+    for one in figures:
+        verdict = {None: "", True: "holds", False: "MISSED"}[one.holds]
+        row = (f"{one.name:60}", f"{one.value:10.4g} {one.unit:8}", f"{one.promised:24}", f"{verdict:7}", one.peers)
+        print(*row, one.timed, flush=True)
 
 
 def machine() -> dict[str, object]:

@@ -21,6 +21,7 @@ from typing import Any
 from jupyter_gpu_quota import controller as controller_module
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.quotafile import QuotaFile
+from jupyter_gpu_quota.scheduler import collect_seldom
 from jupyter_gpu_quota.simulate.replay import Replay, SimulationStore
 from jupyter_gpu_quota.simulate.tracefile import NodeSpec, Trace, Training
 from tests.benchmarks.figures import Figure
@@ -167,6 +168,7 @@ class Played:
 
 def play(shape: Shape, *, at_once: bool, until_ms: int | None = None) -> Played:
     """Play a shape; ``until_ms`` stops early. All its instants are tenths of a second, and so is the tick."""
+    collect_seldom()
     replay = Replay(trace_of(shape, at_once=at_once), quota_of(shape, "100ms"), store=SimulationStore())
     begins_at = replay.trace.begins_at
     with costs_of(replay) as costs:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from jupyter_gpu_quota import bell
 from jupyter_gpu_quota.controller import Controller, Rhythm
-from jupyter_gpu_quota.scheduler import now_ms
+from jupyter_gpu_quota.scheduler import collect_seldom, now_ms
 from jupyter_gpu_quota.simulate.replay import NoBundles, NoSampler, apply_quota, machines, submission
 from jupyter_gpu_quota.simulate.tracefile import Trace, Training
 from jupyter_gpu_quota.simulate.world import Conduct, SimulatedExecutor
+from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import SubmitJob
+from jupyter_gpu_quota.store.protocol import StoreUnavailable, SubmitJob
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.kueue import BASELINE, LARGE_SCALE, Shape, quota_of, trace_of
 
@@ -56,9 +57,19 @@ def submit(folder: Path, name: str, part: float) -> None:
     sys.stdout.flush()
     begins_at = int(sys.stdin.readline())
     for requests in _as_they_come(due, begins_at):
-        store.record(requests, now=now_ms())
+        _record(store, requests)
         bell.ring(folder / "controller.sock", b"{}")
     store.close()
+
+
+def _record(store: LedgerStore, requests: list[SubmitJob]) -> None:
+    """Like a client that is told to come again: while the scheduler writes a large plan, the door waits."""
+    while True:
+        try:
+            store.record(requests, now=now_ms())
+            return
+        except StoreUnavailable:
+            time.sleep(0.1)
 
 
 def cohort(work: Training) -> str:
@@ -83,7 +94,7 @@ def _as_they_come(due: list[tuple[int, SubmitJob]], begins_at: int) -> Iterator[
 def controller_of(folder: Path, trace: Trace, shape: Shape) -> Controller:
     """The shipped controller on the database, its executor on the real clock."""
     conducts = {str(work.id): Conduct(work_ms=work.duration_ms) for work in trace.work}
-    store = open_store(database(folder))
+    store = open_store(database(folder), recalls=True)
     apply_quota(store, quota_of(shape, "100ms"), now=now_ms())
     executor = SimulatedExecutor(now_ms, *machines(trace.nodes), lambda order: conducts[order])
     return Controller(
@@ -111,6 +122,7 @@ def play(name: str, part: float, folder: Path) -> tuple[float, int, float]:
     """Seconds from the first moment to the last end, how many jobs, and the controller's processor seconds."""
     shape = part_of(SHAPES[name], part)
     trace = trace_of(shape, at_once=False)
+    collect_seldom()
     controller = controller_of(folder, trace, shape)
     with bell.Bell.bind(folder / "controller.sock") as wake, _submitter(folder, name, part) as submitter:
         assert submitter.stdin is not None and submitter.stdout is not None

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jupyter_gpu_quota.ports import free_ports
 from tests.benchmarks.figures import Figure, show
-from tests.shell.service_world import HUB_TOKEN, PREFIX, QUOTA, FakeAccount, FakeHub, _listen
+from tests.shell.service_world import HUB_TOKEN, PREFIX, QUOTA, FakeAccount, FakeHub, serving
 
 CONNECTIONS = 64
 PROMISED_PER_S = 200.0
@@ -43,7 +43,7 @@ async def measure(seconds: float = 30.0, rate: float = PROMISED_PER_S) -> list[F
     with tempfile.TemporaryDirectory() as folder:
         hub = FakeHub()
         hub.users["bob"] = FakeAccount()
-        hub_port, port = _listen(hub.application()), free_ports(folder)[0]
+        hub_port, port = serving(hub.application())[1], free_ports(folder)[0]
         door = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "jupyter_gpu_quota", "serve", env=_environment(Path(folder), hub_port, port)
         )

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from jupyter_gpu_quota.core.model import (
+    Activity,
     Amounts,
     Change,
     Department,
@@ -20,10 +21,12 @@ from jupyter_gpu_quota.core.model import (
     Job,
     JobState,
     JobTarget,
+    Notebook,
     NotebookState,
     Policy,
     Project,
     Snapshot,
+    Upkeep,
 )
 
 RUNS = (JobState.STARTING, JobState.RUNNING)
@@ -74,7 +77,7 @@ class Books:
     def __init__(self, snapshot: Snapshot, policy: Policy, pool: str) -> None:
         self.snapshot, self.pool = snapshot, pool
         self.policy = policy = in_force(policy, snapshot.now)
-        closed = {node.id for node in snapshot.nodes if not node.schedulable}
+        closed = {node.id for node in snapshot.nodes if not node.is_open}
         self.devices = {
             device.id: device
             for device in snapshot.devices
@@ -90,12 +93,13 @@ class Books:
         self.parent = {name: f"{one.department}/" if one.department else None for name, one in projects.items()}
         self.jobs = {job.id: job for job in snapshot.jobs if job.pool == pool}
         self.sick = self._sick()
-        for name in self.sick:
+        self.late = self._late()
+        for name in self.sick | self.late:
             self.jobs[name] = dc.replace(self.jobs[name], state=JobState.PAUSING, target=JobTarget.PAUSED)
         self.sizes = self._sizes()
         self.booked, self.booked_by = Counter[str](), Counter[tuple[str, str]]()
         for notebook in snapshot.notebooks:
-            if notebook.pool == pool and notebook.state is NotebookState.BOOKED:
+            if notebook.pool == pool and notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
                 for key in self.levels(notebook.project):
                     self.booked[key] += notebook.gpu_milli
                     self.booked_by[key, notebook.user] += notebook.gpu_milli
@@ -114,10 +118,60 @@ class Books:
         return sizes
 
     def _sick(self) -> set[str]:
-        """Section 6: preemptible work on an unhealthy device, which is queued again whoever claims what."""
+        """Section 6: what is queued again whoever claims what: preemptible work on an unhealthy device, or on a node
+        that is drained, and all jobs on one whose drain is past its deadline."""
         unhealthy = {device.id for device in self.snapshot.devices if device.health is Health.UNHEALTHY}
-        on_it = {one.workload for one in self.snapshot.allocations if one.device in unhealthy}
-        return {name for name, job in self.jobs.items() if name in on_it and job.preemptible and self.stays(job)}
+        drained, overdue = self._on_drained(None), self._on_drained(self.snapshot.now)
+        return {
+            name
+            for name, job in self.jobs.items()
+            if self.stays(job)
+            and (self._is_on(name, overdue) or (job.preemptible and self._is_on(name, unhealthy | drained)))
+        }
+
+    def _late(self) -> set[str]:
+        """Section 6: past the deadline of a drain, the fewest that bring every owner's fixed work to its quota."""
+        by = self.policy.drain_by_at
+        if by is None or self.snapshot.now < by:
+            return set()
+        held = Counter[str]()
+        for one in self.snapshot.allocations:
+            held[one.workload] += one.gpu_milli
+        fixed = [job for job in self.jobs.values() if not job.preemptible and self.stays(job)]
+        fixed = sorted((job for job in fixed if job.id not in self.sick), key=self._least_missed)
+        late = set[str]()
+        for key in [*sorted({job.project for job in fixed}), *self.departments]:
+            mine = [job for job in fixed if key in self.levels(job.project) and job.id not in late]
+            over = sum(held[job.id] for job in mine) - self.amounts.get(key, NOTHING).training_milli
+            chosen = [job for at, job in enumerate(mine) if sum(held[one.id] for one in mine[:at]) < over]
+            for job in chosen[::-1]:
+                if sum(held[one.id] for one in chosen) - held[job.id] >= over:
+                    chosen.remove(job)
+            late |= {job.id for job in chosen}
+        return late
+
+    def _least_missed(self, job: Job) -> tuple[int, int, int, int]:
+        """Who is asked first: lowest job priority, least work lost, newest."""
+        started = self.snapshot.now if job.started_at is None else job.started_at
+        return job.priority, self.snapshot.now - max(started, job.checkpoint_at or 0), -started, -job.submitted_at
+
+    def _on_drained(self, past: int | None) -> set[str]:
+        """The devices of nodes that are drained, or whose drain has a deadline before an instant."""
+        nodes = {
+            node.id
+            for node in self.snapshot.nodes
+            if node.upkeep is Upkeep.DRAINING
+            if past is None or (node.drain_by_at is not None and node.drain_by_at <= past)
+        }
+        return {device.id for device in self.snapshot.devices if device.node in nodes}
+
+    def _is_on(self, workload: str, devices: set[str]) -> bool:
+        return any(one.workload == workload and one.device in devices for one in self.snapshot.allocations)
+
+    def is_waking(self, notebook: Notebook) -> bool:
+        """P13: whether the owner of a lent slice has to have it back; only who is known to be idle has not."""
+        idle = notebook.activity is Activity.IDLE and notebook.seen_empty and self.policy.lending.enabled
+        return notebook.state is NotebookState.LENT and not idle
 
     def levels(self, project: str) -> list[str]:
         """The owners of a project's work, from the top: its department if it has one, and itself."""
@@ -199,15 +253,31 @@ class Books:
                 fixed_use[job.project] += self.size(job)
         wanted = Counter({name: self._wanted(name, firm, rest, fixed_use[name]) for name in self.projects})
         for key in self.departments:
-            wanted[key] = min(self.ceiling(key), sum(wanted[name] for name in self.children(key)))
+            by_user = Counter[str]()
+            for (name, user), milli in (*firm.items(), *rest.items()):
+                by_user[user] += milli if self.parent.get(name) == key else 0
+            under_caps = sum(min(self.user_ceiling(key), milli) for milli in by_user.values())
+            wanted[key] = min(self.ceiling(key), under_caps, sum(wanted[name] for name in self.children(key)))
+            wanted[key] = max(wanted[key], self.fixed()[key])
         return wanted
 
+    def fixed(self) -> Counter[str]:
+        """What runs here and may not be preempted, by owner: it is wanted whatever was lowered since."""
+        fixed = Counter[str]()
+        for one in self.snapshot.allocations:
+            job = self.jobs.get(one.workload)
+            if job is not None and not job.preemptible and self.stays(job) and one.device in self.devices:
+                for key in self.levels(job.project):
+                    fixed[key] += one.gpu_milli
+        return fixed
+
     def _wanted(self, name: str, firm: Counter[tuple[str, str]], rest: Counter[tuple[str, str]], fixed_use: int) -> int:
-        cap, quota = self.user_ceiling(name), max(self.amounts[name].training_milli, fixed_use)
+        cap = min(self.user_ceiling(key) for key in self.levels(name))
+        quota = max(self.amounts[name].training_milli, fixed_use)
         users = {user for project, user in (*firm, *rest) if project == name}
         everything = sum(min(cap, rest[name, user] + firm[name, user]) for user in users)
         without_fixed = sum(min(cap, rest[name, user]) for user in users)
-        return min(self.ceiling(name), everything, without_fixed + quota)
+        return max(self.fixed()[name], min(self.ceiling(name), everything, without_fixed + quota))
 
     def past(self) -> Counter[str]:
         """Decayed use above quota, by owner; a department's is the sum of its projects'."""
@@ -220,12 +290,15 @@ class Books:
 
     def shares(self, booked_now: int) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
         """Guarantees and fair shares by owner, in exact fractions. ``booked_now``: slices that the plan admits."""
-        unbooked = sum(max(0, self.amounts[name].notebook_milli - self.booked[name]) for name in self.projects)
+        lent = [n for n in self.snapshot.notebooks if n.pool == self.pool and n.state is NotebookState.LENT]
+        back = sum(n.gpu_milli for n in lent if self.is_waking(n))
+        out = sum(n.gpu_milli for n in lent if not self.is_waking(n))
+        unbooked = out + sum(max(0, self.amounts[name].notebook_milli - self.booked[name]) for name in self.projects)
         booked = {n.id for n in self.snapshot.notebooks if n.state is NotebookState.BOOKED}
         used = sum(
             one.gpu_milli for one in self.snapshot.allocations if one.device in self.devices and one.workload in booked
         )
-        amount = Fraction(max(0, self.capacity - used - booked_now))
+        amount = Fraction(max(0, self.capacity - used - booked_now - back))
         firm = max(Fraction(0), amount - (unbooked - booked_now))
         guarantee, fair = self._divide(self.departments or self.projects, amount, firm)
         for key in self.departments:
@@ -239,7 +312,9 @@ class Books:
     ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
         amounts = {key: self.amounts[key] for key in owners}
         k = Fraction(self.policy.history.k_milli, 1000)
-        return divide_slowly(amounts, self.priority, self.wanted(), amount, firm, past=self.past(), k=k)
+        return divide_slowly(
+            amounts, self.priority, self.wanted(), amount, firm, past=self.past(), k=k, fixed=self.fixed()
+        )
 
 
 def divide_slowly(
@@ -251,22 +326,55 @@ def divide_slowly(
     *,
     past: Mapping[str, int] | None = None,
     k: Fraction = Fraction(0),
+    fixed: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    """Section 2, by pouring a little and looking again."""
+    """Section 2, by pouring a little and looking again. ``fixed``: what runs and may not be preempted.
+
+    Section 6: what of that is above a quota drains: until it is gone it is its owner's and nobody else's.
+    """
     quota = {name: Fraction(row.training_milli) for name, row in amounts.items()}
-    first = {name: min(quota[name], Fraction(wanted[name])) for name in amounts}
+    kept = {name: Fraction((fixed or {}).get(name, 0)) for name in amounts}
+    drains = {name: max(Fraction(0), kept[name] - quota[name]) for name in amounts}
+    wants = {name: max(Fraction(0), wanted[name] - drains[name]) for name in amounts}
+    amount, firm = (max(Fraction(0), part - sum(drains.values())) for part in (amount, firm))
+    first = {name: min(quota[name], wants[name]) for name in amounts}
     guarantee = dict(quota)
     if sum(first.values()) > firm:
-        got = _levels(first, {name: int(quota[name]) for name in amounts}, priority, firm)
+        floor = {name: min(first[name], kept[name]) for name in amounts}
+        got = _in_proportion(first, floor, quota, priority, firm)
         first, guarantee = got, got
     weights = {name: row.weight for name, row in amounts.items()}
-    open_names = {name: Fraction(wanted[name]) - first[name] for name in amounts}
+    open_names = {name: wants[name] - first[name] for name in amounts}
     rest = amount - sum(first.values())
     extra = _levels({n: open_names[n] for n in amounts if weights[n]}, weights, priority, rest, past or {}, k)
     rest -= sum(extra.values())
     zero = dict.fromkeys(amounts, 0)
     extra |= _levels({n: open_names[n] for n in amounts if not weights[n]}, dict.fromkeys(amounts, 1), zero, rest)
-    return guarantee, {name: first[name] + extra[name] for name in amounts}
+    return guarantee, {name: first[name] + extra[name] + drains[name] for name in amounts}
+
+
+def _in_proportion(
+    ceilings: Mapping[str, Fraction],
+    floors: Mapping[str, Fraction],
+    quota: Mapping[str, Fraction],
+    priority: dict[str, int],
+    amount: Fraction,
+) -> dict[str, Fraction]:
+    """High to low priority, so much of each quota as is there, between what each has for certain and what it wants."""
+    given = dict(floors)
+    for level in sorted({priority[name] for name in ceilings}, reverse=True):
+        names = [name for name in ceilings if priority[name] == level and quota[name]]
+        rest = max(Fraction(0), amount - sum(given[name] for name in given if name not in names))
+        turns = sorted({bound[name] / quota[name] for bound in (ceilings, floors) for name in names})
+
+        def at(part: Fraction, names: list[str] = names) -> dict[str, Fraction]:
+            return {name: max(floors[name], min(ceilings[name], part * quota[name])) for name in names}
+
+        low = max((turn for turn in turns if sum(at(turn).values()) <= rest), default=Fraction(0))
+        rising = [name for name in names if floors[name] <= low * quota[name] < ceilings[name]]
+        more = max(Fraction(0), rest - sum(at(low).values()))
+        given |= at(low + more / sum(quota[name] for name in rising) if rising else low)
+    return given
 
 
 def _levels(

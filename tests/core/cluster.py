@@ -9,7 +9,10 @@ import dataclasses as dc
 from collections import Counter
 from decimal import Decimal
 
+from jupyter_gpu_quota.core.canonical import canonical
+from jupyter_gpu_quota.core.memory import Memory
 from jupyter_gpu_quota.core.model import (
+    Activity,
     Allocation,
     Amounts,
     Change,
@@ -19,6 +22,7 @@ from jupyter_gpu_quota.core.model import (
     Job,
     JobState,
     JobTarget,
+    Lending,
     Node,
     Notebook,
     NotebookState,
@@ -28,11 +32,12 @@ from jupyter_gpu_quota.core.model import (
     Project,
     Reservation,
     Snapshot,
+    Upkeep,
     Usage,
     Window,
 )
-from jupyter_gpu_quota.core.plan import Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
-from jupyter_gpu_quota.core.schedule import Decision, decide_and_explain
+from jupyter_gpu_quota.core.plan import Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.schedule import Decision, decide, decide_and_explain
 
 HOLDS = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
 BEGIN = 1_000_000
@@ -63,6 +68,7 @@ class World:
         self.frozen = False
         """No use is counted any more."""
         self.log: list[str] = []
+        self.memory = Memory()
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -172,7 +178,12 @@ class World:
         return dc.replace(job, held_ranks=len({one.rank for one in self.owned[job.id]}))
 
     def decide(self) -> Decision:
-        return decide_and_explain(self.snapshot(), self.policy)
+        """With nothing known before, and with what the last decide left: the plan has to be the same."""
+        snapshot = self.snapshot()
+        decision = decide_and_explain(snapshot, self.policy)
+        remembered = decide(snapshot, self.policy, self.memory)
+        assert canonical(remembered) == canonical(decision.plan), f"a memory changed the plan: {remembered}"
+        return decision
 
     def tick(self) -> Plan:
         """Time passes, who was leaving may have left, a plan is made and applied."""
@@ -226,6 +237,11 @@ class World:
                         self.jobs[job.id] = dc.replace(job, paused_at=job.paused_at[:-1])
                 case Stop():
                     self._leave(action.workload, action.target, None)
+                case Lend():
+                    (held,) = self.owned.pop(action.workload)
+                    self._renote(action.workload, NotebookState.LENT, device=held.device, lent_at=self.now)
+                case Release():
+                    self._renote(action.workload, NotebookState.RETURNED, device=None, lent_at=None)
                 case Refuse():
                     self.notebooks[action.workload] = dc.replace(
                         self.notebooks[action.workload], state=NotebookState.REFUSED
@@ -247,7 +263,7 @@ class World:
         assert [one.memory_mib for one in self.owned[name]] == [one.memory_mib for one in action.placements]
         self.reserved.pop(name, None)
         if name in self.notebooks:
-            self.notebooks[name] = dc.replace(self.notebooks[name], state=NotebookState.BOOKED)
+            self._renote(name, NotebookState.BOOKED, device=None, lent_at=None)
             return
         job = self.jobs[name]
         assert isinstance(action, Resume) == (job.state is JobState.PAUSED), f"{name} is {job.state}: {action}"
@@ -260,6 +276,9 @@ class World:
             borrower=action.borrower,
             held_ranks=None if job.min_ranks is None else len({one.rank for one in action.placements}),
         )
+
+    def _renote(self, name: str, state: NotebookState, *, device: str | None, lent_at: int | None) -> None:
+        self.notebooks[name] = dc.replace(self.notebooks[name], state=state, device=device, lent_at=lent_at)
 
     def _leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
         job = self.jobs[name]
@@ -324,8 +343,26 @@ class World:
         del self.notebooks[name]
         self.owned.pop(name, None)
 
+    def judge(self, name: str, activity: Activity, *, empty: bool = False) -> None:
+        """How a notebook is used, and whether nothing of it is on its device."""
+        self.notebooks[name] = dc.replace(self.notebooks[name], activity=activity, seen_empty=empty)
+
+    def idle(self, *names: str) -> None:
+        """Notebooks are idle and nothing of them is on their devices."""
+        for name in names:
+            self.judge(name, Activity.IDLE, empty=True)
+
+    def lend_for(self, seconds: int) -> None:
+        """Slices of idle notebooks are lent, and returned to their quota after so long."""
+        self.policy = dc.replace(self.policy, lending=Lending(enabled=True, release_after_s=seconds))
+
     def health(self, device: str, health: Health) -> None:
         self.devices[device] = dc.replace(self.devices[device], health=health)
+
+    def keep_up(self, node: str, upkeep: Upkeep, *, by_s: int | None = None) -> None:
+        """What an admin says of a node; ``by_s`` is the deadline of a drain, in seconds of the world."""
+        by = None if by_s is None else BEGIN + by_s * 1000
+        self.nodes = [dc.replace(one, upkeep=upkeep, drain_by_at=by) if one.id == node else one for one in self.nodes]
 
     def lose(self, *devices: str) -> None:
         """Devices break: what ran there is queued again."""

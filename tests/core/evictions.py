@@ -12,7 +12,6 @@ from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from jupyter_gpu_quota.core.schedule import KeptPlace
 from tests.core.books import WAITS, Books, least, takes_model
-from tests.core.features import FEATURES
 
 ROUNDED = 4
 """Milli: a share is rounded once for each priority and level that it was divided at."""
@@ -114,7 +113,7 @@ class _Walk:
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
                 case Reserve() if job.id in self.again:
-                    self._count(job)
+                    pass  # counted with its pause
                 case Reserve():
                     self._count(job)
                     self.after[job.id] = Counter(self.use)
@@ -122,11 +121,11 @@ class _Walk:
                 case Pause() if action.claimer == job.id:
                     if self._is_protected(job):
                         yield f"{job.id} restarts to grow, and is protected"
-                    self._count(job, -1)
+                    self._give_up(job)
                 case Pause():
                     self.before.setdefault(action.claimer, Counter(self.use))
                     yield from self._check_pause(action, job)
-                    self._count(job, -1)
+                    self._give_up(job)
                 case _:
                     pass
             self.served.add(job.id)
@@ -135,6 +134,11 @@ class _Walk:
         milli = self.books.size(job) if sign < 0 else self.sizes.get(job.id, self.books.size(job))
         for key in self.books.levels(job.project):
             self.use[key] += sign * milli
+
+    def _give_up(self, job: Job) -> None:
+        """Count out what a pause takes: of a job that starts again in the same plan only what it does not get back."""
+        for key in self.books.levels(job.project):
+            self.use[key] -= self._taken(job)
 
     # -- one pause ---------------------------------------------------------------------------------------------
 
@@ -264,8 +268,6 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> N
     for pause in pauses:
         victim = books.jobs[pause.workload]
         without = dc.replace(plan, actions=tuple(one for one in plan.actions if not _is_of(one, pause)))
-        if pause.workload in again and not FEATURES["shrunk_put_back"]:
-            continue
         if victim.project in claimers or any(_Walk(books, without.actions).run()):
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims):

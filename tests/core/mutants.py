@@ -52,13 +52,13 @@ MUTANTS = (
     mutant(
         "a project at its quota is a victim",
         ("reclaim.py", "one.use > one.guarantee", "one.use >= one.guarantee"),
-        ("rights.py", "level.use > _bar(level, right)", "level.use >= _bar(level, right)"),
+        ("rights.py", "level.use > bar(level, right)", "level.use >= bar(level, right)"),
         ("rights.py", "after + taken.largest_firm > level.guarantee", "after + taken.largest_firm >= level.guarantee"),
     ),
     mutant(
         "a project at its fair share is a victim",
         ("reclaim.py", "one.use > one.fair", "one.use >= one.fair"),
-        ("rights.py", "level.use > _bar(level, right)", "level.use >= _bar(level, right)"),
+        ("rights.py", "level.use > bar(level, right)", "level.use >= bar(level, right)"),
         (
             "rights.py",
             "after + max(taken.largest_firm, taken.largest_lent) <= level.fair",
@@ -104,7 +104,7 @@ MUTANTS = (
         "exactly at the notebook quota is refused",
         ("notebooks.py", "level.booked + notebook.gpu_milli > level", "level.booked + notebook.gpu_milli >= level"),
     ),
-    mutant("the ceiling for one user is ignored", ("standing.py", "if self.user_ceiling == NO_LIMIT:", "if True:")),
+    mutant("the ceiling for one user is ignored", ("standing.py", "        if not levels:\n", "        if True:\n")),
     mutant(
         "a claim reserves nothing",
         (
@@ -115,12 +115,8 @@ MUTANTS = (
     ),
     mutant(
         "first submit times are forgotten",
-        (
-            "queue.py",
-            "key=lambda job: (job.submitted_at, job.id), reverse=True",
-            "key=lambda job: job.id, reverse=True",
-        ),
-        ("queue.py", "job.submitted_at, job.id, user", "0, job.id, user"),
+        ("queue.py", "row = job.submitted_at, job.id, job", "row = 0, job.id, job"),
+        ("queue.py", "bisect_left(rows, (job.submitted_at, job.id))", "bisect_left(rows, (0, job.id))"),
     ),
     mutant(
         "imbalance may be switched",
@@ -128,7 +124,7 @@ MUTANTS = (
     ),
     mutant(
         "claim-back is ignored",
-        ("rights.py", "(not self.below_too or self._claims_back(level, after, chosen))", "not self.below_too"),
+        ("rights.py", "(after < level.guarantee and self._claims_back(level, after, chosen))", "False"),
     ),
     mutant(
         "a victim may end below its quota at once",
@@ -154,7 +150,7 @@ MUTANTS = (
             "firm = takewhile(lambda one: one.priority <= priority,",
         ),
     ),
-    mutant("windows are ignored", ("pool.py", "policy = in_force(policy, snapshot.now)", "policy = policy")),
+    mutant("windows are ignored", ("memory.py", "policy = in_force(policy, snapshot.now)", "policy = policy")),
     mutant("a window is open when it ends", ("amounts.py", "<= now < window.ends_at", "<= now <= window.ends_at")),
     mutant("past use is ignored", ("division.py", "history_milli=pool.policy.history.k_milli", "history_milli=0")),
     mutant(
@@ -162,6 +158,53 @@ MUTANTS = (
         ("ledger.py", "max(0, WHOLE_DEVICE - device.foreign_milli)", "WHOLE_DEVICE"),
     ),
     mutant("cordoned nodes are given out", ("ledger.py", " and d.node not in closed", "")),
+    mutant(
+        "cordoned nodes are open", ("model.py", "self.schedulable and self.upkeep is Upkeep.NONE", "self.schedulable")
+    ),
+    mutant("a drained node keeps its work", ("outage.py", "if job.preemptible or overdue", "if overdue")),
+    mutant("a drain spares nobody", ("outage.py", "if job.preemptible or overdue", "if True")),
+    mutant("what drains is divided", ("quota.py", "max(0, self.fixed_milli - self.quota_milli)", "0")),
+    mutant(
+        "reduced guarantees count on what may not be preempted",
+        ("quota.py", "min(row.quota_milli, row.wanted_milli, row.fixed_milli) for row in rows", "0 for row in rows"),
+    ),
+    mutant("a drain deadline comes early", ("deadline.py", "or snapshot.now < policy.drain_by_at", "")),
+    mutant("a drain deadline takes too many", ("deadline.py", "chosen.remove(job)", "pass")),
+    mutant(
+        "a department's ceiling for one user is ignored",
+        (
+            "standing.py",
+            "levels = [level for level in self.levels if level",
+            "levels = [level for level in (self,) if level",
+        ),
+    ),
+    mutant(
+        "an offer is not looked at again when a sibling's user is at the ceiling",
+        (
+            "offers.py",
+            "return standing.parent is not None and standing.parent.user_ceiling != NO_LIMIT",
+            "return False",
+        ),
+    ),
+    mutant(
+        "unknown is idle",
+        ("lending.py", "notebook.activity is Activity.IDLE", "notebook.activity is not Activity.BUSY"),
+    ),
+    mutant("what is on the device is not looked at", ("lending.py", " and notebook.seen_empty", "")),
+    mutant("slices are released at once", ("lending.py", "now >= ends_at and", "")),
+    mutant("who wakes comes back anywhere", ("round.py", "if self._comes_home(notebook):", "if False:")),
+    mutant(
+        "guarantees stand on what is lent",
+        ("round.py", "kept += sum(notebook.gpu_milli for notebook in self.lent)", "kept += 0"),
+    ),
+    mutant("no room is held for who wakes", ("notebooks.py", "pool.ledger.held[at] += notebook.gpu_milli\n", "pass\n")),
+    mutant("who is moved is not put back", ("trim.py", "for moved in list(claimed.moved):", "for moved in ():")),
+    mutant("a claim forgets whom it moves", ("round.py", "bool(claimed.moved) or ", "")),
+    mutant(
+        "who was served keeps another place",
+        ("round.py", "            self._forget_place_of_served()\n", ""),
+    ),
+    mutant("a restart counts twice", ("round.py", "level.leaving -= min(", "level.leaving -= 0 * min(")),
     mutant("broken devices are given out", ("ledger.py", "if d.health is Health.HEALTHY and", "if")),
 )
 

@@ -13,12 +13,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_gpu_quota.core.canonical import canonical
-from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget, NotebookState, Placement, Policy, Snapshot
-from jupyter_gpu_quota.core.plan import Pause, Plan, Reason, Refuse, Reserve, Resume, Start, Stop
+from jupyter_gpu_quota.core.model import (
+    Activity,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Notebook,
+    NotebookState,
+    Placement,
+    Policy,
+    Snapshot,
+)
+from jupyter_gpu_quota.core.plan import Lend, Pause, Plan, Reason, Refuse, Release, Reserve, Resume, Start, Stop
 from jupyter_gpu_quota.core.schedule import Decision, decide
 from tests.core.books import HOLDS, RUNS, WAITS, Books, divide_slowly, least, takes_model, whole
 from tests.core.evictions import all_fit, check_evictions, check_minimal, reserved_after, started, stays_and_leaves
-from tests.core.features import FEATURES
 
 __all__ = ["Books", "check_guarantees", "check_instant", "check_order_is_irrelevant", "check_plan", "divide_slowly"]
 
@@ -63,6 +73,7 @@ def check_plan(snapshot: Snapshot, policy: Policy, decision: Decision) -> None:
     for pool in policy.pools:
         books = Books(snapshot, policy, pool)
         check_notebooks(books, plan)
+        check_lending(books, plan)
         check_stops(books, plan)
         check_shapes(books, plan)
         check_promised_room(books, plan)
@@ -93,12 +104,45 @@ def check_notebooks(books: Books, plan: Plan) -> None:
             by_user[key, notebook.user] += notebook.gpu_milli
 
 
+def check_lending(books: Books, plan: Plan) -> None:
+    """P13: who is not known to be idle lends nothing and gets its slice back, from borrowers alone; section 5."""
+    mine = {one.id: one for one in books.snapshot.notebooks if one.pool == books.pool}
+    reserved = {one.workload: one.placements for one in books.snapshot.reservations} | {
+        action.workload: action.placements
+        for action in plan.actions
+        if isinstance(action, (Start, Reserve)) and action.workload in mine
+    }
+    for name, one in mine.items():
+        if books.is_waking(one) and one.device in books.devices:
+            where = [part.device for part in reserved.get(name, ())]
+            assert where == [one.device], f"P13: {name} is {one.activity} and has {where} in place of {one.device}"
+    for action in plan.actions:
+        notebook = mine.get(action.workload)
+        if isinstance(action, Pause) and action.claimer in mine:
+            assert books.jobs[action.workload].borrower or mine[action.claimer].state is not NotebookState.LENT, (
+                f"section 5: {action.claimer} wakes and takes {action.workload}, which borrows nothing"
+            )
+        if isinstance(action, (Lend, Release)) and notebook is not None:
+            _check_idle(books, notebook, released=isinstance(action, Release))
+
+
+def _check_idle(books: Books, notebook: Notebook, *, released: bool) -> None:
+    idle = notebook.activity is Activity.IDLE and notebook.seen_empty and books.policy.lending.enabled
+    assert idle, f"P13: {notebook} is not idle"
+    assert notebook.state is (NotebookState.LENT if released else NotebookState.BOOKED), notebook
+    lent_ms = books.snapshot.now - (notebook.lent_at or books.snapshot.now)
+    assert not released or lent_ms >= books.policy.lending.release_after_s * 1000, f"section 5: {notebook} too soon"
+
+
 def check_stops(books: Books, plan: Plan) -> None:
-    """Whoever is stopped was held or cancelled by a person or has reached the time limit."""
+    """Who is stopped was held or cancelled by a person, is out of time or has to leave its devices; all those are."""
+    stopped = {action.workload for action in plan.actions if isinstance(action, Stop)}
+    must = books.sick | books.late
+    assert must <= stopped, f"section 6: {must - stopped} stay and have to leave"
     for action in plan.actions:
         if isinstance(action, Stop) and action.workload in books.jobs:
-            sick = action.workload in books.sick and action.target is JobTarget.PAUSED
-            assert sick or books.leaves(books.jobs[action.workload]), f"P5: nobody asked for {action}"
+            asked = action.workload in must and action.target is JobTarget.PAUSED
+            assert asked or books.leaves(books.jobs[action.workload]), f"P5: nobody asked for {action}"
 
 
 def check_shapes(books: Books, plan: Plan) -> None:
@@ -141,13 +185,9 @@ def given(books: Books, plan: Plan) -> dict[str, int]:
 
 
 def after_plan(books: Books, plan: Plan) -> dict[str, int]:
-    """The same, and what holds something or leaves; who leaves to start again counts with the larger size.
-
-    Until the core counts such a job once, with what leaves and what it is promised.
-    """
+    """The same, and what holds something or leaves; who leaves to start again counts once, with the larger size."""
     here = {job.id: books.size(job) for job in books.jobs.values() if job.state in HOLDS}
-    both = max if FEATURES["restarts_count_once"] else int.__add__
-    return here | {name: both(milli, here.get(name, 0)) for name, milli in given(books, plan).items()}
+    return here | {name: max(milli, here.get(name, 0)) for name, milli in given(books, plan).items()}
 
 
 def sums(books: Books, sizes: Mapping[str, int], which: Callable[[Job], bool] = lambda job: True) -> Counter[str]:

@@ -82,3 +82,15 @@ def test_the_place_that_is_free_soonest_is_kept() -> None:
     made.jobs[second] = dc.replace(made.jobs[second], time_limit_s=6000, started_at=made.now)
     (kept,) = made.decide().kept
     assert {one.device[:2] for one in kept.placements} == {"n2"}
+
+
+def test_who_is_given_another_place_in_the_same_plan_needs_the_one_that_was_kept_no_more() -> None:
+    made = world(
+        "pool t 5\na 2 of t\nb 0 of t\nb runs 3\na runs 2\nb queues 2 priority 20\nb queues 1 priority 80\n"
+        "a queues 1 priority 40"
+    )
+    decision = made.decide()
+    assert decision.waits["a2"].code == "waits_for_drain"
+    assert all(kept.workload != "a2" for kept in decision.kept)
+    made.settle()
+    assert made.picture() == "a 3 / b 1"

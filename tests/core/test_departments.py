@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.core.plan import Pause
-from tests.core.features import needs
+from jupyter_gpu_quota.core.sentences import sentence
 from tests.core.world import world
-
-pytestmark = needs("departments")
 
 
 def owners(names: list[str]) -> list[str]:
@@ -271,8 +269,6 @@ def test_the_notebook_quota_of_a_department_is_a_ceiling(asked: int, booked: boo
 class TestCeilingsForOneUser:
     """Each user has at most so much, however idle the pool is."""
 
-    pytestmark = needs("per_user")
-
     @pytest.mark.parametrize(
         ("text", "picture"),
         [
@@ -314,11 +310,60 @@ class TestCeilingsForOneUser:
         made.settle()
         assert ("nb-a2" in made.owned, "nb-a3" in made.owned) == (booked, True)
 
-    @needs("department_per_user")
-    def test_over_all_projects_of_a_department(self) -> None:
+    @pytest.mark.parametrize(
+        ("lines", "picture"),
+        [
+            pytest.param(
+                "a queues 2 of 1 by ann\nb queues 2 of 1 by ann\nb queues 1 of 1 by bob",
+                "a 1 / b 1",
+                id="one user's jobs in both projects stay below it, and another user's start",
+            ),
+            pytest.param(
+                "a queues 1 of 0.5 by ann\nb queues 1 of 0.5 by ann", "a 0.5 / b 0.5", id="exactly at it is admitted"
+            ),
+            pytest.param(
+                "a queues 1 of 0.5 by ann\nb queues 1 of 0.501 by ann", "a 0.5 / b 0", id="one milli more waits"
+            ),
+            pytest.param("a queues 1 of 2 by ann", "a 0 / b 0", id="above it alone it never starts"),
+            pytest.param(
+                "a runs 1 by ann\nb queues 1 by ann priority 70", "a 1 / b 0", id="nobody is paused for room under it"
+            ),
+        ],
+    )
+    def test_over_all_projects_of_a_department(self, lines: str, picture: str) -> None:
+        made = world("pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n" + lines)
+        made.settle()
+        assert made.picture() == picture and not made.paused()
+
+    def test_at_the_ceiling_of_a_department_the_reason_names_it(self) -> None:
         made = world(
             "pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n"
-            "a queues 2 of 1 by ann\nb queues 2 of 1 by ann\nb queues 1 of 1 by bob"
+            "a runs 1 by ann\nb queues 0.5 by ann\nb queues 2 by ann"
+        )
+        waits = made.decide().waits
+        assert {waits["b1"].code, waits["b2"].code} == {"above_user_ceiling"}
+        assert sentence(waits["b1"]).startswith(
+            "ann asked for 0.50 GPU and uses 1.00; the ceiling for each user of department D is 1.00."
+        )
+
+    def test_what_a_departments_users_may_not_have_is_not_wanted(self) -> None:
+        made = world(
+            "pool t 4\ndepartment D 0 of t, limit per user 1\ndepartment E 0 of t\na 0 of t in D\nb 0 of t in E\n"
+            "a queues 4 of 1 by ann\nb queues 4 of 1"
         )
         made.settle()
-        assert made.picture() in ("a 1 / b 1", "a 0 / b 2")
+        assert made.picture() == "a 1 / b 3"
+
+    @pytest.mark.parametrize(
+        ("asked", "booked"),
+        [pytest.param(250, True, id="exactly at it"), pytest.param(251, False, id="one milli more")],
+    )
+    def test_notebooks_over_all_projects_of_a_department(self, asked: int, booked: bool) -> None:
+        made = world(
+            "pool t 2\ndepartment D 0 of t, notebooks 2, notebooks per user 0.5\na 0 of t in D, notebooks 1\n"
+            "b 0 of t in D, notebooks 1\na notebook 0.25 by ann"
+        )
+        made.settle()
+        made.ask("b", asked, user="ann")
+        made.settle()
+        assert ("nb-b1" in made.owned) == booked

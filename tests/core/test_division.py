@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -16,9 +17,9 @@ from tests.core.promises import divide_slowly
 
 
 def claim(text: str) -> Claim:
-    """``ann q1000 w2 p60 <=4000``: quota, weight (1), priority (50), wanted."""
+    """``ann q1000 w2 p60 f500 <=4000``: quota, weight (1), priority (50), what may not be preempted, wanted."""
     name = text.split()[0]
-    found = dict(re.findall(r"([qwp])(\d+)", text.removeprefix(name)))
+    found = dict(re.findall(r"([qwpf])(\d+)", text.removeprefix(name)))
     wanted = re.search(r"<=(\d+)", text)
     return Claim(
         name=name,
@@ -26,6 +27,7 @@ def claim(text: str) -> Claim:
         wanted_milli=int(wanted[1]) if wanted else 10**9,
         weight=int(found.get("w", "1")),
         priority=int(found.get("p", "50")),
+        fixed_milli=int(found.get("f", "0")),
     )
 
 
@@ -75,6 +77,26 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
             3000, ["ann q2000 <=500", "bob q4000"], {"ann": 500, "bob": 2500},
             id="a reduced guarantee that is not wanted goes to the others",
         ),
+        pytest.param(
+            2000, ["ann q2000 f2000", "bob q2000"], {"ann": 2000, "bob": 0},
+            id="reduced guarantees leave what may not be preempted where it is",
+        ),
+        pytest.param(
+            2000, ["ann q2000 f500", "bob q2000 f100"], {"ann": 1000, "bob": 1000},
+            id="who has less than a reduced guarantee that may not be preempted loses nothing by it",
+        ),
+        pytest.param(
+            3000, ["ann q2000 p40 f1000", "bob q3000 p60"], {"ann": 1000, "bob": 2000},
+            id="a higher priority does not get what may not be preempted",
+        ),
+        pytest.param(
+            4000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 1000},
+            id="a raised quota is in force as far as others have drained",
+        ),
+        pytest.param(
+            6000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 3000},
+            id="what drains above a lowered quota takes nothing from others where there is room for both",
+        ),
         pytest.param(0, ["ann q2000"], {"ann": 0}, id="nothing is there"),
         pytest.param(1000, [], {}, id="nobody asks"),
     ],
@@ -121,19 +143,24 @@ CLAIMS = st.lists(
         wanted_milli=st.integers(0, 9000),
         weight=st.integers(0, 5),
         priority=st.sampled_from([40, 50, 60]),
-    ),
+        fixed_milli=st.sampled_from([0, 0, 0, 500, 1000, 3000]),
+    ).map(lambda row: replace(row, wanted_milli=max(row.wanted_milli, row.fixed_milli))),
     unique_by=lambda row: row.name,
     max_size=8,
 )
+ROOMY = st.integers(0, 20_000)
+"""Beside what runs already and may not be preempted."""
 
 
 @settings(max_examples=300, deadline=None)
-@given(CLAIMS, st.integers(0, 20_000), st.randoms(use_true_random=False))
+@given(CLAIMS, ROOMY, st.randoms(use_true_random=False))
 def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rng) -> None:  # type: ignore[no-untyped-def]
+    amount += sum(row.fixed_milli for row in claims)
     shares = divide(claims, amount)
     given_milli = {name: share.fair_milli for name, share in shares.items()}
     assert sum(given_milli.values()) == min(amount, sum(row.wanted_milli for row in claims))
-    if sum(min(row.quota_milli, row.wanted_milli) for row in claims) <= amount:
+    assert all(given_milli[row.name] >= row.fixed_milli for row in claims)
+    if sum(max(row.fixed_milli, min(row.quota_milli, row.wanted_milli)) for row in claims) <= amount:
         assert all(given_milli[row.name] >= min(row.quota_milli, row.wanted_milli) for row in claims)
     assert all(given_milli[row.name] <= row.wanted_milli for row in claims)
     assert divide(rng.sample(claims, len(claims)), amount) == shares, "the order of the input changed it"
@@ -144,8 +171,9 @@ def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rn
 
 
 @settings(max_examples=300, deadline=None)
-@given(CLAIMS, st.integers(0, 20_000))
+@given(CLAIMS, ROOMY)
 def test_the_division_is_within_one_milli_of_the_exact_fractions(claims: list[Claim], amount: int) -> None:
+    amount += sum(row.fixed_milli for row in claims)
     rows = {
         row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in claims
     }  # the slow division pours a little and looks again
@@ -155,6 +183,7 @@ def test_the_division_is_within_one_milli_of_the_exact_fractions(claims: list[Cl
         Counter({row.name: row.wanted_milli for row in claims}),
         Fraction(amount),
         Fraction(amount),
+        fixed={row.name: row.fixed_milli for row in claims},
     )
     levels = 4  # each priority level, and the one of weight 0, rounds once
     for name, share in divide(claims, amount).items():

@@ -1,4 +1,4 @@
-"""Why something waits, the smallest true change that starts it, the estimate, dry runs and previews."""
+"""Why something waits, the smallest true change that starts it, the estimate, and dry runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.explain import ChangeKind, explain
-from jupyter_gpu_quota.core.foresee import dry_run, foresee, preview
-from jupyter_gpu_quota.core.model import Job, Snapshot
+from jupyter_gpu_quota.core.foresee import dry_run, foresee
+from jupyter_gpu_quota.core.model import Job
 from jupyter_gpu_quota.core.plan import Reason, ReasonCode
 from jupyter_gpu_quota.core.sentences import gpus, sentence
 from jupyter_gpu_quota.core.whatif import Case, freed, with_devices, with_limit, with_quota
@@ -169,42 +169,9 @@ class TestDryRun:
         assert dry_run(made.snapshot(), made.policy, job("a", pool="gone")).reason.code == "no_such_pool"
 
 
-class TestPreview:
-    """Another policy on the same world, decided until nothing moves."""
-
-    TEXT = "pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1"
-
-    def edited(self) -> tuple[World, Snapshot]:
-        made = world(self.TEXT)
-        made.settle()
-        return made, made.snapshot()
-
-    @pytest.mark.parametrize("drain_ticks", [1, 3])
-    def test_whom_it_names_are_those_that_real_ticks_pause(self, drain_ticks: int) -> None:
-        made, snapshot = self.edited()
-        old = made.policy
-        before = set(made.paused())
-        made.project("b", "t", training_milli=3000)
-        told = preview(snapshot, old, made.policy)
-        made.drain_ticks = drain_ticks
-        made.settle()
-        assert told.paused
-        assert set(told.paused) == set(made.paused()) - before
-
-    def test_an_unchanged_policy_changes_nothing(self) -> None:
-        made, snapshot = self.edited()
-        told = preview(snapshot, made.policy, made.policy)
-        assert (told.paused, told.start_sooner, told.wait_longer, told.other_reason) == ((), (), (), ())
-
-    def test_whose_wait_changes_is_named(self) -> None:
-        made, snapshot = self.edited()
-        old = made.policy
-        made.project("b", "t", training_milli=3000)
-        told = preview(snapshot, old, made.policy)
-        assert told.start_sooner == ("b2", "b3")
-        assert set(told.wait_longer) == set(told.paused)
-
-    def test_a_world_at_rest_foresees_nothing(self) -> None:
-        made, snapshot = self.edited()
-        told = foresee(snapshot, made.policy)
-        assert (told.paused, told.started, told.snapshot) == ((), (), snapshot)
+def test_a_world_at_rest_foresees_nothing() -> None:
+    made = world("pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1")
+    made.settle()
+    snapshot = made.snapshot()
+    told = foresee(snapshot, made.policy)
+    assert (told.paused, told.started, told.snapshot) == ((), (), snapshot)

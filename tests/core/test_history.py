@@ -8,10 +8,7 @@ from itertools import pairwise
 import pytest
 
 from jupyter_gpu_quota.core.quota import Claim, divide
-from tests.core.features import needs
 from tests.core.world import World, world
-
-pytestmark = needs("history")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +98,7 @@ ENDLESS = [
 
 @pytest.mark.parametrize(
     ("gpus", "text", "weights"),
-    [*ENDLESS[:3], *(pytest.param(*row.values, id=row.id, marks=needs("surplus_by_past_use")) for row in ENDLESS[3:])],
+    ENDLESS,
 )
 def test_p15_endless_demand_gets_surplus_by_weight_within_five_percent(
     gpus: int, text: str, weights: dict[str, int]

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from jupyter_gpu_quota.core.demand import SEQUENCES, Kind, Seen, State, Worth, learnt
+from jupyter_gpu_quota.core.demand import SEQUENCES, Kind, Seen, State, Worth, learnt, typical
+from jupyter_gpu_quota.core.explain import explain
 from jupyter_gpu_quota.core.ledger import Ledger
 from jupyter_gpu_quota.core.model import (
     Allocation,
@@ -25,7 +26,8 @@ from jupyter_gpu_quota.core.model import (
 )
 from jupyter_gpu_quota.core.placement import EmptyPool, Fit, Piece, Refusal, Request, occupy, place, promise, vacate
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Start
-from jupyter_gpu_quota.core.schedule import decide
+from jupyter_gpu_quota.core.schedule import decide, decide_and_explain
+from jupyter_gpu_quota.core.sentences import sentence
 
 NOW = 1_000_000_000
 SOME = (
@@ -105,6 +107,15 @@ def test_the_empty_pool_counts_cpu_by_node() -> None:
     assert not empty.takes(Request(1000, 1, (), -1))
 
 
+def test_work_that_names_no_cpu_is_not_kept_from_a_gpu_by_cpu_that_was_promised_twice() -> None:
+    ledger = Ledger(devices("a", "XX"), [node("a", 4000)])
+    occupy(ledger, [Piece(0, 0, 1000, 5000, 0)], lent=False)
+    assert where(ledger, Request(1000, 1, (), 1)) == []
+    assert where(Ledger(devices("a", "XX"), [node("a", 4000)], demand=SOME), Request(1000)) == ["a0"]
+    ledger.learn(SOME)
+    assert where(ledger, Request(1000)) == ["a1"]
+
+
 def test_a_node_in_two_pools_gives_each_its_part() -> None:
     ledger = Ledger(devices("a", "X"), [node("a", 9000)], parts={"a": (1, 3)})
     assert where(ledger, Request(1000, 1, (), 3000)) == ["a0"]
@@ -167,6 +178,27 @@ def test_demand_is_learnt_from_what_was_seen_in_growing_steps() -> None:
         if rows is not None:
             told.append((number + 1, sum(row.count for row in rows)))
     assert told == [(number, number) for number in (1, 2, 3, 4, 6, 9, 13, 19, 28)]
+
+
+def test_what_is_typical_is_what_the_jobs_of_the_pool_ask_for_by_rank() -> None:
+    jobs = [job("a", "ann", 100), job("b", "ann", 100, ranks=2, state=JobState.RUNNING), job("c", "bob", 0)]
+    assert {(row.gpu_milli, row.cpu_milli): row.count for row in typical(jobs)} == {(1000, 100): 3, (1000, 0): 1}
+    assert typical(reversed(jobs)) == typical(jobs)
+    assert typical([job("a", "ann", 0)]) == ()
+
+
+def test_one_job_more_seldom_makes_it_another_demand() -> None:
+    made = [typical([job(f"j{n}", "ann", 100) for n in range(count)]) for count in range(1, 101)]
+    assert [row.count for (row,) in made[:14]] == [1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 8, 12, 12, 12]
+    assert len(set(made)) == 13
+
+
+def test_decide_leaves_the_node_free_that_a_waiting_job_will_need() -> None:
+    rows = (*devices("a", "X"), *devices("b", "X"))
+    waiting = (job("small", "ann", 1000, gpu_milli=500), job("large", "bob", 8000, at=1))
+    made = Snapshot(version=1, now=NOW, nodes=(node("a", 8000), node("b", 2000)), devices=rows, jobs=waiting)
+    starts = {a.workload: a.placements[0].device for a in decide(made, POLICY).actions if isinstance(a, Start)}
+    assert starts == {"small": "b0", "large": "a0"}
 
 
 def test_the_commonest_shapes_are_remembered_and_ties_go_by_shape() -> None:
@@ -266,6 +298,42 @@ def test_a_claim_whose_cpu_would_not_fit_pauses_nobody() -> None:
     rows = [running("r1", "bob", 2500, "a0"), running("r2", "bob", 2500, "a1"), running("r3", "bob", 2500, "a2")]
     assert said(plan([job("q", "ann", 3001)], rows)) == []
     assert [name for name, _ in said(plan([job("q", "ann", 3000)], rows))] == ["pause", "reserve"]
+
+
+def situation(waiting: Job, rows: list[tuple[Job, Allocation]], *more: Device) -> Snapshot:
+    return Snapshot(
+        version=1,
+        now=NOW,
+        nodes=(node("a", 8000),),
+        devices=(*devices("a", "XXX"), *more),
+        jobs=(waiting, *(job for job, _ in rows)),
+        allocations=tuple(held for _, held in rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "told"),
+    [
+        pytest.param(4001, "no node has the 4.001 CPU and 0 MiB", id="a GPU is free and its CPU is not"),
+        pytest.param(8001, "no node has the 8.001 CPU and 0 MiB", id="no node ever has so much"),
+    ],
+)
+def test_who_waits_for_cpu_is_told_so(cpu: int, told: str) -> None:
+    made = situation(job("q", "ann", cpu), [running("r", "ann", 4000, "a0")])
+    assert told in sentence(decide_and_explain(made, POLICY).waits["q"])
+    assert told in explain(made, POLICY, "q").sentence
+
+
+def test_who_waits_for_a_gpu_is_not_told_of_cpu() -> None:
+    made = situation(job("q", "ann", 5001), [running(f"r{at}", "ann", 1000, f"a{at}") for at in range(3)])
+    assert "CPU" not in sentence(decide_and_explain(made, POLICY).waits["q"])
+
+
+def test_an_explanation_knows_that_other_pools_have_their_part_of_the_node() -> None:
+    alone = situation(job("q", "ann", 4801), [])
+    shared = situation(job("q", "ann", 4801), [], *(replace(d, id=f"u{d.id}") for d in devices("a", "ZZ", "u")))
+    assert explain(alone, POLICY, "q").estimate_at == NOW
+    assert "no node has the 4.801 CPU" in explain(shared, POLICY, "q").sentence
 
 
 def test_no_plan_ever_gives_more_cpu_than_a_node_has() -> None:

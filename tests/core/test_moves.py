@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
 from tests.core.world import GENTLE, world
 
@@ -86,3 +86,31 @@ def test_a_claim_of_several_ranks_moves_the_same_work_once() -> None:
     told = [row[:2] for row in said(made.tick())]
     assert len(told) == len(set(told)), "nobody is asked twice"
     made.settle()
+
+
+def test_a_claim_that_others_are_moved_for_waits_for_them_where_a_reserved_place_is_not_occupied_yet() -> None:
+    made = world(
+        "pool t 2\na 1 of t\nb 1 of t\na runs 0.45 on n1g1\na runs 0.1 on n1g1\na runs 0.55 on n1g0\n"
+        "a runs 0.3 on n1g0\nb queues 0.3 ranks 2 priority 70\nb queues 0.25"
+    )
+    parts = tuple(Placement(rank=at, device=f"n1g{at}", gpu_milli=300, memory_mib=4800) for at in (0, 1))
+    made.reserved["b1"] = Reservation(workload="b1", placements=parts, reserved_at=made.now)
+    made.jobs["a4"] = dc.replace(made.jobs["a4"], state=JobState.PAUSING, target=JobTarget.PAUSED)
+    made.leaves_at["a4"] = made.now + 10_000
+    assert said(made.tick()) == [
+        ("pause", "a2", "moved"), ("reserve", "a2", "moved"), ("reserve", "b2", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert made.jobs["b1"].state is made.jobs["b2"].state is made.jobs["a2"].state is JobState.RUNNING
+
+
+def test_a_job_stays_where_a_later_claim_of_the_plan_frees_enough_for_both() -> None:
+    made = world(
+        "pool t 4\na 1 of t\nb 2 of t\nc 0 of t\na runs 0.5 on n1g0\na runs 0.5 on n1g1\n"
+        "c runs 1 ranks 2 on n1g2,n1g3\nb queues 2 of 1"
+    )
+    assert sorted(said(made.tick())) == [
+        ("pause", "c1", "reclaimed"), ("reserve", "b1", "waits_for_drain"), ("reserve", "b2", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert made.picture() == "a 1 / b 2 / c 0"

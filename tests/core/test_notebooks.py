@@ -157,8 +157,8 @@ def test_a_request_to_a_pool_of_sick_devices_waits_with_that_reason() -> None:
     made.health("n1g0", Health.QUARANTINED)
     assert made.tick().actions == ()
     reason = made.decide().waits["nb-a1"]
-    assert reason.code == "no_healthy_device"
-    assert "none of the 1 device(s) of pool t can be given out now" in sentence(reason)
+    assert reason.code == "devices_out"
+    assert "1 device(s) that cannot be given out now: n1g0 among them is in quarantine" in sentence(reason)
     made.health("n1g0", Health.HEALTHY)
     assert kinds(made.tick()) == ["Start"]
 
@@ -176,3 +176,43 @@ def test_a_pool_with_only_notebook_quota_serves_notebooks() -> None:
     made.ask("bob", 125, pool="build")
     (part,) = placed(made.tick(), "nb-bob1")
     assert made.devices[part.device].pool == "build"
+
+
+def test_a_slice_sends_a_borrower_home_rather_than_open_another_device() -> None:
+    """Otherwise slices lie on more devices than the quotas were checked for, and a guarantee finds none whole."""
+    made = world("pool t 3\na 0 of t, notebooks 1\nb 1 of t\nc 1 of t\nd 0 of t\nd queues 2 of 1\nd queues 0.5")
+    made.ask("a", 500)
+    made.settle()
+    assert made.jobs["d3"].borrower and made.notebooks["nb-a1"].state == "booked"
+    made.end("d1")
+    made.ask("a", 500)
+    plan = made.tick()
+    assert kinds(plan) == ["Pause", "Reserve"] and plan.actions[0].workload == "d3"  # type: ignore[union-attr]
+    made.settle()
+    assert made.notebooks["nb-a2"].state == "booked"
+    made.submit("b", 1000)
+    made.submit("c", 1000)
+    made.settle()
+    assert made.running("b") == made.running("c") == 1000
+
+
+def test_slices_are_kept_apart_from_a_job_where_the_quotas_leave_them_a_device() -> None:
+    """Beside the job there is room for now; once all slices are booked there would be none."""
+    made = world("pool t 3\na 0 of t, notebooks 0.5\nb 0 of t, notebooks 0.5\nc 1 of t\nd 1 of t\nc runs 0.5")
+    job = made.snapshot().allocations[0].device
+    made.ask("a", 500)
+    made.settle()
+    (slice_,) = (one.device for one in made.snapshot().allocations if one.workload.startswith("nb-"))
+    assert slice_ != job
+    made.ask("b", 500)
+    made.submit("d", 1000)
+    made.settle()
+    assert made.running("d") == 1000 and made.notebooks["nb-b1"].state == "booked"
+
+
+def test_slices_share_a_device_with_a_guarantee_where_the_quotas_were_packed_so() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 0.25\nb 0.75 of t\nc 1 of t\nb runs 0.75 fixed")
+    made.ask("a", 250)
+    made.submit("c", 1000)
+    made.settle()
+    assert made.running("c") == 1000 and made.notebooks["nb-a1"].state == "booked"

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpu_quota.core.amounts import in_force, reachable
-from jupyter_gpu_quota.core.packing import ACCEPTABLE, check_calendar, check_quotas, pack, quota_rows
+from jupyter_gpu_quota.core import calendar_check, packing
+from jupyter_gpu_quota.core.amounts import in_force, seasons, with_windows
+from jupyter_gpu_quota.core.calendar_check import check_calendar
+from jupyter_gpu_quota.core.packing import ACCEPTABLE, Slice, check_quotas, pack, quota_rows
 from tests.core.world import BEGIN, world
 
 
@@ -166,6 +168,22 @@ def test_a_window_that_gives_projects_more_than_their_department_has_is_refused(
     assert check_calendar(together.policy, together.devices.values()) == []
 
 
+def test_a_calendar_with_too_many_sets_of_open_windows_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = "\n".join(f"window w{n} from {n} to {n + 20}: a 1 of t" for n in range(12))
+    made = world(f"pool t 4\na 2 of t\nb 1 of t\n{windows}")
+    assert check_calendar(made.policy, made.devices.values()) == []
+    monkeypatch.setattr(calendar_check, "LARGEST", 100)
+    [refusal] = check_calendar(made.policy, made.devices.values())
+    assert refusal.code == "calendar" and refusal.code not in ACCEPTABLE
+    assert "more than 5 different sets of open windows" in refusal.sentence and "100 quotas" in refusal.sentence
+
+
+def test_largest_first_is_first_fit() -> None:
+    slices = [Slice(milli=milli, label="x") for milli in (900, 700, 500, 300, 300, 200, 100)]
+    shown = [[part.milli for part in row] for row in packing._largest_first(slices)]
+    assert shown == [[900, 100], [700, 300], [500, 300, 200]]
+
+
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.integers(1, 8), st.integers(1, 3)), max_size=8))
 def test_the_combinations_are_those_of_every_instant(rows: list[tuple[str, int, int, int]]) -> None:
@@ -174,15 +192,14 @@ def test_the_combinations_are_those_of_every_instant(rows: list[tuple[str, int, 
         for n, (name, begins, length, training) in enumerate(rows)
     ]
     made = world("\n".join(["pool t 8", "a 1 of t", "b 1 of t", *windows]))
-    found = reachable(made.policy)
 
     def amounts(at: int) -> tuple[int, ...]:
         return tuple(p.amounts["t"].training_milli for p in in_force(made.policy, at).projects)
 
-    seen = {}
+    seen, told = {(1000, 1000): 0}, {(1000, 1000): 0}
     for second in range(22):
         seen.setdefault(amounts(BEGIN + second * 1000), BEGIN + second * 1000)
-    told = {tuple(p.amounts["t"].training_milli for p in policy.projects): at for at, policy in found}
-    assert told.keys() == seen.keys() | {(1000, 1000)}
-    assert all(at == seen[row] for row, at in told.items() if at), "each with its first instant"
-    assert all(policy.windows == () for _, policy in found)
+    for at, windows in seasons(made.policy):
+        combined = with_windows(made.policy, windows)
+        told.setdefault(tuple(p.amounts["t"].training_milli for p in combined.projects), at)
+    assert told == seen, "each with its first instant"

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_gpu_quota.core.model import (
+    Activity,
     Change,
     Health,
     History,
@@ -27,16 +28,16 @@ from jupyter_gpu_quota.core.model import (
     NotebookState,
     Preemption,
     Snapshot,
+    Upkeep,
 )
 from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
 from jupyter_gpu_quota.core.schedule import Decision
 from tests.core.books import in_force
 from tests.core.evictions import starting_again
-from tests.core.features import FEATURES
 from tests.core.likeness import check_departments_that_change_nothing
 from tests.core.promises import check_guarantees, check_instant, check_order_is_irrelevant, check_plan
-from tests.core.world import World
+from tests.core.world import BEGIN, World
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "500"))
 SIZES = {
@@ -99,27 +100,31 @@ class Worlds(RuleBasedStateMachine):
         slices=st.booleans(),
         departments=st.sampled_from([0, 0, 2, 2, 3]),
         k=st.sampled_from([0, 0, 0, 1000, 3000]),
+        drain_by=st.sampled_from([None, None, 12, 25]),
+        lend_for=st.sampled_from([None, 4, 4, 1000]),
         data=st.data(),
     )
     def build(  # type: ignore[no-untyped-def]
-        self, kind, nodes, count, young_s, pauses, in_turn, slices, departments, k, data
+        self, kind, nodes, count, young_s, pauses, in_turn, slices, departments, k, drain_by, lend_for, data
     ) -> None:
         rules = Preemption(min_runtime_s=young_s, grace_s=3, lent_grace_s=1, max_pauses=pauses[0], per_s=pauses[1])
         self.world = World(preemption=rules, within_project="users_in_turn" if in_turn else "first_come")
         self.world.pool("t", *nodes)
         self.sizes = SIZES[kind]
-        self.departments = departments if FEATURES["departments"] else 0
+        self.departments = departments
         left = nodes[0] * nodes[1] * 1000
         for name in "abcd"[:count]:
             left -= self._add_project(name, left, kind, slices, data)
         for name in sorted({one.department for one in self.world.policy.projects if one.department}):
             left -= self._add_department(name, left, data)
-        if FEATURES["history"]:
-            self.world.policy = dc.replace(self.world.policy, history=History(k_milli=k, half_life_s=10))
+        self.world.policy = dc.replace(self.world.policy, history=History(k_milli=k, half_life_s=10))
+        if drain_by is not None:
+            self.world.policy = dc.replace(self.world.policy, drain_by_at=BEGIN + drain_by * 1000)
+        if lend_for is not None:
+            self.world.lend_for(lend_for)
         self.whole = kind == "whole" and nodes[0] == 1
-        if FEATURES["windows"]:
-            for at in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
-                self._add_window(f"w{at}", data)
+        for at in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+            self._add_window(f"w{at}", data)
         self._see_whether_steady()
 
     def _see_whether_steady(self) -> None:
@@ -133,7 +138,6 @@ class Worlds(RuleBasedStateMachine):
         training = min(left, data.draw(st.sampled_from(quotas)))
         notebook = min(left - training, data.draw(st.sampled_from([0, 250, 500, 1000]))) if slices else 0
         extra = data.draw(st.sampled_from([None, None, None, 1000]))
-        per_user = FEATURES["per_user"]
         self.world.project(
             name,
             "t",
@@ -143,8 +147,8 @@ class Worlds(RuleBasedStateMachine):
             notebook_milli=notebook,
             limit_milli=None if extra is None else training + notebook + extra,
             weight=data.draw(st.sampled_from([0, 1, 1, 1, 2, 3])),
-            user_jobs_milli=data.draw(st.sampled_from([None, None, None, 1000, 2000])) if per_user else None,
-            user_notebook_milli=data.draw(st.sampled_from([None, None, 250])) if per_user else None,
+            user_jobs_milli=data.draw(st.sampled_from([None, None, None, 1000, 2000])),
+            user_notebook_milli=data.draw(st.sampled_from([None, None, 250])),
         )
         return training + notebook
 
@@ -162,6 +166,8 @@ class Worlds(RuleBasedStateMachine):
             notebook_milli=notebook,
             limit_milli=None if extra is None else training + notebook + extra,
             weight=data.draw(st.sampled_from([0, 1, 1, 1, 2])),
+            user_jobs_milli=data.draw(st.sampled_from([None, None, None, 1000, 2000])),
+            user_notebook_milli=data.draw(st.sampled_from([None, None, 250])),
         )
         return more
 
@@ -198,7 +204,7 @@ class Worlds(RuleBasedStateMachine):
         known = {row.name for row in self.world.policy.projects}
         for project, at, fields in jobs:
             least, fields = fields["least"], {name: field for name, field in fields.items() if name != "least"}
-            if least and FEATURES["elastic"]:
+            if least:
                 fields |= {"min_ranks": least, "ranks": max(least, fields["ranks"]) + 1}
             self.world.submit(project if project in known else "a", self.sizes[at % len(self.sizes)], **fields)
 
@@ -250,12 +256,20 @@ class Worlds(RuleBasedStateMachine):
     @rule(data=st.data())
     def close_a_notebook(self, data) -> None:  # type: ignore[no-untyped-def]
         self._event()
-        live = (NotebookState.BOOKED, NotebookState.REQUESTED)
+        live = (NotebookState.BOOKED, NotebookState.LENT, NotebookState.REQUESTED)
         names = sorted(name for name, book in self.world.notebooks.items() if book.state in live)
         if names:
             name = data.draw(st.sampled_from(names))
             self.world.close(name)
             self.owed.discard(name)
+
+    @rule(data=st.data(), activity=st.sampled_from(["idle", "idle", "busy", "unknown"]), empty=st.booleans())
+    @precondition(lambda self: self.world.notebooks)
+    def judge_notebooks(self, data, activity, empty) -> None:  # type: ignore[no-untyped-def]
+        """Some notebooks become idle, others busy or unknown; an idle one may still have something on its device."""
+        self._event()
+        for name in data.draw(st.sets(st.sampled_from(sorted(self.world.notebooks)), min_size=1)):
+            self.world.judge(name, Activity(activity), empty=empty or activity == "idle")
 
     @rule(ticks=st.sampled_from([1, 1, 2, 3]))
     def drains_take(self, ticks) -> None:  # type: ignore[no-untyped-def]
@@ -292,15 +306,15 @@ class Worlds(RuleBasedStateMachine):
             if lost and job in self.world.jobs:
                 self.world.requeue(job)
 
-    @rule(data=st.data())
+    @rule(data=st.data(), upkeep=st.sampled_from(list(Upkeep)), by_s=st.sampled_from([None, None, 0, 3]))
     @precondition(lambda self: self.ticks > 10)
-    def close_or_open_a_node(self, data) -> None:  # type: ignore[no-untyped-def]
-        """What runs on a cordoned node runs on."""
+    def cordon_drain_or_open_a_node(self, data, upkeep, by_s) -> None:  # type: ignore[no-untyped-def]
+        """What runs on a cordoned node runs on; a drained one loses it, some of it only by a deadline."""
         self._event()
         self.whole = self.steady = False
-        at = data.draw(st.integers(0, len(self.world.nodes) - 1))
-        node = self.world.nodes[at]
-        self.world.nodes[at] = dc.replace(node, schedulable=not node.schedulable)
+        node = data.draw(st.sampled_from(self.world.nodes))
+        elapsed_s = (self.world.now - BEGIN) // 1000
+        self.world.keep_up(node.id, upkeep, by_s=None if by_s is None else elapsed_s + by_s)
 
     @rule(data=st.data(), gpu=st.sampled_from([0, 0, 200, 1000]))
     @precondition(lambda self: self.ticks > 10)
@@ -360,7 +374,7 @@ class Worlds(RuleBasedStateMachine):
         check_plan(snapshot, self.world.policy, decision)
         if self.ticks % 3 == 0:
             check_order_is_irrelevant(snapshot, self.world.policy, decision.plan, self.ticks)
-        if self.ticks % 4 == 0 and not self.world.policy.departments and FEATURES["departments"]:
+        if self.ticks % 4 == 0 and not self.world.policy.departments:
             check_departments_that_change_nothing(snapshot, self.world.policy, decision.plan)
 
     def _note(self, plan: Plan) -> None:
@@ -404,7 +418,8 @@ class Worlds(RuleBasedStateMachine):
         """P8: with demand and clock protections frozen the plan reaches a fixed point; P7: claims were kept."""
         made = self.world
         self.frozen_at = self.ticks
-        made.policy, made.frozen = dc.replace(in_force(made.policy, made.now), windows=()), True
+        made.policy, made.frozen = dc.replace(in_force(made.policy, made.now), windows=(), drain_by_at=None), True
+        made.policy = dc.replace(made.policy, lending=dc.replace(made.policy.lending, release_after_s=NEVER_S))
         for name, job in made.jobs.items():
             made.jobs[name] = dc.replace(job, time_limit_s=NEVER_S)
         while made.leaves_at and self.ticks < self.frozen_at + 4:

@@ -453,3 +453,16 @@ class TestUnequalPolicy:
         made = world("pool t 1\npool u 1\na 1 of u\na queues 1 pool t")
         assert made.tick().actions == ()
         assert made.decide().waits["a1"].code == "above_limit"
+
+
+def test_inside_one_project_a_job_may_be_paused_twice_on_the_way_to_rest() -> None:
+    """P8 holds between projects: a1 makes room for a3, comes back on surplus, and makes room for a4 too."""
+    made = world(
+        "pool t 5\na 3 of t\nb 1 of t\nb runs 1\na runs 1 priority 30\na runs 2 priority 30\n"
+        "a queues 3 priority 40\na queues 4 priority 50\nb queues 2 priority 60"
+    )
+    made.settle()
+    assert (made.picture(), {name: len(made.jobs[name].paused_at) for name in made.paused()}) == (
+        "a 4 / b 1", {"a1": 2, "a2": 1, "a3": 1},
+    )  # fmt: skip
+    assert [made.tick().actions for _ in range(5)] == [()] * 5

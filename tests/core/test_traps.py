@@ -11,7 +11,6 @@ from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
 from jupyter_gpu_quota.core.quota import Claim, divide
 from jupyter_gpu_quota.core.schedule import decide
-from tests.core.features import needs
 from tests.core.world import GENTLE, milli, placed, world
 
 
@@ -182,7 +181,6 @@ def test_weights_6_6_and_2_on_7990_and_on_7991_milli_no_share_falls_by_more_than
     assert shares == [[3424, 3424, 1142], [3425, 3425, 1141]]
 
 
-@needs("departments")
 def test_p4_claims_within_two_departments_p3s_job_goes_and_never_p1s() -> None:
     made = world(
         """
@@ -202,7 +200,6 @@ def test_p4_claims_within_two_departments_p3s_job_goes_and_never_p1s() -> None:
     assert made.picture() == "p1 2 / p2 0 / p3 1 / p4 1"
 
 
-@needs("windows")
 def test_a_window_that_closes_inside_a_grace_period_leaves_the_pause_to_the_plan_that_made_it() -> None:
     made = world("pool t 2\na 0 of t\nb 1 of t\nb runs 2 of 1\na queues 1\nwindow w from 0 to 3: a 1 of t")
     made.drain_ticks = 4

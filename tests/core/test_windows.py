@@ -10,10 +10,7 @@ import pytest
 from jupyter_gpu_quota.calendar import Entry, When, expand
 from jupyter_gpu_quota.core.model import Change
 from jupyter_gpu_quota.core.plan import Pause, Start
-from tests.core.features import needs
 from tests.core.world import BEGIN, World, world
-
-pytestmark = needs("windows")
 
 
 def claims_at(made: World, at: int) -> bool:

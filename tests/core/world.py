@@ -14,7 +14,7 @@
     history 1.5, half-life 100               # k, and the half-life in seconds
     bob used 40 of train                     # GPU-seconds above its quota, decayed
     n1g0 foreign 0.3                         # work that is not ours; also: n1g0 unhealthy, n1g0 quarantined
-    n1 closed                                # cordoned
+    n1 cordoned                              # also: n1 draining, n1 draining by 60 (seconds of the world)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from jupyter_gpu_quota.core.model import Change, Health, History, Job, Preemption
+from jupyter_gpu_quota.core.model import Change, Health, History, Job, Preemption, Upkeep
 from tests.core.cluster import BEGIN, GENTLE, TICK_MS, World, placed
 
 __all__ = ["BEGIN", "GENTLE", "TICK_MS", "World", "milli", "placed", "world"]
@@ -154,8 +154,8 @@ def _read_health(made: World, device: str, health: str) -> None:
     made.health(device, Health(health))
 
 
-def _read_closed(made: World, node: str) -> None:
-    made.nodes = [dc.replace(one, schedulable=one.schedulable and one.id != node) for one in made.nodes]
+def _read_upkeep(made: World, node: str, upkeep: str, by_s: str | None) -> None:
+    made.keep_up(node, Upkeep(upkeep), by_s=None if by_s is None else int(by_s))
 
 
 _LINES: dict[str, Callable[..., None]] = {
@@ -167,6 +167,6 @@ _LINES: dict[str, Callable[..., None]] = {
     r"(\S+) notebook ([\d.]+)(?: by (\S+))?": _read_notebook,
     r"(\S+) foreign ([\d.]+)": _read_foreign,
     r"(\S+) (unhealthy|quarantined)": _read_health,
-    r"(\S+) closed": _read_closed,
+    r"(\S+) (cordoned|draining)(?: by (\d+))?": _read_upkeep,
     r"(department )?(\S+) ([\d.]+) of (\w+)(.*)": _read_owner,
 }

@@ -1,20 +1,25 @@
-"""Figures in the README were measured: they come from one recorded run of ``make bench``, or there are none."""
+"""Figures in the README were measured: they come from what ``make bench`` kept, or there are none."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.benchmarks.__main__ import _write
-from tests.benchmarks.figures import Figure, machine
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.parts import PARTS, Part
 from tests.docs.pages import ROOT
+
+CLAIM = Figure(name="claim to start, median", value=0.4321, unit="s", timed="from the POST", bound=1.0)
+GIVEN = Figure(name="given out", value=95.1, unit="%", timed="a trace", least=96.0, peers="FGD 95.4 published")
 
 
 @pytest.fixture
-def figures() -> ModuleType:
+def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("figures", ROOT / "docs/_ext/figures.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -22,21 +27,82 @@ def figures() -> ModuleType:
     return module
 
 
-def test_the_readme_shows_the_recorded_figures_and_no_others(figures: ModuleType) -> None:
-    assert figures.shown() == figures.rendered(figures.recorded())
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where figures are kept; two parts measure at once, and one cannot be measured."""
+
+    def broken(quick: bool) -> list[Figure]:
+        raise TimeoutError("no hub")
+
+    made = {
+        "openb": Part(title="Packing", measure=lambda quick: [GIVEN]),
+        "claims": Part(title="Claims", measure=lambda quick: [CLAIM]),
+        "idle": Part(title="Idle", measure=broken),
+    }
+    for name, part in made.items():
+        monkeypatch.setitem(PARTS, name, part)
+    return tmp_path / "figures.json"
+
+
+def parts_of(file: Path) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = json.loads(file.read_text())["parts"]
+    return found
+
+
+def test_the_readme_shows_the_kept_figures_and_no_others(figures: ModuleType) -> None:
+    assert figures.shown() == figures.rendered(figures.kept())
+    assert figures.PAGE.read_text() == figures.page(figures.kept())
+
+
+def test_a_part_that_is_measured_again_leaves_the_others_as_they_were(file: Path) -> None:
+    assert benchmarks.main(["--only", "claims", "--file", str(file)]) == 0
+    before = parts_of(file)["claims"]
+    assert benchmarks.main(["--only", "openb", "--file", str(file)]) == 1, "it misses its bound"
+    assert list(parts_of(file)) == ["openb", "claims"]
+    assert parts_of(file)["claims"] == before
+    assert {"at", "machine", "quick", "title", "figures"} == parts_of(file)["openb"].keys()
+
+
+def test_a_quick_look_keeps_nothing_unless_it_is_told_where(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmarks, "KEPT", tmp_path / "kept.json")
+    assert benchmarks.main(["--only", "claims", "--quick"]) == 0
+    assert not (tmp_path / "kept.json").exists()
+    assert benchmarks.main(["--only", "claims"]) == 0
+    assert parts_of(tmp_path / "kept.json")["claims"]["quick"] is False
 
 
 def test_a_run_of_the_benchmarks_fills_the_readme(
-    figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    figures: ModuleType, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readme, run = tmp_path / "README.md", tmp_path / "run.json"
+    readme = tmp_path / "README.md"
     readme.write_text(f"before\n{figures.BEGIN}old\n{figures.END}\nafter\n")
-    claim = Figure(name="claim to start, median", value=0.4321, unit="s", timed="from the POST", bound=1.0)
-    _write(run, machine(), {"claims": [claim]}, {"idle": "TimeoutError: no hub"})
+    assert benchmarks.main(["--only", "openb", "claims", "idle", "--file", str(file)]) == 1
     monkeypatch.setattr(figures, "README", readme)
-    monkeypatch.setattr(figures, "RECORDED", tmp_path / "figures.json")
-    figures.main(str(run))
-    assert "| claim to start, median | 0.4321 s | at most 1 s | from the POST |" in figures.shown()
-    assert "Not measured: idle (TimeoutError: no hub)." in figures.shown()
+    monkeypatch.setattr(figures, "KEPT", file)
+    monkeypatch.setattr(figures, "PAGE", tmp_path / "page.md")
+    figures.main()
+    assert "| claim to start, median | 0.4321 s | at most 1 s |  |\n" in figures.shown()
+    assert "| given out | 95.1 % (missed) | at least 96 % | FGD 95.4 published |\n" in figures.shown()
+    written = (tmp_path / "page.md").read_text()
+    assert "| given out | 95.1 % (missed) | at least 96 % | FGD 95.4 published | a trace |" in written
+    assert "Not measured: TimeoutError: no hub." in written and "at a load of" in written
     assert readme.read_text().startswith("before\n") and readme.read_text().endswith("\nafter\n")
-    assert figures.shown() == figures.rendered(figures.recorded())
+    assert figures.shown() == figures.rendered(figures.kept())
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "least", "holds"),
+    [
+        pytest.param(1.0, 1.0, None, True, id="exactly at most"),
+        pytest.param(1.1, 1.0, None, False, id="more than at most"),
+        pytest.param(96.0, None, 96.0, True, id="exactly at least"),
+        pytest.param(95.9, None, 96.0, False, id="less than at least"),
+        pytest.param(5.0, None, None, None, id="nothing was promised"),
+    ],
+)
+def test_a_figure_holds_when_it_is_as_promised(
+    value: float, bound: float | None, least: float | None, holds: bool | None
+) -> None:
+    assert Figure(name="n", value=value, unit="s", timed="t", bound=bound, least=least).holds is holds

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,10 +18,11 @@ from jupyter_gpu_quota import job, quotafile
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Job
 from jupyter_gpu_quota.config import GPUQuota
-from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.model import Device, JobState
 from jupyter_gpu_quota.core.plan import ReasonCode
 from jupyter_gpu_quota.hub import CUSTOM_SCOPES, setup_gpu_quota
 from jupyter_gpu_quota.manifests import OUR_VARIABLES
+from jupyter_gpu_quota.service.arithmetic import arithmetic_of_file
 from tests.docs.pages import (
     MARKED_LANGUAGES,
     PAGES,
@@ -64,6 +66,19 @@ def test_a_console_block_is_lines_that_begin_with_a_dollar(block: Block) -> None
 def test_a_quota_file_in_the_texts_is_one(block: Block) -> None:
     found = quotafile.parse(block.text)
     assert isinstance(found, quotafile.QuotaFile), found
+
+
+def test_the_examples_of_quotas_can_be_tried_on_the_devices_of_the_demo() -> None:
+    models = ["Simulated 80G"] * 4 + ["Simulated 16G"]
+    devices = [
+        Device(id=f"d{at}", node="n", index=at, model=model, memory_mib=1, pool=None) for at, model in enumerate(models)
+    ]
+    for block in blocks(ROOT / "docs/how-to/quotas.md"):
+        if block.kind == "file":
+            file = quotafile.parse(block.text)
+            assert isinstance(file, quotafile.QuotaFile)
+            placed = [replace(device, pool=file.pool_of(device)) for device in devices]
+            assert arithmetic_of_file(file, placed, 1_800_000_000_000).refusals == (), block.place
 
 
 @each("python")

@@ -23,8 +23,8 @@ PURE = {
 RINGS = (
     {"core"},
     {
-        "manifests", "config", "store", "migrations", "executors", "sampler", "wire", "bundle", "amount",
-        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "wire_activity",
+        "manifests", "config", "store", "migrations", "executors", "sampling", "wire", "bundle", "amount",
+        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "endings", "wire_activity",
     },
     {"controller", "client", "examples"},
     {"scheduler", "simulate"},
@@ -82,7 +82,7 @@ def test_imports_point_inwards(path: Path) -> None:
     outward = {other for other in rooms if ring_of(other) > ring_of(room)}
     assert not outward, f"{path.name} of {room} imports {sorted(outward)}, which lie further out"
     if room in NO_SERVICE:
-        assert not rooms & {"store", "executors", "controller", "service", "sampler", "scheduler"}
+        assert not rooms & {"store", "executors", "controller", "service", "sampling", "scheduler"}
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda p: p.name)
@@ -118,3 +118,15 @@ def test_no_room_is_called_by_what_it_is_not() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_file_is_one_room(path: Path) -> None:
     assert path.read_text().count("\n") <= 600
+
+
+def test_nvml_is_imported_in_one_place() -> None:
+    assert [str(p.relative_to(PACKAGE)) for p in MODULES if "pynvml" in outside_imports(p)] == ["sampling/library.py"]
+
+
+def test_the_scheduler_never_loads_the_driver_s_library() -> None:
+    code = "import sys, jupyter_gpu_quota.scheduler; print('pynvml' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.stdout.strip() == "False"

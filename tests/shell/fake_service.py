@@ -202,7 +202,8 @@ class Jobs(Fake):
                     starts_now=True,
                     pauses=[paused],
                     reason=reason("within_guarantee", "It starts now."),
-                    charged_milli=500,
+                    charged_milli=500 * request.nodes,
+                    charged_least_milli=500 * request.min_nodes if request.min_nodes else None,
                 )
             )
             return
@@ -274,10 +275,11 @@ class Logs(Fake):
         while True:
             log = self.world.logs.get((id_, attempt), "").encode()
             while offset < len(log):
-                part = log[offset : offset + self.PART]
+                begins, part = offset, log[offset : offset + self.PART]
                 offset += len(part)
                 self.write(": here\n\n")
-                self.event("log", {"offset": offset, "attempt": attempt, "text": part.decode()})
+                told = {"begins": begins, "offset": offset, "attempt": attempt, "text": part.decode()}
+                self.event("log", told)
                 await self.flush()
                 if self.world.cut:
                     self.world.cut -= 1
@@ -398,6 +400,8 @@ class Audit(Fake):
             seq=1,
             at=AT,
             actor="=ann",
+            who="=ann",
+            what="queued ann's job train",
             kind="submit",
             subject="J1",
             project="fraud",

@@ -11,12 +11,13 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from jupyterhub.services.auth import HubOAuth
+from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
@@ -178,12 +179,13 @@ class ServiceWorld:
         self.mirror = Mirror()
         self.clock: Callable[[], int] = now_ms
         self.loop = asyncio.new_event_loop()
+        self._servers: list[HTTPServer] = []
         self._thread = threading.Thread(target=self.loop.run_forever, name="web-door", daemon=True)
         self._thread.start()
         self.door, self.port = self.run(self._serve())
 
     async def _serve(self) -> tuple[Door, int]:
-        hub_port = _listen(self.hub.application())
+        hub, hub_port = serving(self.hub.application())
         api_url = f"http://127.0.0.1:{hub_port}/hub/api"
         auth = HubOAuth(
             api_url=api_url, api_token=HUB_TOKEN, base_url=PREFIX, oauth_client_id="service-gpu-quota", cache_max_age=60
@@ -193,18 +195,29 @@ class ServiceWorld:
         door = main.make_door(self.settings, auth, self.rest_hub, StoreSlot(self.store))
         door.clock = lambda: self.clock()  # noqa: PLW0108 - tests change the clock later
         sockets = bind_sockets(0, "127.0.0.1")
-        main.answering(door, sockets)
+        self._servers += [hub, main.answering(door, sockets)]
         return door, int(sockets[0].getsockname()[1])
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float = 30) -> R:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
 
     def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.door.streams.close)
+        self.run(self._stop())
         main.close(self.door)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()
+
+    async def _stop(self) -> None:
+        self.door.streams.close()
+        for server in self._servers:
+            server.stop()
+            await server.close_all_connections()
+        AsyncHTTPClient().close()  # this loop's, which asked the hub for us; and what asked it for JupyterHub's library
+        with suppress(ImportError):
+            from jupyterhub.httpclient import JupyterHubHTTPClient
+
+            await JupyterHubHTTPClient.loop_instance().close()
 
     # --- people and quota ---------------------------------------------------------------------------------------------
     def add(self, name: str, **account: Any) -> None:
@@ -357,11 +370,12 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
             event = ""
 
 
-def _listen(app: Application) -> int:
+def serving(app: Application) -> tuple[HTTPServer, int]:
+    """An application on a port of the loopback; stop its server when done."""
     sockets = bind_sockets(0, "127.0.0.1")
     server = HTTPServer(app)
     server.add_sockets(sockets)
-    return int(sockets[0].getsockname()[1])
+    return server, int(sockets[0].getsockname()[1])
 
 
 @contextmanager

@@ -198,7 +198,8 @@ class World:
         return [f"{row.kind} {row.subject}" for row in reversed(rows)]
 
 
-KINDS = ("memory", "sqlite")
+KINDS = ("memory", "sqlite", "recalled")
+"""``recalled``: SQLite, behind what the scheduler remembers of it."""
 
 
 @functools.cache
@@ -215,6 +216,6 @@ def opened(kind: str, folder: Path) -> Iterator[LedgerStore]:
     """A store of this kind, new and empty."""
     path = folder / "store.sqlite"
     path.write_bytes(empty_database())
-    store = MemoryStore() if kind == "memory" else open_store(f"sqlite:///{path}")
+    store = MemoryStore() if kind == "memory" else open_store(f"sqlite:///{path}", recalls=kind == "recalled")
     yield store
     store.close()

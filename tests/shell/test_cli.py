@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,8 +18,8 @@ from click.testing import CliRunner, Result
 from jupyter_gpu_quota.cli import COMMANDS, main
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.quotafile import QuotaFile, parse
-from jupyter_gpu_quota.wire import ErrorView, JobDetail
-from tests.shell.fake_service import QUOTA_TEXT, TOKEN, World, device_view, job_view, served
+from jupyter_gpu_quota.wire import ErrorView, JobDetail, RankView
+from tests.shell.fake_service import AT, QUOTA_TEXT, TOKEN, World, device_view, job_view, served
 
 
 @pytest.fixture
@@ -53,7 +55,8 @@ def test_submit_prints_the_id_alone(world: World) -> None:
 def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "s3cret")
     flags = (
-        "--project fraud --gpu 1/3 --pool big --gpu-model H100 --name n --priority 70 --non-preemptible"
+        "--project fraud --gpu 1/3 --pool big --gpu-model H100,A100 --cpu 4.5 --memory 1.5GiB --name n --priority 70"
+        " --non-preemptible"
         " --env A=1 --env B=x=y "
         "--secret API_KEY --environment torch-2 --dir . --time-limit 90m --retries 2 --private"
         " --idempotency-key k --nodes 1 "
@@ -68,7 +71,9 @@ def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pyt
         "gpu": "1/3",
         "project": "fraud",
         "pool": "big",
-        "gpu_model": "H100",
+        "gpu_model": "H100,A100",
+        "cpu_milli": 4500,
+        "memory_mib": 1536,
         "name": "n",
         "priority": 70,
         "preemptible": False,
@@ -98,10 +103,12 @@ def test_a_dry_run_says_what_would_happen(world: World) -> None:
     done = run("submit", "--dry-run", "--gpu", "0.5", "--", "true")
     assert done.stdout.splitlines() == [
         "starts now, charged 0.5 GPU: It starts now.",
-        "pauses B1 of bob (bobs): fraud claims its guarantee.",
+        "B1: fraud claims its guarantee.",
     ]
     assert world.jobs == {}
     assert json.loads(run("submit", "--dry-run", "--json", "--", "true").stdout)["charged_milli"] == 500
+    elastic = run("submit", "--dry-run", "--gpu", "0.5", "--nodes", "4", "--min-nodes", "2", "--", "true")
+    assert elastic.stdout.startswith("starts now, charged 1 to 2 GPU: ")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +195,62 @@ def test_one_job_in_words_and_as_a_document(world: World) -> None:
     assert json.loads(run("job", "J1", "--json").stdout)["id"] == "J1"
 
 
+@pytest.mark.parametrize(
+    ("view", "column", "facts"),
+    [
+        pytest.param({"gpu": "1"}, "1", "1", id="a whole device, asked for as it is charged"),
+        pytest.param({"gpu": "1/3", "gpu_milli": 334}, "0.334", "0.334, asked: 1/3", id="a third"),
+        pytest.param(
+            {"gpu": "1", "gpu_milli": 500, "ranks": 4, "simulated": True},
+            "2 (simulated)",
+            "2 (simulated), asked: 1 on each node",
+            id="four ranks of a half, two to a node",
+        ),
+        pytest.param(
+            {"gpu": "1", "ranks": 4, "min_ranks": 2, "held_ranks": 3},
+            "3",
+            "3, asked: 1 on each node",
+            id="three of two to four ranks",
+        ),
+    ],
+)
+def test_gpu_is_what_the_job_has_in_every_table(world: World, view: dict[str, Any], column: str, facts: str) -> None:
+    world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
+    heads, row = run("jobs").stdout.splitlines()[:2]
+    assert row[heads.index("GPU") : heads.index("PRIORITY")].strip() == column
+    [told] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
+    assert told.removeprefix("gpu").strip() == facts
+
+
+def rank(number: int, second: int | None, status: int | None = None, attempt: int = 1) -> RankView:
+    ended = None if second is None else AT + timedelta(seconds=second)
+    return RankView(attempt=attempt, rank=number, node="n1", pid=1, started_at=AT, ended_at=ended, exit_status=status)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        pytest.param([rank(0, 1, 1), rank(0, None, attempt=2)], "1: exit 1", id="one process: how it ended"),
+        pytest.param(
+            [rank(0, 3, -15), rank(1, 3, -15), rank(2, 1, 1), rank(3, 4, -9)],
+            "1: rank 2 exit 1, ranks 0-1 signal 15, rank 3 signal 9",
+            id="the rank that failed stands before those that were ended for it",
+        ),
+        pytest.param(
+            [rank(0, 1, 75), rank(1, 2, 75), rank(2, 2, 75), rank(0, 3, 0, 2), rank(1, 4, None, 2)],
+            "1: ranks 0-2 exit 75; 2: rank 0 exit 0, rank 1 lost",
+            id="each attempt by itself, with as many ranks as it had",
+        ),
+        pytest.param([rank(number, 1, 1) for number in (0, 2, 3)], "1: ranks 0, 2-3 exit 1", id="numbers in runs"),
+        pytest.param([rank(0, None)], "-", id="nothing while the first attempt runs"),
+    ],
+)
+def test_ended_attempts_name_the_ranks_that_failed_and_how(world: World, ranks: list[RankView], told: str) -> None:
+    world.jobs = {"J1": job_view("J1", rank_records=ranks)}
+    [line] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("ended attempts")]
+    assert line.removeprefix("ended attempts").strip() == told
+
+
 def test_a_job_is_changed_and_told(world: World) -> None:
     world.jobs = {"J1": job_view("J1", reason=None)}
     assert run("hold", "J1").stderr == "J1 held\n"
@@ -258,6 +321,12 @@ def test_logs_are_printed_and_followed(world: World) -> None:
     assert run("logs", "J1", "--follow").exit_code == 0
 
 
+def test_the_log_of_a_job_that_waits_is_empty_and_that_is_said(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", attempt=0)}
+    done = run("logs", "J1")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "Job J1 has not started yet; logs -f waits for it.\n")
+
+
 def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None:
     world.jobs = {"J1": job_view("J1")}
     world.outputs["J1"] = {"a/model.bin": b"12345"}
@@ -325,7 +394,7 @@ def test_a_preview_shows_arithmetic_and_people(world: World) -> None:
     done = run("quota", "preview", "-", stdin=QUOTA_TEXT)
     assert (done.exit_code, done.stdout.splitlines()) == (
         0,
-        ["train: 2 + 2 = 4 of 4", "paused B1 of bob (bobs): its guarantee shrinks."],
+        ["train: 2 + 2 = 4 of 4", "paused: its guarantee shrinks. (job B1, bobs)"],
     )
 
 
@@ -337,10 +406,13 @@ def test_a_file_that_is_no_quota_file_is_not_sent(world: World, tmp_path: Path, 
 
 
 def test_the_audit_is_a_table_a_document_and_a_sheet(world: World) -> None:
-    assert "submit" in run("audit", "--since", "2027-01-01T00:00:00Z").stdout
+    table = run("audit", "--since", "2027-01-01T00:00:00Z").stdout.splitlines()
+    assert table[1].split() == ["1", "2027-01-02", "03:04:05Z", "=ann", "queued", "ann's", "job", "train", "fraud"]
+    assert "HASH" not in table[0] and "HASH" in run("audit", "--hashes").stdout.splitlines()[0]
     assert json.loads(run("audit", "--json").stdout)[0]["kind"] == "submit"
     sheet = run("audit", "--csv").stdout.splitlines()
-    assert sheet[1] == '1,2027-01-02T03:04:05Z,\'=ann,submit,J1,fraud,"{""gpu"": ""1""}",0,1'
+    said = "1,2027-01-02T03:04:05Z,'=ann,queued ann's job train,'=ann,submit,J1,fraud,"
+    assert sheet[1] == said + '"{""gpu"": ""1""}",0,1'
 
 
 def test_a_broken_audit_ends_with_1(world: World) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.cli import hub_probes, main, probes
+from jupyter_gpu_quota.cli import device_probes, hub_probes, main, probes
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.config import GPUQuota
 from tests.shell.fake_service import TOKEN, World, served
@@ -79,7 +79,7 @@ def test_node_and_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pro
 
 
 def test_simulated_devices_are_said_to_be_simulated() -> None:
-    found = probes.gpus(
+    found = device_probes.gpus(
         GPUQuota(simulated_devices=[{"model": "Sim", "memory_mib": 1, "count": 4}, {"model": "S2", "memory_mib": 1}])
     )
     assert (found.verdict, found.found) == ("warn", "5 simulated devices")
@@ -90,11 +90,12 @@ def test_whose_account_jobs_have() -> None:
     assert "REST door" in probes.accounts(1000).advice
 
 
-def test_cgroups(tmp_path: Path) -> None:
-    assert probes.cgroups(tmp_path).verdict == "warn"
+def test_cgroups_are_named_and_not_said_to_be_used(tmp_path: Path) -> None:
+    assert "no cgroup v2" in probes.cgroups(tmp_path).found
     (tmp_path / "cgroup.controllers").write_text("cpu")
     (tmp_path / "cgroup.procs").write_text("")
-    assert probes.cgroups(tmp_path).verdict == "ok"
+    found = probes.cgroups(tmp_path)
+    assert (found.verdict, "writable; not used" in found.found) == ("ok", True)
 
 
 def test_the_subreaper_is_asked_for_and_given_back() -> None:
@@ -167,6 +168,23 @@ def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
         "service",
     ]
     assert all(each["found"] and (each["advice"] or each["verdict"] in ("ok", "skip")) for each in document)
+
+
+@pytest.mark.parametrize("user", ["", "ann"], ids=["on the hub's machine", "in a notebook"])
+def test_what_this_machine_shows_stands_apart_from_what_the_service_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: str
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", user)
+    with served(World(own_accounts=True)) as world:
+        words = ["doctor", "--state-dir", str(tmp_path), "--url", world.url, "--token", TOKEN]
+        told = CliRunner().invoke(main, words).stdout
+        document = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    here, answered = told.split("The service, by its own answers:\n")
+    assert here.startswith("This machine, ")
+    for each in document:
+        assert f"  {each['what']} " in (answered if each["where"] == "service" else here), each
+    by_service = {each["what"] for each in document if each["where"] == "service"}
+    assert by_service == {"service", "ready", "token"} | ({"gpus", "enforcement", "accounts"} if user else set())
 
 
 def doctor(*words: str) -> dict[str, dict[str, str]]:

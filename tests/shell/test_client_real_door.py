@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota import quotafile, snapshotfile
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.client import Client, Refused
+from jupyter_gpu_quota.client import Client, Refused, Unreachable
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
@@ -153,6 +154,30 @@ def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld
     assert run(world, "bob", "logs", "-f", job.id)[:2] == (0, "step 1 ä\nstep 2\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(["--rank", "7"], "Attempt 1 of job {job} has no rank 7; its ranks are 0 to 1.", id="no such rank"),
+        pytest.param(["--attempt", "9"], "Job {job} has no attempt 9; its only attempt is 1.", id="no such attempt"),
+        pytest.param(["-f", "--attempt", "9"], "Job {job} has no attempt 9; its only", id="nor to follow"),
+        pytest.param(["-f", "--rank", "7"], "Job {job} has no rank 7; its ranks are 0 to 1.", id="nor such a rank"),
+    ],
+)
+def test_a_log_that_is_not_there_is_refused_with_those_that_are(
+    world: ServiceWorld, words: list[str], says: str
+) -> None:
+    job = client(world).submit("true", dir=None, nodes=2).id
+    ended, out, error = run(world, "bob", "logs", "--attempt", "1", job)
+    assert (ended, out, error) == (1, "", f"Job {job} has no attempt 1; it has not started yet.\n")
+    world.step()
+    assert run(world, "bob", "logs", "--rank", "1", job) == (0, "", "")
+    ended, out, error = run(world, "bob", "logs", *words, job)
+    assert (ended, out, says.format(job=job) in error) == (1, "", True), error
+    query = "&".join(["follow=1"] * ("-f" in words) + [f"{words[-2].removeprefix('--')}={words[-1]}"])
+    refused = world.get(f"jobs/{job}/logs?{query}")
+    assert (refused.status, refused.json["reason"], refused.json["message"] in error) == (404, "no_such_log", True)
+
+
 def test_outputs_come_down(world: ServiceWorld, tmp_path: Path) -> None:
     job = client(world).submit("true", dir=None)
     left = Path(outputs_dir(str(world.state_dir), job.id))
@@ -249,7 +274,7 @@ def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeyp
     ann.preview(ann.quota().text)
     ann.apply(ann.quota().text + "# more\n")
     ann.revert(1)
-    assert threads and {name.partition("_")[0] for name in threads} == {"store-reader"}
+    assert threads and {name.partition("_")[0] for name in threads} <= {"store-reader", "ponderer"}
 
 
 def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -> None:
@@ -302,11 +327,13 @@ def test_a_saved_snapshot_is_decided_offline(world: ServiceWorld, tmp_path: Path
 def test_events_tell_of_a_new_job(world: ServiceWorld) -> None:
     bob = client(world)
     seen: list[str] = []
-    events = bob.events()
-    reader = threading.Thread(
-        target=lambda: seen.extend(job["id"] for event in events for job in event.data["jobs"]), daemon=True
-    )
-    reader.start()
+
+    def read() -> None:
+        with contextlib.suppress(Unreachable):  # the world ends before its reader
+            for event in bob.events():
+                seen.extend(job["id"] for job in event.data["jobs"])
+
+    threading.Thread(target=read, daemon=True).start()
     known: list[str] = []
 
     def told() -> bool:

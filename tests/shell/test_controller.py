@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.controller import Controller, Rhythm
+from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.executors.protocol import StartOrder
@@ -49,6 +50,9 @@ class NoSampler:
     """Reads nothing: every reading is unknown."""
 
     def sample(self, holders: object, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow]:
+        return []
+
+    def facts(self) -> list[DeviceFact]:
         return []
 
 
@@ -416,7 +420,7 @@ def test_past_use_is_looked_at_once_a_minute_and_is_a_reason_to_decide(
     seen = []
     monkeypatch.setattr(
         "jupyter_gpu_quota.controller.decide",
-        lambda s, p: seen.append(s.usage) or Plan(seen_version=s.version, now=s.now),
+        lambda s, p, _: seen.append(s.usage) or Plan(seen_version=s.version, now=s.now),
     )
     world.now = world.now // 60_000 * 60_000 + 60_000
     world.turn(180)

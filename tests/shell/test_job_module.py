@@ -91,6 +91,50 @@ def test_folders_are_those_that_the_job_was_given(tmp_path: Path) -> None:
     )
 
 
+SAVE = "path = job.checkpoint_path('model.pt')\nwith job.saving(path) as part: part.write_text({text!r})\n"
+
+
+def test_a_checkpoint_is_saved_whole_with_the_ending_of_its_name(tmp_path: Path) -> None:
+    told = "print(part.suffix, path.read_text(), [each.name for each in path.parent.iterdir()])"
+    code = SAVE.format(text="new") + told
+    assert said(script(code, tmp_path, inside=True)) == ".pt new ['model.pt']"
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_that_was_there(tmp_path: Path) -> None:
+    failing = "try:\n with job.saving(path) as part: part.write_text('half'); raise OSError\nexcept OSError: pass\n"
+    code = SAVE.format(text="old") + failing + "print(path.read_text(), [each.name for each in path.parent.iterdir()])"
+    assert said(script(code, tmp_path, inside=True)) == "old ['model.pt']"
+
+
+def test_two_ranks_that_save_at_once_do_not_spoil_each_others_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "model.pt"
+    monkeypatch.setenv("RANK", "0")
+    with job.saving(saved) as first:
+        first.write_text("rank 0")
+        monkeypatch.setenv("RANK", "1")
+        with job.saving(saved) as second:
+            second.write_text("rank 1")
+        assert (first.read_text(), saved.read_text()) == ("rank 0", "rank 1")
+    assert saved.read_text() == "rank 0" and list(tmp_path.iterdir()) == [saved]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        pytest.param({}, (0, 1), id="a script outside a job, and a job of one process, is rank 0 of 1"),
+        pytest.param({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4), id="a rank of a job of several knows which it is"),
+    ],
+)
+def test_a_script_knows_its_rank(told: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert (job.rank(), job.ranks()) == expected
+
+
 # --- the example --------------------------------------------------------------------------------------------------
 EPOCHS = 24
 

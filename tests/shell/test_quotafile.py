@@ -242,6 +242,20 @@ def test_departments_ceilings_and_history_become_the_policy() -> None:
     assert fraud.amounts["small"] == Amounts(notebook_milli=500, user_notebook_milli=250)
     assert policy.history == History(k_milli=125, half_life_s=86_400, window_s=3 * 86_400)
     assert policy.windows == (), "without an instant there is no calendar"
+    assert policy.drain_by_at is None
+
+
+def test_a_departments_ceilings_for_one_user_and_a_drain_deadline_become_the_policy_and_come_back() -> None:
+    file = read(
+        BANK.replace("weight: 3}", "weight: 3, per_user: {jobs: 2, notebook: 0.5}}")
+        + "  drain_by: '2027-01-31T18:00:00+01:00'\n"
+    )
+    policy = file.policy(3)
+    assert policy.departments[0].amounts["big"].user_jobs_milli == 2000
+    assert policy.departments[0].amounts["big"].user_notebook_milli == 500
+    assert policy.drain_by_at == 1_801_414_800_000
+    assert QuotaFile.from_document(file.to_document()) == file
+    assert file.to_document()["policy"]["drain_by"] == "2027-01-31T17:00:00Z"  # type: ignore[index]
 
 
 def test_the_calendar_becomes_instants_sixty_days_ahead() -> None:
@@ -304,7 +318,15 @@ def bank(old: str, new: str) -> str:
             id="notebooks in a pool for training",
         ),
         pytest.param(
-            bank("weight: 3}", "per_user: {jobs: 1}}"), 6, "has no key 'per_user'", id="ceilings belong to projects"
+            bank("weight: 3}", "per_user: {job: 1}}"), 6, "did you mean 'jobs'?", id="a misspelt ceiling"
+        ),
+        pytest.param(
+            bank("window: 3d}", "window: 3d}\n  drain_by: 2027-01-31"), 25, "2027-01-31 is no instant; write one",
+            id="a drain deadline without a time of day",
+        ),
+        pytest.param(
+            bank("window: 3d}", "window: 3d}\n  drain_by: 18:00"), 25, "write \"18:00\"",
+            id="a drain deadline without a day",
         ),
         pytest.param(bank("jobs: 4", "job: 4"), 12, "did you mean 'jobs'?", id="a misspelt ceiling"),
         pytest.param(bank("k: 0.125", "k: 0.0625"), 24, "'0.0625' is no k", id="a k with four decimals"),
@@ -353,10 +375,58 @@ def test_a_department_and_a_project_may_have_the_same_name() -> None:
     assert {"fraud"} == {d.name for d in read(BANK).departments} & {p.name for p in read(BANK).projects}
 
 
-def test_two_entries_more_than_a_calendar_may_have_are_not_read() -> None:
-    entry = "{name: n%d, when: {timezone: UTC}, projects: {p: {a: {training: 1}}}}"
-    many = "\ncalendar: [" + ", ".join(entry % n for n in range(102)) + "]"
-    assert any("at most 100 items" in message for _, message in refused(project("quota: {}") + many))
+WINDOW = "  - {name: n%d, when: {timezone: UTC}, projects: {p: {a: {training: 1}}}}"
+EVERY_POOL = "{name: a%d, selector: {node: [node-1]}}"
+
+
+def many(count: int, text: str, between: str = "\n") -> str:
+    """A text so many times, with the number for ``%d``."""
+    return between.join(text.replace("%d", str(number)) for number in range(count))
+
+
+def pools_and(count: int, rest: str) -> str:
+    return f"version: 1\npools: [{many(count, EVERY_POOL, ', ')}]\n{rest}"
+
+
+CALENDAR = project("quota: {}") + "\ncalendar:\n"
+DATES = f"dates: [{many(300, '2027-01-01', ', ')}], timezone"
+FIFTY_QUOTAS = many(50, "a%d: {limit: 1}", ", ")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        pytest.param(CALENDAR + many(102, WINDOW), 107, "calendar: there are 102, and 100 are", id="windows"),
+        pytest.param(
+            pools_and(1, "projects:\n" + many(1003, "  - {name: p%d, quota: {}}")),
+            1004,
+            "projects: there are 1003, and 1000 are",
+            id="projects",
+        ),
+        pytest.param(pools_and(51, "projects: []"), 2, "pools: there are 51, and 50 are", id="pools"),
+        pytest.param(
+            CALENDAR + many(4, WINDOW.replace("timezone", DATES)),
+            10,
+            "there are 1200 dates in the calendar, and 1000 are",
+            id="dates",
+        ),
+        pytest.param(
+            pools_and(50, "projects:\n" + many(101, f"  - {{name: p%d, quota: {{{FIFTY_QUOTAS}}}}}")),
+            104,
+            "there are 5050 quotas of projects and departments, one for each pool, and 5000 are",
+            id="quotas",
+        ),
+        pytest.param(
+            pools_and(50, "projects: [{name: p, quota: {}}]\ncalendar:\n")
+            + many(41, WINDOW.replace("{a: {training: 1}}", f"{{{FIFTY_QUOTAS}}}")),
+            45,
+            "there are 2050 changes of quotas in the calendar, and 2000 are",
+            id="changes",
+        ),
+    ],
+)
+def test_a_file_that_is_too_large_is_refused_with_line_limit_and_amount(text: str, line: int, said: str) -> None:
+    assert refused(text) == [(line, f"{said} the most that a quota file may have")]
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

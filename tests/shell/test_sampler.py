@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota import sampler
 from jupyter_gpu_quota.core.model import Allocation, Device
 from jupyter_gpu_quota.executors.process_tree import ProcessStat
-from jupyter_gpu_quota.sampler import NvmlSampler, SimulatedSampler, inventory, open_sampler
+from jupyter_gpu_quota.sampling import simulated
+from jupyter_gpu_quota.sampling.here import open_sampler
+from jupyter_gpu_quota.sampling.nvml import NvmlSampler
+from jupyter_gpu_quota.sampling.simulated import SimulatedSampler
 
 KINDS = [{"model": "Simulated 80G", "memory_mib": 81_920, "count": 2}, {"model": "Simulated 16G", "memory_mib": 16_384}]
-A, B, C = inventory("here", KINDS)[1]
-REAL = Device(id="GPU-a", node="here", index=0, model="H", memory_mib=1000, pool="train", uuid="GPU-a")
+A, B, C = simulated.simulated("here", KINDS)
 
 
 def held(workload: str, device: Device) -> Allocation:
@@ -34,7 +33,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]
     def put(pid: int, seconds: int, started: int = 5) -> None:
         used[pid] = ProcessStat(pid, "R", 1, pid, pid, started, seconds * os.sysconf("SC_CLK_TCK"))
 
-    monkeypatch.setattr(sampler, "process", used.get)
+    monkeypatch.setattr(simulated, "process", used.get)
     yield put
 
 
@@ -77,6 +76,7 @@ def test_a_holder_whose_processes_are_not_known_makes_its_device_unknown(cpu: Ca
     cpu(10, 5)
     (row,) = reader.sample(holders, {"J": frozenset({10})}, now=10_000)
     assert (row.utilisation_percent, row.workloads) == (None, {"J": 50, "NOTEBOOK": None})
+    assert set(row.why) == {"utilisation_percent", "memory_used_mib", "NOTEBOOK"}
 
 
 def test_another_process_of_the_same_number_is_a_new_one(cpu: Callable[..., None]) -> None:
@@ -123,7 +123,9 @@ def test_a_real_process_that_computes_is_seen_to(tmp_path: object) -> None:
 
 # --- inventory ----------------------------------------------------------------------------------------------------
 def test_simulated_devices_are_numbered_through_and_say_what_they_are() -> None:
-    (node,), devices = inventory("here", KINDS)
+    found = open_sampler(KINDS).inventory("here")
+    assert found is not None
+    (node,), devices = found
     assert node.cpu_milli >= 1000 and node.memory_mib > 0
     assert [(d.id, d.index, d.model, d.memory_mib, d.uuid, d.simulated, d.pool) for d in devices] == [
         ("here-sim-0", 0, "Simulated 80G", 81_920, "here-sim-0", True, None),
@@ -135,81 +137,3 @@ def test_simulated_devices_are_numbered_through_and_say_what_they_are() -> None:
 def test_the_sampler_is_simulated_where_the_devices_are() -> None:
     assert isinstance(open_sampler(KINDS), SimulatedSampler)
     assert isinstance(open_sampler([]), NvmlSampler)
-
-
-# --- NVML: a fake library of the same names -----------------------------------------------------------------------
-class FakeNvml(types.ModuleType):
-    """A fake pynvml of two devices; ``broken`` names the calls that fail."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *broken: str) -> None:
-        super().__init__("pynvml")
-        self.broken, self.open = broken, 0
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
-        return lambda *arguments: self._answer(name, arguments)
-
-    def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        if name in self.broken:
-            raise self.NVMLError(name)
-        self.open += {"nvmlInit": 1, "nvmlShutdown": -1}.get(name, 0)
-        return {
-            "nvmlDeviceGetCount": 2,
-            "nvmlDeviceGetHandleByIndex": arguments[:1] and "ab"[arguments[0]] if name.endswith("Index") else None,
-            "nvmlDeviceGetHandleByUUID": arguments[:1] and str(arguments[0])[-1],
-            "nvmlDeviceGetUUID": arguments[:1] and f"GPU-{arguments[0]}".encode(),
-            "nvmlDeviceGetName": "NVIDIA H200",
-            "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=144_000 << 20, used=3000 << 20),
-            "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=37),
-        }.get(name)
-
-
-def use(monkeypatch: pytest.MonkeyPatch, *broken: str) -> FakeNvml:
-    library = FakeNvml(*broken)
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    return library
-
-
-def test_real_devices_are_listed_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = use(monkeypatch)
-    found = [(d.id, d.uuid, d.index, d.model, d.memory_mib, d.simulated) for d in inventory("here", [])[1]]
-    assert found == [
-        ("GPU-a", "GPU-a", 0, "NVIDIA H200", 144_000, False),
-        ("GPU-b", "GPU-b", 1, "NVIDIA H200", 144_000, False),
-    ]
-    assert library.open == 0
-
-
-@pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"])
-def test_devices_that_nvml_does_not_tell_are_none(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    use(monkeypatch, broken)
-    assert inventory("here", [])[1] == ()
-
-
-def test_a_machine_without_the_library_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert inventory("here", [])[1] == ()
-
-
-def test_a_real_reading_has_use_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch)
-    (row,) = NvmlSampler().sample({REAL: [held("J", REAL)], A: []}, {}, now=9)
-    assert (row.utilisation_percent, row.memory_used_mib, row.coverage_permille) == (37, 3000, 1000)
-    assert (row.simulated, row.workloads, row.at) == (False, {"J": 37}, 9)
-
-
-def test_one_reading_of_a_shared_device_is_nobodys_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch)
-    (row,) = NvmlSampler().sample({REAL: [held("J", REAL), held("K", REAL)]}, {}, now=9)
-    assert (row.utilisation_percent, row.workloads) == (37, {"J": None, "K": None})
-
-
-@pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUtilizationRates"])
-def test_what_nvml_does_not_tell_is_unknown_never_idle(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    use(monkeypatch, broken)
-    (row,) = NvmlSampler().sample({REAL: []}, {}, now=9)
-    assert (row.utilisation_percent, row.coverage_permille) == (None, 0)

@@ -56,6 +56,7 @@ EXPECTED = {
     "GET projects": READERS,
     "GET pools": READERS,
     "GET nodes": READERS,
+    "POST nodes/{id}/actions/{change:cordon|uncordon|drain}": "401 403 403 403 403 403 200 403 403",
     "GET devices": READERS,
     "GET samples": READERS,
     "POST samples": "401 403 403 403 403 403 200 403 200",
@@ -128,6 +129,7 @@ BODIES = {
     "POST notebooks": {"user": "olga", "server": "second", "project": "vision", "gpu": "1/8"},
     "POST notebooks/{id}/activity": {"instance": "i", "sequence": 0, "running_ms": 0, "kernels": [], "programs": []},
     "POST samples": {"node": "node-9", "sequence": 1, "samples": []},
+    "POST nodes/{id}/actions/{change:cordon|uncordon|drain}": {"dry_run": True},
     "PUT quota": {"text": QUOTA},
     "POST quota/preview": {"text": QUOTA},
 }
@@ -138,8 +140,9 @@ def status_of(scene: Scene, key: str, who: str | None, job: str) -> int:
     world = scene.world
     method, path = key.split(" ", 1)
     filled = (
-        path.replace("{id}", scene.notebook if path.startswith("notebooks") else job)
+        path.replace("{id}", {"notebooks": scene.notebook, "nodes": "node-1"}.get(path.split("/")[0], job))
         .replace("{change:hold|release|cancel}", "hold")
+        .replace("{change:cordon|uncordon|drain}", "drain")
         .replace("{again:clone|rerun}", "rerun")
         .replace("{path...}", "model.bin")
         .replace("{digest}", scene.digest)

@@ -177,6 +177,25 @@ def test_every_attempts_log_can_be_read(tmp_path: Path, chromium: Any) -> None:
         page.context.close()
 
 
+def test_a_log_whose_beginning_is_not_shown_says_so(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit(name="long", nodes=2)["id"]
+        world.step()
+        logs = [RotatingLog(log_path(str(world.state_dir), job, 1, rank), 1 << 22) for rank in (0, 1)]
+        logs[0].write(b"0123456789abcde\n" * (1 << 15))
+        logs[1].write(b"short\n")
+        world.see(*(RankFact(job=job, attempt=1, rank=n, pid=1, pid_started=1, started_at=1) for n in (0, 1)))
+        page = open_page(world, chromium, f"jobs/{job}", "bob")
+        cut, which = page.locator("#log-cut"), page.locator("#log-which")
+        assert cut.is_visible() and f"logs --attempt 1 --rank 0 {job}" in cut.inner_text()
+        which.select_option("1.1")
+        page.locator("#log", has_text="short").wait_for(timeout=10_000)
+        assert not cut.is_visible()
+        which.select_option("1.0")
+        cut.wait_for(timeout=10_000)
+        page.context.close()
+
+
 def requests_of(page: Any) -> list[str]:
     """What the page asks the service for from now on, its icon left out."""
     asked: list[str] = []
@@ -278,6 +297,25 @@ def test_an_edit_of_the_quotas_is_previewed_before_it_can_be_applied(tmp_path: P
         apply.click()
         page.get_by_text("Revision 2 is in force").first.wait_for(timeout=10_000)
         assert world.store.quota().revision == 2  # type: ignore[union-attr]
+        page.context.close()
+
+
+def test_an_edit_that_takes_out_what_has_work_is_applied_only_when_that_is_accepted(
+    tmp_path: Path, chromium: Any
+) -> None:
+    with service_world(tmp_path) as world:
+        world.submit("bob", project="vision")
+        page = open_page(world, chromium, "quota")
+        text = page.locator("#quota-text")
+        vision, speech = (text.input_value().index(f"  - name: {name}") for name in ("vision", "speech"))
+        text.fill(text.input_value()[:vision] + text.input_value()[speech:])
+        page.locator("#quota-preview").click()
+        page.get_by_text("The file takes project vision out, which has 1 job.").wait_for(timeout=10_000)
+        assert page.locator("#quota-apply").is_disabled()
+        assert "takes out what has work" in page.locator("#quota-why").text_content()
+        page.locator("#quota-removal").check()
+        page.locator("#quota-apply").click()
+        page.get_by_text("Revision 2 is in force").first.wait_for(timeout=10_000)
         page.context.close()
 
 

@@ -37,6 +37,7 @@ class Watched:
             asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
             self.id = world.post("notebooks", "hub", asked).json["id"]
         self.percent: int | None = 0
+        self.memory_mib: int | None = None
         self.kernels = [self.kernel("k1"), self.kernel("k2", asks_gpu=False)]
         self.used_at = self.now
 
@@ -76,7 +77,8 @@ class Watched:
     def read(self) -> None:
         row = SampleRow(
             node="node-1", device="build-0", at=self.now, utilisation_percent=self.percent, memory_used_mib=None,
-            coverage_permille=1000, simulated=True, workloads={self.id: self.percent},
+            coverage_permille=1000, simulated=False,
+            workloads={self.id: self.percent}, workload_memory_mib={self.id: self.memory_mib},
         )  # fmt: skip
         self.world.door.world.samples = {"build-0": row}
         self.world.run(self.idleness.look())
@@ -180,8 +182,8 @@ def test_an_idle_notebook_is_warned_freed_and_woken(notebook: Watched) -> None:
     notebook.percent = 80
     notebook.read()
     assert notebook.shown()["idle"]["stage"] == "in_use"
-    turns = [kind for kind in notebook.audited() if kind not in ("notebook.request", "notebook.start")]
-    assert turns[-4:] == ["notebook.warned", "notebook.freeing", "notebook.freed", "notebook.woken"]
+    turns = [kind for kind in notebook.audited() if kind.endswith(("warned", "freeing", "freed", "woken"))]
+    assert turns == ["notebook.warned", "notebook.freeing", "notebook.freed", "notebook.woken"]
 
 
 def test_a_cell_in_time_withdraws_the_warning_and_the_order(notebook: Watched) -> None:
@@ -325,6 +327,16 @@ def test_with_two_kernels_on_a_real_device_nobody_guesses_which_holds_it(noteboo
     assert (answer["idle"]["verdict"], answer["idle"]["reason"]) == ("unknown", "holder_unknown")
     notebook.kernels.pop()
     assert notebook.report().json["idle"]["verdict"] == "idle"
+
+
+def test_a_device_on_which_nothing_of_it_is_needs_no_warning_and_may_be_lent(notebook: Watched) -> None:
+    notebook.memory_mib = 0
+    notebook.kernels.append(notebook.kernel("k3"))
+    assert notebook.pass_(21)["idle"]["stage"] == "freed"
+    notebook.read()
+    record = notebook.world.store.notebook(notebook.id)
+    assert record is not None
+    assert (record.notebook.activity, record.notebook.seen_empty) == ("idle", True)
 
 
 def test_a_terminal_beside_the_kernel_may_be_the_holder(notebook: Watched) -> None:

@@ -14,7 +14,7 @@ from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import LogPart, RotatingLog, log_path
 from jupyter_gpu_quota.service.logs import shown
 from jupyter_gpu_quota.service.submission import name_of
-from tests.shell.service_world import QUOTA, ServiceWorld, service_world
+from tests.shell.service_world import PREFIX, QUOTA, ServiceWorld, service_world
 
 
 @pytest.fixture
@@ -116,8 +116,17 @@ def test_a_dry_run_says_whom_it_would_pause_and_stores_nothing(world: ServiceWor
         answer = world.post("jobs", who, {"command": ["x"], "dry_run": True})
         assert (answer.status, answer.json["starts_now"], answer.json["charged_milli"]) == (200, False, 1000)
         assert [victim["effect"] for victim in answer.json["pauses"]] == ["paused"]
-        assert answer.json["pauses"][0]["job"] == "hidden" and "bob" not in answer.body.decode()
+        [victim] = answer.json["pauses"]
+        assert (victim["job"], victim["project"], victim["user"]) == (None, None, None)
+        assert victim["message"].startswith("A job that you may not see would be paused for it")
+        assert "bob" not in answer.body.decode() and "hidden" not in answer.body.decode()
     assert world.store.version() == before
+
+
+def test_a_dry_run_of_an_elastic_job_says_what_it_is_charged_at_least_and_at_most(world: ServiceWorld) -> None:
+    asked = {"command": ["x"], "dry_run": True, "nodes": 4, "min_nodes": 2}
+    answer = world.post("jobs", "bob", asked).json
+    assert (answer["charged_least_milli"], answer["charged_milli"]) == (2000, 4000)
 
 
 def test_a_variables_value_stands_in_the_jobs_own_document_alone(world: ServiceWorld) -> None:
@@ -240,11 +249,36 @@ def test_what_has_ended_is_not_said_to_start_now(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
     world.see_running(job)
-    assert "so it starts now" in world.get(f"jobs/{job}").json["reason"]["message"]
+    for told in (world.get(f"jobs/{job}").json["reason"], world.get(f"explain/{job}").json["reason"]):
+        assert "so it started." in told["message"] and "now" not in told["message"], "it runs already"
     world.see_running(job, ended_at=world.clock(), exit_status=3, tree_gone=True)
     assert world.get(f"jobs/{job}").json["reason"] is None
     told = world.get(f"explain/{job}").json["reason"]["message"]
     assert told == "The job has failed with exit status 3; its log may say why."
+
+
+def test_a_paused_job_shows_what_it_waits_for_and_keeps_why_it_was_paused(world: ServiceWorld) -> None:
+    mine = [world.submit("bob", project="vision", name=f"mine {n}")["id"] for n in range(4)]
+    world.step()
+    for job in mine:
+        world.see_running(job)
+    theirs = world.submit("patty", project="speech")["id"]
+    world.step()
+    world.run(world.door.world.refresh())
+    [paused] = [job for job in world.get("jobs").json["items"] if job["state"] == "pausing"]
+    world.see(_gone(paused["id"]))
+    world.step()
+    world.see_running(theirs)
+    world.run(world.door.world.refresh())
+    [listed] = [job for job in world.get("jobs").json["items"] if job["id"] == paused["id"]]
+    shown = world.get(f"jobs/{paused['id']}").json
+    explained = world.get(f"explain/{paused['id']}").json["reason"]
+    assert listed["reason"]["code"] == shown["reason"]["code"] == explained["code"] == "above_fair_share"
+    assert listed["paused_because"]["code"] == "reclaimed" == paused["reason"]["code"]
+    assert "Why it was paused: speech asked for 1.00 GPU" in world.get(f"{PREFIX}jobs/{listed['id']}").body.decode()
+    world.post(f"jobs/{mine[0] if mine[0] != listed['id'] else mine[1]}/actions/cancel")
+    world.step()
+    assert world.get(f"jobs/{listed['id']}").json["paused_because"]["code"] == "reclaimed"
 
 
 def test_who_is_held_has_no_time_left_to_save(world: ServiceWorld) -> None:
@@ -351,7 +385,7 @@ def test_a_followed_log_comes_as_it_is_written_and_ends_with_the_job(world: Serv
     with world.stream(f"jobs/{job}/logs?follow=1") as events:
         assert next(events)[1]["text"] == "one\n"
         log.write(b"two\n")
-        assert next(events) == ("log", {"offset": 8, "attempt": 1, "text": "two\n"})
+        assert next(events) == ("log", {"begins": 4, "offset": 8, "attempt": 1, "text": "two\n"})
         world.see_running(job, ended_at=world.clock(), exit_status=0, tree_gone=True)
         assert next(events) == ("end", {"state": "succeeded", "attempt": 1})
 

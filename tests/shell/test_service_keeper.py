@@ -125,6 +125,12 @@ def freeze(pid: int) -> None:
     until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
 
+def is_deaf(pid: int) -> bool:
+    """Whether a process has come so far that it ignores SIGTERM."""
+    [ignored] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn")]
+    return bool(int(ignored.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def answer_of(port: int) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as here:
         return here.recv(100)
@@ -177,6 +183,41 @@ def test_a_keeper_that_was_stopped_itself_accuses_nobody(tmp_path: Path) -> None
         assert running.pid() == first
 
 
+@pytest.fixture
+def starting(request: pytest.FixtureRequest) -> Iterator[Kept]:
+    """A child that was started at the instant 0 and gives no beat."""
+    child = Kept("one", [sys.executable, "-c", request.param])
+    child.tend(0.0)
+    assert child.process is not None
+    yield child
+    child.process.kill()
+    child.process.wait()
+
+
+IDLE, BUSY = "import time; time.sleep(600)", "while True: pass"
+
+
+@pytest.mark.parametrize("starting", [IDLE], indirect=True)
+def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(starting: Kept) -> None:
+    assert starting.process is not None
+    freeze(starting.process.pid)
+    while starting.due() < 20.0:
+        starting.tend(starting.due())
+    assert starting.process.wait(20) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("starting", [BUSY], indirect=True)
+def test_a_slow_start_that_gets_on_is_waited_for_two_minutes(starting: Kept) -> None:
+    assert starting.process is not None
+    pid, now = starting.process.pid, 0.0
+    while now < kept.FIRST_BEAT_WITHIN_S:
+        before, now = predecessor.marks_of(pid), starting.due()
+        until(lambda before=before: predecessor.marks_of(pid) != before)
+        assert starting.process.poll() is None
+        starting.tend(now)
+    assert starting.process.wait(20) == -signal.SIGKILL
+
+
 def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
     child, now, starts = Kept("one", ["/bin/false"]), 0.0, []
     while len(starts) < 12:
@@ -187,6 +228,27 @@ def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
             child.process.wait()
     pauses = [round(later - earlier, 1) for earlier, later in pairwise(starts)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+
+
+# --- its record -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda record: record.unlink(), id="a record that is lost"),
+        pytest.param(lambda record: record.write_text(""), id="one that is empty"),
+        pytest.param(lambda record: record.write_text('{"pid": 1, "sta'), id="one that is torn"),
+        pytest.param(lambda record: record.write_text('{"pid": 1, "started": 1}'), id="one that names another"),
+    ],
+)
+def test_a_record_that_is_spoiled_under_a_healthy_service_is_written_anew(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+        pids = [running.pid(0), running.pid(1)]
+        told = predecessor.recorded(tmp_path)
+        spoil(tmp_path / predecessor.RECORD)
+        until(lambda: predecessor.recorded(tmp_path) == told, 5)
+        assert [running.pid(0), running.pid(1)] == pids
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -217,6 +279,19 @@ def test_a_successor_ends_the_children_of_a_killed_keeper_even_a_frozen_one(tmp_
         assert predecessor.started_ticks(frozen) is not None
         with keeping(tmp_path, OBEDIENT):
             assert predecessor.started_ticks(frozen) is None
+
+
+def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, DEAF) as running:
+        pids = [running.process.pid, running.pid(0), running.pid(1)]
+        until(lambda: is_deaf(pids[2]))
+        for pid in pids:
+            freeze(pid)
+        begun = time.monotonic()
+        with keeping(tmp_path, OBEDIENT) as successor:
+            assert time.monotonic() - begun < 6.0
+            assert [predecessor.started_ticks(pid) for pid in pids] == [None, None, None]
+            assert successor.pid()
 
 
 # --- the address ------------------------------------------------------------------------------------------------------
@@ -312,6 +387,8 @@ class Service:
         self.process = subprocess.Popen(SERVE, env=self.told, preexec_fn=ready)  # noqa: PLW1509 - one call of prctl
 
     def child(self, name: str) -> int:
+        """The child of now; where it is just being started again, the next one."""
+        until(lambda: (service := predecessor.recorded(self.state)) and name in service.children)
         service = predecessor.recorded(self.state)
         assert service is not None
         return service.children[name].pid
@@ -381,6 +458,12 @@ def test_requests_wait_for_a_killed_door_and_are_answered(service: Service) -> N
     assert service.ask("health") == 200
     assert service.child("door") != door
     until(service.ready)
+
+
+def test_a_service_is_ready_again_at_once_after_its_record_was_lost(service: Service) -> None:
+    (service.state / predecessor.RECORD).unlink()
+    until(service.ready, 5)
+    assert predecessor.recorded(service.state) is not None
 
 
 def no_right_to_override() -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.core.model import Health
+from jupyter_gpu_quota.core.facts import NotebookFact
+from jupyter_gpu_quota.core.model import Health, Lending
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.reconcile import Reconciler, reconcile_once
+from jupyter_gpu_quota.store.protocol import ApplyQuota
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world
 
 NARROW = QUOTA.replace("notebook: 0.5", "notebook: 0.25")
@@ -240,3 +242,47 @@ def test_why_a_slice_waits_is_told_though_nobody_else_asks(world: ServiceWorld) 
     notebook = ask(world).json["id"]
     seen = world.get(f"notebooks/{notebook}?wait_s=5&seen_state=requested&seen_reason=", "hub").json
     assert seen["state"] == "requested" and seen["reason"]["message"]
+
+
+def lending(world: ServiceWorld) -> None:
+    """Put the same quotas in force with lending on, which no quota file can ask for in this release."""
+    revision = world.store.quota()
+    assert revision is not None
+    policy = replace(revision.policy, lending=Lending(enabled=True))
+    world.record(
+        ApplyQuota(
+            actor="system:test", text=revision.text, document=revision.document, policy=policy, expected_revision=None
+        )
+    )
+
+
+def test_the_slice_of_an_idle_notebook_is_lent_and_back_when_its_server_asks_again(world: ServiceWorld) -> None:
+    lending(world)
+    asked = {"user": "bob", "project": "vision", "gpu": "1/8"}
+    with world.stepping():
+        slice_ = world.post("notebooks", "hub", asked).json
+    world.see(NotebookFact(notebook=slice_["id"], activity="idle", seen_empty=True))
+    assert world.step() == 1
+    world.run(world.door.world.refresh())
+    lent = world.get(f"notebooks/{slice_['id']}").json
+    assert (lent["state"], lent["activity"], lent["allocations"]) == ("lent", "idle", [])
+    assert lent["reason"]["code"] == "lent_while_idle"
+    assert world.get("me").json["notebook_choices"][0]["used_milli"] == 125
+    assert "lent to preemptible jobs" in world.get(f"explain/{slice_['id']}").json["reason"]["message"]
+    with world.stepping():
+        again = world.post("notebooks", "hub", asked).json
+    assert (again["id"], again["state"], again["activity"]) == (slice_["id"], "booked", "busy")
+    assert again["allocations"][0]["device"] == slice_["allocations"][0]["device"]
+
+
+def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> None:
+    lending(world)
+    with world.stepping():
+        slice_ = ask(world).json["id"]
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
+    world.step()
+    told = {row["kind"]: row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]}
+    assert told["notebook.activity"] == "saw that bob's notebook is idle, which was unknown"
+    assert told["lend"].startswith(
+        "lent the slice of bob's notebook. The notebook is idle and nothing of it is on its GPU"
+    )

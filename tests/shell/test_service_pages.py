@@ -113,6 +113,44 @@ def test_simulated_devices_are_labelled_and_shares_say_that_nothing_enforces_the
     assert "enforcement: none" in page(world, "")
 
 
+def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.service.logs.MOST_FILES", 120)
+    with service_world(tmp_path) as world:
+        job = world.submit()["id"]
+        world.step()
+        log = RotatingLog(log_path(str(world.state_dir), job, 1, 0), 1 << 20)
+        outputs = Path(outputs_dir(str(world.state_dir), job))
+        outputs.mkdir(parents=True)
+        log.write(b"short\n")
+        for number in range(100):
+            (outputs / str(number)).touch()
+        whole = page(world, f"jobs/{job}")
+        assert 'id="outputs-cut"' not in whole and 'id="log-cut" hidden' in whole
+        log.write(b"x" * 70_000)
+        (outputs / "100").touch()
+        assert 'id="log-cut">' in page(world, f"jobs/{job}")
+        assert "outputs folder: the first 100 of 101<" in page(world, f"jobs/{job}")
+        for number in range(101, 130):
+            (outputs / str(number)).touch()
+        assert "outputs folder: the first 100 of more than 120<" in page(world, f"jobs/{job}")
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        pytest.param(1, "exit 1", id="by itself"),
+        pytest.param(-9, "signal 9", id="by a signal"),
+        pytest.param(None, "lost", id="unseen"),
+    ],
+)
+def test_a_job_page_says_how_each_rank_ended(tmp_path: Path, status: int | None, told: str) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit(retries=1)["id"]
+        world.step()
+        world.see_running(job, ended_at=world.clock(), exit_status=status, tree_gone=True)
+        assert f"<td>{told}</td>" in page(world, f"jobs/{job}")
+
+
 def test_a_page_without_a_login_goes_to_the_hubs(world: ServiceWorld) -> None:
     answer = world.get(PREFIX + "jobs", None)
     assert answer.status == 302 and answer.headers["location"].startswith("/hub/api/oauth2/authorize")

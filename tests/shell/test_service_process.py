@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -201,3 +202,20 @@ def test_an_idle_door_with_a_follower_asks_the_store_once_a_second_at_most(tmp_p
         world.store.changes = lambda *a, **k: (asked.append(time.monotonic()), changes(*a, **k))[1]  # type: ignore[method-assign]
         until(lambda: len(asked) >= 3)
         assert asked[2] - asked[0] > 1.5
+
+
+# --- the worlds of these tests ----------------------------------------------------------------------------------------
+def test_a_world_that_is_over_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    """Hundreds of worlds share one process."""
+
+    def descriptors() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    for number in range(4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with service_world(folder) as world, world.stream("events") as events:
+            next(events)
+    until(lambda: descriptors() <= before + 3)  # resolvers are taken down in the background

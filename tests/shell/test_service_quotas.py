@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota import snapshotfile
-from tests.shell.service_world import PREFIX, QUOTA, Reply, ServiceWorld, service_world
+from jupyter_gpu_quota.quotafile import QuotaFile
+from jupyter_gpu_quota.service import previews
+from jupyter_gpu_quota.service.arithmetic import Arithmetic, arithmetic_of_file
+from tests.shell.service_world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
 
 DEPARTMENTS = (
     QUOTA.replace("name: vision\n", "name: vision\n    department: sight\n").replace(
@@ -104,3 +109,119 @@ def test_what_is_shown_and_foreseen_is_what_is_in_force_now(world: ServiceWorld)
     document = snapshotfile.read(world.get("snapshot", "ann").body)
     assert isinstance(document, snapshotfile.SnapshotDocument)
     assert len(document.policy.windows) > 50, "a saved snapshot is decided on with its calendar"
+
+
+def test_a_lowered_quota_is_shown_as_set_and_in_force_and_its_deadline_warns_of_whom_it_takes(
+    world: ServiceWorld,
+) -> None:
+    jobs = [world.submit("bob", preemptible=False)["id"] for _ in range(2)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    moved = QUOTA.replace("{train: {training: 2}", "{train: {training: 1}", 1)
+    moved = moved[: moved.rindex("training: 2")] + "training: 3" + moved[moved.rindex("training: 2") + 11 :]
+    late = f"{moved}policy: {{drain_by: 2099-12-31T18:00:00Z}}\n"
+    told = world.post("quota/preview", "ann", {"text": late}).json
+    warning = next(line for line in told["arithmetic"] if line.startswith("Drain deadline"))
+    assert "from 2099-12-31T18:00:00Z on" in warning and warning.endswith(f"As things are that is job {jobs[1]}.")
+    assert put(world, late).status == 200
+    for _ in range(3):
+        world.submit("patty", project="speech")
+    rows = {row["name"]: row["pools"] for row in world.get("projects", "ann").json["items"]}
+    [train] = [row for row in rows["speech"] if row["pool"] == "train"]
+    assert (train["training_milli"], train["in_force_training_milli"]) == (3000, 2000)
+
+
+def test_amounts_are_told_as_they_are_in_force_now_with_the_usual_ones_and_the_next_change(world: ServiceWorld) -> None:
+    text = QUOTA + calendar(
+        "projects: {speech: {train: {training: 1}}}", "dates: [2020-01-01/2031-01-29], timezone: UTC"
+    )
+    told = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
+    assert [line for line in told if line.startswith("Pool train")] == [
+        "Pool train: 4 devices; now, while nights is open: notebook quotas none,"
+        " training quotas 1 (speech) + 2 (vision) = 3; 1 GPU is left over.",
+        "Pool train, while no window is open: notebook quotas none,"
+        " training quotas 2 (speech) + 2 (vision) = 4; 0 GPU is left over.",
+        "Pool train, packed: 3 devices needed: 1 training of speech; 1 training of vision; 1 training of vision.",
+        *[line for line in told if line.startswith("Pool train: these amounts stay until")],
+    ]
+    assert len(told) == 6, "pool build has no window"
+    assert put(world, text).status == 200
+    page = world.get(f"{PREFIX}quota", "ann").body.decode()
+    assert "now, while nights is open" in page and "while no window is open" in page
+
+
+def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
+    world.door.world.now = lambda: 1_800_000_000_000  # 2027-01-15T08:00:00Z
+    when = 'from: "20:00", to: "06:00", timezone: UTC'
+    told = world.post(
+        "quota/preview", "ann", {"text": QUOTA + calendar("projects: {speech: {train: {training: 1}}}", when)}
+    ).json["arithmetic"]
+    assert "Pool train: these amounts change at 2027-01-15T20:00:00Z." in told
+    assert not any("while no window" in line for line in told), "none is open now"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(
+            QUOTA.replace("[Simulated 80G]", "[A100, H100]"),
+            "No device matches the selector of pool train, gpu_model: [A100, H100]; the devices here are"
+            " 1 x Simulated 16G, 4 x Simulated 80G.",
+            id="none of that model is here",
+        ),
+        pytest.param(
+            QUOTA.replace("{gpu_model: [Simulated 80G]}", "{node: [big-1]}"),
+            "No device matches the selector of pool train, node: [big-1]; the devices here are 1 x Simulated 16G,"
+            " 4 x Simulated 80G, on the nodes one.",
+            id="none on that node",
+        ),
+        pytest.param(
+            QUOTA.replace("gpu_model: [Simulated 16G]", "gpu_model: [Simulated 80G]"),
+            "Pool build has no device: those that it could have are in train, which stands before it.",
+            id="all of them are in a pool before",
+        ),
+    ],
+)
+def test_a_pool_without_a_device_says_why(world: ServiceWorld, text: str, words: str) -> None:
+    [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
+    assert words in refusal
+    assert words in put(world, text).json["message"]
+
+
+def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_what_is_there(world: ServiceWorld) -> None:
+    text = QUOTA.replace("[Simulated 80G]", "[A100]")
+    assert put(world, text, accept_overcommit=True).status == 200
+    world.quota = QuotaFile.from_document(world.store.quota().document)  # type: ignore[union-attr]
+    world.inventory((*train_devices(), *build_devices()))
+    world.run(world.door.world.refresh())
+    refused = world.post("jobs", "bob", {"command": ["x"]})
+    assert (refused.status, refused.json["reason"]) == (409, "no_device")
+    assert (
+        "No device matches the selector of pool train, gpu_model: [A100]; the devices here" in refused.json["message"]
+    )
+
+
+def test_others_are_answered_while_a_preview_is_thought_of(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit("bob")["id"]
+    begun, may_end, found = threading.Event(), threading.Event(), list[Reply]()
+
+    def slow(*args: Any) -> Arithmetic:
+        begun.set()
+        assert may_end.wait(20)
+        return arithmetic_of_file(*args)
+
+    monkeypatch.setattr(previews, "arithmetic_of_file", slow)
+    asker = threading.Thread(target=lambda: found.append(world.post("quota/preview", "ann", {"text": QUOTA})))
+    asker.start()
+    try:
+        assert begun.wait(20)
+        assert world.get("jobs", "bob").json["items"][0]["reason"]["code"] == "within_guarantee"
+        assert world.get(f"explain/{job}", "bob").status == world.get("projects", "ann").status == 200
+    finally:
+        may_end.set()
+        asker.join(20)
+    assert found[0].status == 200

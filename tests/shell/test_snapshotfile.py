@@ -245,6 +245,19 @@ Change = Callable[[dict[str, Any]], object]
             id="a slice beyond a device",
         ),
         pytest.param(
+            lambda d: d["snapshot"]["notebooks"][1].update(lent_at=5),
+            "a slice that is lent has both, and no other has one",
+            id="a slice that is lent and is not",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["notebooks"][1].update(activity="asleep"),
+            "snapshot.notebooks.1.activity: ",
+            id="a notebook that does what none does",
+        ),
+        pytest.param(
+            lambda d: d["snapshot"]["nodes"][0].update(upkeep="gone"), "snapshot.nodes.0.upkeep: ", id="an odd upkeep"
+        ),
+        pytest.param(
             lambda d: d["snapshot"]["devices"][0].update(node="n2"), "node n2, which is not among", id="an unknown node"
         ),
         pytest.param(

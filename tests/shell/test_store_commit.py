@@ -13,7 +13,7 @@ from jupyter_gpu_quota.core.lifecycle import IllegalMove
 from jupyter_gpu_quota.core.model import Device, JobState, JobTarget, NotebookState
 from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Stop, Unreserve
 from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.protocol import ApplyQuota, Committed, ReturnNotebook, SetInventory, Stale
+from jupyter_gpu_quota.store.protocol import ApplyQuota, ChangeNode, Committed, ReturnNotebook, SetInventory, Stale
 from tests.shell.store_worlds import (
     DEVICES,
     KINDS,
@@ -226,6 +226,13 @@ def test_a_device_that_changed_since_makes_the_plan_stale(world: World, fact: De
     world.submit("j")
     seen = world.store.version()
     world.see(fact)
+    assert "d0" in unchanged_after(world, start("j", "d0"), seen=seen)
+
+
+def test_a_node_that_was_cordoned_since_makes_the_plan_stale(world: World) -> None:
+    world.submit("j")
+    seen = world.store.version()
+    world.record(ChangeNode(node="n1", actor="admin", change="cordon"))
     assert "d0" in unchanged_after(world, start("j", "d0"), seen=seen)
 
 

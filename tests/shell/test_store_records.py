@@ -136,6 +136,16 @@ def test_a_batch_of_samples_counts_once(store: LedgerStore) -> None:
     assert store.latest_samples() == {"d0": sample("d0", T0, 50), "d1": sample("d1", T0, None)}
 
 
+def test_a_reading_is_kept_with_all_that_it_tells(store: LedgerStore) -> None:
+    row = SampleRow(
+        node="n1", device="d0", at=T0, utilisation_percent=None, memory_used_mib=900, coverage_permille=0,
+        simulated=False, workloads={"j": None, "k": 3}, workload_memory_mib={"j": 500, "k": None}, foreign_mib=100,
+        temperature_c=41, power_w=120, why={"utilisation_percent": "Not Supported", "j": "MPS"},
+    )  # fmt: skip
+    store.add_samples("n1", 1, [row], now=T0)
+    assert store.latest_samples() == {"d0": row}
+
+
 def test_a_late_batch_does_not_hide_a_newer_one(store: LedgerStore) -> None:
     store.add_samples("n1", 2, [sample("d0", T0 + 10, 60)], now=T0)
     store.add_samples("n1", 1, [sample("d0", T0, 10), sample("d0", T0 + 10, 61)], now=T0)

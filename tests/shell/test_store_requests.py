@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.core.model import Health, JobState, NotebookState, Policy
-from jupyter_gpu_quota.core.plan import ReasonCode, Reserve, Start
+from jupyter_gpu_quota.core.facts import DeviceFact, NotebookFact
+from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState, Policy, Upkeep
+from jupyter_gpu_quota.core.plan import Lend, Reason, ReasonCode, Release, Reserve, Start
 from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.protocol import (
     ApplyQuota,
     ChangeJob,
+    ChangeNode,
     JobFilter,
     KeepBundle,
     Page,
@@ -23,6 +25,7 @@ from jupyter_gpu_quota.store.protocol import (
     RequestNotebook,
     ReturnNotebook,
     SetInventory,
+    Stale,
 )
 from tests.shell.store_worlds import DEVICES, KINDS, NODE, POLICY, T0, WITHIN, World, opened, placements, submit
 
@@ -323,6 +326,37 @@ def test_a_node_that_is_not_named_any_more_takes_no_work(world: World) -> None:
     ]
 
 
+def test_what_an_admin_says_of_a_node_is_audited_and_outlives_a_new_inventory(world: World) -> None:
+    [done] = world.record(ChangeNode(node="n1", actor="ann", change="drain", drain_by_at=T0 + 5))
+    world.record(SetInventory(nodes=(NODE,), devices=DEVICES[:3]))
+    [node] = world.store.changes(0).nodes
+    assert (done.existed, node.upkeep, node.drain_by_at, node.is_open) == (False, Upkeep.DRAINING, T0 + 5, False)
+    row = next(row for row in world.store.audit()[0] if row.kind == "node.drain")
+    assert (row.actor, row.subject) == ("ann", "n1") and '"was":"none"' in row.payload
+
+
+def test_a_node_that_is_cordoned_already_is_not_changed_and_an_unknown_one_is_refused(world: World) -> None:
+    world.record(ChangeNode(node="n1", actor="ann", change="cordon"))
+    before = (world.store.version(), world.audited())
+    [again] = world.record(ChangeNode(node="n1", actor="ann", change="cordon"))
+    assert again.existed and (world.store.version(), world.audited()) == before
+    [refused] = world.store.record([ChangeNode(node="n9", actor="ann", change="cordon")], now=T0)
+    assert isinstance(refused, Refusal) and refused.code == "unknown"
+    [odd] = world.store.record([ChangeNode(node="n1", actor="ann", change="melt")], now=T0)
+    assert isinstance(odd, Refusal) and "not 'melt'" in odd.message
+
+
+def test_a_device_says_what_is_wrong_with_it_until_it_is_well(world: World) -> None:
+    def trouble() -> str | None:
+        return next(device.trouble for device in world.store.changes(0).devices if device.id == "d0")
+
+    world.see(DeviceFact(device="d0", health="unhealthy", trouble="XID 79"))
+    world.see(DeviceFact(device="d0", foreign_milli=10))
+    assert trouble() == "XID 79"
+    world.see(DeviceFact(device="d0", health="healthy"))
+    assert trouble() is None
+
+
 def test_a_new_inventory_keeps_quarantine_foreign_use_and_uuid(world: World) -> None:
     world.see(DeviceFact(device="d0", health="quarantined", foreign_milli=300, uuid="GPU-1"))
     world.record(SetInventory(nodes=(NODE,), devices=DEVICES))
@@ -388,6 +422,11 @@ def test_jobs_are_listed(world: World, which: JobFilter, expected: list[str]) ->
         pytest.param(JobFilter(reader="ann", led=("bob-lab",)), ["secret", "shared"], id="its lead sees it"),
         pytest.param(JobFilter(reader="ann", led=("patty-lab",)), ["shared"], id="another project's lead does not"),
         pytest.param(JobFilter(), ["secret", "shared"], id="without a reader nothing is hidden"),
+        pytest.param(JobFilter(reader="ann", member_of=()), [], id="of no project a stranger sees nothing"),
+        pytest.param(JobFilter(reader="ann", member_of=("bob-lab",)), ["shared"], id="a member sees what is shared"),
+        pytest.param(
+            JobFilter(reader="bob", member_of=()), ["secret", "shared"], id="of no project an owner sees their own"
+        ),
     ],
 )
 def test_private_jobs_are_listed_to_those_who_may_see_them(world: World, which: JobFilter, expected: list[str]) -> None:
@@ -408,3 +447,69 @@ def test_a_page_is_a_window_on_the_listing(world: World) -> None:
 def test_a_policy_comes_back_as_it_went_in(world: World) -> None:
     revision = world.store.quota()
     assert revision is not None and revision.policy == POLICY and isinstance(revision.policy, Policy)
+
+
+# --- lending --------------------------------------------------------------------------------------------------------
+def test_a_slice_is_lent_wakes_when_its_server_asks_again_and_comes_back(world: World) -> None:
+    world.ask_notebook("n")
+    world.committed(
+        Start(workload="n", attempt=0, placements=placements("d0", milli=125), borrower=False, reason=WITHIN)
+    )
+    world.see(NotebookFact(notebook="n", activity="idle", seen_empty=True))
+    world.committed(Lend(workload="n", reason=Reason(code=ReasonCode.LENT_WHILE_IDLE)))
+    lent = world.notebook("n").notebook
+    assert (lent.state, lent.device, lent.lent_at, world.held()) == (NotebookState.LENT, "d0", T0, {})
+    again = world.ask_notebook("n2")
+    assert (again.id, again.existed) == ("n", True)
+    woken = world.notebook("n").notebook
+    assert (woken.state, woken.activity, woken.seen_empty) == (NotebookState.LENT, Activity.BUSY, False)
+    world.committed(
+        Start(workload="n", attempt=0, placements=placements("d0", milli=125), borrower=False, reason=WITHIN)
+    )
+    back = world.notebook("n").notebook
+    assert (back.state, back.device, back.lent_at, world.held()) == (NotebookState.BOOKED, None, None, {"d0": 125})
+
+
+def test_a_slice_whose_owner_woke_since_is_not_lent(world: World) -> None:
+    world.ask_notebook("n")
+    world.committed(
+        Start(workload="n", attempt=0, placements=placements("d0", milli=125), borrower=False, reason=WITHIN)
+    )
+    world.see(NotebookFact(notebook="n", activity="idle", seen_empty=True))
+    seen = world.store.version()
+    world.see(NotebookFact(notebook="n", activity="unknown"))
+    answer = world.commit(Lend(workload="n", reason=Reason(code=ReasonCode.LENT_WHILE_IDLE)), seen=seen)
+    assert isinstance(answer, Stale) and world.held() == {"d0": 125}
+
+
+def test_a_released_slice_is_over_and_its_server_may_ask_for_another(world: World) -> None:
+    world.ask_notebook("n")
+    world.committed(
+        Start(workload="n", attempt=0, placements=placements("d0", milli=125), borrower=False, reason=WITHIN)
+    )
+    world.committed(Lend(workload="n", reason=Reason(code=ReasonCode.LENT_WHILE_IDLE)))
+    world.committed(Release(workload="n", reason=Reason(code=ReasonCode.SLICE_RELEASED)))
+    assert (world.notebook("n").notebook.state, world.notebook("n").ended_at) == (NotebookState.RETURNED, T0)
+    assert not world.ask_notebook("n2").existed
+    assert [row for row in world.audited() if row.endswith(" n")][-3:] == ["start n", "lend n", "release n"]
+
+
+def test_what_is_seen_of_a_notebook_that_is_gone_or_was_said_before_changes_nothing(world: World) -> None:
+    world.ask_notebook("n")
+    world.see(NotebookFact(notebook="n", activity="busy"))
+    before = world.store.version()
+    world.see(NotebookFact(notebook="n", activity="busy"), NotebookFact(notebook="n9", activity="idle"))
+    assert world.store.version() == before
+
+
+def test_lending_and_upkeep_survive_a_restart_of_the_database(tmp_path: Path) -> None:
+    with opened("sqlite", tmp_path) as store:
+        world = World(store)
+        world.ask_notebook("n")
+        world.see(NotebookFact(notebook="n", activity="idle", seen_empty=True))
+        world.record(ChangeNode(node="n1", actor="ann", change="drain", drain_by_at=7))
+        world.see(DeviceFact(device="d0", health="unhealthy", trouble="XID 79"))
+        before = store.changes(0)
+    again = open_store(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    assert again.changes(0) == before and before.nodes[0].drain_by_at == 7
+    again.close()

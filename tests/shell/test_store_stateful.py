@@ -11,15 +11,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jupyter_gpu_quota.core.facts import DeviceFact, Fact, RankFact
+from jupyter_gpu_quota.core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from jupyter_gpu_quota.core.model import JobTarget
-from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.plan import (
+    Action,
+    Lend,
+    Pause,
+    Plan,
+    Refuse,
+    Release,
+    Reserve,
+    Resume,
+    Start,
+    Stop,
+    Unreserve,
+)
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.protocol import (
     ApplyQuota,
     ChangeJob,
+    ChangeNode,
     JobFilter,
     KeepBundle,
     Page,
@@ -89,6 +102,13 @@ requests: st.SearchStrategy[Request] = st.one_of(
         expected_revision=st.sampled_from([None, 1, 2]),
     ),
     st.builds(SetInventory, nodes=st.just((NODE,)), devices=st.sampled_from([DEVICES, DEVICES[:2]])),
+    st.builds(
+        ChangeNode,
+        node=st.sampled_from(["n1", "n9"]),
+        actor=users,
+        change=st.sampled_from(["cordon", "uncordon", "drain"]),
+        drain_by_at=st.sampled_from([None, T0]),
+    ),
     st.builds(KeepBundle, digest=st.sampled_from(["a" * 64, "b" * 64]), user=users, size_bytes=st.just(1)),
 )
 
@@ -105,6 +125,8 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Pause, workload=jobs, claimer=workloads, grace_s=st.just(60), reason=st.just(TAKEN)),
     st.builds(Stop, workload=jobs, target=st.sampled_from(JobTarget), grace_s=st.just(60), reason=st.just(TAKEN)),
     st.builds(Refuse, workload=notebooks, reason=st.just(TAKEN)),
+    st.builds(Lend, workload=notebooks, reason=st.just(TAKEN)),
+    st.builds(Release, workload=notebooks, reason=st.just(TAKEN)),
     st.builds(Reserve, workload=workloads, placements=parts, reason=st.just(WITHIN)),
     st.builds(Unreserve, workload=workloads, reason=st.just(WITHIN)),
 )
@@ -133,6 +155,13 @@ device_facts = st.builds(
     health=st.sampled_from([None, "healthy", "unhealthy", "quarantined"]),
     foreign_milli=st.sampled_from([None, 0, 300]),
     uuid=st.sampled_from([None, "GPU-1"]),
+    trouble=st.sampled_from([None, "XID 79"]),
+)
+notebook_facts = st.builds(
+    NotebookFact,
+    notebook=notebooks,
+    activity=st.sampled_from(["unknown", "busy", "idle"]),
+    seen_empty=st.booleans(),
 )
 samples = st.builds(
     SampleRow,
@@ -144,6 +173,9 @@ samples = st.builds(
     coverage_permille=st.none(),
     simulated=st.booleans(),
     workloads=st.just({"j1": None}),
+    workload_memory_mib=st.sampled_from([{}, {"j1": 5}, {"j1": None}]),
+    foreign_mib=st.sampled_from([None, 0, 9]),
+    why=st.sampled_from([{}, {"j1": "MPS"}]),
 )
 
 
@@ -231,7 +263,7 @@ class BothStores(RuleBasedStateMachine):
             lambda store: store.commit(plan, policy=quota.policy, snapshot_digest="d", lease=self.lease, now=self.now)
         )
 
-    @rule(facts=st.lists(st.one_of(rank_facts, device_facts), max_size=4))
+    @rule(facts=st.lists(st.one_of(rank_facts, device_facts, notebook_facts), max_size=4))
     def the_world_is_seen(self, facts: list[Fact]) -> None:
         self.both(lambda store: store.observe(facts, lease=self.lease, now=self.now))
 

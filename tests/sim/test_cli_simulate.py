@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
+import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from jupyter_gpu_quota.cli import main
+from tests.docs.pages import ROOT, blocks, commands
 from tests.sim.worlds import NODES, QUOTA, job, notebook
 
 KEYS = [
@@ -102,22 +102,55 @@ def test_what_cannot_be_simulated_is_refused_with_a_sentence(world: Path, words:
     assert done.exit_code == 1 and said in done.stderr, done.output
 
 
-def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill(nodes: Any, tasks: Any, seed: int, demand: float) -> Any:
-        return SimpleNamespace(tasks=len(tasks), placed=2, curve=[(50.0, 50.0), (demand * 100, 90.0 + seed)])
+NODES_CSV = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{at},8000,64000,2,X\n" for at in range(4))
+TASKS_CSV = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(
+    f"t{at},{500 if at % 3 else 2000},1000,{gpus},{milli},\n"
+    for at, (gpus, milli) in enumerate([(1, 600), (1, 300), (0, 0), (2, 1000), (1, 1000)] * 3)
+)
 
-    for name, made in {"trace": {"read": lambda folder: (["n"], [1, 2, 3])}, "fill": {"fill": fill}}.items():
-        monkeypatch.setitem(sys.modules, f"jupyter_gpu_quota.simulate.{name}", SimpleNamespace(**made))
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.filling.find_spec", lambda *given: True)
-    done = run(tmp_path, "--seeds", "1-3", "--report", tmp_path / "r.json", "--html", tmp_path / "p.html")
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "nodes.csv").write_text(NODES_CSV)
+    (tmp_path / "pods_some.csv").write_text(TASKS_CSV)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["fill", "decide"])
+def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(folder: Path, mode: str) -> None:
+    done = run(folder, "--mode", mode, "--seeds", "1-3", "--report", folder / "r.json", "--html", folder / "p.html")
     assert done.exit_code == 0, done.output
-    report = json.loads((tmp_path / "r.json").read_text())
+    report = json.loads((folder / "r.json").read_text())
     assert list(report)[: len(KEYS)] == KEYS
-    assert report["seeds"] == [1, 2, 3] and report["gpu_allocation_at_saturation_percent"] == 92.0
-    assert "seed 2: 92.00 % given out" in done.stderr
-    assert run(tmp_path, "--gpus", "3").exit_code == 2
+    assert report["seeds"] == [1, 2, 3] and report["mode"] == mode and report["gpus"] == 8
+    assert report["gpu_allocation_at_saturation_percent"] == report["allocated_percent"]["130"] > 80
+    assert report["jobs_total"] > 3 * 12 and "seed 2: " in done.stderr
+    curve = report["fill"][1]["allocated_percent"]
+    assert len(curve) == 130 and curve == sorted(curve) and curve[-1] <= 100
+    assert (folder / "p.html").read_text().count("<svg") == 1
+
+
+def test_a_folder_is_filled_one_by_one_unless_another_way_is_named(folder: Path) -> None:
+    assert run(folder, "--seeds", "1", "--demand", "0.5", "--report", folder / "r.json").exit_code == 0
+    report = json.loads((folder / "r.json").read_text())
+    assert report["mode"] == "fill" and report["demand_percent"] == 50
+    assert report["gpu_allocation_at_saturation_percent"] is None
+    assert run(folder, "--gpus", "3").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        pytest.param(TASKS_CSV.replace(",600,", ",1600,", 1), "line 2: gpu_milli is '1600'", id="more than a device"),
+        pytest.param(TASKS_CSV.splitlines()[0] + "\nt,1,1,0,0,\n", "none of the tasks asks for a GPU", id="no GPU"),
+    ],
+)
+def test_a_folder_that_is_no_trace_is_refused_with_the_first_place_that_is_wrong(
+    folder: Path, tasks: str, said: str
+) -> None:
+    (folder / "pods_some.csv").write_text(tasks)
+    done = run(folder)
+    assert done.exit_code == 1 and said in done.stderr
 
 
 @pytest.mark.parametrize("seeds", ["x", "5-4", "1-", "", "1-5000"])
@@ -130,3 +163,16 @@ def test_the_schema_of_a_trace_is_printed() -> None:
     done = CliRunner().invoke(main, ["schema", "trace"])
     assert done.exit_code == 0 and "submit_s" in done.stdout
     assert json.loads(done.stdout)["additionalProperties"] is False
+
+
+def test_the_how_to_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = blocks(ROOT / "docs/how-to/simulate.md")
+    for block in page:
+        if block.kind == "file":
+            (tmp_path / block.told).write_text(block.text)
+    monkeypatch.chdir(tmp_path)
+    (shown,) = (block.text for block in page if block.text.startswith("gpu_allocation_percent"))
+    first, *others = (line for block in page if block.kind == "run" for line in commands(block))
+    printed = [line.rstrip() for line in run(*shlex.split(first)[3:]).stdout.splitlines()]
+    assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
+    assert [run(*shlex.split(line)[3:]).exit_code for line in others] == [0, 0]

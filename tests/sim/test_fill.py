@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from jupyter_gpu_quota.simulate.deciding import fill_by_decide
 from jupyter_gpu_quota.simulate.fill import MARKS, FillFigures, Placer, Shipped, Spot, fill, offered
 from jupyter_gpu_quota.simulate.trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
 from tests.benchmarks.openb_mixes import MIXES
@@ -176,6 +177,11 @@ def test_copies_are_appended_until_the_demand_is_reached() -> None:
     assert sorted(task.name for task in list(offered(tasks, 2600, 1))[:4]) == ["t0", "t1", "t2", "t3"]
 
 
+def test_no_more_is_offered_than_was_asked_for() -> None:
+    tasks = [TraceTask(name=f"t{n}", cpu_milli=0, memory_mib=0, gpu_milli=400) for n in range(4)]
+    assert len(list(offered(tasks, 800, 1))) == 2
+
+
 def test_tasks_that_ask_for_no_gpu_are_refused_for_they_reach_no_demand() -> None:
     with pytest.raises(ValueError, match="no GPU"):
         fill(cluster(1).nodes, [TraceTask(name="t", cpu_milli=1, memory_mib=1, gpu_milli=0)], 1)
@@ -199,6 +205,27 @@ def test_the_other_mixes_ask_for_as_much_as_the_trace_should(mix: str) -> None:
     assert made.nodes == trace.nodes
     assert MIXES[mix](trace) == made
     assert sum(task.gpu_milli for task in made.tasks) >= sum(node.gpus for node in trace.nodes) * 900
+
+
+# --- decide ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(6))
+def test_decide_overfills_no_node_and_turns_nothing_away_that_fits_at_the_end(seed: int) -> None:
+    trace = cluster(seed)
+    figures = fill_by_decide(trace.nodes, trace.tasks, seed)
+    books, order = Books(trace.nodes), list(offered(trace.tasks, figures.capacity_milli * 130 // 100, seed))
+    placed = [(task, spot) for task, spot in zip(order, figures.spots, strict=True) if spot]
+    assert [said for task, spot in placed if (said := books.fault(task, spot))] == []
+    left = [task for task, spot in zip(order, figures.spots, strict=True) if spot is None and task.gpu_milli]
+    assert not [task for task in left if any(books.fits(node, task) for node in range(len(trace.nodes)))]
+    assert sum(task.gpu_milli for task, _ in placed) == figures.allocated_milli[-1]
+
+
+def test_decide_starts_of_what_waits_together_and_what_started_stays() -> None:
+    nodes = [TraceNode(name="n", cpu_milli=8000, memory_mib=1000, gpus=1, model="X")]
+    tasks = [TraceTask(name="t", cpu_milli=1000, memory_mib=1, gpu_milli=300)]
+    figures = fill_by_decide(nodes, tasks, 42)
+    assert [figures.percent(mark) for mark in (99, *MARKS)] == [0, 90, 90, 90, 90]
+    assert figures.spots == (*[Spot(node=0, devices=(0,))] * 3, None, None)
 
 
 # --- the reader ---------------------------------------------------------------------------------------------------
@@ -271,3 +298,13 @@ def test_a_folder_with_two_files_of_tasks_needs_a_name(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert isinstance(read_folder(tmp_path / "gone", "pods_default.csv"), Unreadable)
+
+
+@pytest.mark.parametrize(("lines", "said"), [(3, None), (2, "nodes.csv, line 3: no more than 2 lines are read")])
+def test_a_file_of_endless_lines_is_refused_where_it_becomes_too_long(
+    lines: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.trace.MOST_LINES", lines)
+    found = read_folder(wrote(tmp_path, pods="\n".join(PODS.splitlines()[:2]) + "\n"))
+    assert isinstance(found, Unreadable) if said else isinstance(found, ClusterTrace)
+    assert said is None or said in found.sentence  # type: ignore[union-attr]

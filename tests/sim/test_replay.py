@@ -129,7 +129,7 @@ def test_a_core_that_raises_fails_the_simulation(monkeypatch: pytest.MonkeyPatch
     class Broken(Exception):
         pass
 
-    def broken(snapshot: object, policy: object) -> Plan:
+    def broken(snapshot: object, policy: object, memory: object) -> Plan:
         raise Broken
 
     monkeypatch.setattr("jupyter_gpu_quota.controller.decide", broken)
@@ -140,13 +140,42 @@ def test_a_core_that_raises_fails_the_simulation(monkeypatch: pytest.MonkeyPatch
 def test_a_core_that_starts_nothing_finishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "jupyter_gpu_quota.controller.decide",
-        lambda snapshot, policy: Plan(seen_version=snapshot.version, now=snapshot.now),
+        lambda snapshot, policy, memory: Plan(seen_version=snapshot.version, now=snapshot.now),
     )
     outcome = play(trace(job("b1", 0, 10), notebook("n1", 1, 10)), quota(), until_ms=60_000)
     found = document([outcome])
     assert (found["jobs_finished"], found["never_started"]) == (0, {"notebook": 1, "small": 1, "medium": 0, "large": 0})
     late = {violation.workload: violation.promised_ms for violation in outcome.violations}
     assert late == {"b1": 12_000, "n1": 7_000}, "both were within their quotas"
+
+
+WINDOW = """calendar:
+  - name: the second minute
+    when: {from: "00:01", to: "00:02", days: [mon], timezone: UTC}
+    projects: {vision: {train: {training: %d}}, speech: {train: {training: %d}}}
+policy:"""
+
+
+@pytest.mark.parametrize(
+    ("window", "comes_s", "late"),
+    [
+        pytest.param((2, 2), 70, {"v1": 49_000, "v2": 49_000}, id="the window changes nothing"),
+        pytest.param((0, 4), 70, {}, id="what a window takes away is not owed while it is open"),
+        pytest.param((3, 1), 0, {"v1": 60_000, "v2": 60_000, "v3": 59_000}, id="what it gives is owed as it opens"),
+        pytest.param((0, 4), 0, {"v1": 60_000, "v2": 60_000}, id="what it takes away was owed until then"),
+    ],
+)
+def test_a_guarantee_is_judged_by_the_amounts_of_the_instant(
+    monkeypatch: pytest.MonkeyPatch, window: tuple[int, int], comes_s: int, late: dict[str, int]
+) -> None:
+    """Three claims that nobody serves: two GPUs are guaranteed, and in the second minute others."""
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.controller.decide",
+        lambda snapshot, policy, memory: Plan(seen_version=snapshot.version, now=snapshot.now),
+    )
+    jobs = [job(f"v{at}", comes_s, 10) for at in (1, 2, 3)]
+    outcome = play(trace(*jobs), quota(QUOTA.replace("policy:", WINDOW % window)), until_ms=119_000)
+    assert {one.workload: one.waited_ms for one in outcome.violations} == late
 
 
 def test_work_of_a_project_that_the_quotas_lack_is_impossible() -> None:

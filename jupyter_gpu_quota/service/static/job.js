@@ -7,12 +7,16 @@ const SILENT_TOO_LONG_MS = 12000;
 const log = document.getElementById("log");
 const says = document.getElementById("log-says");
 const which = document.getElementById("log-which");
+const cut = document.getElementById("log-cut"); // says that the beginning is not shown
 const state = { stream: null, newest: Number(log.dataset.newest), onward: true, ended: false, attempt: 0, rank: 0 };
 
 function append(text) {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   log.append(text);
-  while (log.textContent.length > LONGEST_SHOWN && log.childNodes.length > 1) log.firstChild.remove();
+  while (log.textContent.length > LONGEST_SHOWN && log.childNodes.length > 1) {
+    log.firstChild.remove();
+    cut.hidden = false;
+  }
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
@@ -26,6 +30,12 @@ function reached(attempt) {
   if (state.attempt > 0) append(`\n── attempt ${attempt} ──\n`);
   state.attempt = attempt;
   which.value = `${attempt}.${state.rank}`;
+  name();
+}
+
+// The command that prints the log which is shown.
+function name() {
+  document.getElementById("log-cut-of").textContent = `--attempt ${state.attempt} --rank ${state.rank}`;
 }
 
 // One log at a time: a later call takes the stream over from the one before.
@@ -45,6 +55,7 @@ function follow(offset, backoff = 1000) {
   stream.addEventListener("log", still((event) => {
     const part = JSON.parse(event.data);
     alive();
+    if (log.childNodes.length === 0) cut.hidden = part.begins === 0;
     reached(part.attempt);
     at = part.offset;
     pause = 1000;
@@ -89,6 +100,8 @@ which.addEventListener("change", () => {
   [state.attempt, state.rank] = which.value.split(".").map(Number);
   state.onward = state.attempt === state.newest;
   log.replaceChildren();
+  cut.hidden = true;
+  name();
   tell("");
   history.replaceState(null, "", `?log=${which.value}`);
   follow(-SHOWN_AT_FIRST);

@@ -8,6 +8,7 @@ const shown = document.getElementById("preview");
 const says = document.getElementById("preview-says");
 const why = document.getElementById("quota-why");
 const overcommit = document.getElementById("quota-overcommit");
+const removal = document.getElementById("quota-removal");
 let previewed = null; // the text that was looked at, and whether it fits
 
 // Why it cannot be applied now, beside the button; nothing where it can.
@@ -16,7 +17,8 @@ function whyNot() {
   if (text.value !== previewed.text) return "The text was changed after the preview: preview it again.";
   if (!previewed.readable) return "It cannot be read; see below.";
   if (!previewed.acceptable) return "Its quotas contradict each other; see below.";
-  return previewed.fits || overcommit.checked ? "" : "It does not fit: lower a quota, or accept that it does not.";
+  if (!previewed.fits && !overcommit.checked) return "It does not fit: lower a quota, or accept that it does not.";
+  return previewed.keeps || removal.checked ? "" : "It takes out what has work: leave that in, or accept it.";
 }
 
 function judge() {
@@ -29,6 +31,7 @@ const edit = () => ({
   text: text.value,
   comment: document.getElementById("quota-comment").value,
   accept_overcommit: overcommit.checked,
+  accept_removal: removal.checked,
 });
 
 function list(heading, lines) {
@@ -57,10 +60,13 @@ form.addEventListener("submit", async (event) => {
     const moved = view.affected.map((one) => one.message);
     show([
       ...list("Does not fit", view.refusals),
+      ...list("Takes out what has work", view.removals),
       ...list("Arithmetic", view.arithmetic),
-      ...list("Whose work would move", moved.length ? moved : ["Nobody's."]),
+      ...list("Whose work it touches", moved.length ? moved : ["Nobody's."]),
     ]);
-    previewed = { text: asked.text, readable: true, fits: !view.refusals.length, acceptable: view.acceptable };
+    const fits = !view.refusals.length;
+    const keeps = !view.removals.length;
+    previewed = { text: asked.text, readable: true, fits, keeps, acceptable: view.acceptable };
   } catch (error) {
     show(list("This cannot be read", error.message.split("; ")));
     previewed = { text: text.value, readable: false, fits: false };
@@ -70,6 +76,7 @@ form.addEventListener("submit", async (event) => {
 
 text.addEventListener("input", judge);
 overcommit.addEventListener("change", judge);
+removal.addEventListener("change", judge);
 judge();
 
 apply.addEventListener("click", async () => {
@@ -85,8 +92,9 @@ apply.addEventListener("click", async () => {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-revert]");
   if (!button || !window.confirm(`Put revision ${button.dataset.revert} in force again?`)) return;
+  const accepts = removal.checked ? "?accept_removal=1" : "";
   try {
-    await call("POST", `quota/revisions/${button.dataset.revert}/actions/revert`);
+    await call("POST", `quota/revisions/${button.dataset.revert}/actions/revert${accepts}`);
     location.reload();
   } catch (error) {
     say(error.message);

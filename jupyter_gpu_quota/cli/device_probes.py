@@ -1,0 +1,121 @@
+"""What ``doctor`` finds of the GPUs: which there are, what can be read of each, what could hold shares of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from ..config import GPUQuota
+from ..sampling.asking import Silence
+from ..sampling.here import probe
+from ..sampling.reading import DeviceReading, Reading
+from .probes import Ability, Finding, ok, warn
+
+CGROUPS = Path("/sys/fs/cgroup")
+LIMITS_FROM = 615
+"""The first driver that limits the memory of a control group."""
+
+READ = {
+    "memory": "memory_used_mib",
+    "utilisation": "percent",
+    "processes": "processes",
+    "use per process": "activity",
+    "temperature": "temperature_c",
+    "power": "power_w",
+    "memory errors": "ecc",
+    "fatal events (XID)": "xids",
+    "what the driver wants after a fault": "recovery",
+}
+"""What can be read, and the figure whose reason says why not."""
+
+
+def gpus(config: GPUQuota) -> Finding:
+    """The devices that would be given out; the real ones are read once, in a process of its own."""
+    if config.simulated_devices:
+        count = sum(int(str(kind.get("count", 1))) for kind in config.simulated_devices)
+        return warn("gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones")
+    return gpus_of(probe())
+
+
+def gpus_of(told: Reading | Silence) -> Finding:
+    """What a reading says there is."""
+    if isinstance(told, Silence):
+        advice = "see what nvidia-smi says; until then nothing new is started here, and all use is unknown"
+        return warn("gpus", f"the devices cannot be read: {told.why}", advice)
+    if not told.devices:
+        why = told.absent or "; ".join(told.notes) or "NVML names none"
+        advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
+        return warn("gpus", f"no GPU: {why}", advice)
+    names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in told.devices)
+    return replace(ok("gpus", f"{names}; driver {told.driver}"), abilities=tuple(abilities(told)))
+
+
+def abilities(told: Reading) -> Iterator[Ability]:
+    """Each thing once for all devices that answer alike."""
+    for what, figure in READ.items():
+        yield from _grouped("read", what, told, partial(_why_unread, figure))
+    for what, why in _mechanisms(told.driver).items():
+        yield from _grouped("hold", what, told, why)
+
+
+def _grouped(
+    kind: Literal["read", "hold"], what: str, told: Reading, why: Callable[[DeviceReading], str]
+) -> Iterator[Ability]:
+    groups = dict[str, list[str]]()
+    for device in told.devices:
+        groups.setdefault(why(device), []).append(device.uuid)
+    for why_not, devices in groups.items():
+        yield Ability(kind=kind, what=what, devices=tuple(devices), why_not=why_not)
+
+
+def _why_unread(figure: str, device: DeviceReading) -> str:
+    if figure == "activity" and device.mps:
+        return "its processes share the device by MPS, which tells no figures of theirs"
+    return device.why.get(figure, "")
+
+
+def _mechanisms(driver: str | None) -> Mapping[str, Callable[[DeviceReading], str]]:
+    """What could hold a share to its part, strongest first. Source: docs/explanation/shares.md."""
+    return {
+        "MIG (hardware)": lambda device: device.able.get("mig", "not probed"),
+        "memory limit (driver)": lambda device: _why_no_limit(device, driver),
+        "MPS": lambda device: "" if shutil.which("nvidia-cuda-mps-control") else "nvidia-cuda-mps-control is not here",
+        "watching processes (policed)": _why_not_policed,
+        "variables (cooperative)": lambda device: "",
+    }
+
+
+def _why_no_limit(device: DeviceReading, driver: str | None) -> str:
+    lacking = [device.able.get("limits", "not probed")]
+    major = (driver or "").partition(".")[0]
+    if major.isdigit() and int(major) < LIMITS_FROM:
+        lacking = [f"it needs a driver from {LIMITS_FROM} on, this is {driver}"]
+    if not (CGROUPS / "cgroup.controllers").is_file():
+        lacking.append("it needs cgroup v2")
+    if os.geteuid() != 0:
+        lacking.append("it needs root")
+    return "; ".join(filter(None, lacking))
+
+
+def _why_not_policed(device: DeviceReading) -> str:
+    return device.why.get("processes") or device.why.get("process_memory", "")
+
+
+def table(found: Sequence[Ability]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Columns and rows of the table as it is printed."""
+    everywhere = {device for each in found for device in each.devices}
+    rows = [
+        (
+            "can be read" if each.kind == "read" else "could hold a share",
+            each.what,
+            "all" if everywhere <= set(each.devices) else ", ".join(each.devices),
+            "yes" if not each.why_not else f"no: {each.why_not}",
+        )
+        for each in found
+    ]
+    return ("", "WHAT", "DEVICES", "AVAILABLE"), rows

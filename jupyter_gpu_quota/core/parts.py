@@ -1,0 +1,236 @@
+"""A snapshot, split by pool, and kept from one decide to the next: only what is another object than before is read.
+
+What a part holds follows from the snapshot alone, so it is no state of the scheduler: made anew, it is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .demand import Shape as DemandShape
+from .demand import shape_of, typical_of
+from .ledger import Ledger
+from .model import (
+    Allocation,
+    Demand,
+    Device,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Notebook,
+    NotebookState,
+    Reservation,
+    Snapshot,
+)
+from .placement import EmptyPool, Request, request_of
+from .queue import Crowd
+
+Kind = tuple[str, Request, bool, int]
+"""What jobs of one line have in common: project, request, whether they are preemptible, job priority."""
+
+
+def kind_of(job: Job) -> Kind:
+    """With whom a waiting job stands in line."""
+    return job.project, request_of(job, job.least_ranks), job.preemptible, job.priority
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Part:
+    """What belongs to one pool. ``busy`` jobs do not wait: they hold devices, leave them, or are kept from starting."""
+
+    name: str
+    devices: list[Device] = field(default_factory=list)
+    waiting: dict[str, Job] = field(default_factory=dict)
+    crowds: dict[Kind, Crowd] = field(default_factory=dict)
+    """Those that wait and were never paused."""
+    paused: dict[str, Job] = field(default_factory=dict)
+    """Those that wait and were."""
+    busy: dict[str, Job] = field(default_factory=dict)
+    held: dict[str, dict[str, Allocation]] = field(default_factory=dict)
+    """What each workload has of the devices, by the allocations' ids."""
+    notebooks: list[Notebook] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    has_changed: bool = True
+    """Since somebody last said that it had not."""
+    bare: Ledger = field(init=False)
+    """The devices, carrying nothing."""
+    empty: EmptyPool = field(init=False)
+    _asked: Counter[DemandShape] = field(default_factory=Counter)
+    _demand: tuple[Demand, ...] = ()
+
+    def put(self, job: Job) -> None:
+        """A job is there."""
+        self.has_changed = True
+        self._asked[shape_of(job)] += job.ranks
+        if not _waits(job):
+            self.busy[job.id] = job
+            return
+        self.waiting[job.id] = job
+        if job.paused_at:
+            self.paused[job.id] = job
+        else:
+            crowd = self.crowds.get(kind := kind_of(job))
+            if crowd is None:
+                crowd = self.crowds[kind] = Crowd()
+            crowd.add(job)
+
+    def drop(self, job: Job) -> None:
+        """A job that was there is gone, or is another now."""
+        self.has_changed = True
+        self._asked[shape := shape_of(job)] -= job.ranks
+        if not self._asked[shape]:
+            del self._asked[shape]
+        if not _waits(job):
+            del self.busy[job.id]
+            return
+        del self.waiting[job.id]
+        if job.paused_at:
+            del self.paused[job.id]
+            return
+        crowd = self.crowds[kind := kind_of(job)]
+        crowd.drop(job)
+        if not crowd.count:
+            del self.crowds[kind]
+
+    def give(self, one: Allocation) -> None:
+        """Somebody has something of a device."""
+        self.has_changed = True
+        self.held.setdefault(one.workload, {})[one.id] = one
+
+    def release(self, one: Allocation) -> None:
+        """Somebody has it no more."""
+        self.has_changed = True
+        rows = self.held[one.workload]
+        del rows[one.id]
+        if not rows:
+            del self.held[one.workload]
+
+    def learn(self, given: tuple[Demand, ...]) -> None:
+        """Place by this demand from now on; where none is given, by what the jobs of the pool ask for."""
+        demand = given or typical_of(self._asked)
+        if demand != self._demand:
+            self._demand = demand
+            self.bare.learn(demand)
+
+    def wants_more(self) -> bool:
+        """Whether anybody here wants more than they have."""
+        asks = any(one.state is NotebookState.REQUESTED for one in self.notebooks)
+        return asks or bool(self.waiting) or any(job.min_ranks is not None for job in self.busy.values())
+
+    def has_guests(self) -> bool:
+        """Whether work of other pools is on its devices, of which this part does not see what becomes."""
+        here = {notebook.id for notebook in self.notebooks}
+        return any(workload not in here for workload in self.held.keys() - self.busy.keys() - self.waiting.keys())
+
+    def strangers(self) -> list[Allocation]:
+        """What is held by no job of the pool: by notebooks, by work of other pools, or by nobody that is known."""
+        gone = self.held.keys() - self.busy.keys() - self.waiting.keys()
+        return [one for workload in gone for one in self.held[workload].values()]
+
+
+def _waits(job: Job) -> bool:
+    """Whether it stands in a queue."""
+    if job.state is not JobState.QUEUED and job.state is not JobState.PAUSED:
+        return False
+    return job.target is JobTarget.RUNNING or job.target is JobTarget.PAUSED
+
+
+class Parts:
+    """The parts of the snapshot that was followed last, by pool in name order; ``nowhere`` is of no pool.
+
+    Made for one inventory: these pools, devices and nodes.
+    """
+
+    def __init__(self, pools: Iterable[str], devices: Iterable[Device], nodes: Iterable[Node]) -> None:
+        self.of = {name: Part(name=name) for name in sorted(set(pools))}
+        self.nowhere = Part(name="")
+        self._jobs: dict[int, Job] = {}
+        self._allocations: dict[int, Allocation] = {}
+        self._of_work: dict[str, Part] = {}
+        self._of_device: dict[str, Part] = {}
+        nodes, devices = tuple(nodes), tuple(devices)
+        for device in devices:
+            self._of_device[device.id] = part = self.of.get(device.pool or "", self.nowhere)
+            part.devices.append(device)
+        shared = _shared_nodes(devices)
+        for part in self.of.values():
+            part.bare = Ledger(part.devices, nodes, parts=shared.get(part.name))
+            part.empty = EmptyPool(part.bare)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Read what is new in a snapshot of the same inventory."""
+        self._follow_jobs(snapshot.jobs)
+        self._follow_allocations(snapshot.allocations)
+        self._read_few(snapshot)
+
+    def everybody(self) -> Iterator[Part]:
+        """Every part, that of no pool too."""
+        yield from self.of.values()
+        yield self.nowhere
+
+    def _follow_jobs(self, jobs: tuple[Job, ...]) -> None:
+        before, now = self._jobs, dict(zip(map(id, jobs), jobs, strict=True))
+        for ref in before.keys() - now.keys():
+            job = before[ref]
+            self._of_work.pop(job.id).drop(job)
+        for ref in now.keys() - before.keys():
+            job = now[ref]
+            self._of_work[job.id] = part = self.of.get(job.pool, self.nowhere)
+            part.put(job)
+        self._jobs = now
+
+    def _follow_allocations(self, allocations: tuple[Allocation, ...]) -> None:
+        before, now = self._allocations, dict(zip(map(id, allocations), allocations, strict=True))
+        for ref in before.keys() - now.keys():
+            one = before[ref]
+            self._of_device.get(one.device, self.nowhere).release(one)
+        for ref in now.keys() - before.keys():
+            one = now[ref]
+            self._of_device.get(one.device, self.nowhere).give(one)
+        self._allocations = now
+
+    def _read_few(self, snapshot: Snapshot) -> None:
+        """Notebooks and reservations: few, and read whole."""
+        notebooks: dict[str, list[Notebook]] = {}
+        reservations: dict[str, list[Reservation]] = {}
+        of_work: dict[str, str] = {}
+        for notebook in snapshot.notebooks:
+            of_work[notebook.id] = pool = self.of.get(notebook.pool, self.nowhere).name
+            notebooks.setdefault(pool, []).append(notebook)
+        for reservation in sorted(snapshot.reservations, key=lambda r: (r.reserved_at, r.workload)):
+            part = self._of_work.get(reservation.workload)
+            pool = part.name if part else of_work.get(reservation.workload, "")
+            reservations.setdefault(pool, []).append(reservation)
+        for part in self.everybody():
+            asked, kept = notebooks.get(part.name, []), reservations.get(part.name, [])
+            part.has_changed |= part.notebooks != asked or part.reservations != kept
+            part.notebooks, part.reservations = asked, kept
+
+    def stays(self, workload: str) -> bool:
+        """Whether work of any pool, or of one that is gone, runs on what it has."""
+        part = self._of_work.get(workload)
+        if part is not None:
+            job = part.busy.get(workload)
+            return job is not None and job.state in (JobState.STARTING, JobState.RUNNING)
+        books = (one for part in self.everybody() for one in part.notebooks)
+        return any(one.id == workload and one.state is NotebookState.BOOKED for one in books)
+
+
+def _shared_nodes(devices: Iterable[Device]) -> Mapping[str, dict[str, tuple[int, int]]]:
+    """Nodes whose devices are in several pools, by pool: how many of a node's devices are there, and how many it has.
+
+    Such a node gives each pool its part of CPU and memory.
+    """
+    devices = tuple(devices)
+    homes = {(device.node, device.pool) for device in devices}
+    if len(homes) == len({node for node, _ in homes}):
+        return {}
+    among, here = Counter(device.node for device in devices), Counter((one.pool, one.node) for one in devices)
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for (pool, node), count in here.items():
+        if count < among[node]:
+            found.setdefault(pool or "", {})[node] = count, among[node]
+    return found

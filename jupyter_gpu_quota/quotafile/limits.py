@@ -1,0 +1,60 @@
+"""How large a quota file may be, part by part, so that whatever is accepted is previewed and applied in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .seasons import MOST_CHANGES, MOST_DATES, MOST_ENTRIES
+from .tree import Path
+
+if TYPE_CHECKING:
+    from .document import QuotaFile
+
+MOST_POOLS = 50
+MOST_DEPARTMENTS = 200
+MOST_PROJECTS = 1_000
+MOST_ENVIRONMENTS = 200
+MOST_QUOTAS = 5_000
+"""Quotas of projects and departments, one for each pool that they name."""
+
+Found = Iterator[tuple[Path, str]]
+
+
+def excesses(file: QuotaFile) -> Found:
+    """Places and sentences for each part of which there is more than is taken: at the first one too many."""
+    yield from _list("pools", file.pools, MOST_POOLS)
+    yield from _list("departments", file.departments, MOST_DEPARTMENTS)
+    yield from _list("projects", file.projects, MOST_PROJECTS)
+    yield from _list("environments", file.environments, MOST_ENVIRONMENTS)
+    yield from _list("calendar", file.calendar, MOST_ENTRIES)
+    quotas = [(("departments", i, "quota"), len(row.quota)) for i, row in enumerate(file.departments)]
+    quotas += [(("projects", i, "quota"), len(row.quota)) for i, row in enumerate(file.projects)]
+    yield from _sum("quotas of projects and departments, one for each pool", quotas, MOST_QUOTAS)
+    dates = [(("calendar", i, "when", "dates"), len(row.when.dates or ())) for i, row in enumerate(file.calendar)]
+    yield from _sum("dates in the calendar", dates, MOST_DATES)
+    changes = [(("calendar", i), len(row.entry().changes)) for i, row in enumerate(file.calendar)]
+    yield from _sum("changes of quotas in the calendar", changes, MOST_CHANGES)
+
+
+def _list(name: str, rows: Sequence[object], most: int) -> Found:
+    if len(rows) > most:
+        yield (name, most), f"{name}: there are {len(rows)}, and {most} are the most that a quota file may have"
+
+
+def _sum(what: str, parts: Iterable[tuple[Path, int]], most: int) -> Found:
+    """One error for all of them together, at the part with which they become too many."""
+    parts = list(parts)
+    total = sum(count for _, count in parts)
+    if total > most:
+        words = f"there are {total} {what}, and {most} are the most that a quota file may have"
+        yield _first_above(parts, most), words
+
+
+def _first_above(parts: Sequence[tuple[Path, int]], most: int) -> Path:
+    so_far = 0
+    for path, count in parts:
+        so_far += count
+        if so_far > most:
+            return path
+    return ()

@@ -1,0 +1,185 @@
+"""Real devices: what there is, how they are, and what is used of them, from the readings of the reader process.
+
+What cannot be read is None with its reason, never 0; a device of which nothing is heard is neither idle nor broken.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from ..core.facts import DeviceFact
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health
+from ..store.protocol import SampleRow
+from .asking import Reader, Silence
+from .owners import Owners, Shares, shares_of
+from .protocol import KNOWN, UNKNOWN, Holders, Inventory, machine
+from .reading import DeviceReading, Reading
+from .xids import fatal
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 15.0
+FOREIGN_STEP = 10
+"""Foreign use is told in steps, rounded up: every change of it may change the plan."""
+
+UNNAMED = "NVML does not name this device"
+
+
+class NvmlSampler:
+    """Readings of real devices. What an event said of one counts until the driver is loaded, or this is begun, anew."""
+
+    def __init__(self, reader: Reader | None = None) -> None:
+        self._reader = reader or Reader()
+        self._seen: Reading | None = None
+        self._fatal: dict[str, str] = {}
+        self._facts: list[DeviceFact] = []
+
+    def close(self) -> None:
+        """End the reader process."""
+        self._reader.close()
+
+    def reader_pid(self) -> int | None:
+        """The reader process; None while there is none."""
+        return self._reader.pid
+
+    def probe(self) -> Reading | Silence:
+        """A reading with what each device is able to. It waits for it."""
+        return self._reader.probe()
+
+    def inventory(self, node: str) -> Inventory | None:
+        """This machine, with the devices that NVML names; none where there is no driver."""
+        told = self._reader.latest(FRESH_S)
+        if not isinstance(told, Reading):
+            return None
+        self._note(told)
+        return (machine(node),), tuple(self._device(node, found) for found in told.devices)
+
+    def facts(self) -> Sequence[DeviceFact]:
+        """Foreign use, and devices that broke, as the last sample saw them and the store does not know yet."""
+        return self._facts
+
+    def sample(self, holders: Holders, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow] | None:
+        """One row per real device."""
+        told = self._reader.take()
+        if told is None:
+            return None
+        self._facts = []
+        real = {device: held for device, held in holders.items() if not device.simulated}
+        if isinstance(told, Silence):
+            return [_unread(device, held, told.why, now) for device, held in real.items()]
+        self._note(told)
+        found = {each.uuid: each for each in told.devices}
+        workloads = {part.workload for held in real.values() for part in held}
+        processes = [process for each in told.devices for process in each.processes or ()]
+        owners = Owners(pids, workloads, processes)
+        return [
+            self._row(device, held, found.get(device.uuid or ""), owners, told.absent or UNNAMED, now)
+            for device, held in real.items()
+        ]
+
+    def _row(
+        self,
+        device: Device,
+        held: Sequence[Allocation],
+        found: DeviceReading | None,
+        owners: Owners,
+        lacking: str,
+        now: int,
+    ) -> SampleRow:
+        if found is None:
+            return _unread(device, held, lacking, now)
+        shares = shares_of(found, sorted({part.workload for part in held}), owners)
+        self._facts += self._news(device, found, shares)
+        return _row(device, found, shares, now)
+
+    # --- health and foreign use -------------------------------------------------------------------------------------
+    def _note(self, reading: Reading) -> None:
+        """Remember the events of a reading; each reading is noted once."""
+        if reading is self._seen:
+            return
+        if self._seen is not None and self._seen.loaded != reading.loaded:
+            self._fatal.clear()
+        for uuid, xid in reading.xids:
+            log.warning("device %s tells of XID %d%s", uuid, xid, "" if fatal(xid) else ", which does not end it")
+            if (trouble := fatal(xid)) is not None:
+                self._fatal.setdefault(uuid, trouble)
+        for note in set(reading.notes) - set(self._seen.notes if self._seen else ()):
+            log.warning("%s", note)
+        self._seen = reading
+
+    def _trouble(self, found: DeviceReading) -> str | None:
+        """Why a device cannot be used; an instance has the troubles of its device."""
+        return found.trouble or self._fatal.get(found.parent or found.uuid)
+
+    def _device(self, node: str, found: DeviceReading) -> Device:
+        trouble = self._trouble(found)
+        return Device(
+            id=found.uuid,
+            node=node,
+            index=found.index,
+            model=found.model,
+            memory_mib=found.memory_mib,
+            pool=None,
+            uuid=found.uuid,
+            health=Health.UNHEALTHY if trouble else Health.HEALTHY,
+            trouble=trouble,
+        )
+
+    def _news(self, device: Device, found: DeviceReading, shares: Shares) -> list[DeviceFact]:
+        """What the store does not know yet. That a device is well again is for the inventory to say."""
+        trouble = self._trouble(found) if device.health is Health.HEALTHY else None
+        foreign = None if shares.foreign_mib is None else _milli(shares.foreign_mib, found.memory_mib)
+        if foreign == device.foreign_milli:
+            foreign = None
+        if trouble is None and foreign is None:
+            return []
+        health = str(Health.UNHEALTHY) if trouble else None
+        return [DeviceFact(device=device.id, health=health, trouble=trouble, foreign_milli=foreign)]
+
+
+def _milli(mib: int, memory_mib: int) -> int:
+    """The part of a device that foreign memory is."""
+    steps = -(-mib * WHOLE_DEVICE // (memory_mib * FOREIGN_STEP))
+    return min(WHOLE_DEVICE, steps * FOREIGN_STEP)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+SHOWN = ("utilisation_percent", "memory_used_mib")
+
+
+def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> SampleRow:
+    own = {"utilisation_percent": found.why.get("percent"), "memory_used_mib": found.why.get("memory_used_mib")}
+    why = {figure: text for figure, text in own.items() if text is not None} | shares.why
+    judged = list(shares.percent.values()) or [found.percent if found.parent is None else 0]
+    return SampleRow(
+        node=device.node,
+        device=device.id,
+        at=now,
+        utilisation_percent=found.percent,
+        memory_used_mib=found.memory_used_mib,
+        coverage_permille=UNKNOWN if None in judged else KNOWN,
+        simulated=False,
+        workloads=shares.percent,
+        workload_memory_mib=shares.memory_mib,
+        foreign_mib=shares.foreign_mib,
+        temperature_c=found.temperature_c,
+        power_w=found.power_w,
+        why=why,
+    )
+
+
+def _unread(device: Device, held: Sequence[Allocation], why: str, now: int) -> SampleRow:
+    workloads = sorted({part.workload for part in held})
+    return SampleRow(
+        node=device.node,
+        device=device.id,
+        at=now,
+        utilisation_percent=None,
+        memory_used_mib=None,
+        coverage_permille=UNKNOWN,
+        simulated=False,
+        workloads=dict.fromkeys(workloads),
+        workload_memory_mib=dict.fromkeys(workloads),
+        why=dict.fromkeys((*SHOWN, *workloads), why),
+    )

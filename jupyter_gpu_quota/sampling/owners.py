@@ -1,0 +1,164 @@
+"""Whose the processes on a device are, and what each holder used of it.
+
+A process is a workload's whose process it descends from; or whose name its variables, or those of a parent, carry; or
+whose cgroup it is in, where nobody else is. All other use is foreign, unless it cannot be told whose it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..executors.process_tree import is_same_process
+from .lineage import cgroup_of
+from .reading import DeviceReading, GpuProcess
+
+UNNAMED_MIB = 256
+"""Memory on a device that NVML names no process for; any process that computes holds more."""
+
+MPS = "its processes share the device by MPS, which tells no figures of theirs"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Processes of one device by workload; those of nobody of ours; and those of which it cannot be told."""
+
+    by_workload: Mapping[str, list[GpuProcess]]
+    foreign: list[GpuProcess]
+    untold: list[GpuProcess]
+
+
+class Owners:
+    """Whose the processes of one reading are.
+
+    Takes live processes by job, as the executor lists them, and every workload that owns a part of some device.
+    """
+
+    def __init__(
+        self,
+        pids: Mapping[str, frozenset[int]],
+        workloads: Iterable[str],
+        processes: Iterable[GpuProcess],
+        alive: Callable[[int, int], bool] = is_same_process,
+    ) -> None:
+        self._by_pid = {pid: workload for workload, found in pids.items() for pid in found}
+        self._workloads, self._alive = frozenset(workloads), alive
+        self._by_cgroup = self._cgroups(processes)
+
+    def _cgroups(self, processes: Iterable[GpuProcess]) -> dict[str, str]:
+        """Cgroups in which only one workload is, and not this service."""
+        found = defaultdict[str, set[str]](set)
+        for each in processes:
+            if (owner := self._by_descent(each)) is not None and each.cgroup:
+                found[each.cgroup].add(owner)
+        ours = cgroup_of(os.getpid())
+        return {path: next(iter(who)) for path, who in found.items() if len(who) == 1 and path not in (ours, "/")}
+
+    def _by_descent(self, process: GpuProcess) -> str | None:
+        for pid, started in process.lineage:
+            owner = self._by_pid.get(pid)
+            if owner is not None and self._alive(pid, started):  # else the number is another process's by now
+                return owner
+        return process.claim if process.claim in self._workloads else None
+
+    def of(self, processes: Iterable[GpuProcess]) -> Owned:
+        """The processes of one device; foreign ones that have ended meanwhile are left out."""
+        owned = Owned(defaultdict(list), [], [])
+        for each in processes:
+            owner = self._by_descent(each) or self._by_cgroup.get(each.cgroup or "")
+            if owner is not None:
+                owned.by_workload[owner].append(each)
+            elif each.hidden:
+                owned.untold.append(each)
+            elif self._alive(*each.lineage[0]):
+                owned.foreign.append(each)
+        return owned
+
+
+@dataclass(slots=True)
+class Shares:
+    """What each holder of a device used of it, and what nobody of ours did; None is unknown, and ``why`` says why."""
+
+    percent: dict[str, int | None] = field(default_factory=dict)
+    memory_mib: dict[str, int | None] = field(default_factory=dict)
+    foreign_mib: int | None = None
+    why: dict[str, str] = field(default_factory=dict)
+
+
+def shares_of(device: DeviceReading, holders: Sequence[str], owners: Owners) -> Shares:
+    """Divide the use of a device among its holders. Nobody is at rest while something speaks against it."""
+    found = Shares()
+    if device.processes is None:
+        why = device.why.get("processes", "its processes are not told")
+        found.percent = found.memory_mib = dict.fromkeys(holders)
+        found.why = dict.fromkeys((*holders, "foreign"), why) if holders else {"foreign": why}
+        return found
+    owned = owners.of(device.processes)
+    found.foreign_mib = _sum([each.memory_mib for each in owned.foreign])
+    if found.foreign_mib is None:
+        found.why["foreign"] = f"memory of {_named(owned.foreign)}: {device.why.get('process_memory', 'not told')}"
+    hidden = _hidden(device, owned)
+    for holder in holders:
+        own = owned.by_workload.get(holder, [])
+        use = _use(device, own, alone=len(holders) == 1 and not owned.foreign and not hidden, hidden=hidden)
+        memory = _sum([each.memory_mib for each in own])
+        found.percent[holder] = use if isinstance(use, int) else None
+        found.memory_mib[holder] = None if memory == 0 and hidden else memory
+        if isinstance(use, str):
+            found.why[holder] = use
+        elif found.memory_mib[holder] is None:
+            found.why[holder] = f"its memory: {hidden or device.why.get('process_memory', 'not told')}"
+    return found
+
+
+def _use(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidden: str | None) -> int | str:
+    """The percentage that a holder used, or why it is unknown."""
+    if device.mps:
+        return MPS
+    if device.parent is not None and not own:
+        return hidden or 0  # an instance on which nothing of the holder's is: that much its list of processes says
+    if "activity" in device.why:
+        if alone and device.percent is not None:
+            return device.percent
+        return f"{device.why['activity']}; the device's own figure is that of all its holders together"
+    known = _sum([each.percent for each in own])
+    if known is None:
+        return "the figures of its processes cannot be"
+    if known == 0 and (doubt := hidden or _unexplained(device)):
+        return doubt
+    return min(100, known)
+
+
+def _hidden(device: DeviceReading, owned: Owned) -> str | None:
+    """Why somebody may be on the device who is not seen; None where the list of processes is the whole truth."""
+    if owned.untold:
+        return f"whose {_named(owned.untold)} is cannot be told: its variables cannot be read, or it is elsewhere"
+    if device.held_mib is None:
+        return f"memory: {device.why.get('process_memory') or device.why.get('memory_used_mib', 'not told')}"
+    if device.held_mib > UNNAMED_MIB:
+        return f"{device.held_mib} MiB of its memory are held by processes that NVML does not name"
+    return None
+
+
+def _unexplained(device: DeviceReading) -> str | None:
+    """Why no process can be taken for resting although none was seen to work: the device itself was busy."""
+    if device.percent is None:
+        return f"the device's utilisation: {device.why.get('percent', 'not told')}"
+    busy = device.percent > 0 and not any(each.percent for each in device.processes or ())
+    return f"the device was busy ({device.percent} %), but NVML names no process that was" if busy else None
+
+
+def _named(processes: Sequence[GpuProcess]) -> str:
+    inner = {each.pid: f" ({each.inner_pid} in its container)" if each.inner_pid else "" for each in processes}
+    return "process " + ", ".join(f"{pid}{told}" for pid, told in sorted(inner.items())[:3])
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

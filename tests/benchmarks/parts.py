@@ -1,0 +1,141 @@
+"""The parts of the benchmark table, each with what is measured of it in full and for a quick look."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_gpu_quota.demo.stage import Stage
+from tests.benchmarks import (
+    bank,
+    claims,
+    decide,
+    history,
+    idle,
+    idle_accuracy,
+    kueue,
+    kueue_live,
+    openb,
+    sampler,
+    shapes,
+    slices,
+    submissions,
+    tick,
+)
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.hubs import hub_with_quota
+
+LARGEST, SMALLEST = 500, 50
+DECIDE_MS = 250.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """``measure`` takes whether a quick look is enough. Raises whatever goes wrong; no figures: it cannot run here."""
+
+    title: str
+    measure: Callable[[bool], Sequence[Figure]]
+
+
+@contextmanager
+def _stage() -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory() as folder, hub_with_quota(Path(folder)) as stage:
+        yield stage
+
+
+def of_claims(quick: bool) -> Sequence[Figure]:
+    """In a real hub."""
+    with _stage() as stage:
+        return claims.figures(stage, 10) if quick else claims.figures(stage)
+
+
+def of_idle(quick: bool) -> Sequence[Figure]:
+    """In a real hub."""
+    with _stage() as stage:
+        return idle.figures(stage)
+
+
+def of_slices(quick: bool) -> Sequence[Figure]:
+    """By the spawner's own clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        return slices.slice_figures(Path(folder))
+
+
+def of_spawns(quick: bool) -> Sequence[Figure]:
+    """With and without us."""
+    with tempfile.TemporaryDirectory() as folder:
+        return slices.spawn_figures(Path(folder))
+
+
+def of_decide(quick: bool) -> Sequence[Figure]:
+    """Snapshot object to Plan, and how the cost grows from 50 to 500 nodes."""
+    rows = {(row.situation, row.nodes): row for row in decide.measure((SMALLEST, LARGEST), 1 if quick else 3)}
+    return [figure for row in rows.values() for figure in (_cost(row), *_growth(row, rows))]
+
+
+def _cost(row: decide.Row) -> Figure:
+    size = f"{row.nodes} nodes x 8, {row.running} running, {row.queued} queued, {row.actions} actions"
+    timed = f"Snapshot object to Plan, CPU time, best of 3; {size}"
+    bound = DECIDE_MS if row.nodes == LARGEST else None
+    name = f"decide, {row.nodes} nodes: {row.situation}"
+    return Figure(name=name, value=row.milliseconds, unit="ms", timed=timed, bound=bound)
+
+
+def _growth(row: decide.Row, rows: Mapping[tuple[str, int], decide.Row]) -> list[Figure]:
+    if row.nodes != LARGEST:
+        return []
+    times = row.milliseconds / rows[row.situation, SMALLEST].milliseconds
+    timed = f"cost at {LARGEST} nodes by cost at {SMALLEST}"
+    name = f"decide, growth: {row.situation}"
+    return [Figure(name=name, value=times, unit="times", timed=timed, bound=LARGEST / SMALLEST)]
+
+
+def of_submissions(quick: bool) -> Sequence[Figure]:
+    """Over HTTP."""
+    return asyncio.run(submissions.measure(5.0 if quick else 30.0))
+
+
+def of_shapes(quick: bool) -> Sequence[Figure]:
+    """One decide on each of the shapes; a quick look leaves the largest out."""
+    rows = [shape for shape in shapes.SHAPES if not quick or shape.bound_s <= 1.0]
+    timed = "Snapshot object to Plan, CPU time, best of 3"
+    how = "KAI-Scheduler d5bc503a, in process on two cores"
+    return [
+        Figure(
+            name=shape.name,
+            value=shapes.measure(shape) * 1000,
+            unit="ms",
+            timed=timed,
+            bound=shape.bound_s * 1000,
+            peers="" if shape.peer == "-" else f"{how}: {shape.peer}",
+        )
+        for shape in rows
+    ]
+
+
+def of_kueue_live(quick: bool) -> Sequence[Figure]:
+    """On the real clock; a quick look brings a tenth of the jobs."""
+    return [figure for name in kueue_live.SHAPES for figure in kueue_live.figures(name, 0.1 if quick else 1.0)]
+
+
+PARTS: dict[str, Part] = {
+    "openb": Part(title="Packing the openb trace", measure=openb.figures),
+    "bank": Part(title="The bank, a week in virtual time", measure=bank.all_figures),
+    "kueue": Part(title="Kueue's experiment in virtual time", measure=lambda quick: kueue.figures()),
+    "kueue-live": Part(title="Kueue's experiments in real time", measure=of_kueue_live),
+    "shapes": Part(title="Deciding on the shapes of others", measure=of_shapes),
+    "decide": Part(title="Deciding", measure=of_decide),
+    "tick": Part(title="A tick by its steps", measure=lambda quick: tick.figures()),
+    "history": Part(title="Surplus by weight over time", measure=lambda quick: history.figures(4 if quick else 14)),
+    "claims": Part(title="A claim within guarantee", measure=of_claims),
+    "slices": Part(title="The slice of a notebook", measure=of_slices),
+    "spawns": Part(title="The whole start of a notebook", measure=of_spawns),
+    "submissions": Part(title="Submissions", measure=of_submissions),
+    "idle": Part(title="An idle service", measure=of_idle),
+    "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: idle_accuracy.figures()),
+    "sampler": Part(title="Reading the devices", measure=sampler.figures),
+}

@@ -1,0 +1,160 @@
+"""What a preview says of an edit is what ticks under that edit do: the same people are paused, nobody is left out."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.preview import Effect, Preview, preview
+from tests.core.test_removal import without
+from tests.core.world import World, world
+
+Edit = Callable[[World], object]
+RUNS = (JobState.STARTING, JobState.RUNNING)
+
+BUSY = "pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1"
+NOTEBOOKS = "pool t 4\na 1 of t, notebooks 0.5\nb 2 of t\na runs 2 of 1\na notebook 0.25\nb runs 1\nb queues 2 of 1"
+LENT = "pool t 2\na 1 of t\nb 0 of t, notebooks 1\na runs 1\na runs 1 lent\nb notebook 0.5"
+FIXED = "pool t 4\na 3 of t\nb 1 of t\na runs 2 of 1 fixed\na runs 1\nb runs 1\nb queues 1"
+ELASTIC = "pool t 4\na 1 of t\nb 1 of t\na runs 1 ranks 1-3 held 3\nb runs 1\nb queues 1"
+DEPARTMENTS = (
+    "pool t 4\ndepartment d 2 of t\ndepartment e 2 of t\na 1 of t in d\nb 1 of t in d\nc 2 of t in e\n"
+    "a runs 2 of 1\nb runs 2 of 1\nc queues 2 of 1"
+)
+NIGHT = (
+    "pool t 4\na 3 of t\nb 1 of t\nwindow night from 0 to 900: a 1 of t; b 3 of t\n"
+    "a runs 2 of 1\nb runs 1\nb queues 2 of 1\na queues 2 of 1"
+)
+
+
+def half_to_another_pool(made: World) -> None:
+    """The second half of the devices, and what runs there, is another pool's from now on."""
+    made.policy = dc.replace(made.policy, pools=(*made.policy.pools, "u"))
+    for name in list(made.devices)[len(made.devices) // 2 :]:
+        made.devices[name] = dc.replace(made.devices[name], pool="u")
+
+
+WORLDS = {
+    "a busy pool": BUSY,
+    "notebooks": NOTEBOOKS,
+    "borrowers": LENT,
+    "non-preemptible work": FIXED,
+    "elastic work": ELASTIC,
+    "departments": DEPARTMENTS,
+    "an open window": NIGHT,
+}
+EDITS: dict[str, Edit] = {
+    "nothing": lambda made: None,
+    "b is given more": lambda made: made.project("b", "t", training_milli=3000),
+    "a is given nothing": lambda made: made.project("a", "t", limit_milli=0, weight=0),
+    "the first project is removed": lambda made: without(made, "a"),
+    "the second project is removed": lambda made: without(made, "b"),
+    "a removed, b raised": lambda made: without(made, "a").project("b", "t", training_milli=3000),
+    "the pool is removed": lambda made: without(made, "t"),
+    "half of the pool is another's": half_to_another_pool,
+}
+
+
+def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
+    """What the preview says, whom ticks under the edit pause that run now, and the world after them."""
+    made.settle()
+    old, snapshot = made.policy, made.snapshot()
+    runs = {job.id for job in snapshot.jobs if job.state in RUNS}
+    counted = {job.id: len(job.paused_at) for job in snapshot.jobs}
+    edit(made)
+    told = preview(snapshot, old, made.policy, moved=made.snapshot())
+    made.settle()
+    return told, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
+
+
+@pytest.mark.parametrize("drain_ticks", [1, 3])
+@pytest.mark.parametrize("edit", list(EDITS))
+@pytest.mark.parametrize("text", list(WORLDS))
+def test_whom_it_names_as_paused_are_those_that_ticks_pause(text: str, edit: str, drain_ticks: int) -> None:
+    made = world(WORLDS[text])
+    made.drain_ticks = drain_ticks
+    told, paused, _ = compared(made, EDITS[edit])
+    assert set(told.of(Effect.PAUSED)) == paused
+
+
+def _line(owner: str) -> st.SearchStrategy[str]:
+    size = st.sampled_from(["1", "1", "2", "0.5", "0.25"])
+    more = st.sampled_from(["", "", "", " priority 70", " fixed"])
+    return st.builds(lambda gpu, rest: f"{owner} queues {gpu}{rest}", size, more)
+
+
+WORK = st.lists(st.sampled_from("abc").flatmap(_line), min_size=3, max_size=16)
+QUOTAS = st.tuples(*[st.sampled_from(["0", "1", "2"])] * 3)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(quotas=QUOTAS, work=WORK, edit=st.sampled_from(list(EDITS)))
+def test_in_any_world_it_names_whom_ticks_pause(quotas: tuple[str, ...], work: list[str], edit: str) -> None:
+    owners = [f"{name} {quota} of t" for name, quota in zip("abc", quotas, strict=True)]
+    told, paused, _ = compared(world("\n".join(["pool t 4", *owners, *work])), EDITS[edit])
+    assert set(told.of(Effect.PAUSED)) == paused
+
+
+def test_an_unchanged_policy_changes_nothing() -> None:
+    told, paused, _ = compared(world(BUSY), EDITS["nothing"])
+    assert (told.affected, paused) == ((), set())
+
+
+def test_whose_wait_ends_is_named_with_what_it_waited_for() -> None:
+    told, _, made = compared(world(BUSY), EDITS["b is given more"])
+    assert (told.of(Effect.STARTS), told.of(Effect.PAUSED)) == (("b2", "b3"), ("a2", "a3"))
+    assert all(made.jobs[name].state in RUNS for name in told.of(Effect.STARTS))
+    assert all(one.before is not None and one.after is None for one in told.affected if one.effect is Effect.STARTS)
+
+
+@pytest.mark.parametrize(("removed", "code"), [("a", "no_such_project"), ("t", "no_such_pool")])
+def test_all_live_work_of_what_is_removed_is_named(removed: str, code: str) -> None:
+    made = world(NOTEBOOKS + "\na queues 5 of 1\na runs 1 fixed")
+    made.settle()
+    made.hold("a5")
+    told, _, _ = compared(made, lambda made: without(made, removed))
+    mine = {job.id for job in made.jobs.values() if removed in (job.project, job.pool)}
+    assert {one.work.id for one in told.affected} >= {*mine, "nb-a1"}
+    waits = [one for one in told.affected if one.effect is Effect.WAITS and one.work.id in mine]
+    assert waits and {one.after.code for one in waits if one.after} == {code}
+
+
+def test_running_work_is_never_said_to_wait_instead_of_starting() -> None:
+    for text in WORLDS.values():
+        for edit in EDITS.values():
+            made = world(text)
+            made.settle()
+            runs = {job.id for job in made.jobs.values() if job.state in RUNS}
+            told, _, _ = compared(made, edit)
+            assert not runs & {*told.of(Effect.WAITS), *told.of(Effect.STARTS)}
+
+
+def test_a_lowered_quota_names_what_may_be_paused_and_what_drains() -> None:
+    made = world("pool t 3\na 3 of t\na runs 2 of 1\na runs 1 fixed")
+    told, paused, _ = compared(made, lambda made: made.project("a", "t", training_milli=1000))
+    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (("a1", "a2"), ("a3",), set())
+    assert {(one.used_milli, one.quota_milli) for one in told.affected} == {(3000, 1000)}
+
+
+def test_a_lowered_notebook_quota_names_the_slices_that_drain() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.5\na notebook 0.25")
+    told, _, _ = compared(made, lambda made: made.project("a", "t", notebook_milli=500))
+    assert told.of(Effect.DRAINS) == ("nb-a1", "nb-a2")
+
+
+def test_the_wait_before_the_edit_is_that_of_the_old_pools() -> None:
+    """Devices that the edit gives to another pool are, without the edit, still where they were."""
+    made = world("pool t 1\npool u 1\na 1 of t\na queues 1")
+    made.settle()
+    old, snapshot = made.policy, made.snapshot()
+    moved = dc.replace(snapshot, devices=tuple(dc.replace(one, pool="u") for one in snapshot.devices))
+    made.submit("a", 1000)
+    waiting = dc.replace(made.snapshot(), devices=moved.devices)
+    told = preview(made.snapshot(), old, made.policy, moved=waiting)
+    [row] = [one for one in told.affected if one.work.id == "a2"]
+    assert (row.effect, row.after and row.after.code) == (Effect.WAITS, "never_fits")

@@ -1,0 +1,81 @@
+"""The fake libnvidia-ml.so.1: built by the machine's compiler, scripted by a file, loaded by the real nvidia-ml-py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+NAME = "libnvidia-ml.so.1"
+
+
+def compiler() -> str | None:
+    """The machine's C compiler; None if it has none."""
+    return next(
+        (path for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name and (path := shutil.which(name))), None
+    )
+
+
+def build(folder: Path) -> Path:
+    """Build the library in a folder, to be put on LD_LIBRARY_PATH."""
+    program = compiler()
+    assert program is not None, "the fake library needs a C compiler"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation"]
+    subprocess.run(
+        [program, *flags, f"-Wl,-soname,{NAME}", "-o", str(folder / NAME), str(SOURCE)], check=True, timeout=120
+    )
+    return folder
+
+
+@dataclass
+class Script:
+    """What the fake library answers: lines by scope and key, put in place as one new file each time."""
+
+    path: Path
+    lines: list[str] = field(default_factory=list)
+
+    def device(
+        self,
+        index: int = 0,
+        *,
+        model: str = "NVIDIA H200",
+        memory_mib: int = 143_771,
+        used_mib: int = 0,
+        percent: int = 0,
+    ) -> None:
+        """A device that tells everything and is at rest."""
+        self.add(
+            f"{index} uuid GPU-{index}", f"{index} name {model}", f"{index} memory {memory_mib} {used_mib}",
+            f"{index} percent {percent}", f"{index} temperature 40", f"{index} power 120500", f"{index} ecc 0",
+            f"{index} remap 0", f"{index} recovery 0", f"{index} mig 0",
+        )  # fmt: skip
+
+    def instance(self, index: int, place: int, *, memory_mib: int = 17_920, used_mib: int = 0) -> None:
+        """A MIG instance of a device."""
+        scope = f"{index}/{place}"
+        model = "NVIDIA H200 MIG 1g.18gb"
+        self.add(
+            f"{scope} uuid MIG-{index}-{place}", f"{scope} name {model}", f"{scope} memory {memory_mib} {used_mib}"
+        )
+
+    def add(self, *lines: str) -> None:
+        self.lines += lines
+        self.write()
+
+    def drop(self, *starts: str) -> None:
+        """Take out the lines that start so."""
+        self.lines = [line for line in self.lines if not any((line + " ").startswith(f"{start} ") for start in starts)]
+        self.write()
+
+    def put(self, *lines: str) -> None:
+        """Put lines in the place of those with their scope and key."""
+        self.drop(*(" ".join(line.split()[:2]) for line in lines))
+        self.add(*lines)
+
+    def write(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text("\n".join([*self.lines, ""]))
+        new.replace(self.path)

@@ -1,0 +1,125 @@
+"""The doctor's table: each device by what can be read of it and what could hold its shares, or why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.cli import device_probes, main
+from jupyter_gpu_quota.cli.probes import Ability
+from jupyter_gpu_quota.client import connection
+from tests.gpu.fake_library import Script
+
+
+@pytest.fixture(autouse=True)
+def a_hub_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    for name in ("JUPYTER_GPU_QUOTA_SETTINGS", "JUPYTERHUB_USER", "JUPYTER_GPU_QUOTA_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def gpus(tmp_path: Path) -> dict[str, Any]:
+    told = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)])
+    return next(each for each in json.loads(told.stdout) if each["what"] == "gpus")
+
+
+def abilities(tmp_path: Path) -> dict[str, dict[str, str]]:
+    """Why not, by thing and device; empty where it can be had."""
+    found: dict[str, dict[str, str]] = {}
+    for each in gpus(tmp_path)["abilities"]:
+        found.setdefault(each["what"], {}).update(dict.fromkeys(each["devices"], each["why_not"]))
+    return found
+
+
+def test_a_device_that_tells_everything(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.controllers").write_text("memory")
+    monkeypatch.setattr(device_probes, "CGROUPS", tmp_path)
+    monkeypatch.setattr(device_probes.os, "geteuid", lambda: 0)
+    script.device(0)
+    script.add("system limits ok")
+    assert gpus(tmp_path)["found"] == "NVIDIA H200 (143771 MiB); driver 615.71.01"
+    told = abilities(tmp_path)
+    assert {what for what, by_device in told.items() if by_device == {"GPU-0": ""}} == set(told) - {
+        "MIG (hardware)",
+        "MPS",
+    }
+    assert "turned off" in told["MIG (hardware)"]["GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "why"),
+    [
+        pytest.param(["0 error nvmlDeviceGetPowerUsage 3"], "power", "Not Supported", id="no power meter"),
+        pytest.param(["0 error nvmlDeviceGetProcessUtilization 3"], "use per process", "Not Supported", id="no use"),
+        pytest.param(["0 error nvmlDeviceRegisterEvents 3"], "fatal events (XID)", "Not Supported", id="no events"),
+        pytest.param(
+            ["system error nvmlEventSetCreate 4"], "fatal events (XID)", "Insufficient", id="events not allowed"
+        ),
+        pytest.param(["0 error nvmlDeviceGetTotalEccErrors 3"], "memory errors", "Not Supported", id="no ECC"),
+        pytest.param(["0 error nvmlDeviceGetMigMode 3"], "MIG (hardware)", "Not Supported", id="no MIG"),
+        pytest.param([], "memory limit (driver)", "Not Supported", id="no limits"),
+    ],
+)
+def test_what_is_lacking_is_said_of_the_device_that_lacks_it(
+    script: Script, tmp_path: Path, lines: list[str], what: str, why: str
+) -> None:
+    script.device(0)
+    script.device(1)
+    script.add(*lines)
+    told = abilities(tmp_path)[what]
+    assert why in told["GPU-0"]
+    assert (why in told["GPU-1"]) == (not any(line.startswith("0 ") for line in lines))
+
+
+def test_an_old_driver_limits_no_memory(script: Script, tmp_path: Path) -> None:
+    script.device(0)
+    script.put("system driver 550.54.14")
+    assert "from 615 on, this is 550.54.14" in abilities(tmp_path)["memory limit (driver)"]["GPU-0"]
+
+
+def test_instances_are_held_by_hardware_and_have_no_use(script: Script, tmp_path: Path) -> None:
+    script.device(0)
+    script.put("0 mig 1")
+    script.instance(0, 0)
+    told = abilities(tmp_path)
+    assert told["MIG (hardware)"] == {"MIG-0-0": ""}
+    assert "MIG" in told["utilisation"]["MIG-0-0"] and "MIG" in told["use per process"]["MIG-0-0"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        pytest.param(["system error nvmlInitWithFlags 18"], "cannot be read: NVML cannot be started", id="a mismatch"),
+        pytest.param(["system die nvmlDeviceGetCount_v2"], "cannot be read: the reader", id="a crash"),
+        pytest.param([], "no GPU: NVML names none", id="a driver without a device"),
+        pytest.param(["system error nvmlInitWithFlags 9"], "no GPU: NVML cannot be started", id="no driver"),
+    ],
+)
+def test_no_device_has_its_reason(script: Script, tmp_path: Path, lines: list[str], said: str) -> None:
+    script.add(*lines)
+    told = gpus(tmp_path)
+    assert (told["verdict"], said in told["found"], told["abilities"]) == ("warn", True, []), told
+
+
+def test_the_table_is_printed_below_the_devices(script: Script, tmp_path: Path) -> None:
+    script.device(0)
+    script.device(1)
+    script.add("0 error nvmlDeviceGetPowerUsage 3")
+    told = CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)]).stdout
+    (row,) = [line for line in told.splitlines() if "power" in line and "GPU-0" in line]
+    assert row.split()[-4:] == ["no:", "NVML:", "Not", "Supported"]
+    assert any("could hold a share" in line and "cooperative" in line and "all" in line for line in told.splitlines())
+
+
+def test_devices_that_answer_alike_share_a_row() -> None:
+    found = [
+        Ability(kind="read", what="power", devices=("a", "b"), why_not=""),
+        Ability(kind="hold", what="MPS", devices=("a",), why_not="x"),
+        Ability(kind="hold", what="MPS", devices=("b",), why_not=""),
+    ]
+    rows = device_probes.table(found)[1]
+    assert [row[2:] for row in rows] == [("all", "yes"), ("a", "no: x"), ("b", "yes")]

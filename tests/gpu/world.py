@@ -1,0 +1,149 @@
+"""A machine with devices, its sampler as the scheduler uses it, and work on the devices: real child processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+from jupyter_gpu_quota.core.model import Allocation, Device
+from jupyter_gpu_quota.manifests import SHARE_VARIABLE
+from jupyter_gpu_quota.sampling.asking import Reader
+from jupyter_gpu_quota.sampling.nvml import NvmlSampler
+from jupyter_gpu_quota.store.protocol import SampleRow
+from tests.gpu import real_library
+from tests.gpu.fake_library import Script
+
+DEADLINE_S = 30.0
+PAUSE_S = 0.01
+T = TypeVar("T")
+
+
+def until(found: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """What a look finds, looking again until it finds something."""
+    end = time.monotonic() + deadline_s
+    while (value := found()) is None:
+        assert time.monotonic() < end, f"in {deadline_s} s there was never {what}"
+        time.sleep(PAUSE_S)
+    return value
+
+
+def share_of(notebook: str) -> dict[str, str]:
+    """The variables by which a notebook's server is known."""
+    return {SHARE_VARIABLE: f'{{"notebook": "{notebook}", "gpu_milli": 500, "memory_mib": 1}}'}
+
+
+class Gpu:
+    """The sampler of this machine, looked at as the controller does: again and again, never waiting."""
+
+    def __init__(self, reader: Reader | None = None) -> None:
+        self.sampler = NvmlSampler(reader)
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.now = 1_000
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sampler.close()
+        for child in self.children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, 9)
+            child.wait(10)
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def devices(self) -> tuple[Device, ...]:
+        found = until(lambda: self.sampler.inventory("here"), "an inventory")
+        return found[1]
+
+    def sample(
+        self, held: Mapping[Device, Sequence[str]], pids: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[str, SampleRow]:
+        """The rows of the next reading, by device. ``held`` are workloads by device, ``pids`` processes by job."""
+        holders = {device: [_part(name, device) for name in names] for device, names in held.items()}
+        known = {job: frozenset(found) for job, found in (pids or {}).items()}
+        self.now += 1
+        rows = until(lambda: self.sampler.sample(holders, known, now=self.now), "a sample")
+        return {row.device: row for row in rows}
+
+    def row(self, *names: str, pids: Mapping[str, Sequence[int]] | None = None) -> SampleRow:
+        """The row of the first device, which these workloads hold."""
+        device = self.devices()[0]
+        return self.sample({device: names}, pids)[device.id]
+
+    def child(self, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(variables or {})},
+            start_new_session=True,
+        )  # fmt: skip
+        self.children.append(child)
+        return child
+
+    def start(self, mib: int, *, busy: bool = False, variables: Mapping[str, str] | None = None) -> int:
+        """A process that uses the first device; returns its number."""
+        raise NotImplementedError
+
+    def end(self, pid: int) -> None:
+        """End a process, and see it gone from the device."""
+        for child in self.children:
+            if child.pid == pid:
+                child.kill()
+                child.wait(10)
+
+
+class FakeGpu(Gpu):
+    """The fake library: what a process uses is what the script says."""
+
+    def __init__(self, script: Script, reader: Reader | None = None) -> None:
+        super().__init__(reader)
+        self.script = script
+
+    def start(self, mib: int, *, busy: bool = False, variables: Mapping[str, str] | None = None) -> int:
+        pid = self.child("sleep", "600", variables=variables).pid
+        self.uses(pid, mib, 60 if busy else None)
+        return pid
+
+    def uses(self, pid: int, mib: int | None, percent: int | None, scope: str = "0") -> None:
+        """Put a process on a device, which then has its memory and is as busy."""
+        self.script.add(f"{scope} process {pid} {'-' if mib is None else mib} {'-' if percent is None else percent}")
+        total, used = (int(part) for part in self.line(scope, "memory"))
+        self.script.put(f"{scope} memory {total} {used + (mib or 0)}")
+        if percent and "/" not in scope:
+            self.script.put(f"{scope} percent {percent}")
+
+    def line(self, scope: str, key: str) -> list[str]:
+        return next(line.split()[2:] for line in self.script.lines if line.startswith(f"{scope} {key} "))
+
+    def end(self, pid: int) -> None:
+        super().end(pid)
+        gone = next(line for line in self.script.lines if line.startswith(f"0 process {pid} "))
+        total, used = (int(part) for part in self.line("0", "memory"))
+        self.script.drop(f"0 process {pid}")
+        self.script.put(f"0 memory {total} {used - int(gone.split()[3])}", "0 percent 0")
+
+
+class RealGpu(Gpu):
+    """The machine's own device, worked on through the driver."""
+
+    def start(self, mib: int, *, busy: bool = False, variables: Mapping[str, str] | None = None) -> int:
+        work = str(Path(__file__).with_name("work.py"))
+        child = self.child(sys.executable, work, str(mib), "1" if busy else "0", variables=variables)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n", "the work on the GPU did not start"
+        return child.pid
+
+    def models(self) -> list[tuple[str, ...]]:
+        return real_library.query("uuid", "name", "memory.total")
+
+
+def _part(workload: str, device: Device) -> Allocation:
+    return Allocation(
+        id=f"{workload}@{device.id}", workload=workload, rank=0, device=device.id, gpu_milli=100, memory_mib=1
+    )
