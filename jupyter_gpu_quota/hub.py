@@ -45,8 +45,8 @@ CUSTOM_SCOPES: Mapping[str, Mapping[str, object]] = {
 USER_SCOPES = (ACCESS_SCOPE, READ_SCOPE, SUBMIT_SCOPE)
 
 SERVICE_ROLE = f"{SERVICE_NAME}-service"
-SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", "read:servers")
-"""All the service may ask the hub: who there is, in which groups, and which servers run."""
+SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", "read:servers", "delete:servers")
+"""All the service may ask of the hub: who there is, in which groups, which servers run, and to stop an idle one."""
 
 ADMIN_ROLE = f"{SERVICE_NAME}-admin"
 

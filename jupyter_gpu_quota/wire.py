@@ -192,10 +192,31 @@ class NotebookRequest(Wire):
     gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)]
 
 
+class IdleView(Wire):
+    """What the service makes of a notebook's use.
+
+    ``verdict`` is busy, idle or unknown, ``reason`` and ``message`` say why; ``stage`` is what is under way: in_use,
+    reported, warned, freeing, freed or stopping. ``free_in_ms``: how long the countdown still runs, null without
+    one. ``used_ms``: since the GPU was last seen to be used, null where that is not known; ``keeps_left``: how often
+    the warning can still be postponed.
+    """
+
+    verdict: Literal["busy", "idle", "unknown"]
+    reason: str
+    message: str
+    stage: Literal["in_use", "reported", "warned", "freeing", "freed", "stopping"]
+    mode: Literal["report", "reclaim"]
+    free_in_ms: int | None = None
+    kernels: list[str] = []
+    keeps_left: int = 0
+    used_ms: int | None = None
+
+
 class NotebookView(Wire):
     """One notebook's slice.
 
     ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
+    ``idle`` says why it is busy, idle or unknown, and what follows; null before it was judged.
     """
 
     id: str
@@ -215,6 +236,7 @@ class NotebookView(Wire):
     simulated: bool
     cluster: str
     hub: str
+    idle: IdleView | None = None
 
 
 class ChoiceView(Wire):

@@ -179,7 +179,7 @@ SECTIONS = {
                           "what each of these does."),
     "EnforcementSection": ("Enforcement", "The weakest that a share may have. This release can promise none."),
     "History": ("History", "Past use above quota in dividing the surplus; `k` 0 turns it off."),
-    "Idle": ("Idle", "This release frees no idle notebook, whatever the durations say."),
+    "Idle": ("Idle", "[What they do](../idle.md). In mode `report` it is shown what would be freed, and nothing is."),
 }  # fmt: skip
 """Every section of the file in the order in which it is told, with what its author should know."""
 

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Entry] = {
     "outputs": Entry(module="jobs", says="List or download what a job left behind."),
     "explain": Entry(module="jobs", says="Say why a job waits, and what would change it."),
     "notebooks": Entry(module="places", says="List running notebooks and their slices."),
+    "keep": Entry(module="places", says="Postpone an idle warning of a notebook."),
     "devices": Entry(module="places", says="List devices and who holds them."),
     "nodes": Entry(module="places", says="List, cordon, uncordon and drain nodes."),
     "pools": Entry(module="places", says="List pools."),

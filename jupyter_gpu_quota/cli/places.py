@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ def notebooks(client: Client, json_: bool) -> None:
     found = client.notebooks()
     show(
         found,
-        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "STATE", "ACTIVITY"),
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook, found),
         json_=json_,
     )
@@ -39,7 +40,26 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         amount(each.gpu_milli, each.simulated),
         why,
         each.activity,
+        each.idle.message if each.idle else "",
     )
+
+
+@click.command()
+@click.argument("notebook", required=False, metavar="[NOTEBOOK]")
+@asks_service
+def keep(client: Client, notebook: str | None) -> None:
+    """Postpone an idle warning of a notebook, by default of the one this is called from."""
+    kept = client.keep(notebook or _this_notebook(client))
+    click.echo(f"{kept.message} It can be kept {kept.keeps_left} more times before it is used again.")
+
+
+def _this_notebook(client: Client) -> str:
+    """The slice of the server in which this is called; raises UsageError where it is called elsewhere."""
+    here = (os.environ.get("JUPYTERHUB_USER"), os.environ.get("JUPYTERHUB_SERVER_NAME", ""))
+    mine = [each.id for each in client.notebooks() if (each.user, each.server) == here]
+    if not mine:
+        raise click.UsageError("this is called from no notebook with a GPU; name one, as `notebooks` lists them")
+    return mine[0]
 
 
 @click.command()

@@ -22,6 +22,7 @@ from ..wire import (
     DeviceView,
     DryRunView,
     ExplainView,
+    IdleView,
     JobDetail,
     JobRequest,
     JobView,
@@ -280,6 +281,11 @@ class Client:
 
     def notebooks(self) -> list[NotebookView]:
         return self._list(NotebookView, "notebooks", {})
+
+    def keep(self, notebook: str) -> IdleView:
+        """Postpone an idle warning of a notebook."""
+        call = Call(method="POST", path=f"notebooks/{_part(notebook)}/actions/keep", repeatable=False)
+        return self._connection.as_model(IdleView, self._connection.json_of(call))
 
     def devices(self) -> list[DeviceView]:
         return self._list(DeviceView, "devices", {})

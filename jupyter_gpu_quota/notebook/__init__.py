@@ -1,4 +1,4 @@
-"""What runs in a person's own Jupyter server: it makes kernels start with the notebook's GPU share.
+"""What runs in a person's own Jupyter server: kernels start with the notebook's GPU share, and their use is reported.
 
 It is a server extension rather than a variable that the hub sets, so that a server whose environment lacks this
 package still lists and starts its kernels.
@@ -20,6 +20,26 @@ def _load_jupyter_server_extension(server: Any) -> None:
     """In a server that our hub started, make our provisioner the default; a kernelspec's own choice stands."""
     from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-    if "JUPYTER_GPU_QUOTA_URL" in os.environ:
-        KernelProvisionerFactory.instance(parent=server).default_provisioner_name = PROVISIONER
-        server.log.info("jupyter_gpu_quota: kernels get this notebook's GPU share")
+    if "JUPYTER_GPU_QUOTA_URL" not in os.environ:
+        return
+    KernelProvisionerFactory.instance(parent=server).default_provisioner_name = PROVISIONER
+    server.log.info("jupyter_gpu_quota: kernels get this notebook's GPU share")
+    if getattr(server, "web_app", None) is not None:
+        server.io_loop.add_callback(_watch_activity, server)
+
+
+async def _watch_activity(server: Any) -> None:
+    """Report what this server does. What that needs is imported beside the server's loop, which serves meanwhile."""
+    import asyncio
+    from importlib import import_module
+
+    try:
+        activity, routes = [
+            await asyncio.to_thread(import_module, f"jupyter_gpu_quota.notebook.{name}")
+            for name in ("activity", "routes")
+        ]
+        reporting = activity.GPUQuotaActivity(server=server)
+        routes.add_routes(server, reporting)
+        reporting.start()
+    except Exception:  # a server outlives whatever is wrong here
+        server.log.exception("jupyter_gpu_quota: this server's activity is not reported")

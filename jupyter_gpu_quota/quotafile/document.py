@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ..amount import is_model
 from ..calendar import expand
 from ..core import model
+from ..core.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
 from .fields import (
     Amount,
@@ -145,16 +146,10 @@ class EnvironmentSection(Section):
     projects: list[ItemName] | None = None
 
 
-def _reports(mode: object) -> object:
-    if mode == "reclaim":
-        raise refuse("reclaim cannot be enforced by this release, which frees no idle notebook; write mode: report")
-    return mode
-
-
 class Idle(Section):
-    """Idle notebooks. This release frees none, whatever the durations say, so ``mode`` is report."""
+    """Idle notebooks. In mode report it is shown what would be freed, and nothing is; reclaim frees it."""
 
-    mode: Annotated[Literal["report"], BeforeValidator(_reports)] = "report"
+    mode: Literal["report", "reclaim"] = "report"
     gpu_idle_after: Seconds = 1200
     kernel_idle_after: Seconds = 1200
     when_nobody_waits: Seconds = 7200
@@ -163,6 +158,22 @@ class Idle(Section):
     release_after: Seconds = 7200
     stop_server_after: Seconds = 43_200
     maximum_lease: Unenforced = None
+
+    def policy(self) -> IdlePolicy:
+        """What the judge and the ladder go by. A server reports more often where the waits are shorter."""
+        shortest = min(self.gpu_idle_after, self.kernel_idle_after)
+        return IdlePolicy(
+            grace_s=min(300, shortest),
+            report_every_s=max(3, min(30, shortest // 10)),
+            mode=IdleMode(self.mode),
+            gpu_idle_after_s=self.gpu_idle_after,
+            kernel_idle_after_s=self.kernel_idle_after,
+            when_nobody_waits_s=self.when_nobody_waits,
+            warn_for_s=self.warn_for,
+            keep_at_most=self.keep_at_most,
+            release_after_s=self.release_after,
+            stop_server_after_s=self.stop_server_after,
+        )
 
 
 class PreemptionSection(Section):
@@ -275,6 +286,11 @@ class QuotaFile(Section):
         back_s = past.window + past.half_life // 64 + DAY_S if past.k else 0  # its oldest part is counted whole
         entries = [section.entry() for section in self.calendar]
         return expand(entries, now - back_s * 1000, now + days * DAY_S * 1000)
+
+    @property
+    def idle(self) -> IdlePolicy:
+        """When a notebook is idle, and what follows."""
+        return self.policy_section.idle.policy()
 
     @property
     def tick_max_ms(self) -> int:

@@ -46,7 +46,25 @@ def who(actor: str, picture: Picture) -> str:
     return _PARTS.get(actor) or picture.name_of(actor).removeprefix("system:")
 
 
+def _judged(told: _Told) -> str:
+    turn = told.row.kind.removeprefix("notebook.")
+    return f"{_TURNS[turn]} {told.whom}: {told.payload['why']}"
+
+
+_TURNS = {
+    "reported": "would have warned",
+    "warned": "warned",
+    "withdrawn": "withdrew what was under way for",
+    "kept": "postponed the warning of",
+    "freeing": "had the kernels that hold the GPU shut down in",
+    "freed": "saw the GPU freed by",
+    "woken": "saw the GPU used again by",
+    "stopping": "had the hub stop",
+    "notified": "told of a busy kernel in",
+}
+
 _PARTS = {
+    "system:idle": "the judge of idle notebooks",
     "system:controller": "the scheduler",
     "system:reconcile": "the comparison with the hub",
     "system:hub": "the hub",
@@ -156,4 +174,5 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "node.drain": _node("began to drain"),
     "retention": lambda told: f"forgot {told.payload['jobs']} jobs that had ended long ago",
     "user.erase_name": lambda told: "erased the name of a person",
+    **{f"notebook.{turn}": _judged for turn in _TURNS},
 }  # fmt: skip

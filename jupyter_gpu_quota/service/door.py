@@ -14,6 +14,7 @@ from ..config import GPUQuota
 from ..core.model import Device
 from ..store.protocol import Recorded, Request, Store, StoreUnavailable
 from .foresight import Foresight
+from .idleness import Idleness
 from .people import People
 from .resource import refused
 from .streams import Streams
@@ -55,6 +56,7 @@ class Door:
     writer: Writer
     bundles: BundleStore
     streams: Streams
+    idleness: Idleness
     new_id: Callable[[int], str]
     clock: Callable[[], int] = now_ms
     arriving: Counter[str] = field(default_factory=Counter)

@@ -18,7 +18,7 @@ from .people import NotAllowed, Reader
 from .places import device_views
 from .resource import Call, Refused
 from .streams import HEARTBEAT_S, EventStream
-from .views import job_view, notebook_view
+from .views import job_view
 from .world import Delta
 
 MOST_WAITING = 200
@@ -137,7 +137,7 @@ def changed_view(door: Door, person: Person, pile: _Pile) -> ChangedView:
         version=pile.version,
         jobs=[job_view(record, door.world) for record in pile.jobs.values() if _sees_job(person, record)],
         notebooks=[
-            notebook_view(record, door.world)
+            door.idleness.shown(record)
             for record in pile.notebooks.values()
             if sees_work(person, project=record.notebook.project, owner=record.notebook.user)
         ],

@@ -19,6 +19,10 @@ class HubAway(Exception):
     """The hub did not answer, or not with what it promises; nothing may be concluded from that."""
 
 
+GONE = frozenset({400, 404})
+"""What the hub answers where such a server does not run, or is on its way down."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """One user of the hub: groups decide project membership, ``admin`` is the hub's own flag."""
@@ -46,11 +50,14 @@ class Hub(Protocol):
     async def servers(self) -> Sequence[Server]:
         """Every server that is active or pending. Raises HubAway."""
 
+    async def stop(self, user: str, server: str) -> None:
+        """Stop a server; one that is stopped already is fine. Raises HubAway."""
+
 
 class RestHub:
     """The hub's REST API at ``api_url`` (``.../hub/api``), asked with the service's token.
 
-    Needs the scopes list:users, read:users:name, read:users:groups and read:servers.
+    Needs the scopes list:users, read:users:name, read:users:groups, read:servers and delete:servers.
     """
 
     def __init__(self, api_url: str, token: str) -> None:
@@ -73,6 +80,23 @@ class RestHub:
             if not items or page is None or page.get("_pagination", {}).get("next") is None:
                 break
         return [_server(user, server) for user in users for server in _servers_of(user)]
+
+    async def stop(self, user: str, server: str) -> None:
+        path = f"users/{quote(user, safe='')}/" + (f"servers/{quote(server, safe='')}" if server else "server")
+        request = HTTPRequest(
+            f"{self._api_url}/{path}",
+            method="DELETE",
+            headers={"Authorization": f"token {self._token}"},
+            connect_timeout=TIMEOUT_S,
+            request_timeout=TIMEOUT_S,
+        )
+        try:
+            await AsyncHTTPClient().fetch(request)
+        except HTTPClientError as error:
+            if error.code not in GONE:
+                raise HubAway(f"the hub answered {error.code} to DELETE {path}") from error
+        except (TimeoutError, OSError) as error:
+            raise HubAway(f"the hub cannot be asked to stop {path}: {error}") from error
 
     async def _get(self, path: str, *, paged: bool = False) -> dict[str, Any] | None:
         headers = {"Authorization": f"token {self._token}"}

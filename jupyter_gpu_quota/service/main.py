@@ -28,6 +28,7 @@ from .app import make_app
 from .door import Door, StoreSlot, now_ms
 from .foresight import Foresight
 from .hub import Hub, RestHub
+from .idleness import Idleness, keep_judging
 from .keeper import CONTROLLER
 from .people import Accounts, People
 from .predecessor import lives
@@ -71,6 +72,7 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heart: Hea
         _supervised(_open_store(door)),
         _supervised(_hear(door)),
         _supervised(keep_reconciling(door, hub)),
+        _supervised(keep_judging(door.idleness)),
         _supervised(_turn(heart)),
     ]
     await ending.wait()
@@ -125,6 +127,12 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         writer=writer,
         bundles=BundleStore(Path(settings.state_dir) / "bundles", limit_bytes=settings.bundle_limit_mib << 20),
         streams=Streams(),
+        idleness=Idleness(
+            world,
+            record=lambda request: door.record(request),  # noqa: PLW0108 - made after this
+            stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
+            clock=lambda: door.clock(),  # noqa: PLW0108
+        ),
         new_id=new_ulid,
     )
     return door

@@ -99,7 +99,7 @@ async def show(call: Call) -> Answer:
     if wait_s and record.notebook.state not in NOTEBOOK_FINAL:
         await _news(call, record.notebook.id, (call.text("seen_state"), call.text("seen_reason")), wait_s)
         record = await record_of(call, record.notebook.id)
-    return Answer(body=notebook_view(record, call.door.world))
+    return Answer(body=call.door.idleness.shown(record))
 
 
 async def _news(call: Call, notebook: str, seen: tuple[str | None, str | None], wait_s: int) -> None:
@@ -134,7 +134,7 @@ async def listing(call: Call) -> Answer:
         if record.notebook.state not in NOTEBOOK_FINAL
         and sees_work(call.person, project=record.notebook.project, owner=record.notebook.user)
     ]
-    items = [notebook_view(record, call.door.world) for record in seen[page.offset : page.offset + page.limit]]
+    items = [call.door.idleness.shown(record) for record in seen[page.offset : page.offset + page.limit]]
     return listed(items, len(seen), page)
 
 

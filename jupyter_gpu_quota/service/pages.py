@@ -107,12 +107,14 @@ class Overview(Page):
         for device in places.device_views(self.door, person):
             by_pool.setdefault(device.pool or "", []).append(device)
         projects = await places.project_views(self.door, person)
+        slices = _items(await notebooks.listing(call))
         return {
             "pools": places.pool_views(self.door),
             "devices": by_pool,
             "projects": projects,
             "departments": list({each.name: each for one in projects if (each := one.department)}.values()),
-            "notebooks": _items(await notebooks.listing(call)),
+            "notebooks": slices,
+            "keepable": {each.id for each in slices if changeable(person, each)},
             "counts": page_text.counts(world),
         }
 

@@ -15,6 +15,7 @@ from ..wire import (
     DeviceView,
     ExplainView,
     HealthView,
+    IdleView,
     IngestedView,
     JobDetail,
     JobRequest,
@@ -37,7 +38,8 @@ from ..wire import (
     VerifiedView,
     VersionView,
 )
-from . import audits, bundles, events, jobs, logs, nodes, notebooks, openapi, places, quotas, status
+from ..wire_activity import ActivityAnswer, ActivityReport
+from . import activity, audits, bundles, events, jobs, logs, nodes, notebooks, openapi, places, quotas, status
 from .access import Scope
 from .resource import Route
 
@@ -83,6 +85,10 @@ ROUTES: tuple[Route, ...] = (
           query=("wait_s", "seen_state", "seen_reason"), says="One slice; wait_s waits for a change."),
     Route(method="DELETE", path="notebooks/{id}", scope=S.HUB, act=notebooks.give_back, status=204,
           says="Give a slice back; repeating changes nothing."),
+    Route(method="POST", path="notebooks/{id}/activity", scope=S.SUBMIT, act=activity.report, takes=ActivityReport,
+          gives=ActivityAnswer, says="What its own server says of its kernels; answers how it is judged."),
+    Route(method="POST", path="notebooks/{id}/actions/keep", scope=S.SUBMIT, act=activity.keep, gives=IdleView,
+          says="Postpone an idle warning."),
     # --- what there is
     Route(method="GET", path="projects", scope=S.READ, act=places.projects, gives=ProjectView, listing=True,
           query=PAGED, says="One's projects: quota, use, fair share."),

@@ -78,6 +78,7 @@ class _Json(Generic[T]):
 
 SPEC: _Json[JobSpec] = _Json(JobSpec)
 REASON: _Json[Reason] = _Json(Reason)
+STAGE: _Json[Mapping[str, object]] = _Json(Mapping[str, object])
 POLICY: _Json[Policy] = _Json(Policy)
 PLACEMENTS: _Json[tuple[Placement, ...]] = _Json(tuple[Placement, ...])
 INSTANTS: _Json[tuple[int, ...]] = _Json(tuple[int, ...])
@@ -185,7 +186,8 @@ def _notebook_columns(row: NotebookRecord) -> Columns:
     columns: Columns = {name: getattr(row.notebook, name) for name in NOTEBOOK_AS_IT_IS}
     columns |= {name: getattr(row, name) for name in NOTEBOOK_RECORD_AS_IT_IS}
     state, activity = row.notebook.state.value, row.notebook.activity.value
-    return columns | {"state": state, "activity": activity, "reason": _reason_text(row.reason)}
+    stage = None if row.stage is None else STAGE.text(row.stage)
+    return columns | {"stage": stage, "state": state, "activity": activity, "reason": _reason_text(row.reason)}
 
 
 def _notebook_row(c: Columns) -> NotebookRecord:
@@ -194,9 +196,9 @@ def _notebook_row(c: Columns) -> NotebookRecord:
         activity=Activity(c["activity"]),
         **{name: c[name] for name in NOTEBOOK_AS_IT_IS},
     )
-    return NotebookRecord(
-        notebook=notebook, reason=_reason(c["reason"]), **{name: c[name] for name in NOTEBOOK_RECORD_AS_IT_IS}
-    )
+    stage = None if c["stage"] is None else STAGE.value(c["stage"])
+    as_it_is = {name: c[name] for name in NOTEBOOK_RECORD_AS_IT_IS}
+    return NotebookRecord(notebook=notebook, reason=_reason(c["reason"]), stage=stage, **as_it_is)
 
 
 # --- nodes, devices and what is held --------------------------------------------------------------------------------

@@ -118,6 +118,23 @@ class ReturnNotebook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeNotebook:
+    """How a notebook's use was judged, and what is under way: the stage as ``core.stages.to_document`` writes it.
+
+    ``activity`` is busy, idle or unknown; ``seen_empty``: a reading showed that nothing of it is on its device.
+    ``turn`` and ``why`` are kept in the audit where something happened. A slice that has ended is left alone.
+    """
+
+    notebook: str
+    activity: str
+    seen_empty: bool
+    stage: Mapping[str, object]
+    actor: str = "system:idle"
+    turn: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyQuota:
     """Put a quota file in force as the next revision.
 
@@ -165,7 +182,17 @@ class KeepBundle:
     size_bytes: int
 
 
-Request = SubmitJob | ChangeJob | RequestNotebook | ReturnNotebook | ApplyQuota | SetInventory | ChangeNode | KeepBundle
+Request = (
+    SubmitJob
+    | ChangeJob
+    | RequestNotebook
+    | ReturnNotebook
+    | JudgeNotebook
+    | ApplyQuota
+    | SetInventory
+    | ChangeNode
+    | KeepBundle
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +252,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookRecord:
-    """A notebook's slice in every state."""
+    """A notebook's slice in every state. ``stage``: where it is on the idle ladder, None before it was judged."""
 
     notebook: Notebook
     server: str
@@ -235,6 +262,7 @@ class NotebookRecord:
     changed: int
     cluster: str = "local"
     hub: str = "local"
+    stage: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

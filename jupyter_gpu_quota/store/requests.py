@@ -13,11 +13,13 @@ from ..core.model import Activity, Job, JobState, JobTarget, Notebook, NotebookS
 from ..core.plan import Reason, ReasonCode
 from .holdings import drop_reservation, move_notebook, observe_notebook, put_job, release_devices
 from .inventory import change_node, set_inventory
+from .judged import judge_notebook
 from .protocol import (
     ApplyQuota,
     ChangeJob,
     ChangeNode,
     JobRecord,
+    JudgeNotebook,
     KeepBundle,
     NotebookRecord,
     QuotaRevision,
@@ -91,6 +93,8 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             return _request_notebook(work, request)
         case ReturnNotebook():
             return _return_notebook(work, request)
+        case JudgeNotebook():
+            return judge_notebook(work, request)
         case ApplyQuota():
             return _apply_quota(work, request)
         case SetInventory():

@@ -166,6 +166,7 @@ notebooks = Table(
     _flag("seen_empty"),
     _text("device", null=True),
     _number("lent_at", null=True),
+    _text("stage", null=True),
     _text("reason", null=True),
     _number("booked_at", null=True),
     _number("ended_at", null=True),

@@ -16,6 +16,7 @@ from tests.benchmarks import (
     decide,
     history,
     idle,
+    idle_accuracy,
     kueue,
     kueue_live,
     openb,
@@ -135,5 +136,6 @@ PARTS: dict[str, Part] = {
     "spawns": Part(title="The whole start of a notebook", measure=of_spawns),
     "submissions": Part(title="Submissions", measure=of_submissions),
     "idle": Part(title="An idle service", measure=of_idle),
+    "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: idle_accuracy.figures()),
     "sampler": Part(title="Reading the devices", measure=sampler.figures),
 }

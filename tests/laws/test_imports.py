@@ -24,7 +24,7 @@ RINGS = (
     {"core"},
     {
         "manifests", "config", "store", "migrations", "executors", "sampling", "wire", "bundle", "amount",
-        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "endings",
+        "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "endings", "wire_activity",
     },
     {"controller", "client", "examples"},
     {"scheduler", "simulate"},

@@ -100,6 +100,16 @@ class _HubApi(RequestHandler):
         else:
             self._one(path.removeprefix("users/"))
 
+    def delete(self, path: str) -> None:
+        """Stop a server: users/NAME/server, or users/NAME/servers/SERVER."""
+        _, user, _, *server = path.split("/")
+        if self.hub.away:
+            self.set_status(503)
+        elif self.hub.users[user].servers.pop("".join(server), None) is None:
+            self.set_status(404)
+        else:
+            self.set_status(204)
+
     def _who(self, name: str) -> None:
         account = self.hub.users.get(name)
         if account is None or f"token-{name}" in self.hub.revoked:

@@ -79,7 +79,7 @@ def test_an_empty_file_gets_service_spawner_scopes_and_roles() -> None:
 
 def test_the_service_may_ask_the_hub_for_names_groups_and_servers_only() -> None:
     scopes = set(role(ready(), SERVICE_ROLE)["scopes"])
-    assert scopes == {"list:users", "read:users:name", "read:users:groups", "read:servers"}
+    assert scopes == {"list:users", "read:users:name", "read:users:groups", "read:servers", "delete:servers"}
 
 
 def test_the_service_is_told_its_settings_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

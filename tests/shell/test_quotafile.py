@@ -530,7 +530,6 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
     ("section", "words"),
     [
         pytest.param("data: [{name: transactions}]", "data cannot be enforced", id="data"),
-        pytest.param("policy: {idle: {mode: reclaim}}", "reclaim cannot be enforced", id="freeing idle notebooks"),
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
         pytest.param(
             "policy: {enforcement: {memory: driver}}", "driver cannot be enforced", id="enforcement by the driver"

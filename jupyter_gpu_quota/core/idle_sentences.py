@@ -1,0 +1,73 @@
+"""What people are told of how their notebook is judged: one sentence for why, one for what follows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import assert_never
+
+from .activity import IdleMode
+from .idle import Busy, Idle, IdleReason, Unknown, Verdict
+from .ladder import Freed, Freeing, InUse, Reported, Stage, Stopping, Warned
+
+WHY = {
+    IdleReason.GPU_IN_USE: "The GPU is in use.",
+    IdleReason.KERNEL_BUSY: "A kernel is busy; a busy kernel is never shut down.",
+    IdleReason.RECENT_GPU_USE: "The GPU was used {for_s} ago; it counts as idle after {needed_s}.",
+    IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago; it counts as idle after {needed_s}.",
+    IdleReason.RECENT_START: "It was started {for_s} ago; it counts as idle after {needed_s}.",
+    IdleReason.KEPT: "Somebody asked {for_s} ago to keep it; that holds for {needed_s}.",
+    IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it is never taken for idle.",
+    IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it is not taken for idle.",
+    IdleReason.KERNEL_UNKNOWN: "What a kernel does is not known, so it is not taken for idle.",
+    IdleReason.START_UNKNOWN: "Nobody knows when its server started, so it is not taken for idle.",
+    IdleReason.JUST_STARTED: "Its server started {for_s} ago; nothing is judged before {grace_s}.",
+    IdleReason.NO_READING: "Its use of the GPU is not known ({why}), so it is not taken for idle.",
+    IdleReason.READINGS_STOPPED: "Its GPU has not been read for {silent_s} ({why}), so it is not taken for idle.",
+    IdleReason.TOO_FEW_READINGS: "Its GPU has not been watched for long enough, so it is not taken for idle.",
+    IdleReason.TOO_FEW_REPORTS: "Its server has not reported for long enough, so it is not taken for idle.",
+    IdleReason.GAP: "It was not watched for a while, so it is not taken for idle before it was for {needed_s}.",
+    IdleReason.CLOCK_MOVED: "The clock was set, so it is not taken for idle before it was watched for long enough.",
+    IdleReason.HOLDER_UNKNOWN: "Which kernel holds the GPU is not known, so it is not taken for idle.",
+    IdleReason.UNUSED: "It has been unused for {for_s}.",
+}
+"""One sentence for each reason; figures that end in _s are told as a duration."""
+
+
+def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int) -> str:
+    """Why a notebook is judged as it is, and what follows."""
+    figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in verdict.figures}
+    return " ".join(part for part in (_why(verdict, figures), _then(stage, mode, now)) if part)
+
+
+def _why(verdict: Busy | Idle | Unknown, figures: dict[str, int | str]) -> str:
+    return WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
+
+
+def _then(stage: Stage, mode: IdleMode, now: int) -> str:
+    match stage:
+        case InUse():
+            return ""
+        case Reported():
+            return "Nothing is freed: the policy only reports." if mode is IdleMode.REPORT else ""
+        case Warned():
+            left = duration(max(0, stage.until - now) // 1000)
+            return (
+                f"In {left} its kernels that hold the GPU are shut down and their variables are lost. "
+                "Run a cell, or keep it, to prevent that."
+            )
+        case Freeing():
+            return "Its kernels that hold the GPU are being shut down."
+        case Freed():
+            return "Its GPU is free; its server, files and other kernels live on, and a new kernel gets the GPU again."
+        case Stopping():
+            return "Its server is being stopped."
+        case _:
+            assert_never(stage)
+
+
+def duration(seconds: int) -> str:
+    """A duration as people say it, in its largest fitting unit."""
+    for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * size or seconds == size:
+            return f"{seconds // size} {name}{'s' if seconds >= 2 * size else ''}"
+    return f"{seconds} second{'s' if seconds != 1 else ''}"

@@ -1,0 +1,77 @@
+"""How far back a series of readings shows that nothing happened: to the last use, hole or jump of the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from .activity import GpuSample
+
+
+class Before(StrEnum):
+    """What stands at the beginning of a quiet stretch."""
+
+    USE = "use"
+    HOLE = "hole"
+    JUMP = "jump"
+    NOTHING = "nothing"  # the first reading there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """A stretch in which every known reading shows no use, from ``since`` to its newest reading, ``until``.
+
+    Both are None where there is none. ``at`` are its known readings, newest first. ``use`` is the one before it.
+    """
+
+    since: int | None
+    until: int | None
+    before: Before
+    at: tuple[int, ...] = ()
+    use: GpuSample | None = None
+
+    def missing_ms(self, *, now: int, for_ms: int, every_ms: int) -> int:
+        """How much of the last ``for_ms`` no known reading speaks for.
+
+        A reading speaks for the period before it; one that is late by less than half a period has missed nothing.
+        """
+        begin = now - for_ms
+        edges = (now, *(at for at in self.at if begin < at < now), begin)
+        gaps = (later - earlier for later, earlier in pairwise(edges))
+        return sum(gap - every_ms for gap in gaps if 2 * gap > 3 * every_ms)
+
+
+def quiet(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> Quiet:
+    """The quiet stretch at the end of a series, in the order of arrival.
+
+    It begins after the last use, after a stretch of more than ``hole_ms`` without a known reading, and where the
+    clock stood still or went back; at most one period before its first reading, which speaks for no more, so that a
+    use that becomes known in the middle of a hole leaves the rest of it unknown. Where the reading just before tells
+    when the last use was, the stretch begins there.
+    """
+    at: list[int] = []
+    later: int | None = None
+    for sample in reversed(samples):
+        if later is not None and sample.at >= later:
+            return _stretch(at, every_ms, Before.JUMP)
+        later = sample.at
+        if sample.percent is None:
+            continue
+        if at and at[-1] - sample.at > hole_ms:
+            return _stretch(at, every_ms, Before.HOLE)
+        if sample.percent > 0:
+            return _stretch(at, every_ms, Before.USE, sample)
+        at.append(sample.at)
+    return _stretch(at, every_ms, Before.NOTHING)
+
+
+def _stretch(at: list[int], every_ms: int, before: Before, use: GpuSample | None = None) -> Quiet:
+    if not at:
+        return Quiet(since=None, until=None, before=before, use=use)
+    since = at[-1] - every_ms
+    if use is not None:
+        told = use.used_at is not None and 2 * (at[-1] - use.at) <= 3 * every_ms
+        since = min(use.used_at or use.at, use.at) if told else max(since, use.at)
+    return Quiet(since=since, until=at[0], before=before, at=tuple(at), use=use)

@@ -1,0 +1,154 @@
+"""Keeps what the judge looks at, for as long as it looks back; in memory alone.
+
+Whoever starts anew knows nothing of what was before, and so judges nothing idle before it has watched for long enough.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramRecord
+
+MOST = 20_000
+"""Readings kept of one notebook, whatever the policy says: more than two days of them, ten seconds apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server.
+
+    ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
+    """
+
+    instance: str
+    sequence: int
+    at: int
+    started_at: int
+    kernels: tuple[KernelRecord, ...]
+    programs: tuple[ProgramRecord, ...]
+    cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Watched:
+    samples: deque[GpuSample] = field(default_factory=deque)
+    reports: deque[int] = field(default_factory=deque)
+    newest: Report | None = None
+    gone: set[str] = field(default_factory=set)
+
+
+class Vigil:
+    """Readings and reports of every notebook, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+
+    def keep_only(self, notebooks: Set[str]) -> None:
+        """Forget the notebooks that are over."""
+        for name in self._watched.keys() - notebooks:
+            del self._watched[name]
+
+    def read(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
+        """Take a reading; False for one that was taken before."""
+        samples = self._of(notebook).samples
+        if samples and samples[-1] == sample:
+            return False
+        samples.append(sample)
+        _shorten(samples, _most(policy, policy.sample_every_s))
+        return True
+
+    def report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
+        """Take a report; False for one that comes late, from before a newer one or of a server that has ended."""
+        watched = self._of(notebook)
+        newest = watched.newest
+        if newest is not None and newest.instance != report.instance:
+            watched.gone.add(newest.instance)
+            watched.reports.clear()
+        elif newest is not None and report.sequence <= newest.sequence:
+            return False
+        if report.instance in watched.gone:
+            return False
+        watched.newest = report
+        if not watched.reports or watched.reports[-1] != report.at:  # two within a millisecond are no jump of the clock
+            watched.reports.append(report.at)
+        _shorten(watched.reports, _most(policy, 1))
+        return True
+
+    def activity(
+        self, notebook: str, *, kept_at: int | None, holding: Iterable[str] | None, empty: bool = False
+    ) -> NotebookActivity:
+        """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known.
+
+        ``empty``: a reading shows that nothing of the notebook is on its device.
+        """
+        watched = self._of(notebook)
+        newest = watched.newest
+        held = None if holding is None else frozenset(holding)
+        kernels = None if newest is None else tuple(_held(kernel, held) for kernel in newest.kernels)
+        return NotebookActivity(
+            notebook=notebook,
+            started_at=None if newest is None else newest.started_at,
+            samples=tuple(watched.samples),
+            reports=tuple(watched.reports),
+            kernels=kernels,
+            programs=() if newest is None else tuple(_freed(program, empty) for program in newest.programs),
+            kept_at=kept_at,
+        )
+
+    def newest(self, notebook: str) -> Report | None:
+        """The newest report of a notebook's server."""
+        return self._of(notebook).newest
+
+    def used_at(self, notebook: str) -> int | None:
+        """When its GPU was last seen in use, or its readings began where it never was; None where that is not known."""
+        samples = self._of(notebook).samples
+        if not samples or samples[-1].percent is None:
+            return None
+        used = (sample.used_at or sample.at for sample in reversed(samples) if sample.percent)
+        return next(used, samples[0].at)
+
+    def _of(self, notebook: str) -> _Watched:
+        return self._watched.setdefault(notebook, _Watched())
+
+
+def _held(kernel: KernelRecord, holding: frozenset[str] | None) -> KernelRecord:
+    """What the reports say of a kernel's hold stands where it is certain: one without a device holds none."""
+    if kernel.holds_gpu is not None:
+        return kernel
+    return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
+
+
+def _freed(program: ProgramRecord, empty: bool) -> ProgramRecord:
+    return replace(program, holds_gpu=False) if empty else program
+
+
+def _most(policy: IdlePolicy, every_s: int) -> int:
+    longest_s = max(policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False))
+    return min(MOST, longest_s * 5 // (4 * every_s) + 10)
+
+
+def _shorten(kept: deque[GpuSample] | deque[int], most: int) -> None:
+    while len(kept) > most:
+        kept.popleft()
+
+
+SHORTEST_MS = 2_000
+"""CPU time is counted in steps of ten milliseconds: over less than this it says little."""
+
+
+def simulated_sample(before: Report, after: Report) -> GpuSample | None:
+    """What a notebook used of a simulated device between two reports: one busy core is a busy device.
+
+    None: they are too close to each other. A process that is new counts from its start; one whose time is not known,
+    or a server that started between them, makes the reading unknown.
+    """
+    passed_ms = after.at - before.at
+    if before.instance == after.instance and 0 <= passed_ms < SHORTEST_MS:
+        return None
+    times = [None if ms is None else ms - (before.cpu_ms.get(name) or 0) for name, ms in after.cpu_ms.items()]
+    known = [each for each in times if each is not None]
+    if before.instance != after.instance or passed_ms <= 0 or len(known) != len(times):
+        return GpuSample(at=after.at, percent=None, why="its processes were not all seen twice")
+    return GpuSample(at=after.at, percent=min(100, sum(max(0, each) for each in known) * 100 // passed_ms))

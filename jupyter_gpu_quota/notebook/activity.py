@@ -1,0 +1,186 @@
+"""Reports this server's use to the service, and does what the service orders: nothing here ever delays the server.
+
+Once a second the server is looked at; a report goes out on a change and every so often. A service that is away is
+tried again after ever longer rests, and the server runs on as if there were none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ValidationError
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+from tornado.ioloop import PeriodicCallback
+from traitlets import Bool, Integer
+from traitlets.config import LoggingConfigurable
+
+from ..manifests import SHARE_VARIABLE
+from ..wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView
+from .watching import Watch, monotonic_ms
+
+SCHEMA = Path(__file__).with_name("idle_event.yaml")
+SCHEMA_ID = "https://events.jupyter.org/jupyter_gpu_quota/idle/v1"
+LOOK_EVERY_MS = 1_000
+TIMEOUT_S = 5.0
+SHORTEST_REST_MS, LONGEST_REST_MS = 2_000, 120_000
+SOURCE = "jupyter_gpu_quota"
+"""Under which name the use of the GPU counts as activity of the server."""
+
+
+class GPUQuotaActivity(LoggingConfigurable):
+    """Tells the service what this server's kernels do, and frees the GPU when the service says so."""
+
+    enabled = Bool(True, config=True, help="Whether this server reports what its kernels do. Without it nothing here "
+                   "is ever judged idle.")  # fmt: skip
+    report_every_s = Integer(30, config=True, help="The longest time between two reports, in seconds.")
+    busy_kernels_are_activity = Bool(False, config=True, help="Whether every busy kernel counts as activity of the "
+                                     "server, as GPU use always does, so that the hub's culler spares it.")  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        server: Any,
+        variables: Mapping[str, str] = os.environ,
+        clock: Callable[[], int] = monotonic_ms,
+        **options: Any,
+    ) -> None:
+        super().__init__(parent=server, **options)
+        self.server, self.clock = server, clock
+        self.notebook = notebook_of(variables)
+        self.api = variables.get("JUPYTER_GPU_QUOTA_URL", "").rstrip("/") + "/api/v1"
+        self.token = variables.get("JUPYTERHUB_API_TOKEN", "")
+        self.watch = Watch(server, uuid.uuid4().hex, clock)
+        self.idle: IdleView | None = None
+        self.free_at: int | None = None
+        self.sequence, self.failures, self.due = 0, 0, 0
+        self.told: object = None
+        self.beat: PeriodicCallback | None = None
+
+    def start(self) -> None:
+        """Begin, where this server has a share to report on."""
+        if self.enabled and self.notebook and self.token:
+            self.server.event_logger.register_event_schema(SCHEMA)
+            self.beat = PeriodicCallback(self.turn, LOOK_EVERY_MS)
+            self.beat.start()
+
+    async def turn(self) -> None:
+        """One look, and a report where one is due. Whatever goes wrong is logged and ends nothing."""
+        try:
+            report = self.watch.look(self.sequence)
+            news = what_matters(report)
+            countdown_over = self.free_at is not None and self.clock() >= self.free_at
+            if self.clock() >= self.due or (not self.failures and (news != self.told or countdown_over)):
+                await self.report(report, news)
+        except Exception:  # a server outlives anything that is wrong here
+            self.log.exception("jupyter_gpu_quota: this server's activity could not be looked at")
+
+    async def report(self, report: ActivityReport, news: object) -> None:
+        """Send one report and follow its answer."""
+        self.sequence += 1
+        answer = await self._posted(
+            f"notebooks/{quote(str(self.notebook), safe='')}/activity", report.model_dump_json()
+        )
+        if answer is None:
+            self.failures += 1
+            self.due = self.clock() + min(LONGEST_REST_MS, SHORTEST_REST_MS << min(self.failures, 8))
+            self._count_as_activity(report, None)
+            return
+        self.failures, self.told = 0, news
+        self.due = self.clock() + min(self.report_every_s * 1000, max(1_000, answer.report_in_ms))
+        self._count_as_activity(report, answer.idle.used_ms)
+        self._take(answer.idle)
+        if answer.free is not None:
+            await self.free(answer.free)
+
+    async def _posted(self, path: str, body: str) -> ActivityAnswer | None:
+        try:
+            response = await self.fetch(path, body)
+            return ActivityAnswer.model_validate_json(response)
+        except (HTTPClientError, OSError, ValidationError) as error:
+            tell = self.log.warning if not self.failures else self.log.debug
+            tell("jupyter_gpu_quota: the service takes no report of this server's activity: %s", error)
+            return None
+
+    async def fetch(self, path: str, body: str) -> bytes:
+        """What the service answers to a POST with this server's own token; raises HTTPClientError or OSError."""
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        request = HTTPRequest(
+            f"{self.api}/{path}",
+            method="POST",
+            headers=headers,
+            body=body,
+            connect_timeout=TIMEOUT_S,
+            request_timeout=TIMEOUT_S,
+            follow_redirects=False,
+        )
+        return (await AsyncHTTPClient().fetch(request)).body
+
+    # --- what the answer says -------------------------------------------------------------------------------------
+    def _take(self, idle: IdleView) -> None:
+        """Remember how the notebook is judged; what changed for its person goes out as an event of the server."""
+        before, self.idle = self.idle, idle
+        self.free_at = None if idle.free_in_ms is None else self.clock() + idle.free_in_ms
+        if before is None or (before.stage, before.mode) != (idle.stage, idle.mode):
+            self._emit(idle)
+
+    def _emit(self, idle: IdleView) -> None:
+        seconds = None if idle.free_in_ms is None else max(0, idle.free_in_ms) // 1000
+        facts = {"stage": idle.stage, "mode": idle.mode, "message": idle.message, "kernels": list(idle.kernels)}
+        self.server.event_logger.emit(
+            schema_id=SCHEMA_ID, data={**facts, "free_in_s": seconds, "keeps_left": idle.keeps_left}
+        )
+
+    def _count_as_activity(self, report: ActivityReport, used_ms: int | None) -> None:
+        """GPU use counts as activity of this server, so that no culler ends silent work.
+
+        So does a busy kernel that may use the GPU while nobody can tell whether it does.
+        """
+        times = self.server.web_app.settings.setdefault("last_activity_times", {})
+        busy = [kernel for kernel in report.kernels if kernel.state == "busy"]
+        if any(self.busy_kernels_are_activity or (used_ms is None and kernel.asks_gpu) for kernel in busy):
+            used_ms = 0
+        if used_ms is not None:
+            times[SOURCE] = datetime.now(UTC) - timedelta(milliseconds=used_ms)
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+    async def free(self, order: FreeOrder) -> None:
+        """Shut the named kernels down: each only if it is idle at this moment, and quiet for as long as ordered."""
+        for kernel in order.kernels:
+            quiet_ms = self.watch.quiet_ms(kernel)
+            if quiet_ms is None or quiet_ms < order.quiet_ms:
+                self.log.info("jupyter_gpu_quota: kernel %s is in use or gone and is left alone", kernel)
+                continue
+            self.log.warning("jupyter_gpu_quota: kernel %s held the GPU unused and is shut down", kernel)
+            await self.server.kernel_manager.shutdown_kernel(kernel)
+        self.due = self.clock()
+
+    async def keep(self) -> bytes:
+        """Ask the service to postpone the warning; raises HTTPClientError or OSError."""
+        answer = await self.fetch(f"notebooks/{quote(str(self.notebook), safe='')}/actions/keep", "{}")
+        self.due = self.clock()
+        return answer
+
+
+def notebook_of(variables: Mapping[str, str]) -> str | None:
+    """The slice of this server, as the hub's spawner rendered it; None for a server without one."""
+    try:
+        share = json.loads(variables.get(SHARE_VARIABLE, ""))
+        return str(share["notebook"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def what_matters(report: ActivityReport) -> object:
+    """Whatever of a report is worth telling at once: which kernels and programs there are, and what they do.
+
+    A message in an idle kernel is told with the next report: its age says when it was.
+    """
+    kernels = {kernel.id: (kernel.state, kernel.pid) for kernel in report.kernels}
+    return kernels, {(program.name, program.pid) for program in report.programs if program.kind == "terminal"}

@@ -1,0 +1,72 @@
+"""How notebooks are used, at the REST door: their servers report it, and people postpone a warning."""
+
+from __future__ import annotations
+
+from ..core.activity import KernelRecord, KernelState, ProgramKind, ProgramRecord
+from ..core.model import NotebookState
+from ..core.vigil import Report
+from ..store.protocol import NotebookRecord
+from ..wire_activity import ActivityReport, KernelReport, ProgramReport
+from .access import changes_work
+from .notebooks import seen_notebook
+from .resource import Answer, Call, Refused
+
+STATES = {"idle": KernelState.IDLE, "busy": KernelState.BUSY}
+
+
+async def report(call: Call) -> Answer:
+    """Take what a notebook's own server says of its kernels. Only the owner's token speaks for it."""
+    record = await _booked(call)
+    if record.notebook.user != call.person.id:
+        raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was noted.")
+    body: ActivityReport = call.body
+    return Answer(body=await call.door.idleness.report(record, report_of(body, call.door.clock())))
+
+
+async def keep(call: Call) -> Answer:
+    """Postpone an idle warning; the owner, leads of the project and admins may."""
+    record = await _booked(call)
+    notebook = record.notebook
+    if not changes_work(call.person, project=notebook.project, owner=notebook.user):
+        raise Refused(403, "not_allowed", f"{call.person.name} neither owns this notebook nor leads its project.")
+    await call.door.idleness.keep(record, call.person.id)
+    return Answer(body=call.door.idleness.view(record))
+
+
+async def _booked(call: Call) -> NotebookRecord:
+    record = await seen_notebook(call)
+    if record.notebook.state is not NotebookState.BOOKED:
+        sentence = f"This notebook's slice is {record.notebook.state}, so its use is not judged."
+        raise Refused(409, "not_booked", sentence)
+    return record
+
+
+def report_of(body: ActivityReport, now: int) -> Report:
+    """A report with instants of this clock; a message is never dated earlier than it was."""
+    return Report(
+        instance=body.instance,
+        sequence=body.sequence,
+        at=now,
+        started_at=now - body.running_ms,
+        kernels=tuple(_kernel(kernel, now) for kernel in body.kernels),
+        programs=tuple(_program(program) for program in body.programs),
+        cpu_ms={
+            **{kernel.id: kernel.cpu_ms for kernel in body.kernels if kernel.asks_gpu},
+            **{f"{program.name} {program.pid}": program.cpu_ms for program in body.programs},
+        },
+    )
+
+
+def _kernel(kernel: KernelReport, now: int) -> KernelRecord:
+    return KernelRecord(
+        id=kernel.id,
+        state=None if kernel.state is None else STATES[kernel.state],
+        started_at=None if kernel.running_ms is None else now - kernel.running_ms,
+        last_message_at=None if kernel.quiet_ms is None else now - kernel.quiet_ms,
+        holds_gpu=None if kernel.asks_gpu else False,
+        connections=kernel.connections,
+    )
+
+
+def _program(program: ProgramReport) -> ProgramRecord:
+    return ProgramRecord(name=program.name, kind=ProgramKind(program.kind), holds_gpu=None)

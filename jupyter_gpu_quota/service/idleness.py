@@ -1,0 +1,338 @@
+"""Judges the notebooks: takes the reports of their servers and the readings of their GPUs, and climbs the ladder.
+
+What is seen stays in this process: one that starts anew judges nothing idle before it has watched for long enough. The
+stage of each notebook is in the store before anybody is told to act on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..core.activity import GpuSample, IdleMode, IdlePolicy
+from ..core.idle import Busy, Idle, Unknown, Verdict, judge
+from ..core.idle_sentences import told
+from ..core.ladder import (
+    BEGINNING,
+    Freeing,
+    KeepRefused,
+    Stage,
+    Step,
+    Stopping,
+    Turn,
+    Warned,
+    is_lendable,
+    keep,
+    seen,
+    step,
+)
+from ..core.lifecycle import WAITING
+from ..core.model import NotebookState
+from ..core.stages import from_document, name_of, to_document
+from ..core.vigil import Report, Vigil, simulated_sample
+from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow, StoreUnavailable
+from ..wire import IdleView, NotebookView
+from ..wire_activity import ActivityAnswer, FreeOrder
+from .hub import HubAway
+from .resource import Refused
+from .views import notebook_view
+from .world import World
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+SOON_MS = 5_000
+"""How soon a server reports again while something is under way."""
+
+SILENT_MS = 10_000
+"""A notebook of which nothing new comes is judged again after so long."""
+
+NO_FIGURES = "its processes have no figures of their own"
+
+Record = Callable[[JudgeNotebook], Awaitable[object]]
+Stop = Callable[[NotebookRecord], Awaitable[None]]
+
+STOP_AGAIN_MS = 60_000
+"""A server that is to be stopped and still runs is stopped again after so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The newest judgement of one notebook. ``stage`` is in the store."""
+
+    verdict: Verdict
+    stage: Stage
+    at: int
+
+
+class Idleness:
+    """Every booked notebook, judged.
+
+    ``record`` puts a judgement into the store and returns once it is there; ``stop`` asks the hub to stop a server.
+    """
+
+    def __init__(self, world: World, record: Record, stop: Stop, clock: Callable[[], int]) -> None:
+        self.world, self.record, self.stop, self.clock = world, record, stop, clock
+        self._asked_at: dict[str, int] = {}
+        self._read_from: dict[str, Report] = {}
+        self.vigil = Vigil()
+        self.judged: dict[str, Judged] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    @property
+    def policy(self) -> IdlePolicy:
+        quota = self.world.quota_file
+        return IdlePolicy() if quota is None else quota.idle
+
+    def _policy_of(self, name: str) -> IdlePolicy:
+        """A simulated device is read with each report of its notebook's server."""
+        policy = self.policy
+        return replace(policy, sample_every_s=policy.report_every_s) if self._is_simulated(name) else policy
+
+    # --- what is seen ---------------------------------------------------------------------------------------------
+    async def report(self, record: NotebookRecord, report: Report) -> ActivityAnswer:
+        """Take a server's report and answer it with the notebook as it is judged now, and what to shut down."""
+        name = record.notebook.id
+        if self.vigil.report(name, report, self.policy) and self._is_simulated(name):
+            self._simulate(name, report)
+        await self.judge(record)
+        return self.answer(record)
+
+    def _simulate(self, name: str, report: Report) -> None:
+        """A simulated device is used as much as its notebook's processes use the CPU; the server says how much."""
+        before = self._read_from.get(name, report)
+        sample = simulated_sample(before, report)
+        if sample is not None:
+            self.vigil.read(name, sample, self.policy)
+        if sample is not None or before is report:
+            self._read_from[name] = report
+
+    def read(self, record: NotebookRecord) -> bool:
+        """Take the newest reading of what a notebook holds; whether there was one."""
+        name, new = record.notebook.id, False
+        if self._is_simulated(name):
+            return False
+        for part in self.world.allocations_of(name):
+            row = self.world.samples.get(part.device)
+            if row is not None and name in row.workloads:
+                new |= self.vigil.read(name, _sample(row, name), self.policy)
+        return new
+
+    async def look(self) -> None:
+        """Judge every booked notebook of which there is something new, or for which it is time."""
+        booked = list(self._booked())
+        names = {record.notebook.id for record in booked}
+        self.vigil.keep_only(names)
+        for name in self.judged.keys() - names:
+            del self.judged[name]
+            self._turns.pop(name, None)
+            self._asked_at.pop(name, None)
+            self._read_from.pop(name, None)
+        for record in booked:
+            if self.read(record) or self._is_time(record):
+                await self._judge_unless_over(record)
+            await self._maybe_stop(record)
+
+    async def _maybe_stop(self, record: NotebookRecord) -> None:
+        """Stop the server of a notebook whose stage says so; its slice goes back as with any server that stops."""
+        name, now = record.notebook.id, self.clock()
+        known = self.judged.get(name)
+        if known is None or not isinstance(known.stage, Stopping):
+            return
+        if now - self._asked_at.get(name, now - STOP_AGAIN_MS) >= STOP_AGAIN_MS:
+            self._asked_at[name] = now
+            await self.stop(record)
+
+    async def _judge_unless_over(self, record: NotebookRecord) -> None:
+        try:
+            await self.judge(record)
+        except Refused as refused:  # its server ended just now
+            log.debug("%s", refused)
+
+    def _is_time(self, record: NotebookRecord) -> bool:
+        """Whether time alone may change a judgement: a countdown or a wait is over, or nothing came for a while."""
+        known, now = self.judged.get(record.notebook.id), self.clock()
+        if known is None or not known.at <= now < known.at + SILENT_MS:
+            return True
+        due = known.stage.until if isinstance(known.stage, Warned) else None
+        if isinstance(known.verdict, Busy):
+            due = known.verdict.idle_at
+        return due is not None and known.at < due <= now
+
+    def _booked(self) -> list[NotebookRecord]:
+        every = self.world.mirror.notebooks.values()
+        return [record for record in every if record.notebook.state is NotebookState.BOOKED]
+
+    # --- judging --------------------------------------------------------------------------------------------------
+    async def judge(self, record: NotebookRecord) -> None:
+        """Judge one notebook now, and take it on to its next stage."""
+        name = record.notebook.id
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            now, policy, stage = self.clock(), self._policy_of(name), self.stage(record)
+            waiting = self._somebody_waits(record)
+            activity = self.vigil.activity(
+                name, kept_at=stage.kept.at, holding=self._holding(name), empty=self._is_empty(name)
+            )
+            verdict = judge(activity, policy, waiting=waiting, now=now)
+            taken = step(stage, seen(activity, verdict), policy, now)
+            await self._take(name, verdict, taken, now)
+
+    async def _take(self, name: str, verdict: Verdict, taken: Step, now: int) -> None:
+        """Store what is new of a judgement before it is acted on."""
+        known = self.judged.get(name)
+        news = known is None or known.stage != taken.stage or word_of(known.verdict) != word_of(verdict)
+        if news or taken.turn is not None:
+            await self.record(
+                JudgeNotebook(
+                    notebook=name,
+                    activity=word_of(verdict),
+                    seen_empty=is_lendable(taken.stage, verdict),
+                    stage=to_document(taken.stage),
+                    turn=None if taken.turn is None else taken.turn.value,
+                    why=told(verdict, taken.stage, self.policy.mode, now),
+                )
+            )
+        self.judged[name] = Judged(verdict=verdict, stage=taken.stage, at=now)
+
+    def stage(self, record: NotebookRecord) -> Stage:
+        """Where a notebook is on the ladder: as judged here, else as the store has it."""
+        known = self.judged.get(record.notebook.id)
+        if known is not None:
+            return known.stage
+        return BEGINNING if record.stage is None else from_document(record.stage)
+
+    def _somebody_waits(self, record: NotebookRecord) -> bool:
+        """Whether work waits in this notebook's pool."""
+        mirror, pool = self.world.mirror, record.notebook.pool
+        jobs = (each.job.state in WAITING and each.job.pool == pool for each in mirror.jobs.values())
+        asked = (
+            each.notebook.state is NotebookState.REQUESTED and each.notebook.pool == pool
+            for each in mirror.notebooks.values()
+        )
+        return any(jobs) or any(asked)
+
+    def _holding(self, name: str) -> tuple[str, ...] | None:
+        """The kernels that hold the GPU, as far as that follows from what is known; None where it does not.
+
+        A simulated device is held by every kernel that may use it. On a real one a single such kernel, with no program
+        beside it, is the holder; who of several is, only the processes on the device tell.
+        """
+        newest = self.vigil.newest(name)
+        if newest is None:
+            return None
+        if self._is_empty(name):
+            return ()
+        able = tuple(kernel.id for kernel in newest.kernels if kernel.holds_gpu is not False)
+        alone = len(able) <= 1 and not newest.programs
+        return able if alone or self._is_simulated(name) else None
+
+    def _is_empty(self, name: str) -> bool:
+        """Whether the newest readings show that nothing of a notebook is on its devices."""
+        rows = [self.world.samples.get(part.device) for part in self.world.allocations_of(name)]
+        return bool(rows) and all(row is not None and row.workload_memory_mib.get(name) == 0 for row in rows)
+
+    def _is_simulated(self, name: str) -> bool:
+        """Whether all that a notebook holds is simulated."""
+        devices = [self.world.device(part.device) for part in self.world.allocations_of(name)]
+        return bool(devices) and all(device is not None and device.simulated for device in devices)
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+    async def keep(self, record: NotebookRecord, actor: str) -> None:
+        """Postpone a warning; raises Refused where there is none, or it was postponed often enough."""
+        await self.judge(record)
+        name = record.notebook.id
+        async with self._turns[name]:
+            known, policy, now = self.judged[name], self.policy, self.clock()
+            taken = keep(known.stage, policy, now)
+            if isinstance(taken, KeepRefused):
+                raise Refused(409, taken.why, _why_not_kept(taken))
+            document = to_document(taken.stage)
+            await self.record(
+                JudgeNotebook(
+                    notebook=name, activity=word_of(known.verdict), seen_empty=False, stage=document, actor=actor,
+                    turn=Turn.KEPT.value, why=f"postponed for the {taken.stage.kept.times}. time",
+                )
+            )  # fmt: skip
+            self.judged[name] = Judged(verdict=known.verdict, stage=taken.stage, at=now)
+        await self.judge(record)
+
+    def answer(self, record: NotebookRecord) -> ActivityAnswer:
+        """What a server is told: it shuts down what stands here, and nothing else."""
+        view, stage, policy = self.view(record), self.stage(record), self.policy
+        assert view is not None
+        order = None
+        if isinstance(stage, Freeing) and policy.mode is IdleMode.RECLAIM:
+            quiet_ms = policy.kernel_after_s(waiting=self._somebody_waits(record)) * 1000
+            order = FreeOrder(kernels=list(stage.kernels), quiet_ms=quiet_ms)
+        left = view.free_in_ms
+        usual = (policy.report_every_s - 1) * 1000  # it looks once a second, and may be as much late
+        again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
+        return ActivityAnswer(idle=view, free=order, report_in_ms=again)
+
+    def shown(self, record: NotebookRecord) -> NotebookView:
+        """A notebook with how it is judged now."""
+        view, idle = notebook_view(record, self.world), self.view(record)
+        return view if idle is None else view.model_copy(update={"idle": idle, "activity": idle.verdict})
+
+    def view(self, record: NotebookRecord) -> IdleView | None:
+        """How a notebook is judged, None before it was."""
+        known = self.judged.get(record.notebook.id)
+        if known is None:
+            return None
+        now, policy, stage = self.clock(), self.policy, known.stage
+        used_at = self.vigil.used_at(record.notebook.id)
+        kernels = stage.kernels if isinstance(stage, Warned | Freeing) else ()
+        return IdleView(
+            verdict=word_of(known.verdict),
+            reason=known.verdict.reason,
+            message=told(known.verdict, stage, policy.mode, now),
+            stage=name_of(stage),
+            mode=policy.mode.value,
+            free_in_ms=max(0, stage.until - now) if isinstance(stage, Warned) else None,
+            kernels=list(kernels),
+            keeps_left=max(0, policy.keep_at_most - stage.kept.times),
+            used_ms=None if used_at is None else max(0, now - used_at),
+        )
+
+
+def word_of(verdict: Verdict) -> Literal["busy", "idle", "unknown"]:
+    """A verdict as REST says it."""
+    match verdict:
+        case Busy():
+            return "busy"
+        case Idle():
+            return "idle"
+        case Unknown():
+            return "unknown"
+
+
+def _why_not_kept(refused: KeepRefused) -> str:
+    if refused.why == "kept_enough":
+        return (
+            f"The warning was postponed {refused.times} times already, and the policy allows {refused.most} before the "
+            "notebook is used again. Run a cell to keep its GPU."
+        )
+    return "Nothing was postponed: no warning is under way for this notebook."
+
+
+def _sample(row: SampleRow, notebook: str) -> GpuSample:
+    percent = row.workloads[notebook]
+    return GpuSample(at=row.at, percent=percent, why="" if percent is not None else row.why.get(notebook, NO_FIGURES))
+
+
+async def keep_judging(idleness: Idleness) -> None:
+    """Look once a second, for ever; a store or a hub that is away is no reason to end."""
+    well = True
+    while True:
+        try:
+            await idleness.world.fresh()
+            await idleness.world.sampled()
+            await idleness.look()
+            well = True
+        except (StoreUnavailable, HubAway) as error:
+            tell, well = log.warning if well else log.debug, False
+            tell("notebooks cannot be judged now: %s", error)
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,76 @@
+"""What a notebook's server and the service tell each other about its use: ``POST notebooks/{id}/activity``.
+
+The server reports ages, never instants: its clock may be another, and may be set. Milliseconds throughout.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from .wire import IdleView, Wire
+
+Word = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Age = Annotated[int, Field(strict=True, ge=0, le=1 << 44)]
+Pid = Annotated[int, Field(strict=True, ge=1, le=1 << 31)]
+
+
+class KernelReport(Wire):
+    """One kernel. ``state`` null is unknown; ``quiet_ms``: since its last message that a person or a cell caused.
+
+    ``pid`` is in the server's own namespace, null for a kernel that runs elsewhere. ``asks_gpu`` is false where its
+    kernelspec says so. ``cpu_ms``: what it and all processes below it used of the CPU; a simulated device goes by that.
+    """
+
+    id: Word
+    name: Annotated[str, StringConstraints(max_length=128)]
+    state: Literal["idle", "busy"] | None
+    quiet_ms: Age | None
+    running_ms: Age | None
+    pid: Pid | None
+    asks_gpu: bool
+    cpu_ms: Age | None = None
+    connections: Annotated[int, Field(strict=True, ge=0, le=1 << 20)] = 0
+
+
+class ProgramReport(Wire):
+    """A terminal, or another program that the server runs; with it count all processes below it."""
+
+    name: Word
+    kind: Literal["terminal", "proxied"]
+    pid: Pid
+    cpu_ms: Age | None = None
+
+
+class ActivityReport(Wire):
+    """``POST notebooks/{id}/activity``, with the server's own token.
+
+    ``instance`` is new with each start of the server, and ``sequence`` grows within it: an older report that comes
+    late says nothing. ``running_ms``: since the server started. ``namespace`` is that of the pids.
+    """
+
+    instance: Word
+    sequence: Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
+    running_ms: Age
+    namespace: Annotated[str, StringConstraints(max_length=64)] = ""
+    kernels: Annotated[list[KernelReport], Field(max_length=200)]
+    programs: Annotated[list[ProgramReport], Field(max_length=200)]
+
+
+class FreeOrder(Wire):
+    """Shut these kernels down, each only if it is idle now and has been without a message for ``quiet_ms``."""
+
+    kernels: list[str]
+    quiet_ms: int
+
+
+class ActivityAnswer(Wire):
+    """The answer to a report: the notebook as it is judged, what to shut down, and when to report again at most."""
+
+    idle: IdleView
+    free: FreeOrder | None = None
+    report_in_ms: int = 30_000
+
+
+__all__ = ["ActivityAnswer", "ActivityReport", "FreeOrder", "IdleView", "KernelReport", "ProgramReport"]
