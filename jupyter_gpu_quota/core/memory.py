@@ -18,10 +18,11 @@ class Memory:
     """One reader's. Each decide that is given it must be of a later snapshot of the same world, or of another world.
 
     A pool that was decided without anything to do rests until something of it changes, or an instant is reached at
-    which time alone could change its plan.
+    which time alone could change its plan. ``lasts``: whether it is used again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lasts: bool = True) -> None:
+        self._lasts = lasts
         self.parts = Parts((), (), ())
         self._policy: Policy | None = None
         self._inventory: tuple[object, ...] = ()
@@ -50,6 +51,8 @@ class Memory:
 
     def note(self, part: Part, policy: Policy, nodes: Iterable[Node], *, idle: bool) -> None:
         """A pool was decided; ``idle``: there is nothing to do in it."""
+        if not self._lasts:
+            return
         jobs = chain(part.busy.values(), part.paused.values())
         self._next[part.name] = next_instant(jobs, part.notebooks, nodes, policy, self._now, wanted=part.wants_more())
         (self._rests.add if idle else self._rests.discard)(part.name)

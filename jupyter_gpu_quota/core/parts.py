@@ -58,13 +58,14 @@ class Part:
     bare: Ledger = field(init=False)
     """The devices, carrying nothing."""
     empty: EmptyPool = field(init=False)
-    _asked: Counter[DemandShape] = field(default_factory=Counter)
+    _asked: dict[DemandShape, int] = field(default_factory=dict)
     _demand: tuple[Demand, ...] = ()
 
     def put(self, job: Job) -> None:
         """A job is there."""
         self.has_changed = True
-        self._asked[shape_of(job)] += job.ranks
+        shape = shape_of(job)
+        self._asked[shape] = self._asked.get(shape, 0) + job.ranks
         if not _waits(job):
             self.busy[job.id] = job
             return
@@ -176,8 +177,7 @@ class Parts:
         for ref in before.keys() - now.keys():
             job = before[ref]
             self._of_work.pop(job.id).drop(job)
-        for ref in now.keys() - before.keys():
-            job = now[ref]
+        for job in [job for ref, job in now.items() if ref not in before]:
             self._of_work[job.id] = part = self.of.get(job.pool, self.nowhere)
             part.put(job)
         self._jobs = now
@@ -187,8 +187,7 @@ class Parts:
         for ref in before.keys() - now.keys():
             one = before[ref]
             self._of_device.get(one.device, self.nowhere).release(one)
-        for ref in now.keys() - before.keys():
-            one = now[ref]
+        for one in [one for ref, one in now.items() if ref not in before]:
             self._of_device.get(one.device, self.nowhere).give(one)
         self._allocations = now
 

@@ -49,12 +49,12 @@ def decide(snapshot: Snapshot, policy: Policy, memory: Memory | None = None) -> 
     Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for. ``memory`` is
     what the decide before left there: it saves work and changes no plan. Source: docs/scheduling.md.
     """
-    return _decide(snapshot, policy, memory or Memory())[0]
+    return _decide(snapshot, policy, memory or Memory(lasts=False))[0]
 
 
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     """The same plan, with the binding reason of everything that waits."""
-    plan, drafts = _decide(snapshot, policy, Memory())
+    plan, drafts = _decide(snapshot, policy, Memory(lasts=False))
     jobs, waits = {job.id: job for job in snapshot.jobs}, dict[str, Reason]()
     for draft in drafts:
         waits |= waits_of(draft, jobs)

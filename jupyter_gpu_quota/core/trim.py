@@ -34,7 +34,7 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     claimers = {claimed.asker.standing for claimed in claims} | _departments_let_out(claims)
     for claimed in claims:
         for victim in [one for one in claimed.victims if _may_stay(one) and claimers.isdisjoint(one.project.levels)]:
-            within = not victim.project.over_limit(victim.size)
+            within = not victim.project.over_limit(victim.size) and pool.ledger.all_after(lent=True) >= victim.size
             if within and _may_fit(pool, victim) and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
