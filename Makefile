@@ -53,7 +53,8 @@ bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure (25 minutes; ONLY="openb
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks \
 		$(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick); status=$$?; $(BIN)/python docs/_ext/figures.py; exit $$status
 
-docs: $(VENV)/.ready  ## build the documentation
+docs: $(VENV)/.ready  ## write the reference pages, build the documentation
+	$(BIN)/python docs/_ext/reference.py
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 clean:  ## remove what make made

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parent)]
 
 from jupyter_gpu_quota import __version__  # noqa: E402 - the path comes first
 
@@ -15,10 +15,10 @@ author = "The jupyter_gpu_quota developers"
 copyright = author  # the name that Sphinx wants
 version = release = __version__
 
-extensions = ["myst_parser", "reference"]
+extensions = ["myst_parser"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "reference/generated"]
+exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = f"jupyter_gpu_quota {version}"

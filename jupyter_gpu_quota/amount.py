@@ -65,6 +65,13 @@ def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str
     return f"{held_ranks} of {min_ranks}-{ranks} ranks" if held_ranks else f"{min_ranks}-{ranks} ranks"
 
 
+def host_text(cpu_milli: int, memory_mib: int, ranks: int) -> str | None:
+    """What each rank has of its node beside GPU: "4 CPU and 8192 MiB"; None where neither is stated."""
+    parts = [f"{gpu_text(cpu_milli)} CPU"] if cpu_milli else []
+    parts += [f"{memory_mib} MiB"] if memory_mib else []
+    return " and ".join(parts) + (" for each rank" if ranks > 1 else "") if parts else None
+
+
 def exact_milli(text: str) -> int | AmountRefusal:
     """A decimal with up to three places in milli-GPU, 0 or more. This is how amounts stand in the quota file."""
     read = DECIMAL.fullmatch(text.strip())

@@ -170,12 +170,18 @@ def zone_refusal(name: str) -> str | None:
     zones = _zones()
     if name in zones:
         return None
+    if name == LOCALTIME:
+        return f"{name!r} is another time zone on every machine; name the zone itself, such as Europe/London"
     return f"there is no time zone {name[:60]!r}; {_nearest(name, zones, 'the zones are named like Europe/London')}"
 
 
 @cache
 def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+    return frozenset(available_timezones()) - {LOCALTIME}
+
+
+LOCALTIME = "localtime"
+"""Where a system keeps it among the zones, it is whatever that machine is set to."""
 
 
 def region_refusal(name: str) -> str | None:

@@ -13,19 +13,20 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from . import bell, quotafile
+from . import bell
 from .bundle import BundleStore
 from .config import GPUQuota, database_url, settings_from_environment
 from .controller import Controller, Rhythm
 from .executors.local import LocalExecutor
 from .heart import Heart
+from .quotafile.first import HOW_TO_APPLY, read_first
 from .sampling.here import open_sampler
 from .store.open import open_store
 from .store.protocol import ApplyQuota, Refusal, Store, StoreUnavailable
+from .store.readable import with_readable_quota
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
     )
     return Controller(
         clock=now_ms,
-        store=store,
+        store=with_readable_quota(store),
         executor=executor,
         sampler=sampler,
         bundles=BundleStore(state / "bundles", limit_bytes=config.bundle_limit_mib << 20),
@@ -143,27 +144,35 @@ def _resign(controller: Controller) -> None:
 
 
 def _apply_first_quota(config: GPUQuota, store: Store) -> None:
-    """Put the deployment's quota file in force where the database has none yet."""
+    """Put the deployment's quota file in force where the database has none yet; go on without where it cannot be."""
     if not config.quota_file or store.quota() is not None:
         return
-    text = Path(config.quota_file).read_text()
-    parsed = quotafile.parse(text)
-    if isinstance(parsed, list):
-        _complain(config.quota_file, [f"line {error.line}: {error.message}" for error in parsed])
+    first = read_first(Path(config.quota_file))
+    if isinstance(first, str):
+        _complain(config.quota_file, first)
+        return
+    document = first.file.as_kept()
+    if isinstance(document, str):
+        _complain(config.quota_file, document)
         return
     request = ApplyQuota(
         actor="system:controller",
-        text=text,
-        document=parsed.to_document(),
-        policy=parsed.policy(1),
+        text=first.text,
+        document=document,
+        policy=first.file.policy(1),
         expected_revision=0,
         comment="the deployment's quota_file",
     )
     for outcome in store.record([request], now=now_ms()):
         if isinstance(outcome, Refusal):
-            _complain(config.quota_file, [outcome.message])
+            _complain(config.quota_file, outcome.message)
 
 
-def _complain(path: str, messages: Sequence[str]) -> None:
-    for message in messages:
-        log.error("%s is not in force: %s", path, message)
+def _complain(path: str, why: str) -> None:
+    log.error(
+        "c.GPUQuota.quota_file = %s is not in force: %s. Until a quota file is, nothing is given out: mend it and "
+        "restart the hub, or %s.",
+        path,
+        why.rstrip("."),
+        HOW_TO_APPLY,
+    )

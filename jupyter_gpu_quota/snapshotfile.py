@@ -5,17 +5,32 @@ Both are canonical JSON. The reader is strict about keys and types, then checks 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from itertools import islice
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from .amount import MOST_DEVICES, MOST_SECONDS
 from .core.canonical import Plain, canonical, plain
 from .core.lifecycle import FINAL, HOLDS_GPU, NOTEBOOK_FINAL
-from .core.model import WHOLE_DEVICE, Job, Notebook, NotebookState, Policy, Snapshot
+from .core.model import (
+    WHOLE_DEVICE,
+    Allocation,
+    Department,
+    Job,
+    Notebook,
+    NotebookState,
+    Placement,
+    Policy,
+    Project,
+    Reservation,
+    Snapshot,
+    Window,
+)
 from .core.plan import Action, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
 from .core.sentences import sentence
 
@@ -33,6 +48,36 @@ ACTIONS: dict[type[Action], str] = {
 """The word that a plan's document has for each action."""
 
 MOST_FAULTS = 20
+
+MOST_AT = 7_258_118_400_000
+"""The first moment of 2200."""
+
+RANGES = {
+    "now": (0, MOST_AT),
+    "paused_at": (0, MOST_AT),
+    "cpu_milli": (0, 1 << 40),
+    "k_milli": (0, 10_000),
+    "milli_s": (0, 10**18),
+    "half_life_s": (1, MOST_SECONDS),
+    "window_s": (1, MOST_SECONDS),
+    "priority": (0, 100),
+    "weight": (0, 1_000_000),
+    "max_pauses": (0, 1_000_000),
+    "min_ranks": (1, 10**8),
+    "held_ranks": (1, 10**8),
+}
+"""The least and the most of integers by the name of their field."""
+
+RANGES_OF_UNITS = {
+    "_at": (0, MOST_AT),
+    "_milli": (0, MOST_DEVICES * WHOLE_DEVICE),
+    "_mib": (0, 1 << 40),
+    "_s": (0, MOST_SECONDS),
+    "ranks": (1, 10**8),
+}
+"""Of the others, by what their name ends in."""
+
+OTHER_RANGE = (0, 10**18)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +101,11 @@ def read(document: str | bytes) -> SnapshotDocument | list[str]:
         found = _reader().validate_json(document)
     except ValidationError as error:
         return [_told(each) for each in error.errors(include_url=False)[:MOST_FAULTS]]
-    faults = [fault for _, fault in zip(range(MOST_FAULTS), _faults(found.snapshot, found.policy), strict=False)]
-    return faults or found
+    return _first(_excesses(found)) or _first(_faults(found.snapshot, found.policy)) or found
+
+
+def _first(faults: Iterator[str]) -> list[str]:
+    return list(islice(faults, MOST_FAULTS))
 
 
 def write(snapshot: Snapshot, policy: Policy) -> bytes:
@@ -106,6 +154,33 @@ def _told(error: Any) -> str:
     return f"{place}: {error['msg'][:1].lower()}{error['msg'][1:]}"
 
 
+# --- whether each number can be one -------------------------------------------------------------------------------
+def _excesses(value: object, place: str = "", name: str = "") -> Iterator[str]:
+    """The integers that are outside of their range, by their place; what follows may add and multiply the others."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        low, high = _range(name)
+        if not low <= value <= high:
+            yield f"{place} is {value}; it is from {low} to {high}"
+        return
+    for step, part in _parts(value):
+        yield from _excesses(part, f"{place}.{step}" if place else str(step), step if isinstance(step, str) else name)
+
+
+def _parts(value: object) -> Iterable[tuple[str | int, object]]:
+    if isinstance(value, tuple):
+        return enumerate(value)
+    if isinstance(value, Mapping):
+        return value.items()
+    if is_dataclass(value):
+        return ((field.name, getattr(value, field.name)) for field in fields(value))
+    return ()
+
+
+def _range(name: str) -> tuple[int, int]:
+    units = (found for unit, found in RANGES_OF_UNITS.items() if name.endswith(unit))
+    return RANGES.get(name) or next(units, OTHER_RANGE)
+
+
 # --- whether the world that is described can be one ---------------------------------------------------------------
 def _faults(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
     yield from _twice("node", [node.id for node in snapshot.nodes])
@@ -115,7 +190,8 @@ def _faults(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
     yield from _twice("reservation of workload", [reservation.workload for reservation in snapshot.reservations])
     yield from _twice("pool", policy.pools)
     yield from _twice("project", [project.name for project in policy.projects])
-    yield from _faulty_hosts(snapshot)
+    yield from _twice("department", [department.name for department in policy.departments])
+    yield from _faulty_demand(snapshot)
     yield from _faulty_devices(snapshot, policy)
     yield from _faulty_workloads(snapshot)
     yield from _faulty_allocations(snapshot)
@@ -144,16 +220,10 @@ def _faulty_devices(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
             yield f"device {device.id} has {device.memory_mib} MiB and {device.foreign_milli} milli of foreign use"
 
 
-def _faulty_hosts(snapshot: Snapshot) -> Iterator[str]:
-    for node in snapshot.nodes:
-        if node.cpu_milli < 0 or node.memory_mib < 0:
-            yield f"node {node.id} has {node.cpu_milli} milli of CPU and {node.memory_mib} MiB"
-    for job in snapshot.jobs:
-        if job.cpu_milli < 0 or job.memory_mib < 0:
-            yield f"job {job.id} asks for {job.cpu_milli} milli of CPU and {job.memory_mib} MiB; 0 is not stated"
+def _faulty_demand(snapshot: Snapshot) -> Iterator[str]:
     for at, row in enumerate(snapshot.demand):
         amounts = row.gpu_milli == 0 or _is_amount(row.gpu_milli)
-        if not amounts or row.cpu_milli < 0 or row.memory_mib < 0 or row.count < 1:
+        if not amounts or row.count < 1:
             yield (
                 f"demand {at} is {row.count} times {row.gpu_milli} milli, {row.cpu_milli} milli of CPU and"
                 f" {row.memory_mib} MiB; a shape was asked for once or more"
@@ -164,7 +234,7 @@ def _faulty_workloads(snapshot: Snapshot) -> Iterator[str]:
     for job in snapshot.jobs:
         if job.state in FINAL:
             yield f"job {job.id} is {job.state}: an ended job is no part of a snapshot"
-        if not _is_amount(job.gpu_milli) or job.ranks < 1:
+        if not _is_amount(job.gpu_milli):
             yield (
                 f"job {job.id} asks for {job.ranks} x {job.gpu_milli} milli: a part of a device or whole"
                 " devices, once or more"
@@ -173,8 +243,8 @@ def _faulty_workloads(snapshot: Snapshot) -> Iterator[str]:
             yield f"job {job.id} runs with {job.min_ranks} to {job.ranks} ranks; its minimum is from 1 to all of them"
         if job.held_ranks is not None and not job.least_ranks <= job.held_ranks <= job.ranks:
             yield f"job {job.id} has {job.held_ranks} ranks, and runs with {job.least_ranks} to {job.ranks}"
-        if job.time_limit_s < 1 or not 0 <= job.priority <= 100:
-            yield f"job {job.id} has a time limit of {job.time_limit_s} s and priority {job.priority}"
+        if job.time_limit_s < 1:
+            yield f"job {job.id} has a time limit of {job.time_limit_s} s"
     for notebook in snapshot.notebooks:
         if notebook.state in NOTEBOOK_FINAL:
             yield f"notebook {notebook.id} is {notebook.state}: an ended slice is no part of a snapshot"
@@ -199,18 +269,34 @@ def _holds(workload: Job | Notebook) -> bool:
 def _faulty_allocations(snapshot: Snapshot) -> Iterator[str]:
     workloads = {workload.id: workload for workload in _workloads(snapshot)}
     yield from _overfull(snapshot)
+    ranks: dict[str, set[int]] = defaultdict(set)
     for held in snapshot.allocations:
         owner = workloads.get(held.workload)
         if owner is None:
             yield f"allocation {held.id} belongs to {held.workload}, which is gone"
         elif not _holds(owner):
             yield f"allocation {held.id} belongs to {held.workload}, which is {owner.state} and holds nothing"
-        if not 1 <= held.gpu_milli <= WHOLE_DEVICE or held.memory_mib < 0:
-            yield f"allocation {held.id} holds {held.gpu_milli} milli and {held.memory_mib} MiB of one device"
-    owners = {held.workload for held in snapshot.allocations}
+        else:
+            yield from _faulty_part(f"allocation {held.id}", held, _ranks(owner))
+            ranks[owner.id].add(held.rank)
     for workload in workloads.values():
-        if _holds(workload) and workload.id not in owners:
+        if _holds(workload) and workload.id not in ranks:
             yield f"{workload.id} is {workload.state} and holds no device"
+        elif _holds(workload) and len(ranks[workload.id]) < _ranks(workload):
+            had = len(ranks[workload.id])
+            yield f"{workload.id} is {workload.state}, and of its {_ranks(workload)} ranks {had} hold devices"
+
+
+def _ranks(workload: Job | Notebook) -> int:
+    """How many ranks it has where it holds devices."""
+    return 1 if isinstance(workload, Notebook) else workload.held_ranks or workload.ranks
+
+
+def _faulty_part(what: str, part: Allocation | Placement, ranks: int) -> Iterator[str]:
+    if not 1 <= part.gpu_milli <= WHOLE_DEVICE:
+        yield f"{what} holds {part.gpu_milli} milli and {part.memory_mib} MiB of one device"
+    if not part.rank < ranks:
+        yield f"{what} is of rank {part.rank}; its workload has {ranks}, counted from 0"
 
 
 def _overfull(snapshot: Snapshot) -> Iterator[str]:
@@ -232,22 +318,58 @@ def _overfull(snapshot: Snapshot) -> Iterator[str]:
 
 def _faulty_reservations(snapshot: Snapshot) -> Iterator[str]:
     devices = {device.id for device in snapshot.devices}
-    workloads = {workload.id for workload in _workloads(snapshot)}
+    workloads = {workload.id: workload for workload in _workloads(snapshot)}
     for reservation in snapshot.reservations:
         if reservation.workload not in workloads:
             yield f"a reservation is for {reservation.workload}, which is gone"
-        for placement in reservation.placements:
-            if placement.device not in devices:
-                yield f"the reservation of {reservation.workload} names device {placement.device}, which is not there"
+        yield from _faulty_placements(reservation, workloads.get(reservation.workload), devices)
 
 
+def _faulty_placements(reservation: Reservation, owner: Job | Notebook | None, devices: Set[str]) -> Iterator[str]:
+    what = f"the reservation of {reservation.workload}"
+    for placement in reservation.placements:
+        if placement.device not in devices:
+            yield f"{what} names device {placement.device}, which is not there"
+        elif owner is not None:
+            yield from _faulty_part(what, placement, 1 if isinstance(owner, Notebook) else owner.ranks)
+
+
+# --- the policy ---------------------------------------------------------------------------------------------------
 def _faulty_policy(policy: Policy) -> Iterator[str]:
     if policy.within_project not in ("users_in_turn", "first_come"):
         yield f"policy: within_project is {policy.within_project}; it can be users_in_turn or first_come"
     for project in policy.projects:
-        for pool, amounts in project.amounts.items():
-            if pool not in policy.pools:
-                yield f"project {project.name} has amounts in pool {pool}, which the policy does not have"
-            low = min(amounts.notebook_milli, amounts.training_milli, amounts.limit_milli or 0, amounts.weight)
-            if low < 0:
-                yield f"project {project.name} has an amount of {low} in pool {pool}; amounts are 0 or more"
+        yield from _faulty_amounts(f"project {project.name}", project, policy)
+        yield from _faulty_membership(project, policy)
+    for department in policy.departments:
+        yield from _faulty_amounts(f"department {department.name}", department, policy)
+    for window in policy.windows:
+        yield from _faulty_window(window, policy)
+
+
+def _faulty_amounts(who: str, owner: Project | Department, policy: Policy) -> Iterator[str]:
+    for pool, amounts in owner.amounts.items():
+        if pool not in policy.pools:
+            yield f"{who} has amounts in pool {pool}, which the policy does not have"
+        quotas = amounts.notebook_milli + amounts.training_milli
+        if amounts.limit_milli is not None and amounts.limit_milli < quotas:
+            yield f"{who} has a limit of {amounts.limit_milli} milli in pool {pool}, below its quotas of {quotas}"
+
+
+def _faulty_membership(project: Project, policy: Policy) -> Iterator[str]:
+    if project.department is None and policy.departments:
+        yield f"project {project.name} is in no department; where there are departments, every project is in one"
+    elif project.department is not None and project.department not in {row.name for row in policy.departments}:
+        yield f"project {project.name} is in department {project.department}, which the policy does not have"
+
+
+def _faulty_window(window: Window, policy: Policy) -> Iterator[str]:
+    if window.ends_at <= window.begins_at:
+        yield f"window {window.name} ends at {window.ends_at}, not after its begin at {window.begins_at}"
+    owners = {False: {row.name for row in policy.projects}, True: {row.name for row in policy.departments}}
+    for change in window.changes:
+        if change.owner not in owners[change.department]:
+            kind = "department" if change.department else "project"
+            yield f"window {window.name} changes {kind} {change.owner}, which the policy does not have"
+        if change.pool not in policy.pools:
+            yield f"window {window.name} changes amounts in pool {change.pool}, which the policy does not have"

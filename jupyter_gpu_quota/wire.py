@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
 Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
@@ -18,6 +18,9 @@ NoNul = r"^[^\x00]*$"
 Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=NoNul)]
 LARGEST_TEXT = 65_536
 """Characters of a job's command, variables and secrets together."""
+
+SHOWN = 40
+"""How much of a value that is no command is repeated to its author."""
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -62,8 +65,17 @@ class JobRequest(Wire):
     nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
     processes: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
     min_nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
-    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NoNul)] | None = None
     dry_run: Annotated[bool, Field(strict=True)] = False
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _an_array(cls, given: object) -> object:
+        """A command line as one text is the likeliest slip; no shell is there to take it apart."""
+        if isinstance(given, list | tuple):
+            return given
+        what = f"the text {given[:SHOWN]!r}" if isinstance(given, str) else f"{given!r:.{SHOWN}}"
+        raise ValueError(f'{what} was given; it is the array of a program and its arguments: ["python", "train.py"]')
 
     @model_validator(mode="after")
     def _of_a_size_that_is_kept(self) -> Self:
@@ -186,7 +198,7 @@ class NotebookRequest(Wire):
     """
 
     user: Annotated[str, StringConstraints(min_length=1, max_length=255)]
-    server: Annotated[str, StringConstraints(max_length=255)] = ""
+    server: Annotated[str, StringConstraints(max_length=255, pattern=NoNul)] = ""
     project: Name
     pool: Name | None = None
     gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)]
@@ -254,21 +266,6 @@ class ChoiceView(Wire):
     devices: int | None = None
 
 
-class MeView(Wire):
-    """``GET me``: who the token is, and what they may do.
-
-    ``own_accounts``: whether jobs run under their submitters' accounts; null from a service that does not say.
-    """
-
-    name: str
-    admin: bool
-    scopes: list[str]
-    projects: dict[str, Literal["member", "lead"]]
-    notebook_choices: list[ChoiceView]
-    hub_token: bool = False
-    own_accounts: bool | None = None
-
-
 class ErrorView(Wire):
     """Every answer of 4xx and 5xx."""
 
@@ -322,7 +319,10 @@ class ProjectView(Wire):
 
 
 class HolderView(Wire):
-    """Who holds a part of a device; ``user`` and ``workload`` are null for work of projects one is not a member of."""
+    """Who holds a part of a device; ``user`` and ``workload`` are null for work of projects one is not a member of.
+
+    ``name`` is a job's; null for a notebook, for what is hidden, and from a service that does not say.
+    """
 
     kind: Literal["notebook", "job", "hidden"]
     workload: str | None
@@ -330,6 +330,7 @@ class HolderView(Wire):
     project: str | None
     gpu_milli: int
     state: str
+    name: str | None = None
 
 
 class DeviceView(Wire):
@@ -537,12 +538,20 @@ class OutputView(Wire):
 
 
 class CloneRequest(Wire):
-    """``POST jobs/{id}/actions/clone`` and ``rerun``: what the new job has otherwise than the old one."""
+    """``POST jobs/{id}/actions/clone`` and ``rerun``: what the new job has otherwise than the old one.
+
+    ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. With ``dry_run`` nothing is stored.
+    """
 
     name: Name | None = None
     gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)] | None = None
     priority: Annotated[int, Field(strict=True, ge=0, le=100)] | None = None
-    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    cpu_milli: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
+    memory_mib: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
+    nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
+    time_limit: Annotated[str, StringConstraints(max_length=32)] | None = None
+    dry_run: Annotated[bool, Field(strict=True)] = False
+    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NoNul)] | None = None
 
 
 class BundleView(Wire):
@@ -559,28 +568,6 @@ class VerifiedView(Wire):
     whole: bool
     rows: int | None
     message: str
-
-
-class HealthView(Wire):
-    """``GET health``: the web door is alive."""
-
-    alive: bool = True
-
-
-class ReadyView(Wire):
-    """``GET ready``: each part that must hold before the service does its work; status 503 while one does not."""
-
-    ready: bool
-    store: bool
-    lease: bool
-    observed: bool
-    controller: bool
-    message: str
-
-
-class VersionView(Wire):
-    version: str
-    api: str
 
 
 class ChangedView(Wire):

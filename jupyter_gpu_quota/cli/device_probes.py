@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from ..config import GPUQuota
 from ..sampling.asking import Silence
 from ..sampling.here import probe
 from ..sampling.reading import DeviceReading, Reading
-from .probes import Ability, Finding, ok, warn
+from .hub_settings import UNKNOWN, Known
+from .probes import Ability, Finding, ok, skip, warn
 
 CGROUPS = Path("/sys/fs/cgroup")
 LIMITS_FROM = 615
@@ -34,12 +34,19 @@ READ = {
 """What can be read, and the figure whose reason says why not."""
 
 
-def gpus(config: GPUQuota) -> Finding:
+def gpus(known: Known) -> Finding:
     """The devices that would be given out; the real ones are read once, in a process of its own."""
-    if config.simulated_devices:
-        count = sum(int(str(kind.get("count", 1))) for kind in config.simulated_devices)
+    if known.config.simulated_devices:
+        count = sum(int(str(kind.get("count", 1))) for kind in known.config.simulated_devices)
         return warn("gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones")
-    return gpus_of(probe())
+    told = probe()
+    if known.whole or isinstance(told, Silence) or told.devices:
+        return gpus_of(told)
+    return skip("gpus", f"no GPU here ({_absence(told)}); whether devices are simulated is not known: {UNKNOWN}")
+
+
+def _absence(told: Reading) -> str:
+    return told.absent or "; ".join(told.notes) or "NVML names none"
 
 
 def gpus_of(told: Reading | Silence) -> Finding:
@@ -48,9 +55,8 @@ def gpus_of(told: Reading | Silence) -> Finding:
         advice = "see what nvidia-smi says; until then nothing new is started here, and all use is unknown"
         return warn("gpus", f"the devices cannot be read: {told.why}", advice)
     if not told.devices:
-        why = told.absent or "; ".join(told.notes) or "NVML names none"
         advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
-        return warn("gpus", f"no GPU: {why}", advice)
+        return warn("gpus", f"no GPU: {_absence(told)}", advice)
     names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in told.devices)
     return replace(ok("gpus", f"{names}; driver {told.driver}"), abilities=tuple(abilities(told)))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from ..client import Client, GPUQuotaError
-from ..config import GPUQuota, settings_from_environment
-from . import device_probes, hub_probes, probes
+from . import device_probes, hub_probes, hub_settings, probes
+from .hub_settings import Known
 from .probes import Finding
 from .session import DONE, FAILED, as_json, service_address
 from .tables import plain_text, print_json, print_table
@@ -25,8 +25,13 @@ NOTEBOOK_OF = "JUPYTERHUB_USER"
 
 @click.command()
 @click.option(
-    "--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: the settings', else here."
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="The hub's jupyterhub_config.py, which is run to know its settings.",
 )
+@click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: the settings'.")
 @click.option(
     "--quota",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -35,15 +40,22 @@ NOTEBOOK_OF = "JUPYTERHUB_USER"
 )
 @as_json
 @service_address
-def doctor(state_dir: Path | None, quota: Path | None, json_: bool, url: str | None, token: str | None) -> None:
+def doctor(
+    config_file: Path | None,
+    state_dir: Path | None,
+    quota: Path | None,
+    json_: bool,
+    url: str | None,
+    token: str | None,
+) -> None:
     """Check this machine: programs, devices, isolation, disk, quota file, service. Exit code 1 if something fails."""
-    config = _settings()
+    known = _known(config_file, url, token)
     if state_dir is not None:
-        config.state_dir = str(state_dir)
+        known.config.state_dir = str(state_dir)
     if quota is not None:
-        config.quota_file = str(quota)
+        known.config.quota_file = str(quota)
     found: list[Finding] = []
-    for each in _findings(config, url, token):
+    for each in _findings(known, known.whole or state_dir is not None, url, token):
         if not json_:
             _print(each, heading=not found or found[-1].where != each.where)
         found.append(each)
@@ -52,32 +64,38 @@ def doctor(state_dir: Path | None, quota: Path | None, json_: bool, url: str | N
     sys.exit(FAILED if any(each.verdict == "fail" for each in found) else DONE)
 
 
-def _settings() -> GPUQuota:
-    from traitlets import TraitError
+def _known(config_file: Path | None, url: str | None, token: str | None) -> Known:
+    if config_file is not None:
+        return hub_settings.of_the_file(config_file)
+    known = hub_settings.of_the_environment(dict(os.environ))
+    if known.whole or os.environ.get(NOTEBOOK_OF):
+        return known
+    return hub_settings.of_the_service(_client(url, token), known)
 
-    try:
-        return settings_from_environment()
-    except (TraitError, ValueError, TypeError) as error:
-        raise click.UsageError(f"the settings in JUPYTER_GPU_QUOTA_SETTINGS cannot be read: {error}") from None
 
-
-def _findings(config: GPUQuota, url: str | None, token: str | None) -> Iterator[Finding]:
+def _findings(known: Known, folder_known: bool, url: str | None, token: str | None) -> Iterator[Finding]:
     """What this machine shows, then what the service answers; in a notebook it alone knows of the hub's machine."""
     notebook = bool(os.environ.get(NOTEBOOK_OF))
-    yield from _here(config, notebook)
+    yield from _here(known, folder_known, notebook)
     for each in _by_the_service(url, token, notebook):
         yield dataclasses.replace(each, where="service")
 
 
-def _here(config: GPUQuota, notebook: bool) -> Iterator[Finding]:
+def _here(known: Known, folder_known: bool, notebook: bool) -> Iterator[Finding]:
     yield probes.python()
     if notebook:
         yield from hub_probes.skipped_in_a_notebook()
     else:
-        yield from probes.machine(config, device_probes.gpus)
+        yield from probes.machine(device_probes.gpus(known), known.own_accounts)
+        yield from _folder(Path(known.config.state_dir).absolute(), folder_known)
         yield from hub_probes.unit()
-    if config.quota_file:
-        yield hub_probes.quota(Path(config.quota_file), config, here=not notebook)
+    if known.config.quota_file:
+        yield hub_probes.quota(Path(known.config.quota_file), known, here=not notebook)
+
+
+def _folder(state: Path, folder_known: bool) -> Iterator[Finding]:
+    for what, probe in {"state folder": probes.state_dir, "disk": probes.disk, "fsync": probes.fsync}.items():
+        yield probe(state) if folder_known else probes.skip(what, f"skipped, because {hub_settings.UNKNOWN}")
 
 
 def _by_the_service(url: str | None, token: str | None, notebook: bool) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from .. import quotafile
 from ..client import Client, GPUQuotaError
 from ..config import GPUQuota
 from ..core.model import Device
+from .hub_settings import UNKNOWN, Known
 from .probes import PROBE_TIMEOUT_S, Finding, fail, ok, skip, warn
 
 SYSTEMD = Path("/run/systemd/system")
@@ -66,7 +67,7 @@ def gpus_by_the_service(client: Client | None) -> Finding:
 
 
 # --- the quota file -----------------------------------------------------------------------------------------------
-def quota(path: Path, config: GPUQuota, *, here: bool) -> Finding:
+def quota(path: Path, known: Known, *, here: bool) -> Finding:
     """Whether a quota file can be read and fits the devices of this machine; ``here``: this is the hub's machine."""
     try:
         parsed = quotafile.parse(path.read_text(encoding="utf-8"))
@@ -78,10 +79,10 @@ def quota(path: Path, config: GPUQuota, *, here: bool) -> Finding:
         return fail("quota file", f"{path}: {told}{more}", "mend these lines; it would be refused as it is")
     if not here:
         return ok("quota file", f"{path} reads well; whether it fits: jupyter gpu-quota quota preview {path}")
-    return _fits(path, parsed, _devices(config))
+    return _fits(path, parsed, _devices(known.config), known)
 
 
-def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device]) -> Finding:
+def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device], known: Known) -> Finding:
     from ..service.arithmetic import arithmetic_of_file
 
     placed = [replace(device, pool=file.pool_of(device, device.node)) for device in devices]
@@ -90,7 +91,8 @@ def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device]) -> F
         advice = "lower a quota or add devices; apply it with --accept-overcommit if that is meant"
         return fail("quota file", f"{path}: {' '.join(refusals)}", advice)
     if not placed:
-        return warn("quota file", f"{path} reads well", "no device is seen here, so whether it fits is not known")
+        why = "" if known.whole else f"; {UNKNOWN}"
+        return warn("quota file", f"{path} reads well", f"no device is seen here, so whether it fits is not known{why}")
     empty = sorted({pool.name for pool in file.pools} - {device.pool for device in placed})
     if empty:
         advice = "nothing starts in a pool without a device: change its selector, or take it out"

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from ..amount import ranks_text
+from ..amount import duration_text, host_text, ranks_text
 from ..client import FINAL, Client, describe
 from ..endings import ended_attempts
 from ..wire import ExplainView, JobDetail, JobView
+from .dry_runs import cores, mib, tell_dry_run
 from .session import DONE, as_json, asks_service, say
-from .tables import amount, gpus, print_facts, print_json, print_table, show, show_one
+from .tables import amount, counted, gpus, print_facts, print_json, print_table, show, show_one
 from .waiting import ended
 from .which import JOB, job_of, workload_of
 
@@ -60,13 +61,17 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
         ("user", job.user),
         ("gpu", _gpu(job)),
         ("ranks", _ranks(job)),
+        ("cpu and memory", _host(job)),
+        ("priority", f"{job.priority}, {'may be paused' if job.preemptible else 'not preemptible'}"),
+        ("time limit", duration_text(job.time_limit_s)),
         ("devices", devices),
         ("enforcement", shares),
         ("command", " ".join(job.command)),
         ("code", "in place" if job.live else job.bundle),
-        ("attempt", f"{job.attempt}, paused {job.pauses} times, {job.retries_left} of {job.retries} retries left"),
+        ("attempt", f"{job.attempt}, paused {counted(job.pauses, 'time')}, {_retries(job)}"),
         ("ended attempts", ended_attempts(job.rank_records)),
         ("submitted", job.submitted_at),
+        *_first_start(job),
         ("started", job.started_at),
         ("ended", job.ended_at),
     ]
@@ -75,6 +80,21 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
 def _gpu(job: JobDetail) -> str:
     has, each = amount(job.whole_milli, job.simulated), " on each node" if job.ranks > 1 else ""
     return has if job.gpu == gpus(job.whole_milli) else f"{has}, asked: {job.gpu}{each}"
+
+
+def _host(job: JobDetail) -> str | None:
+    """What each rank has of its node beside GPU; None where the node states nothing."""
+    return host_text(job.cpu_milli, job.memory_mib, job.ranks)
+
+
+def _retries(job: JobDetail) -> str:
+    return f"{job.retries_left} of {job.retries} {'retry' if job.retries == 1 else 'retries'} left"
+
+
+def _first_start(job: JobDetail) -> list[tuple[str, object]]:
+    """When its first attempt began, of a job that started more than once."""
+    starts = [rank.started_at for rank in job.rank_records if rank.started_at is not None]
+    return [("first started", min(starts))] if job.attempt > 1 and starts else []
 
 
 def _ranks(job: JobDetail) -> str:
@@ -143,11 +163,20 @@ cancel = _changes("cancel", "Cancel a job.", lambda client, id_: client.cancel(i
 @JOB
 @click.option("--name", metavar="N", help="Another name than the original's.")
 @click.option("--gpu", metavar="0.5|1/3|2|8GiB", help="Another size.")
+@click.option("--cpu", "cpu_milli", callback=cores, metavar="N", help="Other CPUs per node.")
+@click.option("--memory", "memory_mib", callback=mib, metavar="64GiB", help="Other host memory per node.")
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="On another number of nodes.")
 @click.option("--priority", type=click.IntRange(0, 100), help="Another priority inside the project.")
+@click.option("--time-limit", metavar="T", help="Another running time per attempt, such as 90m or 24h.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and store nothing.")
 @asks_service
-def clone(client: Client, id: str, name: str | None, gpu: str | None, priority: int | None) -> None:
+def clone(client: Client, id: str, dry_run: bool, **changes: Any) -> None:
     """Queue a job again, with differences, and print the new id."""
-    click.echo(client.clone(job_of(client, id), name=name, gpu=gpu, priority=priority).id)
+    whole = job_of(client, id)
+    if dry_run:
+        tell_dry_run(client.dry_clone(whole, **changes), json_=False)
+    else:
+        click.echo(client.clone(whole, **changes).id)
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 from ..client import Client
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView
 from .session import as_json, asks_service, say, service_address
-from .tables import amount, gpus, print_json, show
+from .tables import amount, counted, gpus, print_json, show
 
 
 @click.command()
@@ -50,7 +50,7 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
 def keep(client: Client, notebook: str | None) -> None:
     """Postpone an idle warning of a notebook, by default of the one this is called from."""
     kept = client.keep(notebook or _this_notebook(client))
-    click.echo(f"{kept.message} It can be kept {kept.keeps_left} more times before it is used again.")
+    click.echo(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
 
 
 def _this_notebook(client: Client) -> str:
@@ -63,18 +63,31 @@ def _this_notebook(client: Client) -> str:
 
 
 @click.command()
+@click.option("--why", is_flag=True, help="Say why the use of a device is not known.")
 @as_json
 @asks_service
-def devices(client: Client, json_: bool) -> None:
+def devices(client: Client, why: bool, json_: bool) -> None:
     """List devices by pool, node and number: who holds them, and whether they are used."""
     found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
     show(found, columns, map(_device, found), json_=json_)
+    if why and not json_:
+        for reason, those in _unknown(found).items():
+            say(f"The use of {', '.join(those)} is unknown: {reason}")
+
+
+def _unknown(found: list[DeviceView]) -> dict[str, list[str]]:
+    """The devices of which nobody knows the use, by why."""
+    by_reason: dict[str, list[str]] = {}
+    for each in found:
+        if each.utilisation_percent is None:
+            by_reason.setdefault(each.utilisation_unknown or "no reason was given", []).append(each.id)
+    return by_reason
 
 
 def _device(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
-    used = _why_not(each.utilisation_unknown) if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    used = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
     health = f"{each.health}: {each.trouble}" if each.trouble else each.health
     holders = ", ".join(map(_holder, each.holders))
     free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
@@ -82,13 +95,10 @@ def _device(each: DeviceView) -> tuple[object, ...]:
     return (*what, each.pool, health, free, foreign, used, holders)
 
 
-def _why_not(reason: str | None) -> str:
-    return f"unknown: {reason}" if reason else "unknown"
-
-
 def _holder(each: HolderView) -> str:
-    who = each.workload or "another project"
-    return f"{who} {gpus(each.gpu_milli)}" + (f" ({each.user})" if each.user else "")
+    """A job by its name and its id, as both are asked for elsewhere."""
+    who = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
+    return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "")
 
 
 @click.group(invoke_without_command=True)
@@ -128,14 +138,14 @@ def _changes_node(command: Callable[..., Any]) -> Callable[..., Any]:
 @_changes_node
 def cordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
     """Let nothing new start on a node; what runs there stays."""
-    _tell(client.cordon(node, dry_run=dry_run), json_)
+    _tell(client.cordon(node, dry_run=dry_run), json_, dry_run=dry_run)
 
 
 @nodes.command()
 @_changes_node
 def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
     """Let work start on a node again; ends a drain too."""
-    _tell(client.uncordon(node, dry_run=dry_run), json_)
+    _tell(client.uncordon(node, dry_run=dry_run), json_, dry_run=dry_run)
 
 
 @nodes.command()
@@ -143,16 +153,16 @@ def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
 @_changes_node
 def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_: bool) -> None:
     """Empty a node: its preemptible jobs save and are queued again; other work stays until it ends."""
-    _tell(client.drain(node, deadline=deadline, dry_run=dry_run), json_)
+    _tell(client.drain(node, deadline=deadline, dry_run=dry_run), json_, dry_run=dry_run)
 
 
-def _tell(found: NodeChangeView, json_: bool) -> None:
+def _tell(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
         return
     for line in (*(each.message for each in found.affected), *found.guarantees):
         click.echo(line)
-    what = f"node {found.node.id} is {_state(found.node)}"
+    what = f"node {found.node.id} {'would be' if dry_run else 'is'} {_state(found.node)}"
     say(what if found.changed else f"nothing was changed: {what}")
 
 

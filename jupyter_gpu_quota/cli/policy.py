@@ -53,8 +53,12 @@ def _print_preview(found: PreviewView) -> None:
         click.echo(line)
     for line in found.refusals:
         say(f"refused: {line}")
+    if found.refusals and found.acceptable:
+        say("to put it in force nevertheless: quota apply --accept-overcommit")
     for line in found.removals:
         say(f"to be accepted: {line}")
+    if found.removals:
+        say("to put it in force nevertheless: quota apply --accept-removal")
     for each in found.affected:
         click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
     if not found.affected:
@@ -114,6 +118,10 @@ def history(client: Client, json_: bool) -> None:
 def revert(client: Client, revision: int, accept_removal: bool) -> None:
     """Put an earlier revision in force again, as a new one."""
     found = client.revert(revision, accept_removal=accept_removal)
+    if found.unchanged:
+        same = "" if found.revision == revision else f", with the text of revision {revision}"
+        say(f"nothing was changed: revision {found.revision} is in force already{same}")
+        return
     say(f"revision {found.revision} is in force: {found.comment}")
 
 

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from ..client import Client, GPUQuotaError
-from ..config import GPUQuota
+from .hub_settings import UNKNOWN
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -72,19 +72,15 @@ def skip(what: str, found: str) -> Finding:
     return Finding(what=what, verdict="skip", found=found)
 
 
-def machine(config: GPUQuota, gpus: Callable[[GPUQuota], Finding]) -> Iterator[Finding]:
+def machine(gpus: Finding, own_accounts: bool | None) -> Iterator[Finding]:
     """The machine and the account on which the hub runs, in the order of the questions an admin would ask."""
     yield hub()
     yield proxy()
-    yield gpus(config)
+    yield gpus
     yield enforcement()
-    yield accounts(os.geteuid())
+    yield accounts(os.geteuid(), own_accounts)
     yield cgroups(Path("/sys/fs/cgroup"))
     yield subreaper()
-    state = Path(config.state_dir).absolute()
-    yield state_dir(state)
-    yield disk(state)
-    yield fsync(state)
 
 
 # --- programs -----------------------------------------------------------------------------------------------------
@@ -142,14 +138,17 @@ def enforcement() -> Finding:
     return warn("enforcement", "shares of one device: none; whole devices: CUDA_VISIBLE_DEVICES", advice)
 
 
-def accounts(euid: int) -> Finding:
-    if euid == 0:
-        return ok("accounts", "root: jobs can run under the account that the hub's spawner uses for their submitter")
-    advice = (
-        "all jobs run under this one account, so only the REST door separates people; run the hub as"
-        " root to change that"
-    )
-    return warn("accounts", f"user id {euid}, not root", advice)
+def accounts(euid: int, own: bool | None) -> Finding:
+    """Whose accounts jobs have. ``own``: what the settings or the service say of it; None where neither is known."""
+    if own is None:
+        return skip("accounts", f"user id {euid}; whose accounts jobs have is not known: {UNKNOWN}")
+    if own:
+        return ok("accounts", "jobs run under the account that the hub's spawner uses for their submitter")
+    advice = "all jobs run under this one account, so only the REST door separates people"
+    if euid != 0:
+        return warn("accounts", f"user id {euid}, not root", f"{advice}; run the hub as root to change that")
+    found = "the service's own account for everybody, as the hub's spawner or c.GPUQuota.job_account has it"
+    return warn("accounts", found, f"{advice}; see docs/how-to/accounts.md")
 
 
 def cgroups(root: Path) -> Finding:
@@ -241,6 +240,8 @@ def _ready(client: Client) -> Finding:
         found = client.ready()
     except GPUQuotaError as error:
         return fail("ready", error.message, "look into the hub's log, at the lines of gpu-quota")
+    if found.ready and not found.quota:
+        return warn("ready", found.message, "without a quota file nothing starts")
     return ok("ready", found.message) if found.ready else fail("ready", found.message, "look into the hub's log")
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .session import fail, say
+
+if TYPE_CHECKING:
+    from ..simulate.worlds import World
 
 FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
 QUIET_S = 2.0
@@ -33,18 +38,29 @@ def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
     return tuple(dict.fromkeys(seeds))
 
 
+class _Figure(click.FloatRange):
+    """A range that has no place for what is no number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return found
+
+
 @click.command()
 @click.argument("trace")
 @click.option(
     "--mode", type=click.Choice(["fill", "decide", "replay"]), help="Default: fill for a folder, replay for all else."
 )
 @click.option(
-    "--demand", type=click.FloatRange(0.01, 10), default=1.3, show_default=True, help="Folder: GPUs asked for, by GPUs."
+    "--demand", type=_Figure(0.01, 10), default=1.3, show_default=True, help="Folder: GPUs asked for, by GPUs."
 )
 @click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for a folder, 42 for replay.")
 @click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The quota file to try.")
 @click.option("--gpus", type=click.IntRange(1, 100_000), help="Replay: so many GPUs, on nodes of up to 8.")
-@click.option("--days", type=click.FloatRange(0, 3660, min_open=True), help="Replay: stop after so many days.")
+@click.option("--accept-overcommit", is_flag=True, help="Replay: accept quotas that do not fit the GPUs.")
+@click.option("--days", type=_Figure(0, 3660, min_open=True), help="Replay: stop after so many days.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write every figure here, as JSON.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots here.")
 def simulate(trace: str, mode: str | None, report: Path | None, html: Path | None, **options: Any) -> None:
@@ -53,7 +69,7 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
     pods_*.csv, or bank:calm, bank:usual, bank:deadline, which are made up by a seed. The tasks of a folder fill its
     empty nodes and never end: with --mode fill each is placed before the next is seen, with --mode decide all that
-    wait are looked at together.
+    wait are looked at together. Quotas that do not fit the GPUs are refused as `quota preview` refuses them.
     """
     path = Path(trace)
     mode = mode or ("fill" if path.is_dir() else "replay")
@@ -71,23 +87,41 @@ def _replay(
     gpus: int | None,
     days: float | None,
     demand: float,
+    accept_overcommit: bool,
 ) -> dict[str, object]:
     from ..simulate import worlds
     from ..simulate.replay import Impossible
     from ..simulate.report import document, play
 
     until_ms = None if days is None else round(days * 86_400_000)
-    outcomes = []
+    outcomes, told = [], set[str]()
     try:
         for seed in seeds or REPLAY_SEEDS:
             world = worlds.load(name, seed=seed, quotas=quotas, gpus=gpus, days=days)
             if isinstance(world, list):
                 fail("\n".join(f"{name} is no trace: {sentence}" for sentence in world))
+            _fits(world, told, accept=accept_overcommit)
             progress = _progress(f"seed {seed}", world.trace.begins_at)
             outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
     except Impossible as error:
         fail(f"{name} cannot be simulated: {error}")
     return document(outcomes)
+
+
+def _fits(world: World, told: set[str], *, accept: bool) -> None:
+    """End here where the quotas do not fit the trace's GPUs, as a preview says it; or accept it, told once."""
+    from ..service.arithmetic import arithmetic_of_file
+    from ..simulate.replay import machines
+
+    devices = [replace(one, pool=world.quota.pool_of(one, one.node)) for one in machines(world.trace.nodes)[1]]
+    found = arithmetic_of_file(world.quota, devices, world.trace.begins_at)
+    if found.refusals and not (accept and found.acceptable):
+        offer = ["--accept-overcommit plays it with reduced guarantees."] if found.acceptable else []
+        fail("\n".join([*(f"refused: {line}" for line in found.refusals), *offer]))
+    for line in dict.fromkeys(found.refusals):
+        if line not in told:
+            told.add(line)
+            say(f"accepted: {line}")
 
 
 def _progress(what: str, begins_at: int) -> Callable[[int], None]:
@@ -113,11 +147,13 @@ def _fill(
     quotas: Path | None,
     gpus: int | None,
     days: float | None,
+    accept_overcommit: bool,
 ) -> dict[str, object]:
     from ..simulate.filling import document
 
-    if quotas or gpus or days:
-        raise click.UsageError(f"{mode} fills the folder's own nodes: it takes no --quotas, --gpus or --days")
+    if quotas or gpus or days or accept_overcommit:
+        told = "it takes no --quotas, --gpus, --days or --accept-overcommit"
+        raise click.UsageError(f"{mode} fills the folder's own nodes: {told}")
     found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
     if isinstance(found, str):
         fail(f"{folder} is no trace to fill: {found}")
@@ -139,14 +175,33 @@ def _write(found: dict[str, object], report: Path | None, html: Path | None) -> 
         fail(f"{error.filename} cannot be written: {error.strerror}")
 
 
-def _print(found: dict[str, object]) -> None:
+def _print(found: Mapping[str, Any]) -> None:
     from .tables import print_facts, print_table
 
-    waits, filled = found.get("wait_s"), found.get("allocated_percent")
-    print_facts((name, value) for name, value in found.items() if isinstance(value, int | float | str | None))
-    if isinstance(filled, dict):
-        print_table(("ASKED FOR %", "GIVEN OUT %"), [(asked, given) for asked, given in filled.items()])
-    elif isinstance(waits, dict):
-        rows = [(size, *(row[key] for key in ("p50", "p90", "p99", "max"))) for size, row in waits.items()]
-        print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S"), rows)
+    print_facts(_facts(found))
+    if filled := found.get("allocated_percent"):
+        print_table(("ASKED FOR %", "GIVEN OUT %"), list(filled.items()))
+    else:
+        print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S", "NEVER STARTED"), _waits(found))
     sys.stdout.flush()
+
+
+def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The figures that are one value. Nothing ends where a folder is filled, so that is left out there."""
+    seeds: Sequence[int] = found["seeds"]
+    if len(seeds) > 1:
+        yield f"mean of {len(seeds)} seeds", f"{', '.join(map(str, seeds))}; work and waits are of all of them"
+    filled, reduced = "allocated_percent" in found, ", ".join(found.get("guarantees_reduced_in", ()))
+    for name, value in found.items():
+        if name == "guarantee_violations" and reduced:
+            yield name, f"{value}, not judged in {reduced}: the quotas do not fit, so guarantees are reduced"
+        elif isinstance(value, int | float | str | None) and not (filled and name == "jobs_finished"):
+            yield name, value
+
+
+def _waits(found: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    never = found["never_started"]
+    return [
+        (size, *(row[key] for key in ("p50", "p90", "p99", "max")), never[size])
+        for size, row in found["wait_s"].items()
+    ]

@@ -11,29 +11,14 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from ..amount import AmountRefusal, exact_milli, memory_mib
 from ..client import Client
-from ..wire import DryRunView, JobRequest
+from ..wire import JobRequest
+from .dry_runs import cores, mib, tell_dry_run
 from .session import as_json, asks_service
-from .tables import gpus, print_json
+from .tables import print_json
 from .waiting import wait_for
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
-def _cores(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Cores in thousandths."""
-    return None if text is None else _amount(exact_milli(text), text, "an amount of CPUs, such as 4 or 0.5")
-
-
-def _mib(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    return None if text is None else _amount(memory_mib(text), text, "an amount of memory, such as 64GiB")
-
-
-def _amount(found: int | AmountRefusal, text: str, what: str) -> int:
-    if isinstance(found, AmountRefusal) or not found:
-        raise click.BadParameter(f"{text!r:.40} is not {what}")
-    return found
 
 
 @click.command()
@@ -44,8 +29,8 @@ def _amount(found: int | AmountRefusal, text: str, what: str) -> int:
 @click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes, each a rank, per node.")
 @click.option("--pool", metavar="P", help="Default: the project's pool for training.")
 @click.option("--gpu-model", metavar="M", help="Only devices of this model, such as H100; or of several: H100,A100.")
-@click.option("--cpu", "cpu_milli", callback=_cores, metavar="N", help="CPUs per node. Default: the GPU's part of it.")
-@click.option("--memory", "memory_mib", callback=_mib, metavar="64GiB", help="Host memory per node. Default: as above.")
+@click.option("--cpu", "cpu_milli", callback=cores, metavar="N", help="CPUs per node. Default: the GPU's part of it.")
+@click.option("--memory", "memory_mib", callback=mib, metavar="64GiB", help="Host memory per node. Default: as above.")
 @click.option("--name", metavar="N", help="Default: the command.")
 @click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Above 50: leads only.")
 @click.option("--non-preemptible", is_flag=True, help="Never paused; must fit inside the training quota.")
@@ -74,7 +59,7 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     command = options.pop("command")
     _checked(client, command, options)
     if dry_run:
-        _tell(client.dry_run(command, dir=directory, **options), json_=json_)
+        tell_dry_run(client.dry_run(command, dir=directory, **options), json_=json_)
         return
     _folder(directory)
     job = client.submit(command, dir=directory, idempotency_key=key, **options)
@@ -122,18 +107,3 @@ def _secret(name: str) -> str:
         raise click.UsageError(f"--secret {name}: there is no variable {name}, and no terminal to ask for its value")
     value: str = click.prompt(f"Value of {name}", hide_input=True, err=True)
     return value
-
-
-def _tell(answer: DryRunView, *, json_: bool) -> None:
-    if json_:
-        print_json(answer.model_dump(mode="json"))
-        return
-    click.echo(f"{'starts now' if answer.starts_now else 'waits'}, {_charge(answer)}: {answer.reason.message}")
-    for each in answer.pauses:
-        click.echo(f"{each.job}: {each.message}" if each.job else each.message)
-
-
-def _charge(answer: DryRunView) -> str:
-    """What the job would be charged: an elastic one something between its fewest nodes and all of them."""
-    most, least = gpus(answer.charged_milli), answer.charged_least_milli
-    return f"charged {most} GPU" if least is None else f"charged {gpus(least)} to {most} GPU"

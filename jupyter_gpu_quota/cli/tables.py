@@ -81,6 +81,11 @@ def gpus(milli: int | None) -> str | None:
     return None if milli is None else gpu_text(milli)
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things in words: "1 job", "2 jobs"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def amount(milli: int, simulated: bool) -> str:
     """A share as every table shows it, such as "0.5 (simulated)"."""
     return f"{gpu_text(milli)}{' (simulated)' if simulated else ''}"

@@ -20,7 +20,7 @@ def wait_for(client: Client, job: str) -> int:
     except KeyboardInterrupt:
         say(f"{job} runs on without you; `jupyter gpu-quota logs -f {job}` follows it, `cancel {job}` ends it.")
         return INTERRUPTED
-    return ended(last)
+    return DONE if last.state == "succeeded" else FAILED  # why is told already, as the last that was seen
 
 
 def ended(view: JobDetail) -> int:

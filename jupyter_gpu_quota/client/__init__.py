@@ -11,6 +11,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +27,6 @@ from ..wire import (
     JobDetail,
     JobRequest,
     JobView,
-    MeView,
     NodeChangeView,
     NodeEdit,
     NodeView,
@@ -37,10 +37,9 @@ from ..wire import (
     ProjectView,
     QuotaEdit,
     QuotaView,
-    ReadyView,
     VerifiedView,
-    VersionView,
 )
+from ..wire_status import MeView, ReadyView, VersionView
 from .connection import Call, Connection, Event, GPUQuotaError, Query, Refused, Unreachable, WireModel, service_root
 from .following import FINAL, follow_events, follow_log
 from .job import Job, describe, watch
@@ -120,8 +119,8 @@ class Client:
 
         ``command`` is split as a shell would, without running one. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is
         packed and sent unless ``live``, which runs in it as it stands; None sends nothing. ``options`` are the other
-        fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, and ValueError for options
-        that are wrong in themselves.
+        fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, TypeError for an option that
+        there is not or a command that is none, and ValueError for options that are wrong in themselves.
         """
         request = self.request(command, gpu=gpu, dir=dir, live=live, **options)
         key = idempotency_key or uuid.uuid4().hex
@@ -142,8 +141,9 @@ class Client:
         **options: Any,
     ) -> JobRequest:
         """The message that ``submit`` sends, with this notebook's project where none is named."""
+        _known(options)
         given = {name: value for name, value in options.items() if value is not None}
-        words = shlex.split(command) if isinstance(command, str) else list(command)
+        words = _words(command)
         if live:
             given["directory"] = _below_home(Path(dir or "."))
         if self._project:
@@ -209,11 +209,15 @@ class Client:
     def cancel(self, job: str) -> JobView:
         return self._act(job, "cancel")
 
-    def clone(self, job: str, *, name: str | None = None, gpu: str | None = None, priority: int | None = None) -> Job:
-        """The same job again, with these differences."""
-        wanted = {"name": name, "gpu": gpu, "priority": priority, "idempotency_key": uuid.uuid4().hex}
-        body = CloneRequest(**{key: value for key, value in wanted.items() if value is not None})  # type: ignore[arg-type]
+    def clone(self, job: str, **changes: Any) -> Job:
+        """The same job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
+        body = _differences(changes).model_copy(update={"idempotency_key": uuid.uuid4().hex})
         return Job(self, self._post(JobView, f"jobs/{_part(job)}/actions/clone", body))
+
+    def dry_clone(self, job: str, **changes: Any) -> DryRunView:
+        """Whether such a clone would start now, whom it would pause, or why it would wait; nothing is stored."""
+        body = _differences(changes).model_copy(update={"dry_run": True})
+        return self._post(DryRunView, f"jobs/{_part(job)}/actions/clone", body)
 
     def rerun(self, job: str) -> Job:
         """The same code, command and environment again."""
@@ -388,6 +392,33 @@ class Client:
             seen += len(answer["items"])
             if not answer["items"] or seen >= answer.get("_pagination", {}).get("total", 0):
                 return
+
+
+SUBMITTED = frozenset(JobRequest.model_fields) | {"dir"}
+CHANGED = frozenset(CloneRequest.model_fields) - {"dry_run", "idempotency_key"}
+
+
+def _known(options: Mapping[str, object], names: frozenset[str] = SUBMITTED, what: str = "submit") -> None:
+    """Raises TypeError for an option that there is not, with the one that was meant."""
+    for name in sorted(options.keys() - names):
+        near = get_close_matches(name, sorted(names), n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}."
+        raise TypeError(f"{what} has no {name!r}; {meant}")
+
+
+def _words(command: object) -> list[str]:
+    """A program and its arguments; a text is taken apart as a shell would."""
+    if isinstance(command, str):
+        return shlex.split(command)
+    if isinstance(command, Sequence) and not isinstance(command, bytes | bytearray):
+        return list(command)
+    example = '"python train.py" or ["python", "train.py"]'
+    raise TypeError(f"the command was {command!r:.40}; it is a text or the words of one, such as {example}.")
+
+
+def _differences(changes: Mapping[str, object]) -> CloneRequest:
+    _known(changes, CHANGED, "clone")
+    return CloneRequest.model_validate({name: value for name, value in changes.items() if value is not None})
 
 
 def _part(name: str) -> str:

@@ -6,6 +6,7 @@ when the service cannot be reached.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import json
@@ -25,6 +26,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import BaseModel, ValidationError
 
 from ..wire import ErrorView
+from ..wire_status import ReadyView
 
 WireModel = TypeVar("WireModel", bound=BaseModel)
 Query = Mapping[str, str | int | bool | None]
@@ -34,6 +36,9 @@ PAUSES_S = (0.2, 0.8)
 
 AWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 """What the hub's proxy answers while the service is away."""
+
+OF_NO_SERVICE = "/hub/services/"
+"""In the address to which a hub sends on whoever asks for a service that it does not have."""
 
 LARGEST_ERROR = 100_000
 SILENCE_S = 45.0
@@ -265,22 +270,39 @@ def _query_text(value: str | int | bool) -> str:
 
 
 def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
-    """The service's own sentence; a proxy's answer while the service is away; or a login page."""
+    """The service's own sentence; a proxy's answer while the service is away; or a page of the hub's."""
     try:
-        view = ErrorView.model_validate_json(error.read(LARGEST_ERROR))
-    except (ValidationError, OSError, http.client.HTTPException):
-        if error.code in AWAY:
-            return Unreachable(
-                f"The gpu-quota service behind {url} is away (HTTP {error.code}); jobs run on, try again."
-            )
-        if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
-            return Refused(
-                error.code,
-                "not_authenticated",
-                f"{url} wants a login; give a token of the hub with --token or JUPYTERHUB_API_TOKEN.",
-            )
-        return Refused(error.code, "http", f"{url} answered HTTP {error.code}: {error.reason}.")
+        body = error.read(LARGEST_ERROR)
+    except (OSError, http.client.HTTPException):
+        body = b""
+    for read in (_error_of, _unready_of):
+        with contextlib.suppress(ValidationError):
+            return read(body)
+    return _no_answer_of_ours(error, url)
+
+
+def _error_of(body: bytes) -> Refused:
+    view = ErrorView.model_validate_json(body)
     return Refused(view.status, view.reason, view.message)
+
+
+def _unready_of(body: bytes) -> Refused:
+    """``GET ready`` says with 503 what lacks."""
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", ReadyView.model_validate_json(body).message)
+
+
+def _no_answer_of_ours(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
+    if error.code in AWAY:
+        return Unreachable(f"The gpu-quota service behind {url} is away (HTTP {error.code}); jobs run on, try again.")
+    if not HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
+        return Refused(error.code, "http", f"{url} answered HTTP {error.code}: {error.reason}.")
+    if OF_NO_SERVICE in urlsplit(error.headers.get("Location", "")).path:
+        return Unreachable(
+            f"There is no gpu-quota service at this hub: nothing answers at {url}. Its admin adds it with "
+            "setup_gpu_quota(c) in jupyterhub_config.py; or give another hub's address with --url."
+        )
+    sentence = f"{url} wants a login; give a token of the hub with --token or JUPYTERHUB_API_TOKEN."
+    return Refused(error.code, "not_authenticated", sentence)
 
 
 def _unreachable(error: BaseException, url: str) -> Unreachable:

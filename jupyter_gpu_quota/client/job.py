@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..amount import ranks_text
 from ..wire import ExplainView, JobDetail, JobView
@@ -95,9 +95,9 @@ class Job:
         self.view = self._client.cancel(self.id)
         return self
 
-    def clone(self, *, name: str | None = None, gpu: str | None = None, priority: int | None = None) -> Job:
-        """The same job again, with these differences."""
-        return self._client.clone(self.id, name=name, gpu=gpu, priority=priority)
+    def clone(self, **changes: Any) -> Job:
+        """The same job again; ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
+        return self._client.clone(self.id, **changes)
 
     def rerun(self) -> Job:
         """The same code, command and environment again."""

@@ -16,7 +16,7 @@ from .plan import Reason, ReasonCode
 from .schedule import Decision, decide_and_explain
 from .sentences import gpus, sentence
 from .standing import SECOND
-from .whatif import Case, freed, latest_ends, with_devices, with_limit, with_quota
+from .whatif import Case, as_preemptible, freed, latest_ends, with_devices, with_limit, with_quota
 
 
 class ChangeKind(StrEnum):
@@ -26,11 +26,15 @@ class ChangeKind(StrEnum):
     QUOTA = "quota"
     LIMIT = "limit"
     POOL = "pool"
+    PREEMPTIBLE = "preemptible"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The smallest true change of its kind. ``to_milli``: the new amount, None where nothing is set to one."""
+    """The smallest true change of its kind. ``to_milli``: the new amount, None where nothing is set to one.
+
+    ``by_milli`` is 0 where the change has no amount.
+    """
 
     kind: ChangeKind
     by_milli: int
@@ -71,7 +75,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     changes = () if reason.code in _BEYOND_CHANGE else _changes(case)
     starts_at = _planned_start(case, decision)
     hint = _kept_words(reason, starts_at, snapshot.now)
-    hint += f" It would start if {', or if '.join(change.sentence for change in changes)}." if changes else ""
+    hint += _changes_words(case, reason, changes)
     return Explanation(
         workload=workload_id,
         state=case.state,
@@ -80,6 +84,23 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
         would_start=changes,
         estimate_at=_estimate(case, reason) if starts_at is None else starts_at,
     )
+
+
+def _changes_words(case: Case, reason: Reason, changes: tuple[Change, ...]) -> str:
+    """What would start it; where a quota or limit stands against it, also why nothing would, or why not a quota."""
+    told = f" It would start if {', or if '.join(change.sentence for change in changes)}." if changes else ""
+    if reason.code not in _FIXED_BOUNDS or any(change.kind is ChangeKind.QUOTA for change in changes):
+        return told
+    too_high = _too_high(case)
+    if changes:
+        return told + (f" No quota alone would do: {too_high}." if too_high else "")
+    alone = "neither GPU that is freed, nor a higher quota or limit, a larger pool, or leave to be preempted is enough"
+    return f" No single change would start it: {too_high or alone}."
+
+
+_FIXED_BOUNDS = frozenset(
+    {ReasonCode.ABOVE_TRAINING_QUOTA, ReasonCode.ABOVE_NOTEBOOK_QUOTA, ReasonCode.ABOVE_LIMIT, ReasonCode.NEVER_FITS}
+)
 
 
 def _planned_start(case: Case, decision: Decision) -> int | None:
@@ -131,7 +152,7 @@ def _next(case: Case, decision: Decision) -> tuple[Reason, bool]:
 
 
 def _changes(case: Case) -> tuple[Change, ...]:
-    found = (_freed(case), _quota(case), _limit(case), _pool(case))
+    found = (_freed(case), _quota(case), _limit(case), _pool(case), _preemptible(case))
     return tuple(change for change in found if change is not None)
 
 
@@ -156,13 +177,31 @@ def _freed(case: Case) -> Change | None:
 
 
 def _quota(case: Case) -> Change | None:
-    now = case.quota
-    milli = _smallest(lambda by: case.starts(policy=with_quota(case, now + by)), case.most_quota - now)
-    if milli is None or not case.could_be_applied(with_quota(case, now + milli)):
+    milli = _raise(case)
+    if milli is None or case.objection_to(with_quota(case, case.quota + milli)) is not None:
         return None
+    words = _raised(case, milli, "is raised")
+    return Change(kind=ChangeKind.QUOTA, by_milli=milli, to_milli=case.quota + milli, sentence=words)
+
+
+def _raise(case: Case) -> int | None:
+    """By how much a higher quota starts it, whether or not the quotas then fit."""
+    return _smallest(lambda by: case.starts(policy=with_quota(case, case.quota + by)), case.most_quota - case.quota)
+
+
+def _raised(case: Case, milli: int, verb: str) -> str:
     name = "notebook" if case.is_notebook else "training"
-    words = f"{case.project}'s {name} quota in pool {case.pool} is raised by {gpus(milli)} to {gpus(now + milli)}"
-    return Change(kind=ChangeKind.QUOTA, by_milli=milli, to_milli=now + milli, sentence=words)
+    return f"{case.project}'s {name} quota in pool {case.pool} {verb} by {gpus(milli)} to {gpus(case.quota + milli)}"
+
+
+def _too_high(case: Case) -> str | None:
+    """That the quota that would start it does not fit, without what others have; None where it fits or none does."""
+    milli = _raise(case)
+    objection = None if milli is None else case.objection_to(with_quota(case, case.quota + milli))
+    if milli is None or objection is None:
+        return None
+    needed, available = gpus(objection.needed_milli), gpus(objection.available_milli)
+    return f"{_raised(case, milli, 'raised')} would need {needed} GPU where {available} can be promised"
 
 
 def _limit(case: Case) -> Change | None:
@@ -182,6 +221,14 @@ def _pool(case: Case) -> Change | None:
         return None
     words = f"pool {case.pool} grows by {gpus(milli)} GPU"
     return Change(kind=ChangeKind.POOL, by_milli=milli, to_milli=case.capacity_milli + milli, sentence=words)
+
+
+def _preemptible(case: Case) -> Change | None:
+    """A job that may not be preempted starts, too, if it may be and the smaller right is enough."""
+    if case.job is None or case.job.preemptible or not case.starts(snapshot=as_preemptible(case, case.job)):
+        return None
+    words = "it is submitted as one that may be preempted (without --non-preemptible)"
+    return Change(kind=ChangeKind.PREEMPTIBLE, by_milli=0, to_milli=None, sentence=words)
 
 
 def _estimate(case: Case, reason: Reason) -> int | None:

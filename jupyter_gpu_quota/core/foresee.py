@@ -17,7 +17,22 @@ from .model import (
     Reservation,
     Snapshot,
 )
-from .plan import GOES_ON, RESIZED, Lend, Pause, Plan, Reason, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
+from .plan import (
+    GOES_ON,
+    RESIZED,
+    Lend,
+    Pause,
+    Plan,
+    Reason,
+    ReasonCode,
+    Refuse,
+    Release,
+    Reserve,
+    Resume,
+    Start,
+    Stop,
+    Unreserve,
+)
 from .schedule import decide_and_explain
 from .sentences import sentence
 
@@ -71,8 +86,27 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
         pauses=tuple(action.workload for action in asked if action.reason.code not in GOES_ON),
         restarts=tuple(action.workload for action in asked if action.reason.code in GOES_ON),
         reason=reason,
-        sentence=sentence(reason),
+        sentence=_would(reason, max((action.grace_s for action in asked), default=None)),
     )
+
+
+NOT_YET = frozenset({ReasonCode.WAITS_FOR_DRAIN, ReasonCode.PLACE_KEPT})
+"""Reasons that say what is done for a job, and a dry run does nothing: its own sentence says what would be."""
+
+
+def _would(reason: Reason, grace_s: int | None) -> str:
+    """Why it would wait. A dry run keeps and reserves nothing, so it does not say that anything is.
+
+    ``grace_s``: the longest that somebody has who would be asked to leave for it, None where nobody is asked.
+    """
+    if reason.code is ReasonCode.WAITS_FOR_DRAIN:
+        when = "as soon as" if grace_s is None else f"within the grace of {grace_s} s, after"
+        whom = "the work that is leaving there now has left" if grace_s is None else "the work there has saved and left"
+        return f"It would start {when} {whom}. Nothing is reserved for it until it is submitted."
+    if reason.code is ReasonCode.PLACE_KEPT and "within_s" in (figures := dict(reason.figures)):
+        limits = "by the time limits of what runs there it would start"
+        return f"No such place is free; one would be kept for it, and {limits} within {figures['within_s']} s."
+    return sentence(reason)
 
 
 def foresee(snapshot: Snapshot, policy: Policy) -> Foresight:

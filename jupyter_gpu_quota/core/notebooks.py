@@ -80,11 +80,15 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
     amounts = {standing.name: standing.notebook_quota for standing in pool.standings.values()}
     for standing, milli in placed:
         amounts[standing.name] -= milli
-    chunks = sorted(_chunks(amounts), key=lambda chunk: (-chunk[0], chunk[1]))
-    if not chunks:
+    left = [milli for milli in amounts.values() if milli > 0]
+    if not left:
         return
-    homes, homeless = _Homes(pool), 0
-    for milli, _ in chunks:
+    homes = _Homes(pool)
+    whole = sum(milli // WHOLE_DEVICE for milli in left)
+    homeless = (whole - _hold_whole(homes, whole)) * WHOLE_DEVICE
+    for milli in sorted((milli % WHOLE_DEVICE for milli in left), reverse=True):
+        if not milli:
+            break
         at = homes.find(milli)
         if at is None:
             homeless += milli
@@ -92,6 +96,16 @@ def hold_unbooked(pool: Pool, placed: Iterable[tuple[Standing, int]]) -> None:
             homes.hold(at, milli)
     if homeless:
         _hold_split(pool, homeless)
+
+
+def _hold_whole(homes: _Homes, count: int) -> int:
+    """Keep so many whole devices, or as many as there are: where one is not found, no other is. Returns how many."""
+    for held in range(count):
+        at = homes.find(WHOLE_DEVICE)
+        if at is None:
+            return held
+        homes.hold(at, WHOLE_DEVICE)
+    return count
 
 
 class _Homes:
@@ -142,22 +156,14 @@ def _devices_for_slices(pool: Pool) -> int:
     because on one device more it would take the place of a training guarantee.
     """
     rows = {one.name: Amounts(notebook_milli=one.notebook_quota) for one in pool.standings.values()}
-    return len(pack(rows))
+    return pack(rows).devices
 
 
 def _whole_devices_for_slices(pool: Pool) -> int:
     """How many devices the quotas need more because of slices: those have no room for a guarantee beside them."""
     rows = quota_rows(pool.policy, pool.name)
     training = {name: Amounts(training_milli=row.training_milli) for name, row in rows.items()}
-    return len(pack(rows)) - len(pack(training))
-
-
-def _chunks(amounts: dict[str, int]) -> Iterable[tuple[int, str]]:
-    for name, milli in amounts.items():
-        if milli > 0:
-            yield from [(WHOLE_DEVICE, name)] * (milli // WHOLE_DEVICE)
-            if milli % WHOLE_DEVICE:
-                yield milli % WHOLE_DEVICE, name
+    return pack(rows).devices - pack(training).devices
 
 
 def _room_for_slices(ledger: Ledger, at: int) -> int:

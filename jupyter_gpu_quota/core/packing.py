@@ -8,7 +8,7 @@ Source: docs/scheduling.md, section 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +18,8 @@ from .sentences import gpus
 Owner = TypeVar("Owner", Project, Department)
 EXACT = 12
 """Up to so many slices every packing is looked at; beyond, the largest go first."""
+MOST_TOLD = 40
+"""A sentence names so many quotas or devices at most, and counts the others."""
 
 
 ACCEPTABLE = frozenset({"sum", "shape"})
@@ -56,6 +58,34 @@ class Slice:
 
     milli: int
     label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """What lies on each device that is ``shared``, and how many ``whole`` devices each label has beside them."""
+
+    shared: tuple[tuple[Slice, ...], ...]
+    whole: tuple[tuple[int, str], ...]
+
+    @property
+    def devices(self) -> int:
+        """How many devices it needs."""
+        return len(self.shared) + sum(count for count, _ in self.whole)
+
+    def rows(self, amount: Callable[[int], str]) -> tuple[str, ...]:
+        """The content of the devices in words, ``amount`` writing milli-GPU; those that somebody has whole in one."""
+        shared = (" + ".join(f"{amount(part.milli)} {part.label}" for part in row) for row in self.shared)
+        whole = (
+            f"{amount(WHOLE_DEVICE)} {label}" if count == 1 else f"{count} whole devices for {label}"
+            for count, label in self.whole
+        )
+        return (*shared, *whole)
+
+
+def told(parts: Sequence[str], between: str) -> str:
+    """A list in words; of a long one the first, and how many more there are."""
+    more = [f"and {len(parts) - MOST_TOLD} more"] if len(parts) > MOST_TOLD else []
+    return between.join([*parts[:MOST_TOLD], *more])
 
 
 def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
@@ -147,10 +177,10 @@ def _given_too_much(
     needed = sum(given.values())
     if needed <= own:
         return
-    parts = ", ".join(f"{name} {gpus(milli)}" for name, milli in sorted(given.items()) if milli)
+    parts = [f"{name} {gpus(milli)}" for name, milli in sorted(given.items()) if milli]
     words = (
         f"The {kind} quotas of the projects of department {department.name} add up to {gpus(needed)} GPU in pool "
-        f"{pool} and its own is {gpus(own)}: {parts}. Raise it, or lower theirs by {gpus(needed - own)}."
+        f"{pool} and its own is {gpus(own)}: {told(parts, ', ')}. Raise it, or lower theirs by {gpus(needed - own)}."
     )
     yield _refused(f"department_{kind}", pool, needed=needed, available=own, words=words, owner=department)
 
@@ -202,15 +232,15 @@ def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> li
     if needed > available:
         return [_too_much(policy, pool, rows, available, members)]
     packing = pack(rows)
-    if len(packing) <= devices:
+    if packing.devices <= devices:
         return []
-    shown = tuple(" + ".join(f"{gpus(part.milli)} {part.label}" for part in row) for row in packing)
+    shown = packing.rows(gpus)
     words = (
         f"The quotas of pool {pool} add up to {gpus(needed)} of {gpus(available)} GPU and do not fit in their shapes: "
-        f"they need {len(packing)} devices and the pool has {devices}: {'; '.join(shown)}. Notebook slices and "
+        f"they need {packing.devices} devices and the pool has {devices}: {told(shown, '; ')}. Notebook slices and "
         "guarantees below one device share devices, larger guarantees are asked for in whole ones."
     )
-    needed = len(packing) * WHOLE_DEVICE
+    needed = packing.devices * WHOLE_DEVICE
     return [_refused("shape", pool, needed=needed, available=available, words=words, packing=shown)]
 
 
@@ -222,7 +252,7 @@ def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: in
         if row.notebook_milli or row.training_milli
     ]
     words = (
-        f"The quotas of pool {pool} add up to {gpus(needed)} GPU and it has {gpus(available)}: {', '.join(parts)}. "
+        f"The quotas of pool {pool} add up to {gpus(needed)} GPU and it has {gpus(available)}: {told(parts, ', ')}. "
         f"Lower them by {gpus(needed - available)}."
     )
     return _refused("sum", pool, needed=needed, available=available, words=words)
@@ -242,24 +272,20 @@ def _top(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) 
     return found
 
 
-def pack(rows: dict[str, Amounts]) -> list[list[Slice]]:
-    """The content of each device that these quotas need, the fewest devices that were found."""
-    whole: list[list[Slice]] = []
+def pack(rows: dict[str, Amounts]) -> Packing:
+    """The content of the devices that these quotas need, the fewest devices that were found."""
+    whole: list[tuple[int, str]] = []
     slices: list[Slice] = []
     for name, row in sorted(rows.items()):
         devices, rest = divmod(row.notebook_milli, WHOLE_DEVICE)
-        whole += _whole(devices, f"notebooks of {name}")
+        whole.append((devices, f"notebooks of {name}"))
         slices += _slice(rest, f"notebooks of {name}")
         if row.training_milli < WHOLE_DEVICE:
             slices += _slice(row.training_milli, f"training of {name}")
         else:
-            whole += _whole(-(-row.training_milli // WHOLE_DEVICE), f"training of {name}")
+            whole.append((-(-row.training_milli // WHOLE_DEVICE), f"training of {name}"))
     slices.sort(key=lambda part: (-part.milli, part.label))
-    return [*_packed(slices), *whole]
-
-
-def _whole(count: int, label: str) -> list[list[Slice]]:
-    return [[Slice(milli=WHOLE_DEVICE, label=label)] for _ in range(count)]
+    return Packing(shared=tuple(map(tuple, _packed(slices))), whole=tuple(each for each in whole if each[0] > 0))
 
 
 def _slice(milli: int, label: str) -> list[Slice]:

@@ -6,12 +6,13 @@ Source: docs/scheduling.md, section 6.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from .amounts import in_force
 from .foresee import Foresight, foresee
+from .holders import is_protected
 from .lifecycle import HOLDS_SLICE
 from .model import Amounts, Job, JobState, Notebook, Policy, Snapshot
 from .plan import Reason, ReasonCode
@@ -40,7 +41,8 @@ class Affected:
 
     ``before`` is why it waits under the old policy, ``after`` why it waits, drains or is refused under the new one;
     None where it does not. ``anyway``: the old policy pauses it too. ``used_milli`` and ``quota_milli``: what made its
-    project over quota, None where something else did.
+    project over quota, None where something else did; of work that may not be preempted only such use counts.
+    ``had_milli``: the quota before. ``loses_device``: a device that it has is in another pool, or in none.
     """
 
     work: Job | Notebook
@@ -50,6 +52,8 @@ class Affected:
     anyway: bool = False
     used_milli: int | None = None
     quota_milli: int | None = None
+    had_milli: int | None = None
+    loses_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +72,7 @@ def preview(snapshot: Snapshot, old: Policy, new: Policy, *, moved: Snapshot | N
 
     ``moved`` is the same world with its devices in the pools of the new policy, where those differ.
     """
-    both = _Both(
-        old=_Side.of(snapshot, old),
-        new=_Side.of(moved or snapshot, new),
-        jobs_use=_used(snapshot),
-        notebooks_use=_booked(snapshot),
-    )
+    both = _both(_Side.of(snapshot, old), _Side.of(moved or snapshot, new), snapshot, moved or snapshot)
     jobs = (both.of_job(job) for job in sorted(snapshot.jobs, key=lambda job: job.id))
     notebooks = (both.of_notebook(one) for one in sorted(snapshot.notebooks, key=lambda one: one.id))
     return Preview(affected=tuple(one for one in (*jobs, *notebooks) if one is not None))
@@ -83,6 +82,7 @@ def preview(snapshot: Snapshot, old: Policy, new: Policy, *, moved: Snapshot | N
 class _Side:
     """One policy: the world at rest under it, the names it knows, and the amounts it has in force."""
 
+    policy: Policy
     rest: Foresight
     projects: frozenset[str]
     pools: frozenset[str]
@@ -93,6 +93,7 @@ class _Side:
     def of(cls, snapshot: Snapshot, policy: Policy) -> _Side:
         rows = in_force(policy, snapshot.now).projects
         return cls(
+            policy=policy,
             rest=foresee(snapshot, policy),
             projects=frozenset(row.name for row in rows),
             pools=frozenset(policy.pools),
@@ -124,7 +125,10 @@ class _Both:
     old: _Side
     new: _Side
     jobs_use: Mapping[Place, int]
+    fixed_use: Mapping[Place, int]
     notebooks_use: Mapping[Place, int]
+    falls_over: frozenset[str]
+    loses_device: frozenset[str]
 
     def of_job(self, job: Job) -> Affected | None:
         if job.state in RUNS:
@@ -140,14 +144,16 @@ class _Both:
         if (gone := self._gone(job)) is not None:
             claimed = job.preemptible and gone.code is ReasonCode.PROJECT_GONE
             return Affected(work=job, effect=Effect.OVER_QUOTA if claimed else Effect.DRAINS, after=gone)
-        over = None if job.borrower else self._over(job, self.jobs_use)
+        if (lost := self._lost(job)) is not None:
+            return lost
+        over = None if job.borrower else self._over_job(job)
         return over or (Affected(work=job, effect=Effect.RUNS_ON) if anyway else None)
 
     def of_notebook(self, notebook: Notebook) -> Affected | None:
         if notebook.state in HOLDS_SLICE:
             if (gone := self._gone(notebook)) is not None:
                 return Affected(work=notebook, effect=Effect.DRAINS, after=gone)
-            return self._over(notebook, self.notebooks_use)
+            return self._lost(notebook) or self._over(notebook, self.notebooks_use, Effect.DRAINS)
         refused = self.new.rest.refused.get(notebook.id)
         if refused is None:
             return self._of_waiting(notebook)
@@ -164,21 +170,93 @@ class _Both:
         """Why the new policy covers it no more; None where it does, or the old one did not either."""
         return self.new.outlived(work) if self.old.outlived(work) is None else None
 
-    def _over(self, work: Job | Notebook, use: Mapping[Place, int]) -> Affected | None:
-        """What the edit makes over quota: its project uses more than it will have, and no more than it had."""
-        used, quota = use.get((work.project, work.pool), 0), self.new.quota_milli(work)
-        if used <= quota or used > self.old.quota_milli(work):
+    def _lost(self, work: Job | Notebook) -> Affected | None:
+        return Affected(work=work, effect=Effect.DRAINS, loses_device=True) if work.id in self.loses_device else None
+
+    def _over_job(self, job: Job) -> Affected | None:
+        """A preemptible job that falls over quota by the edit; any other one where such jobs alone are above it."""
+        if not job.preemptible:
+            return self._over(job, self.fixed_use, Effect.DRAINS)
+        return self._over(job, self.jobs_use, Effect.OVER_QUOTA) if job.id in self.falls_over else None
+
+    def _over(self, work: Job | Notebook, use: Mapping[Place, int], effect: Effect) -> Affected | None:
+        """What the edit does to a project's use above its quota; None where that is no more than it was."""
+        used, quota, had = use[work.project, work.pool], self.new.quota_milli(work), self.old.quota_milli(work)
+        if used <= quota or quota >= had:
             return None
-        effect = Effect.OVER_QUOTA if isinstance(work, Job) and work.preemptible else Effect.DRAINS
-        return Affected(work=work, effect=effect, used_milli=used, quota_milli=quota)
+        return Affected(work=work, effect=effect, used_milli=used, quota_milli=quota, had_milli=had)
 
 
-def _used(snapshot: Snapshot) -> Counter[Place]:
-    """What each project's jobs run with in each pool, without what they borrow of notebook quota."""
+def _both(old: _Side, new: _Side, snapshot: Snapshot, moved: Snapshot) -> _Both:
+    runs = [job for job in snapshot.jobs if job.state in RUNS and not job.borrower]
+    used = _used(runs)
+    return _Both(
+        old=old,
+        new=new,
+        jobs_use=used,
+        fixed_use=_used(job for job in runs if not job.preemptible),
+        notebooks_use=_booked(snapshot),
+        falls_over=_falls_over(old, new, used, _in_turn(runs, new, snapshot.now)),
+        loses_device=_loses_device(snapshot, moved),
+    )
+
+
+def _in_turn(runs: Iterable[Job], new: _Side, now: int) -> list[tuple[Job, int]]:
+    """Preemptible jobs in the order in which they are asked to leave, with how much; elastic ones twice.
+
+    Whom the new policy pauses leaves first. Source: docs/scheduling.md, section 4.
+    """
+    parts = [part for job in runs if job.preemptible for part in _parts(job)]
+
+    def turn(part: tuple[Job, int, bool]) -> tuple[bool | int | str, ...]:
+        job, _, above = part
+        started_at = now if job.started_at is None else job.started_at
+        saved_at = max(started_at, job.checkpoint_at or started_at)
+        stays = is_protected(new.policy, job, started_at, now) and not above
+        asked = job.id not in new.rest.paused, not above, stays, job.priority, max(0, now - saved_at)
+        return *asked, -started_at, -job.submitted_at, job.id
+
+    return [(job, milli) for job, milli, _ in sorted(parts, key=turn)]
+
+
+def _parts(job: Job) -> list[tuple[Job, int, bool]]:
+    """A job, and apart from it what an elastic one runs with above its minimum."""
+    least = job.held_milli if job.min_ranks is None else min(job.held_milli, job.min_ranks * job.gpu_milli)
+    above = job.held_milli - least
+    return [(job, least, False), *([(job, above, True)] if above else [])]
+
+
+def _falls_over(
+    old: _Side, new: _Side, used: Mapping[Place, int], in_turn: Iterable[tuple[Job, int]]
+) -> frozenset[str]:
+    """The jobs that go first of what the edit adds to their project's use above its quota, and no more of them."""
+    gone, found = Counter[Place](), set[str]()
+    for job, milli in in_turn:
+        place = job.project, job.pool
+        begins, gone[place] = gone[place], gone[place] + milli
+        was, becomes = (max(0, used[place] - side.quota_milli(job)) for side in (old, new))
+        if begins < becomes and gone[place] > was:
+            found.add(job.id)
+    return frozenset(found)
+
+
+def _loses_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
+    """Who has a device in its own pool that the new policy puts into another one, or into none."""
+    work: tuple[Job | Notebook, ...] = (*snapshot.jobs, *snapshot.notebooks)
+    pool = {one.id: one.pool for one in work}
+    was, becomes = ({device.id: device.pool for device in side.devices} for side in (snapshot, moved))
+    lent = ((one.id, one.device) for one in snapshot.notebooks if one.device is not None)
+    has = {*lent, *((one.workload, one.device) for one in snapshot.allocations)}
+    return frozenset(
+        name for name, device in has if was.get(device) == pool.get(name) and becomes.get(device) != was.get(device)
+    )
+
+
+def _used(runs: Iterable[Job]) -> Counter[Place]:
+    """What each project's jobs run with in each pool."""
     used = Counter[Place]()
-    for job in snapshot.jobs:
-        if job.state in RUNS and not job.borrower:
-            used[job.project, job.pool] += job.held_milli
+    for job in runs:
+        used[job.project, job.pool] += job.held_milli
     return used
 
 

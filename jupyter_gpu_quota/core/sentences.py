@@ -188,13 +188,13 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "A device that it needs is quarantined, because processes on it that were killed are still seen.",
     ),
     R.DEVICES_OUT: (
-        "{project} asked for {asked_milli} GPU; pool {pool} has that only together with {devices} device(s) that "
+        "{project} asked for {asked_milli} GPU; pool {pool} has that only together with {counted_devices} that "
         "cannot be given out now: {device} among them is {trouble}. It starts when enough of them are back.",
         "Devices that it needs cannot be given out now. It starts when they are back.",
     ),
     R.NEVER_FITS: (
-        "{project} asked for {asked_milli} GPU in {ranks} part(s); pool {pool} has {capacity_milli} GPU and room for "
-        "{possible_ranks} such part(s) when it is empty. It can never start there: ask for less or choose another "
+        "{project} asked for {asked_milli} GPU in {counted_ranks}; pool {pool} has {capacity_milli} GPU and room for "
+        "{counted_possible_ranks} when it is empty. It can never start there: ask for less or choose another "
         "pool.",
         "It can never start: no device takes what it asked for.",
     ),
@@ -239,14 +239,26 @@ _SENTENCES: dict[R, tuple[str, str]] = {
 }
 
 
-def sentence(reason: Reason, *, began: bool = False) -> str:
+_ENDED: dict[R, str] = {
+    R.TIME_LIMIT: "The job ran for {ran_s} s and its time limit was {time_limit_s} s, so it was ended; submit it again "
+    "with a longer limit.",
+}
+"""What is told of a job that has ended, where the usual sentence says what it still has time for."""
+
+_COUNTED = {"devices": "device", "ranks": "part", "possible_ranks": "such part"}
+
+
+def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str:
     """The reason in words with its figures, GPU amounts with two or three decimals; shorter where figures lack.
 
-    ``began``: of something that has started, and does not start now.
+    ``began``: of something that has started, and does not start now; ``ended``: of something that is over.
     """
     words, short = _SENTENCES[reason.code]
+    if ended:
+        words = _ENDED.get(reason.code, short if "{grace_s}" in words else words)
     tense = _BEGAN if began else _BEGINS
     figures = tense | {name: _shown(name, value) for name, value in reason.figures}
+    figures |= {f"counted_{name}": _counted(figures[name], what) for name, what in _COUNTED.items() if name in figures}
     figures["until"] = _UNTIL.get(figures.get("kind", ""), "it ends")
     try:
         return (
@@ -257,6 +269,10 @@ def sentence(reason: Reason, *, began: bool = False) -> str:
         )
     except KeyError:
         return short.format_map(tense)
+
+
+def _counted(number: str, what: str) -> str:
+    return f"{number} {what}" if number == "1" else f"{number} {what}s"
 
 
 _BEGINS = {"starts": "starts now", "is": "is"}

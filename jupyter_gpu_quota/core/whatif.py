@@ -24,7 +24,7 @@ from .model import (
     Project,
     Snapshot,
 )
-from .packing import check_quotas
+from .packing import QuotaRefusal, check_quotas
 from .placement import Request
 from .plan import Plan, Reason, Refuse, Reserve, Resume, Start
 from .removal import outlives
@@ -147,12 +147,12 @@ class Case:
         plan = decide(snapshot or self.snapshot, policy or self.policy)
         return self.placed_by(plan) is not None
 
-    def could_be_applied(self, policy: Policy) -> bool:
-        """Whether a changed policy is no worse than the present one: quotas that do not fit are refused."""
+    def objection_to(self, policy: Policy) -> QuotaRefusal | None:
+        """Why quotas of a changed policy do not fit; None where there is no more against it than is now."""
         devices = self.snapshot.devices
         now = [row for row in check_quotas(self.policy, devices) if row.pool == self.pool]
         then = [row for row in check_quotas(policy, devices) if row.pool == self.pool]
-        return len(then) <= len(now)
+        return next((row for row in then if row not in now), None) if len(then) > len(now) else None
 
     def placed_by(self, plan: Plan) -> Reason | None:
         """The reason with which a plan starts it or keeps a place for it."""
@@ -221,6 +221,12 @@ def _with_amounts(case: Case, amounts: Amounts) -> Policy:
         return replace(project, amounts={**project.amounts, case.pool: amounts}) if mine else project
 
     return replace(case.policy, projects=tuple(changed(project) for project in case.policy.projects))
+
+
+def as_preemptible(case: Case, fixed: Job) -> Snapshot:
+    """The same world, in which a job may be preempted."""
+    jobs = tuple(replace(job, preemptible=True) if job.id == fixed.id else job for job in case.snapshot.jobs)
+    return replace(case.snapshot, jobs=jobs)
 
 
 def with_devices(case: Case, milli: int) -> Snapshot:

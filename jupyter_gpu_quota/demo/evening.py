@@ -68,7 +68,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _ctrl_c_as_exception() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does, so that everything it started is ended too."""
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does, so that everything it started is ended too.
+
+    SIGINT is taken as well: a shell that is no terminal starts what runs in its background with SIGINT ignored.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -76,7 +79,7 @@ def _ctrl_c_as_exception() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, interrupt) for number in ENDINGS if number is not signal.SIGINT}
+    before = {number: signal.signal(number, interrupt) for number in ENDINGS}
     try:
         yield
     finally:

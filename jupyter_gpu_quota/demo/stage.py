@@ -228,7 +228,7 @@ class Stage:
     def _cancel_jobs(self) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError):
             token = self.admin_token
-            for job in self.ask("GET", f"{self.service_api}/jobs?all=true&limit=1000", token)["items"]:
+            for job in self.ask("GET", f"{self.service_api}/jobs?limit=1000", token)["items"]:
                 if job["ended_at"] is None:
                     self.ask("POST", f"{self.service_api}/jobs/{job['id']}/actions/cancel", token, {})
 

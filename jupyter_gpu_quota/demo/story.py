@@ -268,7 +268,7 @@ class Story:
 
     async def _stop_at_a_failed_job(self, what: str) -> None:
         """Ask the service for jobs that failed: only to stop waiting for them, never as a fact."""
-        url = f"{self.stage.service_api}/jobs?all=true&state=failed"
+        url = f"{self.stage.service_api}/jobs?state=failed"
         failed = (await call("GET", url, self.stage.admin_token))["items"]
         if failed:
             names = ", ".join(f"{job['name']} (exit {job['exit_status']})" for job in failed)

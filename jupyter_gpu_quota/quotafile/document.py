@@ -355,6 +355,15 @@ class QuotaFile(Section):
         """The file as plain JSON values; :meth:`from_document` reads it back. The revision is no part of it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"revision"})
 
+    def as_kept(self) -> dict[str, object] | str:
+        """The document to store, or why it must not be: it would not be read back as the file that it is."""
+        document = self.to_document()
+        try:
+            same = QuotaFile.from_document(document) == self.model_copy(update={"revision": None})
+        except ValueError as error:
+            return f"the file would not be read back from the database: {error!s:.400}"
+        return document if same else "the file would be read back from the database as another one"
+
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> QuotaFile:
         """The file that :meth:`to_document` wrote; raises ValueError with every error where it is not one."""

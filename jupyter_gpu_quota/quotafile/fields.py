@@ -177,17 +177,30 @@ def _instant_ms(value: object) -> int:
     """Milliseconds since 1970 of an instant with its time zone."""
     try:
         found = datetime.fromisoformat(str(value))
-    except ValueError:
+    except (ValueError, OverflowError):
         found = None
     if found is None or found.tzinfo is None:
         raise refuse(f"{value!s:.40} is no instant; write one with its time zone, such as 2027-01-31T18:00:00Z")
+    if not FIRST_INSTANT <= found < END_OF_INSTANTS:
+        raise refuse(
+            f"{value!s:.40} is in the year {found.year}; write an instant from {FIRST_YEAR} to {LAST_YEAR} in UTC"
+        )
     return int(found.timestamp()) * 1000
 
+
+def _instant_out(ms: int) -> str:
+    """ISO 8601 in UTC; strftime would not pad the year on every system."""
+    return datetime.fromtimestamp(ms // 1000, UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+FIRST_YEAR, LAST_YEAR = 2000, 2100
+"""Years of instants and dates: one digit mistyped is another millennium."""
+FIRST_INSTANT, END_OF_INSTANTS = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC), datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC)
 
 Instant = Annotated[
     int,
     BeforeValidator(_instant_ms),
-    PlainSerializer(lambda ms: f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"),
+    PlainSerializer(_instant_out),
     WithJsonSchema({"type": "string", "format": "date-time", "description": "an instant with its time zone"}),
 ]
 """Milliseconds since 1970 inside, ISO 8601 in the file."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ..amount import gpu_text
+from .fields import FIRST_YEAR, LAST_YEAR
 from .seasons import MOST_CHANGES, MOST_DATES, MOST_ENTRIES
 from .tree import Path
 
@@ -17,6 +19,8 @@ MOST_PROJECTS = 1_000
 MOST_ENVIRONMENTS = 200
 MOST_QUOTAS = 5_000
 """Quotas of projects and departments, one for each pool that they name."""
+MOST_IN_A_POOL_MILLI = 1_000_000_000
+"""A million GPUs: what the quotas of all projects and departments in one pool add up to at most."""
 
 Found = Iterator[tuple[Path, str]]
 
@@ -31,10 +35,41 @@ def excesses(file: QuotaFile) -> Found:
     quotas = [(("departments", i, "quota"), len(row.quota)) for i, row in enumerate(file.departments)]
     quotas += [(("projects", i, "quota"), len(row.quota)) for i, row in enumerate(file.projects)]
     yield from _sum("quotas of projects and departments, one for each pool", quotas, MOST_QUOTAS)
+    yield from _sums(file)
+    yield from _strange_years(file)
     dates = [(("calendar", i, "when", "dates"), len(row.when.dates or ())) for i, row in enumerate(file.calendar)]
     yield from _sum("dates in the calendar", dates, MOST_DATES)
     changes = [(("calendar", i), len(row.entry().changes)) for i, row in enumerate(file.calendar)]
     yield from _sum("changes of quotas in the calendar", changes, MOST_CHANGES)
+
+
+def _sums(file: QuotaFile) -> Found:
+    """One error for each pool, at the quota with which its quotas become too many GPUs."""
+    rows = [(("departments", i), row.quota) for i, row in enumerate(file.departments)]
+    rows += [(("projects", i), dict(row.quota)) for i, row in enumerate(file.projects)]
+    for pool in file.pools:
+        parts = [((*path, "quota", pool.name), quota[pool.name]) for path, quota in rows if pool.name in quota]
+        milli = [(path, amounts.notebook + amounts.training) for path, amounts in parts]
+        total = sum(count for _, count in milli)
+        if total > MOST_IN_A_POOL_MILLI:
+            yield (
+                _first_above(milli, MOST_IN_A_POOL_MILLI),
+                f"the quotas in pool {pool.name} add up to {gpu_text(total)} GPUs, and {gpu_text(MOST_IN_A_POOL_MILLI)}"
+                " are the most that a quota file may give in one pool",
+            )
+
+
+def _strange_years(file: QuotaFile) -> Found:
+    """Dates of the calendar so far away that a digit was mistyped."""
+    for i, row in enumerate(file.calendar):
+        for j, (first, last) in enumerate(row.when.when().dates or ()):
+            year = first.year if first.year < FIRST_YEAR else last.year
+            if not FIRST_YEAR <= year <= LAST_YEAR:
+                yield (
+                    ("calendar", i, "when", "dates", j),
+                    f"{(row.when.dates or [])[j]} is in the year {year:04}; write days from {FIRST_YEAR} to"
+                    f" {LAST_YEAR}",
+                )
 
 
 def _list(name: str, rows: Sequence[object], most: int) -> Found:

@@ -151,22 +151,24 @@ class Reader:
             return
         assert self._process is not None and self._process.stdout is not None
         ended = False
-        while (part := _received(self._process.stdout.fileno())) is not None and not ended:
+        while not ended and len(self._heard) <= MOST_BYTES:
+            if (part := _received(self._process.stdout.fileno())) is None:
+                break
             self._heard += part
             ended = not part
-        if self._heard.endswith(b"\n"):
+        if len(self._heard) > MOST_BYTES:
+            self._fail("the reader of the devices answers without end")
+        elif self._heard.endswith(b"\n"):
             self._understand(self._heard)
         elif ended:
             self._fail(f"the reader of the devices ended in the middle of a reading ({self._how_it_ended()})")
-        elif len(self._heard) > MOST_BYTES:
-            self._fail("the reader of the devices answers without end")
         elif self._clock() >= self._until:
             self._fail("the driver's library does not answer")
 
     def _understand(self, line: bytes) -> None:
         try:
             reading = reading_of(line)
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             self._fail("the reader of the devices answers what cannot be understood")
             return
         if reading.trouble is not None:

@@ -91,8 +91,10 @@ def _plain(value: Reading | DeviceReading | GpuProcess) -> dict[str, Any]:
 
 
 def reading_of(line: bytes) -> Reading:
-    """The reading that a line tells. Raises ValueError, TypeError or KeyError for anything else."""
+    """The reading that a line tells. Raises ValueError, TypeError, KeyError or AttributeError for anything else."""
     raw = json.loads(line)
+    if not isinstance(raw, dict):
+        raise TypeError(f"a reading is an object, not {type(raw).__name__}")
     devices = tuple(map(_device, raw.pop("devices")))
     xids = tuple((str(uuid), int(xid)) for uuid, xid in raw.pop("xids"))
     return Reading(devices=devices, xids=xids, notes=tuple(raw.pop("notes")), **raw)

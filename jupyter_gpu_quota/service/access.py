@@ -81,22 +81,29 @@ def _person_may_enter(person: Person, scope: Scope) -> bool:
             return False
 
 
-def lacking(scope: Scope) -> str:
-    """What somebody who may not enter lacks, and who can give it, as the end of a sentence."""
-    given = f"it lacks {_LACKING[scope]}."
-    return given if scope is Scope.HUB else f"{given} {_WHO_GIVES}"
+def refusal(person: Person, scope: Scope, deed: str) -> str:
+    """Why somebody may not do something, and who may or what to do, in sentences; ``deed`` as in "cordon nodes"."""
+    if scope is Scope.HUB:
+        return f"{person.name} may not {deed} here: only the hub itself does, when people start notebooks there."
+    if scope is Scope.AUDIT and not person.leads:
+        who = "admins, people with the scope custom:gpu-quota:audit, and leads of a project, for that project"
+        return f"{person.name} may not {deed}: that is for {who}. {_WHO_GIVES.format('that scope')}"
+    if scope in _OF_ADMINS and not person.admin:
+        gives = _WHO_GIVES.format("the scope custom:gpu-quota:admin")
+        return f"{person.name} is no admin of the hub; only admins {deed}. {gives}"
+    return f"{person.name}'s token may not {deed}: it lacks {_LACKING[scope]}. {_WHO_GIVES.format('a scope')}"
 
 
-_WHO_GIVES = "An admin of the hub gives a scope, with a role of the hub's configuration or a token that holds it."
+_OF_ADMINS = frozenset({Scope.ADMIN, Scope.ADMIN_OR_HUB, Scope.APPLY})
+_WHO_GIVES = "An admin of the hub gives {}, with a role of the hub's configuration or a token that holds it."
 _LACKING = {
     Scope.READ: "the scope custom:gpu-quota:read",
     Scope.READ_OR_HUB: "the scope custom:gpu-quota:read",
     Scope.SUBMIT: "the scope custom:gpu-quota:submit",
-    Scope.AUDIT: "the scope custom:gpu-quota:audit, and its owner leads no project",
-    Scope.ADMIN: "the scope custom:gpu-quota:admin, and its owner is no admin of the hub",
-    Scope.ADMIN_OR_HUB: "the scope custom:gpu-quota:admin, and its owner is no admin of the hub",
+    Scope.AUDIT: "the scope custom:gpu-quota:read or custom:gpu-quota:audit",
+    Scope.ADMIN: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
+    Scope.ADMIN_OR_HUB: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
     Scope.APPLY: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit in an admin's hands",
-    Scope.HUB: "what only the hub's own token holds: people start notebooks at the hub",
 }
 
 

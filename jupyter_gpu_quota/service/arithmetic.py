@@ -11,7 +11,7 @@ from ..amount import gpu_text
 from ..core.amounts import in_force
 from ..core.calendar_check import check_calendar
 from ..core.model import WHOLE_DEVICE, Amounts, Device, Policy, Window
-from ..core.packing import ACCEPTABLE, QuotaRefusal, pack, quota_rows
+from ..core.packing import ACCEPTABLE, QuotaRefusal, pack, quota_rows, told
 from ..quotafile import QuotaFile
 from ..quotafile.document import PoolSection
 from .views import instant
@@ -107,11 +107,11 @@ def _pool(pool: str, devices: Sequence[Device], policy: Policy, present: Policy,
     names = list(dict.fromkeys(one.name for one in policy.windows if one.begins_at <= now < one.ends_at))
     rows, base = quota_rows(present, pool), quota_rows(policy, pool)
     when = f"now, while {_open(names)}: " if names else ""
-    told = [f"Pool {pool}: {_devices(count)}; {when}{_quotas(rows, count)}.", f"Pool {pool}, packed: {_packing(rows)}."]
+    said = [f"Pool {pool}: {_devices(count)}; {when}{_quotas(rows, count)}.", f"Pool {pool}, packed: {_packing(rows)}."]
     if rows != base:
-        told.insert(1, f"Pool {pool}, while no window is open: {_quotas(base, count)}.")
+        said.insert(1, f"Pool {pool}, while no window is open: {_quotas(base, count)}.")
     until = _until(pool, policy, now)
-    return [*told, f"Pool {pool}: {until}."] if until else told
+    return [*said, f"Pool {pool}: {until}."] if until else said
 
 
 def _changes(window: Window, pool: str) -> bool:
@@ -138,10 +138,16 @@ def _until(pool: str, policy: Policy, now: int) -> str:
 
 def _quotas(rows: Mapping[str, Amounts], devices: int) -> str:
     left = devices * WHOLE_DEVICE - sum(row.notebook_milli + row.training_milli for row in rows.values())
-    rest = f"{gpu_text(left)} GPU is left over" if left >= 0 else f"{gpu_text(-left)} GPU too many"
+    rest = _left(left) if left >= 0 else f"{gpu_text(-left)} GPU too many"
     notebooks = _added((name, row.notebook_milli) for name, row in sorted(rows.items()))
     training = _added((name, row.training_milli) for name, row in sorted(rows.items()))
     return f"notebook quotas {notebooks}, training quotas {training}; {rest}"
+
+
+def _left(milli: int) -> str:
+    return (
+        f"{gpu_text(milli)} GPU {'are' if milli > WHOLE_DEVICE else 'is'} left over" if milli else "none is left over"
+    )
 
 
 def _open(windows: Sequence[str]) -> str:
@@ -154,10 +160,9 @@ def _instant(at: int) -> str:
 
 def _packing(rows: dict[str, Amounts]) -> str:
     packed = pack(rows)
-    if not packed:
+    if not packed.devices:
         return "no quota needs a device"
-    told = ["; ".join(" + ".join(f"{gpu_text(part.milli)} {part.label}" for part in device) for device in packed)]
-    return f"{_devices(len(packed))} needed: {told[0]}"
+    return f"{_devices(packed.devices)} needed: {told(packed.rows(gpu_text), '; ')}"
 
 
 def _added(quotas: Iterable[tuple[str, int]]) -> str:
@@ -167,7 +172,7 @@ def _added(quotas: Iterable[tuple[str, int]]) -> str:
     total = gpu_text(sum(milli for _, milli in some))
     if len(some) == 1:
         return f"{total} ({some[0][0]})"
-    return " + ".join(f"{gpu_text(milli)} ({name})" for name, milli in some) + f" = {total}"
+    return told([f"{gpu_text(milli)} ({name})" for name, milli in some], " + ") + f" = {total}"
 
 
 def _devices(number: int) -> str:

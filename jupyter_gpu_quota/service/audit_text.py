@@ -110,7 +110,7 @@ def _thing(subject: str, subjects: Subjects, picture: Picture) -> str:
     """Whose job or notebook a row speaks of."""
     record = subjects.get(subject)
     if isinstance(record, JobRecord):
-        return f"{picture.name_of(record.job.user)}'s job {record.spec.name}"
+        return f'{picture.name_of(record.job.user)}\'s job "{record.spec.name}"'
     if isinstance(record, NotebookRecord):
         return f"{picture.name_of(record.notebook.user)}'s notebook"
     return subject
@@ -130,6 +130,10 @@ def _ended(told: _Told) -> str:
 
 def _changed(verb: str) -> Callable[[_Told], str]:
     return lambda told: f"{verb} {told.whom}, which was {told.payload['was']}"
+
+
+def _steps(number: int) -> str:
+    return f"{number} step" if number == 1 else f"{number} steps"
 
 
 def _node(verb: str) -> Callable[[_Told], str]:
@@ -159,7 +163,7 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "lend": lambda told: f"lent the slice of {told.whom}. {told.why()}",
     "release": lambda told: f"returned the slice of {told.whom} to its project. {told.why()}",
     "notebook.activity": lambda told: f"saw that {told.whom} is {told.payload['is']}, which was {told.payload['was']}",
-    "plan": lambda told: f"put a plan of {told.payload['actions']} steps into effect, under revision"
+    "plan": lambda told: f"put a plan of {_steps(told.payload['actions'])} into effect, under revision"
     f" {told.payload['revision']} of the quota file",
     "notebook.request": lambda told: f"asked for a slice of {gpu_text(told.payload['gpu_milli'])} GPU in pool"
     f" {told.payload['pool']} for {told.whom}",

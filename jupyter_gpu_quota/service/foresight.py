@@ -142,10 +142,15 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
                 door, person, met.restarts, "restarts", "would save and go on at once, elsewhere or with fewer ranks."
             ),
         ],
-        reason=reason_view(met.reason, door.world),
+        reason=_met(met, door.world),
         charged_milli=spec.gpu_milli * spec.ranks,
         charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
     )
+
+
+def _met(met: foresee.DryRun, world: World) -> ReasonView:
+    said = reason_view(met.reason, world)
+    return said.model_copy(update={"message": met.sentence}) if met.reason.code in foresee.NOT_YET else said
 
 
 def _affected(
@@ -160,7 +165,7 @@ def _affected(
         job = record.job
         if sees_work(person, project=job.project, owner=job.user, private=record.spec.private):
             user = door.world.name_of(job.user)
-            told = f"{user}'s job {record.spec.name} {what}"
+            told = f'{user}\'s job "{record.spec.name}" {what}'
             views.append(AffectedView(job=name, project=job.project, user=user, effect=effect, message=told))
         else:
             told = f"A job that you may not see {what}"

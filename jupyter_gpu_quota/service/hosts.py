@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ..amount import gpu_text
+from ..amount import host_text
 from ..core.hosts import Host
 from ..core.model import WHOLE_DEVICE, Device, Node
 from ..wire import JobRequest
@@ -31,7 +31,7 @@ def host_of(
     among, here = Counter(d.node for d in devices), Counter(d.node for d in devices if d.pool == pool)
     there = [_Part(nodes[name], here[name], among[name]) for name in {d.node for d in usable} if name in nodes]
     asked = Host(-(-request.cpu_milli // gang.processes), -(-request.memory_mib // gang.processes))
-    _fits_a_node(asked, pool, [part.size for part in there])
+    _fits_a_node(asked, pool, there)
     return Host(
         asked.cpu_milli or _share(gang.gpu_milli, [(part.size.cpu_milli, part.devices) for part in there]),
         asked.memory_mib or _share(gang.gpu_milli, [(part.size.memory_mib, part.devices) for part in there]),
@@ -57,13 +57,25 @@ def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
     return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
 
 
-def _fits_a_node(each: Host, pool: str, sizes: Sequence[Host]) -> None:
+def _fits_a_node(each: Host, pool: str, parts: Sequence[_Part]) -> None:
     """Refuse at once what no node has, even empty; one that states nothing has plenty. Source: as above, section 3."""
+    sizes = [part.size for part in parts]
     if not sizes or any(Host(cpu or each.cpu_milli, mib or each.memory_mib).covers(each) for cpu, mib in sizes):
         return
-    cpu, memory = max(size.cpu_milli for size in sizes), max(size.memory_mib for size in sizes)
+    asked = host_text(each.cpu_milli, each.memory_mib, 1)
     sentence = (
-        f"{gpu_text(each.cpu_milli)} CPU and {each.memory_mib} MiB for a rank can never be had in the pool {pool}: no "
-        f"node has that; the most are {gpu_text(cpu)} CPU and {memory} MiB. Nothing was stored."
+        f"{asked} for a rank can never be had in the pool {pool}: {_most(each, parts)} Ask for no more than that for "
+        f"each rank, or choose another pool. Nothing was stored."
     )
     raise Refused(409, "never_fits", sentence)
+
+
+def _most(each: Host, parts: Sequence[_Part]) -> str:
+    """The node that comes nearest, by what was asked for alone, and why the pool has no more of it."""
+    best = max(parts, key=lambda part: (bool(each.cpu_milli) * part.size.cpu_milli, part.size.memory_mib))
+    size = best.size
+    most = host_text(bool(each.cpu_milli) * size.cpu_milli, bool(each.memory_mib) * size.memory_mib, 1)
+    if best.devices == best.among:
+        return f"its largest node, {best.node.id}, has {most}."
+    why = f"as {best.devices} of the node's {best.among} devices are in it"
+    return f"its largest node, {best.node.id}, gives it {most}, {why}."

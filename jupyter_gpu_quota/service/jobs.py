@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..core.lifecycle import WAITING
 from ..core.model import JobState
 from ..store.protocol import ChangeJob, JobFilter, JobRecord, JobSpec, KeepBundle, Page, SubmitJob
 from ..wire import CloneRequest, JobRequest
-from .access import Person, changes_work, raises_priority, sees_work
+from .access import Person, changes_work, raises_priority, sees_project, sees_work, submits_to
 from .bundles import bundle_size, refuse_without_room
 from .foresight import dry_run
 from .resource import Answer, Call, Refused, not_found
@@ -68,9 +69,30 @@ async def _queue(
     except Refused as refusal:  # the store knows people by their ids
         raise Refused(refusal.status, refusal.reason, refusal.message.replace(request.user, call.person.name)) from None
     record = await record_of(call, recorded.id)
+    if recorded.existed:
+        _same_job(request, record)
     location = f"{door.people.auth.base_url}api/v1/jobs/{recorded.id}"
     body = job_view(record, door.world)
     return Answer(body=body, status=200 if recorded.existed else 201, headers={"Location": location})
+
+
+AS_ASKED = (
+    "command", "gpu_asked", "ranks", "min_ranks", "processes", "name", "priority", "preemptible", "variables",
+    "secret_names", "directory", "live", "bundle", "retries", "private",
+)  # fmt: skip
+"""What of a job is as its request said: no quota file or inventory of another day makes it differ."""
+
+
+def _same_job(request: SubmitJob, record: JobRecord) -> None:
+    """Refuse a key that was used for a job of another kind: its answer would be taken for the new job."""
+    others = [name for name in AS_ASKED if getattr(request.spec, name) != getattr(record.spec, name)]
+    if others:
+        raise Refused(
+            409,
+            "key_reused",
+            f"The idempotency key {request.idempotency_key!r} was used for job {record.job.id}, which differs in"
+            f" {', '.join(others)}; nothing was stored. Submit with another key.",
+        )
 
 
 def _key_of_header(call: Call) -> str | None:
@@ -126,10 +148,30 @@ async def listing(call: Call, limit: int = 100) -> Answer:
     which, world = filter_of(call), call.door.world
     await world.fresh()
     records, total = await world.read(world.store.jobs, which, page)
+    if not total:
+        await _refuse_unknown_project(call, which)
     await world.learn_names([record.job.user for record in records])
     if any(record.job.state in WAITING for record in records):
         await call.door.foresight.think()
     return listed([job_view(record, world) for record in records], total, page)
+
+
+async def _refuse_unknown_project(call: Call, which: JobFilter) -> None:
+    """An empty list says that a project has no such jobs: not of one that is not there, or not for this person."""
+    if which.projects is None:
+        return
+    (project,), quota, world = which.projects, call.door.world.quota_file, call.door.world
+    if (
+        quota is not None
+        and any(each.name == project for each in quota.projects)
+        and sees_project(call.person, project)
+    ):
+        return
+    _, ever = await world.read(
+        world.store.jobs, replace(which, user=None, live=False, states=()), Page(offset=0, limit=1)
+    )
+    if not ever:
+        raise not_found("project", project)
 
 
 def page_of(call: Call, limit: int = 100) -> Page:
@@ -167,10 +209,24 @@ def _states(call: Call) -> tuple[JobState, ...]:
 
 
 async def change(call: Call) -> Answer:
-    """Hold, release or cancel; repeating a change changes nothing."""
+    """Hold, release or cancel; repeating a change changes nothing. Who releases a job starts it, as who submits one."""
     record = await changeable_job(call)
+    if call.names["change"] == "release":
+        _may_release(call.person, record)
     await call.door.record(ChangeJob(job=record.job.id, actor=call.person.id, change=call.names["change"]))
     return Answer(body=job_view(await record_of(call, record.job.id), call.door.world))
+
+
+def _may_release(person: Person, record: JobRecord) -> None:
+    """Whoever is a member no more keeps their work there and starts nothing new; leads and admins release it."""
+    job = record.job
+    if person.admin or submits_to(person, job.project):
+        return
+    sentence = (
+        f"{person.name} is no member of {job.project} any more and starts nothing there, so job {job.id} is not"
+        f" released; a lead of {job.project} or an admin may release it, or cancel it and submit it to another project."
+    )
+    raise Refused(403, "not_a_member", sentence)
 
 
 async def again(call: Call) -> Answer:
@@ -181,7 +237,10 @@ async def again(call: Call) -> Answer:
     record = await seen_job(call)
     overrides: CloneRequest = call.body
     _may_repeat(call.person, record)
-    spec = spec_of(_request_again(call.person, record.spec, overrides), _ground(call))
+    asked = spec_of(_request_again(call.person, record.spec, overrides), _ground(call))
+    spec = replace(asked, name=overrides.name or record.spec.name)
+    if overrides.dry_run:
+        return Answer(body=await dry_run(call.door, call.person, spec))
     if spec.bundle is not None:
         await _take_over_bundle(call, record.job.id, spec.bundle)
     return await _queue(call, spec, {}, overrides.idempotency_key, clone_of=record.job.id)
@@ -204,15 +263,14 @@ def _request_again(person: Person, old: JobSpec, overrides: CloneRequest) -> Job
     return JobRequest(
         command=list(old.command),
         gpu=overrides.gpu or old.gpu_asked,
-        nodes=old.ranks // old.processes,
+        nodes=overrides.nodes or old.ranks // old.processes,
         processes=old.processes,
         min_nodes=None if old.min_ranks is None else old.min_ranks // old.processes,
         project=old.project,
         pool=old.pool,
         gpu_model=old.gpu_model,
-        cpu_milli=0 if overrides.gpu else old.cpu_milli * old.processes,
-        memory_mib=0 if overrides.gpu else old.memory_mib * old.processes,
-        name=overrides.name or old.name,
+        cpu_milli=overrides.cpu_milli or (0 if overrides.gpu else old.cpu_milli * old.processes),
+        memory_mib=overrides.memory_mib or (0 if overrides.gpu else old.memory_mib * old.processes),
         priority=priority if overrides.priority is None else overrides.priority,
         preemptible=old.preemptible,
         variables=dict(old.variables),
@@ -220,7 +278,7 @@ def _request_again(person: Person, old: JobSpec, overrides: CloneRequest) -> Job
         directory=old.directory,
         live=old.live,
         bundle=old.bundle,
-        time_limit=f"{old.time_limit_s}s",
+        time_limit=overrides.time_limit or f"{old.time_limit_s}s",
         retries=old.retries,
         private=old.private,
     )

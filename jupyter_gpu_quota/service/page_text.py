@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from ..amount import duration_text, gpu_text, ranks_text
+from ..amount import duration_text, gpu_text, host_text, ranks_text
 from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ..core.model import JobState
 from ..endings import how_it_ended
@@ -47,6 +47,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "gpu": gpu_text,
+        "host": host_of,
         "ranks": ranks_of,
         "duration": duration_text,
         "size": size_text,
@@ -64,6 +65,11 @@ def _environment() -> Environment:
 def ranks_of(job: JobView) -> str:
     """The ranks of a job in words, nothing for a job of one."""
     return ranks_text(job.ranks, job.min_ranks, job.held_ranks)
+
+
+def host_of(job: JobView) -> str | None:
+    """What each rank of a job has of its node beside GPU; None where that is not stated."""
+    return host_text(job.cpu_milli, job.memory_mib, job.ranks)
 
 
 def size_text(size: int) -> str:
@@ -143,6 +149,22 @@ class JobRow:
     def actions(self) -> tuple[str, ...]:
         return actions_of(self.job) if self.changeable else ()
 
+    @property
+    def why(self) -> str:
+        """Why it is where it is, where its state alone does not say that; of a failed one how it ended, too."""
+        job, parts = self.job, list[str]()
+        if job.reason and (job.state in TOLD or job.reason.code in ("project_gone", "pool_gone")):
+            parts.append(job.reason.message)
+        elif job.borrower:
+            parts.append("Runs on notebook quota that nobody has booked.")
+        if job.state == "failed":
+            parts.append(f"Its last attempt: {how_it_ended(job.exit_status)}.")
+        return " ".join(parts)
+
+
+TOLD = frozenset({"queued", "paused", "held", "pausing", "failed"})
+"""States whose reason the list of jobs shows."""
+
 
 def actions_of(job: JobView) -> tuple[str, ...]:
     """What may be done to a job as it is."""
@@ -157,6 +179,12 @@ def actions_of(job: JobView) -> tuple[str, ...]:
 def control_of(action: str) -> str:
     """The id of an action's button: hold and release are one button with two labels, so that focus stays on it."""
     return "hold-or-release" if action in ("hold", "release") else action
+
+
+def first_start(job: JobDetail) -> datetime | None:
+    """When its first attempt began, of a job that started more than once."""
+    starts = [rank.started_at for rank in job.rank_records if rank.started_at is not None]
+    return min(starts) if job.attempt > 1 and starts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from .. import __version__
 from ..store.protocol import StoreUnavailable
 from ..wire import JobDetail
 from . import audits, jobs, logs, notebooks, page_text, places, quotas
-from .access import Person, Scope, changes_work, lacking, may_enter, reads_policy
+from .access import Person, Scope, changes_work, may_enter, reads_policy, refusal
 from .hub import HubAway
 from .people import NotAllowed
 from .resource import SECURITY_HEADERS, Answer, Call, Refused, error_of
 from .status import ready_view
+from .submission import may_train
 
 if TYPE_CHECKING:
     from .door import Door
@@ -125,7 +126,13 @@ class Jobs(Page):
     async def content(self, call: Call) -> dict[str, Any]:
         answer = await jobs.listing(call, limit=JOBS_SHOWN)
         shown = [page_text.JobRow(job, changeable(call.person, job)) for job in _items(answer)]
-        return {"rows": shown, "filters": page_text.job_filters(call), **page_text.pager(answer, call)}
+        trains = may_train(call.person, self.door.world.quota_file)
+        return {
+            "rows": shown,
+            "trains": trains,
+            "filters": page_text.job_filters(call),
+            **page_text.pager(answer, call),
+        }
 
 
 class Job(Page):
@@ -143,6 +150,7 @@ class Job(Page):
             "page_title": record.spec.name,
             "job": detail,
             "actions": page_text.actions_of(detail) if changeable(call.person, detail) else (),
+            "first_start": page_text.first_start(detail),
             "explanation": (await audits.explain(call)).body,
             "log": tail,
             "log_parts": parts,
@@ -167,7 +175,7 @@ class Audit(Page):
 
     async def content(self, call: Call) -> dict[str, Any]:
         if not may_enter(call.person, Scope.AUDIT):
-            raise Refused(403, "not_allowed", f"{call.person.name} may not read the audit here: {lacking(Scope.AUDIT)}")
+            raise Refused(403, "not_allowed", refusal(call.person, Scope.AUDIT, "read the audit"))
         answer = await audits.rows(call)
         return {"rows": _items(answer), "verifies": call.person.auditor, **page_text.pager(answer, call)}
 

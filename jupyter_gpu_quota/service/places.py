@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -12,13 +13,13 @@ from ..wire import (
     ChoiceView,
     DeviceView,
     IngestedView,
-    MeView,
     NodeView,
     PoolView,
     ProjectView,
     SampleBatch,
     SampleIn,
 )
+from ..wire_status import DeploymentView, MeView
 from .access import Person, sees_project
 from .door import Door
 from .jobs import listed, page_of
@@ -67,6 +68,17 @@ def me_view(door: Door, person: Person) -> MeView:
         notebook_choices=choices(door, person),
         hub_token=person.is_hub,
         own_accounts=door.settings.accounts,
+        deployment=_deployment(door) if person.admin else None,
+    )
+
+
+def _deployment(door: Door) -> DeploymentView:
+    settings = door.settings
+    return DeploymentView(
+        host=socket.gethostname(),
+        state_dir=str(door.state_dir.absolute()),
+        quota_file=settings.quota_file,
+        simulated_devices=[dict(device) for device in settings.simulated_devices],
     )
 
 

@@ -133,7 +133,7 @@ def _whose(one: Affected, world: World) -> str:
     work = one.work
     if isinstance(work, Job):
         record = world.mirror.jobs.get(work.id)
-        return f"{world.name_of(work.user)}'s job {record.spec.name if record else work.id}"
+        return f"{world.name_of(work.user)}'s job " + (f'"{record.spec.name}"' if record else work.id)
     return f"{world.name_of(work.user)}'s notebook of {gpu_text(work.gpu_milli)} GPU"
 
 
@@ -145,7 +145,7 @@ def _what(one: Affected, world: World) -> str:
             then = f"; then it waits: {after}" if after else ", and starts again when others have started."
             return f"runs now and is paused and queued again in its old place{then}{anyway}"
         case Effect.OVER_QUOTA | Effect.DRAINS:
-            return f"keeps what it has. {after or _over(one)}"
+            return f"keeps what it has. {after or (_leaves_pool(one) if one.loses_device else _over(one))}"
         case Effect.RUNS_ON:
             return "runs on; without this file it is paused."
         case Effect.STARTS:
@@ -162,11 +162,22 @@ def _what(one: Affected, world: World) -> str:
 
 
 def _over(one: Affected) -> str:
-    """What a lowered quota means for work that runs."""
-    work, used, quota = one.work, gpu_text(one.used_milli or 0), gpu_text(one.quota_milli or 0)
+    """What a lowered quota means for work that runs: how far its project goes over it, and when this leaves."""
+    work, used, quota = one.work, one.used_milli or 0, one.quota_milli or 0
     kind, until = ("training", "it ends") if isinstance(work, Job) else ("notebook", "its server stops")
+    fixed = " that may not be preempted" if isinstance(work, Job) and not work.preemptible else ""
     ends = "It may be paused when others claim theirs" if one.effect is Effect.OVER_QUOTA else f"It stays until {until}"
-    return f"{work.project} uses {used} GPU in pool {work.pool} and its {kind} quota becomes {quota}. {ends}."
+    was = max(0, used - (one.had_milli or 0))
+    above = f"{gpu_text(used - quota)} GPU of that is over quota"
+    if was:
+        above = f"it goes from {gpu_text(was)} to {gpu_text(used - quota)} GPU over quota"
+    becomes = f"its {kind} quota becomes {gpu_text(quota)}: {above}"
+    return f"{work.project} uses {gpu_text(used)} GPU{fixed} in pool {work.pool} and {becomes}. {ends}."
+
+
+def _leaves_pool(one: Affected) -> str:
+    until = "it ends" if isinstance(one.work, Job) else "its server stops"
+    return f"Devices that it has leave pool {one.work.pool} by this file; it stays on them until {until}."
 
 
 # --- people who are members no more -----------------------------------------------------------------------------------

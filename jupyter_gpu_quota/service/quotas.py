@@ -70,29 +70,35 @@ async def apply(call: Call) -> Answer:
     return await _put(call, file, edit.text, expected, edit.comment)
 
 
+ACCEPT_OVERCOMMIT = "Accept it by name with --accept-overcommit (in REST: accept_overcommit), or lower a quota."
+ACCEPT_REMOVAL = (
+    "A preview says what happens to it. Accept it by name with --accept-removal (in REST: accept_removal), or wait"
+    " until it has ended."
+)
+
+
 async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> None:
     """Refuse what contradicts itself, and unless it is accepted what does not fit or takes out what has work."""
     found = await objections_to(call.door, file)
     sums = found.sums
     if not sums.acceptable:
-        raise Refused(409, "contradicting", " ".join([*sums.refusals, "Nothing was put in force."]))
+        raise Refused(409, "contradicting", "\n".join([*sums.refusals, "Nothing was put in force."]))
     if sums.refusals and not edit.accept_overcommit:
-        arithmetic = " ".join([*sums.refusals, *sums.sentences])
-        raise Refused(409, "overcommitted", f"{arithmetic} Accept it by name with accept_overcommit, or lower a quota.")
+        raise Refused(409, "overcommitted", "\n".join([*sums.refusals, ACCEPT_OVERCOMMIT]))
     if not edit.accept_removal:
         _removes_nothing(found.removals)
 
 
 def _removes_nothing(removals: Sequence[str]) -> None:
     if removals:
-        told = "A preview says what happens to it. Accept it by name with accept_removal, or wait until it has ended."
-        raise Refused(409, "removes_work", " ".join([*removals, told]))
+        raise Refused(409, "removes_work", "\n".join([*removals, ACCEPT_REMOVAL]))
 
 
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
     """Record a revision; a text that is in force already, comments and all, makes none."""
     world, present = call.door.world, call.door.world.quota
-    if present is not None and expected == present.revision and await world.read(_same, text, present):
+    unchanged = present is not None and expected == present.revision and not world.quota_fault
+    if present is not None and unchanged and await world.read(_same, text, present):
         return await _answer(call, present, unchanged=True)
     request = await world.read(_request, file, text, (present.revision if present else 0) + 1)
     await call.door.record(replace(request, actor=call.person.id, expected_revision=expected, comment=comment))
@@ -105,7 +111,10 @@ def _same(text: str, present: QuotaRevision) -> bool:
 
 
 def _request(file: QuotaFile, text: str, revision: int) -> ApplyQuota:
-    document, policy = file.to_document(), file.policy(revision)
+    """What is recorded. Raises Refused for a file that could not be read back: it would stop every process for good."""
+    document, policy = file.as_kept(), file.policy(revision)
+    if isinstance(document, str):
+        raise Refused(400, "quota_file", f"Nothing was put in force: {document}.")
     return ApplyQuota(actor="", text=text, document=document, policy=policy, expected_revision=None)
 
 

@@ -15,7 +15,7 @@ from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
 from ..store.protocol import Refusal, StoreUnavailable
 from ..wire import ErrorView
-from .access import Person, Scope, lacking, may_enter
+from .access import Person, Scope, may_enter, refusal
 from .hub import HubAway
 from .people import NotAllowed
 
@@ -29,6 +29,9 @@ LARGEST_DRAINED = 16 << 20
 """A body a little too large is read and dropped, so that its sender gets to read the answer."""
 
 RETRY_AFTER_S = 2
+
+OF_EVERY_QUERY = ("token", "_xsrf")
+"""What JupyterHub's library and tornado read of any query."""
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -88,6 +91,8 @@ class Call:
 
     def text(self, name: str) -> str | None:
         """A word of the query, None where it is missing or empty."""
+        if any(b"\0" in raw for raw in self.resource.request.query_arguments.get(name, [])):  # tornado would drop it
+            raise Refused(400, "invalid", f"{name} has a NUL character, which no name here has.")
         return self.resource.get_query_argument(name, "") or None
 
     def flag(self, name: str) -> bool:
@@ -117,7 +122,8 @@ class Route:
     """One row of the table that both the router and openapi.json read.
 
     ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
-    models; ``listing`` says that ``gives`` comes as items with a pagination; ``query`` names what the query may hold.
+    models; ``listing`` says that ``gives`` comes as items with a pagination; ``query`` names what the query may hold;
+    ``deed`` is what a refusal says somebody may not do, with the names of the path.
     """
 
     method: str
@@ -130,6 +136,7 @@ class Route:
     listing: bool = False
     status: int = 200
     query: tuple[str, ...] = ()
+    deed: str = "do this"
     media_type: str = "application/json"
 
 
@@ -162,8 +169,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if self.person is None:
             raise Refused(401, "not_authenticated", self._why_nobody(), {"WWW-Authenticate": "Bearer"})
         if not may_enter(self.person, route.scope):
-            what = f"{self.person.name}'s token may not {self.request.method} {route.path}"
-            raise Refused(403, "not_allowed", f"{what}: {lacking(route.scope)}")
+            raise Refused(403, "not_allowed", refusal(self.person, route.scope, route.deed.format(**self.path_kwargs)))
+        self._refuse_unknown(route)
 
     @property
     def route(self) -> Route:
@@ -178,6 +185,14 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if self.hub_auth.get_token(self, in_cookie=False):
             return "The hub does not know this token; get a new one from the hub's page /hub/token."
         return "This needs a token (header Authorization: token ...), or a login with its _xsrf token."
+
+    def _refuse_unknown(self, route: Route) -> None:
+        """A misspelt filter would give an answer to another question."""
+        unknown = sorted(self.request.query_arguments.keys() - {*route.query, *OF_EVERY_QUERY})
+        if unknown:
+            known = f"knows {', '.join(route.query)}" if route.query else "takes none"
+            sentence = f"{unknown[0][:40]!r} is no parameter of {self.request.method} {route.path}, which {known}."
+            raise Refused(400, "invalid", sentence)
 
     def _refuse_huge(self, size: int) -> None:
         if size > self.largest_drained:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
+
 from .. import __version__
+from ..quotafile.first import HOW_TO_APPLY, read_first
 from ..store.protocol import StoreUnavailable
-from ..wire import HealthView, ReadyView, VersionView
+from ..wire_status import HealthView, ReadyView, VersionView
 from .door import Door
 from .resource import Answer, Call
 
@@ -29,6 +33,8 @@ async def ready_view(door: Door) -> ReadyView:
     store, lease = await _store_and_lease(door)
     observed = bool(door.world.nodes)
     controller = door.controller_alive()
+    in_force = not store or door.world.quota is not None
+    wrong = "" if in_force else await door.world.read(why_not_in_force, door.settings.quota_file)
     lacks = [
         sentence
         for holds, sentence in (
@@ -36,13 +42,49 @@ async def ready_view(door: Door) -> ReadyView:
             (controller, "the scheduler's process is being restarted"),
             (lease, "no scheduler holds the lease"),
             (observed, "no node has been seen yet"),
+            (not door.world.quota_fault, door.world.quota_fault),
+            (not wrong, f"no quota file is in force, so nothing is given out: {wrong}"),
         )
         if not holds
     ]
-    message = f"Not ready: {'; '.join(lacks)}. Running jobs run on." if lacks else "Ready."
     return ReadyView(
-        ready=not lacks, store=store, lease=lease, observed=observed, controller=controller, message=message
+        ready=not lacks,
+        store=store,
+        lease=lease,
+        observed=observed,
+        controller=controller,
+        quota=in_force,
+        message=_message(lacks, in_force=in_force),
     )
+
+
+def _message(lacks: list[str], *, in_force: bool) -> str:
+    if lacks:
+        return f"Not ready: {'; '.join(lacks)}. Running jobs run on."
+    return "Ready." if in_force else f"Ready, but no quota file is in force, so nothing is given out: {HOW_TO_APPLY}."
+
+
+def why_not_in_force(path: str) -> str:
+    """Why the deployment's quota file is not in force; empty where none is named. Reads the file.
+
+    Its folder is left out: everybody may ask.
+    """
+    if not path:
+        return ""
+    try:
+        changed_at = Path(path).stat().st_mtime_ns
+    except OSError:
+        changed_at = 0
+    return _why_not(Path(path), changed_at)
+
+
+@lru_cache(maxsize=1)
+def _why_not(path: Path, changed_at: int) -> str:
+    """Read once for each change of the file, however often somebody asks."""
+    first = read_first(path)
+    if not isinstance(first, str):
+        return f"{path.name} is put in force when the service starts; or {HOW_TO_APPLY}"
+    return f"{path.name}: {first.rstrip('.')}; mend it and restart the hub, or {HOW_TO_APPLY}"
 
 
 async def _store_and_lease(door: Door) -> tuple[bool, bool]:

@@ -117,6 +117,13 @@ def _own_projects(person: Person) -> str:
     return f"name one of {', '.join(sorted(person.roles))}."
 
 
+def may_train(person: Person, quota: QuotaFile | None) -> bool:
+    """Whether a project of this person has quota in a pool that is for jobs; nobody is told no without a file."""
+    if quota is None or not person.roles:
+        return True
+    return any(quota.allows(pool, "training") for project in person.roles for pool in _pools_with_quota(project, quota))
+
+
 def _training_pool(asked: str | None, project: str, quota: QuotaFile) -> str:
     return pool_of(asked, project, quota, "training")
 
@@ -192,8 +199,18 @@ def _command(command: Sequence[str]) -> tuple[str, ...]:
 
 def name_of(command: Sequence[str]) -> str:
     """A job without a name is called by its command, as far as a name can hold it."""
-    told = re.sub(r"[^A-Za-z0-9._ @+-]+", " ", " ".join(command)[: 4 * LONGEST_NAME])
-    return re.sub(r" +", " ", told).strip(" ._@+-")[:LONGEST_NAME].strip() or "job"
+    told = re.sub(r"[^A-Za-z0-9._ @+=:,;/%~#*?!(){}\[\]|'\"-]+", " ", " ".join(command)[: 4 * LONGEST_NAME])
+    told = re.sub(r" +", " ", told).strip()
+    if len(told) > LONGEST_NAME:
+        told = _cut_at_a_word(told)
+    return told if re.search(r"[A-Za-z0-9]", told) else "job"
+
+
+def _cut_at_a_word(text: str) -> str:
+    """As many whole words as fit before an ellipsis: a figure that is cut would be another figure."""
+    room = LONGEST_NAME - 2
+    head = text[: room + 1].rpartition(" ")[0]
+    return f"{head} …" if head else f"{text[: LONGEST_NAME - 1]}…"
 
 
 def _environment(asked: str | None, project: str, quota: QuotaFile) -> str | None:

@@ -78,10 +78,10 @@ def maybe_instant(at: int | None) -> datetime | None:
     return None if at is None else instant(at)
 
 
-def reason_view(reason: Reason, picture: Picture, *, began: bool = False) -> ReasonView:
-    """A reason with people by their names. ``began``: of something that has started, and does not start now."""
+def reason_view(reason: Reason, picture: Picture, *, began: bool = False, ended: bool = False) -> ReasonView:
+    """A reason with people by their names. ``began``: of what has started; ``ended``: of what is over."""
     figures = tuple((name, picture.name_of(str(value)) if name == "user" else value) for name, value in reason.figures)
-    said = sentence(replace(reason, figures=figures), began=began)
+    said = sentence(replace(reason, figures=figures), began=began, ended=ended)
     return ReasonView.model_construct(code=reason.code.value, figures=dict(figures), message=said)
 
 
@@ -90,7 +90,8 @@ def job_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
     job = record.job
     waits = picture.wait_of(job.id) if job.state in WAITING else None
     reason = waits or picture.outlives(job) or present_reason(record)
-    return None if reason is None else reason_view(reason, picture, began=job.state in HOLDS_GPU)
+    began, ended = job.state in HOLDS_GPU, job.state in FINAL
+    return None if reason is None else reason_view(reason, picture, began=began, ended=ended)
 
 
 def pause_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
@@ -316,6 +317,7 @@ def holder_view(
         project=work.project,
         gpu_milli=part.gpu_milli,
         state=work.state,
+        name=record.spec.name if isinstance(record, JobRecord) else None,
     )
 
 

@@ -24,6 +24,7 @@ from ..store.protocol import (
     Store,
     StoreUnavailable,
 )
+from ..store.readable import in_force
 from ..store.snapshot import Mirror
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class World:
     def _forget_all(self) -> None:
         self.mirror = Mirror()
         self._quota: QuotaRevision | None = None
+        self.quota_fault = ""
+        """Why the newest quota file is not in force, and which one is; empty where all is well."""
         self.nodes: dict[str, Node] = {}
         self.allocations: dict[str, Allocation] = {}
         self._held: dict[str, dict[str, Allocation]] = {}
@@ -173,12 +176,21 @@ class World:
             changes = await self.read(self.store.changes, 0, ended=False)
             self._forget_all()
         if changes.quota is not None:  # before anybody is told that this look is over
-            read = await self.read(QuotaFile.from_document, changes.quota.document)
-            self._quota_file = (changes.quota.revision, read)
+            changes = await self._readable(changes, changes.quota)
         self._looked_at, self._looked = started, True
         if changes.version != before:
             await self._take(changes)
         await self._follow_use()
+
+    async def _readable(self, changes: Changes, newest: QuotaRevision) -> Changes:
+        """The changes with the quota file that is in force; it is read outside the event loop."""
+        found = await self.read(in_force, self.store, newest)
+        if found.fault and found.fault != self.quota_fault:
+            log.error("%s", found.fault)
+        self.quota_fault = found.fault
+        if found.revision is not None and found.file is not None:
+            self._quota_file = (found.revision.revision, found.file)
+        return replace(changes, quota=found.revision)
 
     async def _take(self, changes: Changes) -> None:
         """Hold what changed, and tell those who listen."""

@@ -47,13 +47,15 @@ class Violation:
 class GuaranteeWatch:
     """Sees every change, and keeps how long each claim that its guarantee covers has been waiting.
 
-    ``policy`` has its calendar expanded over the whole time that is watched.
+    ``policy`` has its calendar expanded over the whole time that is watched. ``reduced``: the pools in which somebody
+    waited while the quotas did not fit; a guarantee is reduced there, and not judged meanwhile.
     """
 
     policy: Policy
     tick_ms: int
     violations: list[Violation] = field(default_factory=list)
     owed_since: dict[str, int] = field(default_factory=dict)
+    reduced: set[str] = field(default_factory=set)
     _amounts: dict[Place, Amounts] = field(default_factory=dict)
     _changes_at: int | None = None
     """When the calendar changes an amount next."""
@@ -158,6 +160,7 @@ class GuaranteeWatch:
         """Whom the quotas cover together, in the order in which they would be served."""
         amounts = self._amounts.get(place, NOTHING)
         if not self._fits_pool(place[1]):
+            self.reduced |= {place[1]} if self._asked[place] or self._waiting[place] else set()
             return
         room = amounts.notebook_milli - self._booked[place]
         for notebook in sorted(self._asked[place].values(), key=lambda one: (one.requested_at, one.id)):

@@ -66,6 +66,7 @@ NAMES = {
     "pauses_per_job_max": "most pauses of one job",
     "gpu_hours_lost_to_pauses": "GPU-hours thrown away by pauses",
     "guarantee_violations": "times a guarantee was not kept in time",
+    "guarantees_reduced_in": "pools whose quotas did not fit, where that was not judged",
 }
 NAMES_OF_FILL = {
     "gpus": "GPUs of the cluster",
@@ -141,6 +142,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> str:
+    value = ", ".join(map(str, value)) or None if isinstance(value, list) else value
     return "–" if value is None else f"{value:,.2f}" if isinstance(value, float) else escape(str(value))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -68,13 +69,13 @@ def read(text: str) -> Trace | list[str]:
     rows = rows_of(text)
     if rows and isinstance(rows[0], str):
         return [str(row) for row in rows]
-    told = _told([row for row in rows if isinstance(row, Row)])
-    if told.machines is None:
-        return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
     try:
+        told = _told([row for row in rows if isinstance(row, Row)])
+        if told.machines is None:
+            return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
         return _trace(told, told.machines)
-    except (KeyError, TypeError, ValueError) as error:
-        return [f"the audit: a row lacks what this release writes there: {error}"]
+    except OtherRow as error:
+        return [f"the audit: {error}"]
 
 
 def rows_of(text: str) -> list[Row] | list[str]:
@@ -91,8 +92,24 @@ def rows_of(text: str) -> list[Row] | list[str]:
     return rows
 
 
+class OtherRow(ValueError):
+    """A row that is not as this release writes it."""
+
+
+@contextmanager
+def _reading(row: Row) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise OtherRow(f"row {row.seq} ({row.kind}) is not as this release writes it: {lacks:.200}") from error
+
+
 def states(rows: Iterable[Row]) -> dict[str, str]:
-    """The state of each job and notebook that the rows end with: decisions replayed, nothing decided anew."""
+    """The state of each job and notebook that the rows end with: decisions replayed, nothing decided anew.
+
+    Raises OtherRow.
+    """
     told = _told(rows)
     return {name: work.state for name, work in (told.jobs | told.notebooks).items()}
 
@@ -101,18 +118,23 @@ def states(rows: Iterable[Row]) -> dict[str, str]:
 def _told(rows: Iterable[Row]) -> _Told:
     told = _Told()
     for row in rows:
-        told.last_at = row.at_ms
-        if row.kind == "inventory":
-            told.machines = row
-        elif row.kind == "job.submit":
-            told.jobs[row.subject] = _Work(asked=row)
-        elif row.kind == "notebook.request":
-            told.notebooks[row.subject] = _Work(asked=row, state=NotebookState.REQUESTED)
-        elif row.subject in told.jobs:
-            _tell_job(told.jobs[row.subject], row)
-        elif row.subject in told.notebooks:
-            _tell_notebook(told.notebooks[row.subject], row)
+        with _reading(row):
+            _tell(told, row)
     return told
+
+
+def _tell(told: _Told, row: Row) -> None:
+    told.last_at = row.at_ms
+    if row.kind == "inventory":
+        told.machines = row
+    elif row.kind == "job.submit":
+        told.jobs[row.subject] = _Work(asked=row)
+    elif row.kind == "notebook.request":
+        told.notebooks[row.subject] = _Work(asked=row, state=NotebookState.REQUESTED)
+    elif row.subject in told.jobs:
+        _tell_job(told.jobs[row.subject], row)
+    elif row.subject in told.notebooks:
+        _tell_notebook(told.notebooks[row.subject], row)
 
 
 def _tell_job(work: _Work, row: Row) -> None:
@@ -162,15 +184,19 @@ def _tell_notebook(work: _Work, row: Row) -> None:
 def _trace(told: _Told, machines: Row) -> Trace | list[str]:
     everything = [*told.jobs.values(), *told.notebooks.values()]
     begins = min((work.asked.at_ms for work in everything), default=machines.at_ms)
-    document = {
-        "begins_at": datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat(),
-        "nodes": [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])],
-        "work": [
-            *(_job(work, begins, told.last_at) for work in told.jobs.values()),
-            *(_notebook(work, begins, told.last_at) for work in told.notebooks.values()),
-        ],
-    }
-    return checked(json.loads(json.dumps(document)))
+    with _reading(machines):
+        first = datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat()
+        nodes = [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])]
+    work = [
+        *(_made(_job, work, begins, told.last_at) for work in told.jobs.values()),
+        *(_made(_notebook, work, begins, told.last_at) for work in told.notebooks.values()),
+    ]
+    return checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
+
+
+def _made(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, last_at: int) -> object:
+    with _reading(work.asked):
+        return make(work, begins, last_at)
 
 
 def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:

@@ -6,7 +6,8 @@ limit or protection runs out), rounded up to the controller's tick; there the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
@@ -299,7 +300,7 @@ def _happenings(trace: Trace, quota: QuotaFile, user_of: Callable[[str], str]) -
     users = {name: user_of(name) for name in dict.fromkeys(work.user for work in trace.work)}
     for work in trace.work:
         if work.project not in projects:
-            raise Impossible(f"work {work.id} is of project {work.project}, which the quotas do not have")
+            raise Impossible(f"{trace.place(str(work.id), 'project')}: {_no_project(work.project, projects)}")
         pool = work.pool or quota.default_pool(work.project, work.kind)
         if pool not in {each.name for each in quota.pools}:
             told = f"names pool {pool}, which the quotas do not have" if pool else "names no pool, and has no default"
@@ -307,6 +308,12 @@ def _happenings(trace: Trace, quota: QuotaFile, user_of: Callable[[str], str]) -
         yield from _requests(work, trace.begins_at, users[work.user], pool, quota)
         if work.gives_up_ms is not None:
             yield trace.begins_at + work.gives_up_ms, GiveUp(work=work)
+
+
+def _no_project(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    told = f"did you mean {near[0]}?" if near else f"they have {', '.join(sorted(known)[:20]) or 'none'}"
+    return f"there is no project {name} in the quotas; {told}"
 
 
 def _requests(

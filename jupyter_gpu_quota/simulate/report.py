@@ -30,13 +30,14 @@ SIZES = ("notebook", "small", "medium", "large")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One world after it was played."""
+    """One world after it was played. ``reduced``: pools where guarantees were not judged, as the quotas did not fit."""
 
     seed: int
     trace: Trace
     record: Record
     runs: Sequence[Run]
     violations: Sequence[Violation]
+    reduced: frozenset[str]
     quotas: dict[str, int]
     began_at: int
     ended_at: int
@@ -65,6 +66,7 @@ def play(
         record=record,
         runs=runs,
         violations=watch.finish(replay.clock.now),
+        reduced=frozenset(watch.reduced),
         quotas=_quotas(quota),
         began_at=trace.begins_at,
         ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
@@ -114,6 +116,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "begins_at": datetime.fromtimestamp(first.began_at / 1000, UTC).isoformat(),
         "span_s": _mean((one.ended_at - one.began_at) / 1000 for one in outcomes),
         "gpus": first.record.capacity.steps[0][1] / WHOLE_DEVICE if first.record.capacity.steps else 0,
+        "guarantees_reduced_in": sorted(frozenset().union(*(one.reduced for one in outcomes))),
         "jobs_succeeded": sum(job.state == JobState.SUCCEEDED for job in jobs),
         "notebooks_total": len(books),
         "notebooks_refused": sum(book.state == "refused" for book in books),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
@@ -31,6 +33,8 @@ from ..amount import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
 MOST_FAULTS = 20
 BEGINS_AT = "2027-01-04T00:00:00Z"
 """A Monday: when a trace begins that does not say."""
+FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+"""Between them a trace begins."""
 
 
 def _refuse(message: str) -> PydanticCustomError:
@@ -72,7 +76,25 @@ def _instant(value: object) -> int:
         raise _refuse(f"{value!r:.40} is no instant such as {BEGINS_AT}") from None
     if found.tzinfo is None:
         raise _refuse(f"{value!r:.40} has no time zone; write {BEGINS_AT}")
-    return int(found.astimezone(UTC).timestamp() * 1000)
+    if not FIRST <= found < LAST:
+        raise _refuse(f"{value!r:.40} is not from {FIRST.year} to {LAST.year}")
+    return int(found.timestamp() * 1000)
+
+
+def _printable(name: str) -> str:
+    if found := re.search(r"[\x00-\x1f\x7f]", name):
+        raise _refuse(f"{name!r:.60} has the control character {found[0]!r}, which no name has")
+    return name
+
+
+def _as_in_quotas(name: str) -> str:
+    """A name that a quota file can have, so that one can be made for the trace."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ @+-]*", name):
+        raise _refuse(
+            f"{name!r:.60} is no name that quotas can have: letters, digits and . _ @ + - or a space within, and a"
+            " letter or digit first"
+        )
+    return name
 
 
 def _longer_than_nothing(milliseconds: int) -> int:
@@ -90,7 +112,8 @@ Duration = Annotated[
 Gpu = Annotated[int, BeforeValidator(_milli), WithJsonSchema({"type": ["number", "string"], "examples": [0.5, "1/3"]})]
 Percent = Annotated[int, BeforeValidator(_permille), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 100})]
 Instant = Annotated[int, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+QuotaName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_as_in_quotas)]
 
 
 class _Part(BaseModel):
@@ -111,9 +134,9 @@ class NodeSpec(_Part):
 class _Work(_Part):
     id: Name | None = None
     submit_ms: Annotated[Seconds, Field(alias="submit_s")]
-    project: Name
+    project: QuotaName
     user: Name = "someone"
-    pool: Name | None = None
+    pool: QuotaName | None = None
     gpu_milli: Annotated[Gpu, Field(alias="gpu")]
     duration_ms: Annotated[Duration, Field(alias="duration_s")]
     gives_up_ms: Annotated[Seconds | None, Field(alias="gives_up_s")] = None
@@ -166,6 +189,11 @@ class Trace(_Part):
     work: list[Work]
     events: list[NodeEvent] = []
     quotas: dict[str, Any] | None = None
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def place(self, work: str, key: str) -> str:
+        """Where a key of some work stands in what was read, such as "line 3, project"; its name where it was made."""
+        return f"{self._places.get(work, f'work {work}')}, {key}"
 
 
 @cache
@@ -253,7 +281,7 @@ def checked(document: object, place: Any = None) -> Trace | list[str]:
         f"{place(path)}: {message}"
         for _, (path, message) in zip(range(MOST_FAULTS), _contradictions(found), strict=False)
     ]
-    return faults or _in_order(found)
+    return faults or _in_order(found, lambda at: place(("work", at)))
 
 
 def _told(error: Mapping[str, Any]) -> str:
@@ -303,11 +331,13 @@ def _contradiction(work: Training | Sitting) -> Iterator[tuple[str, str]]:
                 yield "cancel_s", "it is cancelled before it is submitted"
 
 
-def _in_order(trace: Trace) -> Trace:
-    """Everything named, and in the order of submission; of equals, as they stand."""
+def _in_order(trace: Trace, place: Callable[[int], str]) -> Trace:
+    """Everything named, and in the order of submission; of equals, as they stand. ``place``: where each work stands."""
     width = len(str(len(trace.work)))
     taken = {work.id for work in trace.work}
     names = (name for at in range(2 * len(trace.work) + 1) if (name := f"w{at:0{width}d}") not in taken)
     named = [work if work.id is not None else work.model_copy(update={"id": next(names)}) for work in trace.work]
     ordered = sorted(named, key=lambda work: work.submit_ms)
-    return trace.model_copy(update={"work": ordered, "events": sorted(trace.events, key=lambda e: e.at_ms)})
+    made = trace.model_copy(update={"work": ordered, "events": sorted(trace.events, key=lambda e: e.at_ms)})
+    made._places = {str(work.id): place(at) for at, work in enumerate(named)}
+    return made

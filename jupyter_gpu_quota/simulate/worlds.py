@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import quotafile
 from ..quotafile import QuotaFile
+from ..quotafile.limits import MOST_PROJECTS
 from . import bank, recorded, tracefile
 from .replay import Impossible
 from .tracefile import NodeSpec, Sitting, Trace
@@ -85,8 +86,17 @@ def nodes_of(gpus: int, like: Sequence[NodeSpec] = ()) -> list[NodeSpec]:
 
 def _quota(trace: Trace, path: Path | None) -> QuotaFile:
     if path is not None:
-        return _parsed(path.read_text(), str(path))
+        return _parsed(_quota_text(path), str(path))
     return even_quota(trace) if trace.quotas is None else own_quota(trace)
+
+
+def _quota_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise Impossible(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Impossible(f"{path} is no UTF-8 text: byte {error.start} cannot be read") from error
 
 
 def own_quota(trace: Trace) -> QuotaFile:
@@ -95,6 +105,8 @@ def own_quota(trace: Trace) -> QuotaFile:
         return QuotaFile.from_document(_exact(dict(trace.quotas or {})))
     except ValueError as error:
         raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]}") from error
+    except RecursionError:
+        raise Impossible("the trace's own quotas are wrong: they are nested too deeply") from None
 
 
 def _exact(value: Any) -> Any:
@@ -125,11 +137,18 @@ def even_quota(trace: Trace) -> QuotaFile:
     pools = sorted({work.pool or "all" for work in trace.work}) or ["all"]
     if len(pools) > 1:
         raise Impossible(f"the trace names the pools {', '.join(pools)}: say with --quotas what is in each")
+    if len(projects) > MOST_PROJECTS:
+        raise Impossible(
+            f"no quotas can be made for the trace (it has {len(projects)} projects of at most {MOST_PROJECTS})"
+        )
     each = sum(node.gpus for node in trace.nodes) // max(1, len(projects))
-    return QuotaFile.from_document(
-        {
-            "version": 1,
-            "pools": [{"name": pools[0]}],
-            "projects": [{"name": name, "quota": {pools[0]: {"training": each}}} for name in projects],
-        }
-    )
+    document = {
+        "version": 1,
+        "pools": [{"name": pools[0]}],
+        "projects": [{"name": name, "quota": {pools[0]: {"training": each}}} for name in projects],
+    }
+    try:
+        return QuotaFile.from_document(document)
+    except ValueError as error:
+        told = str(error).partition("; ")[0]
+        raise Impossible(f"no quotas can be made for the trace ({told}): say with --quotas what they are") from error

@@ -17,7 +17,8 @@ from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..config import SERVICE_NAME
-from ..wire import ErrorView, MeView, NotebookRequest, NotebookView
+from ..wire import ErrorView, NotebookRequest, NotebookView
+from ..wire_status import MeView
 
 CONNECT_TIMEOUT_S = 2.0
 ASK_WITHIN_S = 6.0

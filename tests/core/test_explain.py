@@ -11,7 +11,7 @@ from jupyter_gpu_quota.core.foresee import dry_run, foresee
 from jupyter_gpu_quota.core.model import Job
 from jupyter_gpu_quota.core.plan import Reason, ReasonCode
 from jupyter_gpu_quota.core.sentences import gpus, sentence
-from jupyter_gpu_quota.core.whatif import Case, freed, with_devices, with_limit, with_quota
+from jupyter_gpu_quota.core.whatif import Case, as_preemptible, freed, with_devices, with_limit, with_quota
 from tests.core.world import GENTLE, World, world
 
 FULL = "pool t 4\na 1 of t, limit 3\nb 3 of t\na runs 1\nb runs 3 of 1\na queues 0.5"
@@ -29,7 +29,8 @@ def changes(made: World, name: str) -> dict[str, int]:
             "pool t 2\na 1 of t, limit 1\na runs 1\na queues 0.5", "a2", {"limit": 500}, id="the limit is raised"
         ),
         pytest.param(
-            "pool t 2\na 1 of t\na runs 1 fixed\na queues 0.5 fixed", "a2", {"quota": 500}, id="the quota is raised"
+            "pool t 2\na 1 of t\na runs 1 fixed\na queues 0.5 fixed", "a2", {"quota": 500, "preemptible": 0},
+            id="the quota is raised, or it may be preempted",
         ),
         pytest.param(
             "pool t 2\na 0 of t\nb 0 of t\na runs 1\nb runs 1\na queues 1", "a2",
@@ -59,9 +60,40 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
             ChangeKind.QUOTA: lambda by: case.starts(policy=with_quota(case, case.quota + by)),
             ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit or 0) + by)),
             ChangeKind.POOL: lambda by: case.starts(snapshot=with_devices(case, by)),
+            ChangeKind.PREEMPTIBLE: lambda by: by == 0 and case.starts(snapshot=as_preemptible(case, case.job)),
         }
         assert worlds[change.kind](change.by_milli), change
         assert not worlds[change.kind](change.by_milli - 1), change
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kinds", "words"),
+    [
+        pytest.param(
+            "pool t 4\na 2 of t\nb 2 of t\na queues 4 fixed", "a1", {"preemptible": 0},
+            "(without --non-preemptible). No quota alone would do: a's training quota in pool t raised by 2.00 to 4.00 "
+            "would need 6.00 GPU where 4.00 can be promised.",
+            id="4 of 2 that may not be preempted, and another has the rest",
+        ),
+        pytest.param(
+            "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1 fixed\na queues 4 fixed", "a1", {},
+            "No single change would start it: neither GPU that is freed, nor a higher quota or limit, a larger pool, "
+            "or leave to be preempted is enough.",
+            id="others run on the rest, so that it takes more than one change",
+        ),
+        pytest.param(
+            "pool t 4\na 2 of t\na queues 4 fixed", "a1", {"quota": 2000, "preemptible": 0},
+            "It would start if a's training quota in pool t is raised by 2.00 to 4.00, or if it is submitted as one",
+            id="nobody else has a quota",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_above_its_quota_is_told_what_would_start_it_or_why_nothing_does(
+    text: str, name: str, kinds: dict[str, int], words: str
+) -> None:
+    made = world(text)
+    assert changes(made, name) == kinds
+    assert words in explain(made.snapshot(), made.policy, name).sentence
 
 
 def test_the_sentence_says_who_what_was_true_and_what_next() -> None:
@@ -157,6 +189,11 @@ class TestDryRun:
         made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1")
         told = dry_run(made.snapshot(), made.policy, job("a"))
         assert (told.starts_now, told.pauses, told.reason.code) == (False, ("b2",), "waits_for_drain")
+        grace = made.policy.preemption.grace_s
+        assert told.sentence == (
+            f"It would start within the grace of {grace} s, after the work there has saved and left. Nothing is "
+            "reserved for it until it is submitted."
+        )
 
     def test_it_would_wait(self) -> None:
         made = world("pool t 1\na 1 of t\na runs 1")

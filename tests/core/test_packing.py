@@ -115,16 +115,41 @@ def test_the_sum_of_departments_is_refused_with_their_own_figures() -> None:
 def test_a_department_is_packed_as_its_projects_and_what_it_has_beyond_them() -> None:
     made = world("pool t 8\ndepartment d 3.2 of t, notebooks 0.5\na 0.2 of t in d, notebooks 0.25\nb 2 of t in d")
     packing = pack(quota_rows(made.policy, "t"))
-    assert [[(part.milli, part.label) for part in device] for device in packing] == [
+    assert [[(part.milli, part.label) for part in device] for device in packing.shared] == [
         [
             (250, "notebooks of a"),
             (250, "notebooks of department d (beyond its projects)"),
             (200, "training of a"),
         ],
-        [(1000, "training of b")],
-        [(1000, "training of b")],
-        [(1000, "training of department d (beyond its projects)")],
     ]
+    assert packing.whole == ((2, "training of b"), (1, "training of department d (beyond its projects)"))
+    assert packing.devices == 4
+
+
+HUGE = "\n".join(f"q{n} 0 of t, notebooks 100000" for n in range(10))
+
+
+def test_a_quota_of_many_devices_is_told_as_their_number() -> None:
+    made = world(f"pool t 2\na 0.5 of t, notebooks 0.25\n{HUGE}")
+    packing = pack(quota_rows(made.policy, "t"))
+    assert packing.devices == 1_000_001
+    assert packing.rows(str)[:2] == (
+        "500 training of a + 250 notebooks of a",
+        "100000 whole devices for notebooks of q0",
+    )
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert (refusal.code, refusal.needed_milli) == ("sum", 1_000_000_750)
+    assert len(refusal.sentence) < 2_000
+
+
+def test_a_long_list_is_cut_with_its_count() -> None:
+    made = world("\n".join(["pool t 2", *(f"p{n:03} 0.6 of t" for n in range(3))]))
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert refusal.code == "shape" and "more" not in refusal.sentence
+    made = world("\n".join(["pool t 63", *(f"p{n:03} 0.6 of t" for n in range(100))]))
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert refusal.code == "shape" and "0.60 training of p039; and 60 more." in refusal.sentence
+    assert "p040" not in refusal.sentence and len(refusal.packing) == 100
 
 
 # --- windows ------------------------------------------------------------------------------------------------------

@@ -137,8 +137,62 @@ def test_running_work_is_never_said_to_wait_instead_of_starting() -> None:
 def test_a_lowered_quota_names_what_may_be_paused_and_what_drains() -> None:
     made = world("pool t 3\na 3 of t\na runs 2 of 1\na runs 1 fixed")
     told, paused, _ = compared(made, lambda made: made.project("a", "t", training_milli=1000))
-    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (("a1", "a2"), ("a3",), set())
-    assert {(one.used_milli, one.quota_milli) for one in told.affected} == {(3000, 1000)}
+    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (("a1", "a2"), (), set())
+    assert {(one.used_milli, one.quota_milli, one.had_milli) for one in told.affected} == {(3000, 1000, 3000)}
+    less, _, _ = compared(made, lambda made: made.project("a", "t", training_milli=500))
+    assert (less.of(Effect.OVER_QUOTA), less.of(Effect.DRAINS)) == ((), ("a3",))
+    assert {(one.used_milli, one.quota_milli) for one in less.affected} == {(1000, 500)}
+
+
+@pytest.mark.parametrize(
+    ("text", "to_milli", "named"),
+    [
+        pytest.param("a 2 of t\na runs 4 of 1", 1000, ("a2",), id="2 over already, 1 more: the third that would go"),
+        pytest.param("a 2 of t\na runs 2 of 1", 1000, ("a2",), id="all of the quota is used: only one goes over"),
+        pytest.param("a 2 of t\na runs 2 of 1\na runs 1 priority 40", 1000, ("a2",), id="low priority was first to go"),
+        pytest.param("a 3 of t\na runs 4", 2000, ("a1",), id="one large job goes from 1 over to 2 over"),
+        pytest.param("a 4 of t\na runs 1 ranks 1-3 held 3\na runs 1", 2000, ("a1",), id="elastic work shrinks first"),
+        pytest.param("a 2 of t\na runs 4 of 1", 3000, (), id="a raised quota puts nobody over"),
+    ],
+)
+def test_a_lowered_quota_names_as_many_as_it_adds_above_it_in_the_order_in_which_they_go(
+    text: str, to_milli: int, named: tuple[str, ...]
+) -> None:
+    told, paused, _ = compared(world(f"pool t 4\n{text}"), lambda made: made.project("a", "t", training_milli=to_milli))
+    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (named, (), set())
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(priorities=st.lists(st.sampled_from([40, 50, 70]), min_size=4, max_size=4), had=st.integers(1, 3))
+def test_whom_it_names_as_over_quota_is_whom_a_claim_of_all_of_it_pauses_next(priorities: list[int], had: int) -> None:
+    """First the old quota is claimed, then the new one: who is paused only then is who was named."""
+    lines = "\n".join(f"a runs 1 priority {priority}" for priority in priorities)
+    made = world(f"pool t 4\na {had} of t\nb {4 - had} of t\n{lines}")
+    old, snapshot = made.policy, made.snapshot()
+    made.project("a", "t", training_milli=0)
+    told = preview(snapshot, old, made.policy)
+
+    def paused_by(claimed: int) -> set[str]:
+        claim = world(f"pool t 4\na {4 - claimed} of t\nb {claimed} of t\n{lines}\nb queues {claimed} of 1")
+        claim.settle()
+        return {job.id for job in claim.jobs.values() if job.paused_at}
+
+    assert set(told.of(Effect.OVER_QUOTA)) == paused_by(4) - paused_by(4 - had)
+
+
+def test_work_whose_devices_leave_its_pool_is_named_as_that_and_not_as_over_quota() -> None:
+    made = world("pool t 4\na 3 of t, notebooks 0.5\na runs 2 of 1\na notebook 0.5")
+    told, paused, _ = compared(made, _nothing_matches)
+    assert {(one.work.id, one.effect, one.loses_device) for one in told.affected} >= {
+        (name, Effect.DRAINS, True) for name in ("a1", "a2", "nb-a1")
+    }
+    assert (told.of(Effect.OVER_QUOTA), paused) == ((), set())
+
+
+def _nothing_matches(made: World) -> None:
+    """The selector matches no device, and the quota is lowered, too."""
+    made.devices = {name: dc.replace(one, pool=None) for name, one in made.devices.items()}
+    made.project("a", "t", training_milli=1000)
 
 
 def test_a_lowered_notebook_quota_names_the_slices_that_drain() -> None:

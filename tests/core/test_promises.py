@@ -14,6 +14,7 @@ import dataclasses as dc
 import os
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -450,4 +451,4 @@ Worlds.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,),
 )
-TestWorlds = Worlds.TestCase
+TestWorlds = pytest.mark.timeout(1200)(Worlds.TestCase)

@@ -31,11 +31,12 @@ class Evening:
         command = [sys.executable, "-m", "jupyter_gpu_quota", "demo", "--once", "--report", str(self.report)]
         self.witness = Witness(belongs_to(folder, "no hub is known by its address"))
         self.witness.start()
-        # A child inherits that SIGINT is ignored, as in a shell's background, but not a handler.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # A child inherits that SIGINT is ignored: so does what a script starts in its background.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         with (folder / "output").open("wb") as output:
             environment = {**os.environ, "TMPDIR": str(folder)}
             self.demo = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        signal.signal(signal.SIGINT, before)
 
     def end(self) -> tuple[int, dict[str, Any], str]:
         """(exit code, report, what it printed) when the demo has ended by itself."""

@@ -22,9 +22,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-GENERATED = ROOT / "docs" / "reference" / "generated"
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + [
-    path for path in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "generated"} & set(path.parts)
+    path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts
 ]
 
 MARK = re.compile(r"\s*<!-- (?P<kind>not run|run|file|cell|config|compile)(?:: (?P<told>[^>]+?))? -->\s*")

@@ -66,12 +66,13 @@ def test_what_a_page_says_to_type_works(page: Path, stage: Stage, tmp_path: Path
 
 
 def _script(block: Block, folder: Path) -> str:
-    """The block as one shell: it stops at the first failure, and knows $job of the blocks before it."""
+    """The block as one shell: it stops at the first failure, and knows $job and $node of the blocks before it."""
     typed = commands(block)
     if block.told.endswith("; fails"):
         typed[-1] = f"! {typed[-1]} || exit 99"
-    kept = folder.parent / f"{folder.name}.job"
-    return "\n".join(["set -euo pipefail", f"job=$(cat {kept} 2>/dev/null || true)", *typed, f'echo "$job" > {kept}'])
+    kept = folder.parent / f"{folder.name}.kept"
+    keep = f'printf \'job=%q\\nnode=%q\\n\' "$job" "$node" > {kept}'
+    return "\n".join(["set -euo pipefail", "job= node=", f"[ ! -e {kept} ] || . {kept}", *typed, keep])
 
 
 def _works(block: Block, command: list[str], stage: Stage, folder: Path) -> None:

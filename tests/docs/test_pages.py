@@ -150,7 +150,7 @@ def _check_command(words: list[str], place: str) -> None:
     command: click.Command = main
     known = _options(main)
     for word in words:
-        if word == "--":
+        if word in ("--", "[OPTIONS]"):  # what follows is another program's, or in a usage line only stands for words
             return
         if word.startswith("-"):
             assert word.partition("=")[0] in known, f"{place}: no option {word}"

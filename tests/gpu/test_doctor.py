@@ -23,7 +23,8 @@ def a_hub_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gpus(tmp_path: Path) -> dict[str, Any]:
-    told = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)])
+    known = {"JUPYTER_GPU_QUOTA_SETTINGS": "{}"}
+    told = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)], env=known)
     return next(each for each in json.loads(told.stdout) if each["what"] == "gpus")
 
 

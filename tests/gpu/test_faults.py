@@ -223,7 +223,13 @@ def test_the_reason_is_told_where_the_library_hangs(machine: Callable[..., FakeG
     ("code", "said"),
     [
         pytest.param("print('{}'); input()", "cannot be understood", id="not a reading"),
-        pytest.param("print('[' * 9000000); input()", "understood", id="very long nonsense"),
+        pytest.param("print('null'); input()", "cannot be understood", id="nothing, as JSON has it"),
+        pytest.param("print('NaN'); input()", "cannot be understood", id="a number that is none"),
+        pytest.param('print(\'{"devices": [1], "xids": []}\'); input()', "understood", id="a device that is a number"),
+        pytest.param("print('[' * 8000000); input()", "understood", id="very long nonsense"),
+        pytest.param("print('[' * 9000000); input()", "without end", id="more than a reading can have"),
+        pytest.param("import os\nwhile True: os.write(1, b'x' * 65536)", "without end", id="it writes without end"),
+        pytest.param("import os\nwhile True: os.write(1, b'\\n' * 65536)", "answers", id="it writes lines without end"),
         pytest.param("import sys; sys.exit(3)", "ended", id="it ends at once"),
     ],
 )

@@ -24,11 +24,11 @@ from jupyter_gpu_quota.amount import AmountRefusal, gpu_amount
 from jupyter_gpu_quota.wire import (
     AllocationView,
     ChoiceView,
-    MeView,
     NotebookRequest,
     NotebookView,
     ReasonView,
 )
+from jupyter_gpu_quota.wire_status import MeView
 
 QUOTA_MILLI = 250
 MODEL = "Fake 80G"

@@ -25,6 +25,7 @@ RINGS = (
     {
         "manifests", "config", "store", "migrations", "executors", "sampling", "wire", "bundle", "amount",
         "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "endings", "wire_activity",
+        "wire_status",
     },
     {"controller", "client", "examples"},
     {"scheduler", "simulate"},

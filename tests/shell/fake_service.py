@@ -22,7 +22,7 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from jupyter_gpu_quota import wire
+from jupyter_gpu_quota import wire, wire_status
 
 TOKEN = "a-token-of-ann"
 AT = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -120,6 +120,7 @@ class World:
     refuse: wire.ErrorView | None = None
     whole_audit: bool = True
     own_accounts: bool | None = None
+    deployment: wire_status.DeploymentView | None = None
     devices: list[wire.DeviceView] = field(default_factory=list)
     url: str = ""
 
@@ -252,7 +253,7 @@ class Action(Fake):
             return
         wanted: wire.CloneRequest = self.body(wire.CloneRequest)
         new = f"J{len(self.world.jobs) + 1}"
-        changes = wanted.model_dump(exclude_none=True, exclude={"idempotency_key"})
+        changes = wanted.model_dump(exclude_none=True, exclude={"idempotency_key", "dry_run"})
         self.world.jobs[new] = job.model_copy(update={"id": new, "clone_of": id_, **changes})
         self.answer(Jobs.plain(self.world.jobs[new]), 201)
 
@@ -337,6 +338,9 @@ class Quota(Fake):
             self.answer(self.view(edit.text, 5))
 
     def post(self, revision: str | None = None) -> None:
+        if revision == "4":
+            self.answer(self.view().model_copy(update={"comment": "back to revision 1", "unchanged": True}))
+            return
         if revision is not None:
             self.answer(self.view(revision=5).model_copy(update={"comment": f"back to revision {revision}"}))
             return
@@ -371,7 +375,9 @@ class Places(Fake):
             **here,
         )
         holders = [
-            wire.HolderView(kind="job", workload="J1", user="ann", project="fraud", gpu_milli=500, state="running"),
+            wire.HolderView(
+                kind="job", workload="J1", user="ann", project="fraud", gpu_milli=500, state="running", name="train"
+            ),
             wire.HolderView(kind="hidden", workload=None, user=None, project=None, gpu_milli=250, state="running"),
         ]
         gpu = device_view("d0", "big", "n1", 0, model="Sim \x1b[31m80G", simulated=True, holders=holders)
@@ -417,12 +423,13 @@ class Words(Fake):
         if what == "me":
             scopes = ["custom:gpu-quota:read", "custom:gpu-quota:submit"]
             known = {"admin": False, "notebook_choices": [], "own_accounts": self.world.own_accounts}
-            self.answer(wire.MeView(name="ann", scopes=scopes, projects={"fraud": "member"}, **known))
+            known["deployment"] = self.world.deployment
+            self.answer(wire_status.MeView(name="ann", scopes=scopes, projects={"fraud": "member"}, **known))
         elif what == "version":
-            self.answer(wire.VersionView(version="0.1.0", api="1"))
+            self.answer(wire_status.VersionView(version="0.1.0", api="1"))
         elif what == "ready":
             self.answer(
-                wire.ReadyView(
+                wire_status.ReadyView(
                     ready=True, store=True, lease=True, observed=True, controller=True, message="It does its work."
                 )
             )

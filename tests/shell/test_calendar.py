@@ -237,6 +237,7 @@ def test_a_time_zone_that_is_known(name: str) -> None:
         ("europe/paris", "Europe/Paris"),
         ("../etc/passwd", "named like"),
         ("", "like"),
+        ("localtime", "another time zone on every machine; name the zone itself"),
     ],
 )
 def test_a_time_zone_that_is_not_known_names_the_nearest(name: str, words: str) -> None:

@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jupyter_gpu_quota.cli import COMMANDS, main
+from jupyter_gpu_quota.cli.dry_runs import tell_dry_run
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.quotafile import QuotaFile, parse
-from jupyter_gpu_quota.wire import ErrorView, JobDetail, RankView
+from jupyter_gpu_quota.wire import DryRunView, ErrorView, JobDetail, RankView, ReasonView
 from tests.shell.fake_service import AT, QUOTA_TEXT, TOKEN, World, device_view, job_view, served
 
 
@@ -112,6 +113,21 @@ def test_a_dry_run_says_what_would_happen(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        pytest.param("waits_for_drain", "starts soon", id="others are paused for it"),
+        pytest.param("no_free_gpu", "waits", id="nobody is paused for it"),
+    ],
+)
+def test_a_dry_run_tells_a_job_that_claims_from_one_that_waits(
+    code: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = ReasonView(code=code, figures={}, message="Why.")
+    tell_dry_run(DryRunView(starts_now=False, pauses=[], reason=why, charged_milli=1000), json_=False)
+    assert capsys.readouterr().out == f"{says}, charged 1 GPU: Why.\n"
+
+
+@pytest.mark.parametrize(
     ("states", "code", "told"),
     [
         pytest.param([{"state": "succeeded", "reason": None}], 0, "J1 succeeded", id="a job that succeeds"),
@@ -131,6 +147,7 @@ def test_waiting_ends_with_the_job_s_exit_code(
     done = run("submit", "--wait", "--", "true")
     assert (done.exit_code, done.stdout) == (code, "J1\n")
     assert told in done.stderr
+    assert done.stderr.count(told) == 1, "the end is told once"
 
 
 def test_a_secret_is_asked_for_only_on_a_terminal(world: World) -> None:
@@ -256,7 +273,8 @@ def test_a_job_is_changed_and_told(world: World) -> None:
     assert run("hold", "J1").stderr == "J1 held\n"
     assert run("release", "J1").stderr == "J1 queued\n"
     assert json.loads(run("cancel", "J1", "--json").stdout)["state"] == "cancelled"
-    assert run("clone", "J1", "--gpu", "2", "--priority", "10").stdout == "J2\n"
+    assert run("clone", "J1", "--gpu", "2", "--priority", "10", "--cpu", "0.5", "--memory", "1GiB").stdout == "J2\n"
+    assert (world.jobs["J2"].cpu_milli, world.jobs["J2"].memory_mib) == (500, 1024)
     assert run("rerun", "J1").stdout == "J3\n"
     assert (world.jobs["J2"].gpu, world.jobs["J2"].priority) == ("2", 10)
 
@@ -346,7 +364,7 @@ def test_an_explanation_in_words(world: World) -> None:
     ("command", "words"),
     [
         ("notebooks", ["N1", "ann", "0.125 (simulated)", "booked", "unknown"]),
-        ("devices", ["d0", "KIND", "simulated", "Sim ?[31m80G ", "J1 0.5 (ann)", "another project 0.25"]),
+        ("devices", ["d0", "KIND", "simulated", "Sim ?[31m80G ", "train (J1) 0.5 of ann", "another project 0.25"]),
         ("nodes", ["n1", "2", "4096"]),
         ("pools", ["big", "0.25", "Sim 80G"]),
     ],
@@ -375,6 +393,7 @@ def test_export_and_apply_go_round(world: World, tmp_path: Path) -> None:
     assert run("quota", "apply", "-", stdin=exported).exit_code == 0
     assert [row["revision"] for row in json.loads(run("quota", "history", "--json").stdout)] == [4, 3]
     assert run("quota", "revert", "3").stderr == "revision 5 is in force: back to revision 3\n"
+    assert run("quota", "revert", "4").stderr == "nothing was changed: revision 4 is in force already\n"
 
 
 def test_a_stale_file_is_refused(world: World) -> None:
@@ -387,7 +406,10 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
     assert run("quota", "apply", "-", stdin=text).exit_code == 1
     assert run("quota", "apply", "-", "--accept-overcommit", stdin=text).exit_code == 0
     refused = run("quota", "preview", "-", stdin=text)
-    assert (refused.exit_code, refused.stderr) == (1, "refused: 5 of 4 GPUs are promised.\n")
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "refused: 5 of 4 GPUs are promised.\nto put it in force nevertheless: quota apply --accept-overcommit\n",
+    )
 
 
 def test_a_preview_shows_arithmetic_and_people(world: World) -> None:

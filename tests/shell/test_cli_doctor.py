@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 from importlib import metadata
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import device_probes, hub_probes, main, probes
+from jupyter_gpu_quota.cli.hub_settings import Known
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.config import GPUQuota
+from jupyter_gpu_quota.wire_status import DeploymentView
 from tests.shell.fake_service import TOKEN, World, served
 
 
@@ -79,15 +82,17 @@ def test_node_and_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pro
 
 
 def test_simulated_devices_are_said_to_be_simulated() -> None:
-    found = device_probes.gpus(
-        GPUQuota(simulated_devices=[{"model": "Sim", "memory_mib": 1, "count": 4}, {"model": "S2", "memory_mib": 1}])
-    )
+    devices = [{"model": "Sim", "memory_mib": 1, "count": 4}, {"model": "S2", "memory_mib": 1}]
+    known = Known(config=GPUQuota(simulated_devices=devices), whole=True, own_accounts=False)
+    found = device_probes.gpus(known)
     assert (found.verdict, found.found) == ("warn", "5 simulated devices")
 
 
 def test_whose_account_jobs_have() -> None:
-    assert probes.accounts(0).verdict == "ok"
-    assert "REST door" in probes.accounts(1000).advice
+    assert probes.accounts(0, True).verdict == "ok"
+    assert "spawner" in probes.accounts(0, False).found and "REST door" in probes.accounts(0, False).advice
+    assert "REST door" in probes.accounts(1000, False).advice
+    assert (probes.accounts(0, None).verdict, "not known" in probes.accounts(0, None).found) == ("skip", True)
 
 
 def test_cgroups_are_named_and_not_said_to_be_used(tmp_path: Path) -> None:
@@ -279,6 +284,64 @@ def test_a_unit_that_would_take_the_jobs_along_is_named(
     assert len(found) == (said is not None)
     assert all("KillMode=process" in each.advice for each in found)
     assert list(hub_probes.unit(tmp_path / "nowhere")) == []
+
+
+HUB_CONFIG = """\
+c = get_config()
+c.JupyterHub.spawner_class = "simple"
+c.GPUQuota.state_dir = "{folder}/kept"
+c.GPUQuota.quota_file = "{folder}/quota.yaml"
+c.GPUQuota.simulated_devices = [{{"model": "Sim", "memory_mib": 1000, "count": 2}}]
+from jupyter_gpu_quota import setup_gpu_quota
+setup_gpu_quota(c)
+"""
+
+
+def test_the_hub_s_own_file_says_what_is_looked_at(tmp_path: Path) -> None:
+    config = tmp_path / "jupyterhub_config.py"
+    config.write_text(HUB_CONFIG.format(folder=tmp_path))
+    (tmp_path / "quota.yaml").write_text(QUOTA.replace("  - {name: build", "  # - {name: build"))
+    found = doctor("--config", str(config))
+    assert found["accounts"]["verdict"] == "warn", "the simple spawner starts all under one account"
+    assert found["gpus"]["found"] == "2 simulated devices"
+    assert str(tmp_path / "kept") in found["state folder"]["found"]
+    assert "fits the 2 devices" in found["quota file"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("c = get_config()\n", "does not call setup_gpu_quota(c)", id="a hub without the service"),
+        pytest.param("import os\nos.environ['NO_SUCH']\n", "KeyError: 'NO_SUCH'", id="a file that fails"),
+    ],
+)
+def test_a_hub_s_file_that_says_nothing_is_wrong_usage(tmp_path: Path, text: str, said: str) -> None:
+    config = tmp_path / "jupyterhub_config.py"
+    config.write_text(text)
+    told = CliRunner().invoke(main, ["doctor", "--config", str(config)])
+    assert (told.exit_code, said in told.stderr) == (2, True), told.stderr
+
+
+def test_where_the_hub_s_settings_are_not_known_nothing_of_them_is_said_to_be_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = doctor()
+    for what in ("accounts", "state folder", "disk", "fsync"):
+        assert found[what]["verdict"] == "skip", found[what]
+        assert "the hub's settings are not known here" in found[what]["found"]
+
+
+def test_the_service_tells_an_admin_on_its_machine_the_settings(tmp_path: Path) -> None:
+    devices: list[dict[str, object]] = [{"model": "Sim", "memory_mib": 1000, "count": 5}]
+    told = DeploymentView(host=socket.gethostname(), state_dir=str(tmp_path), quota_file="", simulated_devices=devices)
+    with served(World(own_accounts=False, deployment=told)) as world:
+        found = doctor("--url", world.url, "--token", TOKEN)
+        world.deployment = told.model_copy(update={"host": "another"})
+        elsewhere = doctor("--url", world.url, "--token", TOKEN)
+    assert found["gpus"]["found"] == "5 simulated devices"
+    assert (found["accounts"]["verdict"], str(tmp_path) in found["state folder"]["found"]) == ("warn", True)
+    assert elsewhere["state folder"]["verdict"] == "skip"
 
 
 def test_doctor_ends_with_1_when_something_fails(tmp_path: Path) -> None:

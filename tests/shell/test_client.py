@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.client import Client, Refused, Unreachable, describe, watch
+from jupyter_gpu_quota.client import Client, Refused, Unreachable, connection, describe, watch
 from jupyter_gpu_quota.client.connection import Call, service_root
 from jupyter_gpu_quota.wire import ChangedView, ErrorView, ProgressView
 from tests.shell.fake_service import QUOTA_TEXT, TOKEN, World, job_view, served
@@ -137,8 +138,12 @@ def test_gpu_is_sent_as_it_was_written(world: World, client: Client, gpu: str | 
 
 
 def test_an_option_that_is_none_is_an_error_before_anything_is_sent(world: World, client: Client) -> None:
-    with pytest.raises(ValueError, match="gpus"):
+    with pytest.raises(TypeError, match="submit has no 'gpus'; did you mean 'gpu'"):
         client.submit("true", dir=None, gpus=2)
+    with pytest.raises(TypeError, match="the command was 123; it is a text or the words of one, such as"):
+        client.submit(123, dir=None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="clone has no 'time_limits'; did you mean 'time_limit'"):
+        client.clone("J1", time_limits="1h")
     assert world.seen == []
 
 
@@ -407,3 +412,25 @@ def test_importing_the_client_is_cheap_and_starts_nothing() -> None:
     )
     assert done.stdout.split() == ["1"]
     assert time.monotonic() - began < 10
+
+
+class _HubWithoutIt(http.server.BaseHTTPRequestHandler):
+    """A hub that knows no such service: it sends everybody on to itself."""
+
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", f"/hub{self.path}")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None: ...
+
+
+def test_a_hub_without_the_service_says_so_and_wants_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    with http.server.HTTPServer(("127.0.0.1", 0), _HubWithoutIt) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(Unreachable, match="There is no gpu-quota service at this hub"):
+                Client(f"http://127.0.0.1:{server.server_port}", "t").me()
+        finally:
+            server.shutdown()

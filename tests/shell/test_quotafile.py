@@ -223,6 +223,28 @@ MONDAY = 1_799_625_600_000
 HOUR = 3_600_000
 
 
+def drain(instant: str) -> str:
+    """The bank with a drain deadline, on line 25."""
+    return bank("window: 3d}", f"window: 3d}}\n  drain_by: '{instant}'")
+
+
+@pytest.mark.parametrize("instant", ["2000-01-01T00:00:00Z", "1999-12-31T18:00:00-06:00", "2100-12-31T23:59:59Z"])
+def test_the_first_and_last_instants_that_are_taken_are_stored_as_they_are_read(instant: str) -> None:
+    file = read(drain(instant))
+    document = file.as_kept()
+    assert not isinstance(document, str), document
+    assert QuotaFile.from_document(document) == file
+
+
+def test_a_file_that_would_not_be_read_back_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = read(BANK).model_copy(update={"revision": 7})
+    assert file.as_kept() == file.to_document()
+    monkeypatch.setattr(QuotaFile, "to_document", lambda self: {"version": 1, "pools": [], "projects": []})
+    assert file.as_kept() == "the file would be read back from the database as another one"
+    monkeypatch.setattr(QuotaFile, "to_document", lambda self: {"version": 1, "pools": []})
+    assert "would not be read back" in str(file.as_kept())
+
+
 def test_departments_ceilings_and_history_become_the_policy() -> None:
     policy = read(BANK).policy(3)
     assert policy.departments == (
@@ -328,6 +350,25 @@ def bank(old: str, new: str) -> str:
             bank("window: 3d}", "window: 3d}\n  drain_by: 18:00"), 25, "write \"18:00\"",
             id="a drain deadline without a day",
         ),
+        pytest.param(
+            drain("0001-01-01T00:00:00Z"), 25,
+            "0001-01-01T00:00:00Z is in the year 1; write an instant from 2000 to 2100 in UTC",
+            id="a drain deadline in the year 1",
+        ),
+        pytest.param(drain("0001-01-01T00:00:00+14:00"), 25, "in the year 1", id="an instant before the year 1"),
+        pytest.param(drain("0202-01-31T18:00:00Z"), 25, "in the year 202;", id="a year with a digit too few"),
+        pytest.param(drain("1999-12-31T23:59:59Z"), 25, "in the year 1999", id="the last second before the bound"),
+        pytest.param(drain("2000-01-01T00:00:00+14:00"), 25, "2000 to 2100 in UTC", id="1999 in UTC"),
+        pytest.param(drain("2101-01-01T00:00:00Z"), 25, "in the year 2101", id="the first second after the bound"),
+        pytest.param(drain("9999-12-31T23:59:59Z"), 25, "in the year 9999", id="a drain deadline that never comes"),
+        pytest.param(drain("9999-12-31T23:59:59-14:00"), 25, "in the year 9999", id="an instant after the year 9999"),
+        pytest.param(
+            bank('"2027-02-02"', '"0202-02-02"'), 21, "0202-02-02 is in the year 0202; write days from 2000 to 2100",
+            id="a date with a digit too few",
+        ),
+        pytest.param(bank("2027-01-29", "2127-01-29"), 21, "in the year 2127", id="dates that end in another century"),
+        pytest.param(bank("timezone: Europe/London, e", "timezone: localtime, e"), 18, "on every machine",
+                     id="a time zone that depends on the machine"),
         pytest.param(bank("jobs: 4", "job: 4"), 12, "did you mean 'jobs'?", id="a misspelt ceiling"),
         pytest.param(bank("k: 0.125", "k: 0.0625"), 24, "'0.0625' is no k", id="a k with four decimals"),
         pytest.param(bank("k: 0.125", "k: 10.001"), 24, "from 0 to 10", id="a k above ten"),
@@ -427,6 +468,16 @@ FIFTY_QUOTAS = many(50, "a%d: {limit: 1}", ", ")
 )
 def test_a_file_that_is_too_large_is_refused_with_line_limit_and_amount(text: str, line: int, said: str) -> None:
     assert refused(text) == [(line, f"{said} the most that a quota file may have")]
+
+
+def test_a_pool_is_given_a_million_gpus_at_most() -> None:
+    rows = many(11, "  - {name: p%d, quota: {a: {notebook: 100000}, b: {training: 100000}}}")
+    text = f"version: 1\npools: [{{name: a, selector: {{node: [one]}}}}, {{name: b}}]\nprojects:\n{rows}"
+    told = (
+        "the quotas in pool {} add up to 1100000 GPUs, and 1000000 are the most that a quota file may give in one pool"
+    )
+    assert refused(text) == [(14, told.format("a")), (14, told.format("b"))]
+    read(text.replace("{name: p10, quota: {a: {notebook: 100000}, b: {training: 100000}}}", "{name: z, quota: {}}"))
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

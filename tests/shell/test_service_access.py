@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -286,3 +287,27 @@ def test_a_refusal_names_the_missing_scope_and_who_gives_it(scene: Scene, path: 
     told = scene.world.get(path, who)
     assert told.status == 403
     assert lacks in told.json["message"] and "An admin of the hub gives" in told.json["message"]
+
+
+NO_ADMIN = "is no admin of the hub; only admins"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        pytest.param(
+            "POST", "nodes/node-1/actions/cordon", {}, f"patty {NO_ADMIN} cordon nodes.", id="cordoning a node"
+        ),
+        pytest.param("PUT", "quota", {"text": ""}, f"patty {NO_ADMIN} put quota files in force.", id="applying quotas"),
+        pytest.param("POST", "quota/preview", {"text": ""}, f"patty {NO_ADMIN} preview quota files.", id="previewing"),
+        pytest.param("GET", "audit", None, "patty may not read the audit: that is for admins, ", id="the audit"),
+        pytest.param("POST", "notebooks", {}, "patty may not ask for a slice here: only the hub", id="a slice"),
+    ],
+)
+def test_a_refusal_says_who_may_in_plain_words(
+    scene: Scene, method: str, path: str, body: dict[str, Any] | None, said: str
+) -> None:
+    told = scene.world.call(method, path, "patty", body)
+    assert told.status == 403
+    assert told.json["message"].startswith(said), told.json["message"]
+    assert "{" not in told.json["message"]

@@ -47,13 +47,14 @@ def rows(world: ServiceWorld) -> list[str]:
 @pytest.mark.parametrize(
     "said",
     [
-        "bob queued bob's job train 0: 1 GPU in pool train",
-        "the scheduler started bob's job train 0 on train-0. vision asked for 1.00 GPU and used 0.00 of its guarantee"
+        'bob queued bob\'s job "train 0": 1 GPU in pool train',
+        'the scheduler started bob\'s job "train 0" on train-0. vision asked for 1.00 GPU and used 0.00 of'
+        " its guarantee"
         " of 2.00, so it started.",
-        "the scheduler saw bob's job train 0 run, attempt 1",
+        'the scheduler saw bob\'s job "train 0" run, attempt 1',
         "olga asked for a slice of 0.125 GPU in pool build for olga's notebook",
-        "the scheduler saw that attempt 1 of bob's job train 3 left with exit status 75; the job is paused",
-        "lea cancelled bob's job train 3, which was paused",
+        'the scheduler saw that attempt 1 of bob\'s job "train 3" left with exit status 75; the job is paused',
+        'lea cancelled bob\'s job "train 3", which was paused',
         "ann put revision 2 of the quota file in force: as agreed",
     ],
 )
@@ -63,7 +64,7 @@ def test_a_row_says_who_did_what_to_whom(world: ServiceWorld, said: str) -> None
 
 def test_a_pause_says_whose_claim_it_was_for(world: ServiceWorld) -> None:
     [pause] = [row for row in rows(world) if " paused " in row]
-    assert pause.startswith("the scheduler paused bob's job train 3. speech asked for 1.00 GPU for ")
+    assert pause.startswith('the scheduler paused bob\'s job "train 3". speech asked for 1.00 GPU for ')
 
 
 def test_every_kind_of_row_has_words(world: ServiceWorld) -> None:
@@ -74,6 +75,6 @@ def test_every_kind_of_row_has_words(world: ServiceWorld) -> None:
 
 def test_the_page_shows_words_and_keeps_figures_and_hashes_under_details(world: ServiceWorld) -> None:
     page = world.get(f"{PREFIX}audit", "ann").body.decode()
-    assert "cancelled bob&#39;s job train 3, which was paused" in page
+    assert "cancelled bob&#39;s job &#34;train 3&#34;, which was paused" in page
     before, _, after = page.partition("<details>")
     assert "hash <code>" not in before and "hash <code>" in after

@@ -100,6 +100,7 @@ REFUSED = [
     pytest.param(job(bundle="../" + "a" * 61), 400, "bundle", id="a path for a digest"),
     pytest.param(job(bundle="a" * 64), 404, "a" * 64, id="a bundle nobody sent"),
     pytest.param(job(idempotency_key=""), 400, "idempotency_key", id="an empty key"),
+    pytest.param(job(idempotency_key="a\0b"), 400, "idempotency_key", id="a NUL in a key"),
     pytest.param([1], 400, "body", id="a list for a job"),
     pytest.param(None, 400, "body", id="null"),
 ]
@@ -206,6 +207,7 @@ def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:
         pytest.param("GET", "jobs?limit=many", 400, "invalid", id="a page in words"),
         pytest.param("GET", "jobs?limit=%D9%A3", 400, "invalid", id="a page in Arabic digits"),
         pytest.param("GET", "jobs?mine=perhaps", 400, "invalid", id="a truth in words"),
+        pytest.param("GET", "jobs?project=%00", 400, "invalid", id="a project that is a NUL"),
         pytest.param("GET", "jobs?state=sleeping", 400, "invalid", id="a state that is not there"),
         pytest.param("GET", "events?since=yesterday", 400, "invalid", id="a stream from yesterday"),
         pytest.param("POST", "jobs/x/actions/explode", 404, "not_found", id="an action that is not there"),

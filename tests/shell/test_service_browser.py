@@ -13,6 +13,7 @@ import pytest
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
 from tests.shell.service_world import PREFIX, ServiceWorld, service_world
+from tests.shell.test_service_idle import watched
 
 CHROMIUM = os.environ.get("GPU_QUOTA_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(
@@ -324,3 +325,38 @@ def test_without_javascript_everything_can_be_read(world: ServiceWorld, chromium
     assert page.locator("tbody tr").count() >= 4
     assert page.locator("button:visible").count() == 0
     page.context.close()
+
+
+def test_the_keep_button_of_an_idle_notebook_postpones_its_warning(tmp_path: Path, chromium: Any) -> None:
+    watching = watched(tmp_path, "reclaim")
+    notebook = next(watching)
+    try:
+        notebook.pass_(20.5)
+        page = open_page(notebook.world, chromium, "", "bob")
+        row = page.locator(f"#notebook-{notebook.id}")
+        assert "their variables are lost" in row.text_content()
+        page.locator(f"#keep-{notebook.id}").click()
+        said(page, "It can be kept 0 more times before it is used again.")
+        page.locator(f"#keep-{notebook.id}").wait_for(state="detached", timeout=10_000)
+        assert "their variables are lost" not in row.text_content()
+        assert notebook.shown()["idle"]["reason"] == "kept"
+        page.context.close()
+    finally:
+        watching.close()
+
+
+def test_a_flat_loss_lies_in_the_middle_and_its_figures_fit(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit()["id"]
+        world.step()
+        world.see_running(job)
+        page = open_page(world, chromium, f"jobs/{job}", "bob")
+        for done in (1, 2):
+            world.see_running(job, done=done, total=10, metrics={"loss": -0.0000123})
+            page.wait_for_timeout(400)
+        page.locator("#chart-title").wait_for(timeout=10_000)
+        heights = {float(point.split(",")[1]) for point in page.locator("#chart-line").get_attribute("points").split()}
+        assert heights == {81.0}, "the middle between the lowest and the highest line"
+        lefts = page.evaluate("[...document.querySelectorAll('#chart-grid text')].map((t) => t.getBBox().x)")
+        assert min(lefts) >= 0
+        page.context.close()

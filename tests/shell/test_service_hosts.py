@@ -43,12 +43,20 @@ def test_what_each_rank_has_of_its_node_is_shown(
     assert asked(world.get(f"jobs/{job['id']}").json) == expected
 
 
-@pytest.mark.parametrize("more", [{"cpu_milli": 6401}, {"memory_mib": 52_429}])
-def test_what_no_node_has_is_refused_at_once(world: ServiceWorld, more: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("more", "asked", "most"),
+    [({"cpu_milli": 6401}, "6.401 CPU", "6.4 CPU"), ({"memory_mib": 52_429}, "52429 MiB", "52428 MiB")],
+    ids=["CPU alone", "memory alone"],
+)
+def test_what_no_node_has_is_refused_at_once(world: ServiceWorld, more: dict[str, int], asked: str, most: str) -> None:
     world.submit(cpu_milli=6400, memory_mib=52_428)
     refused = world.post("jobs", "bob", {"command": ["x"], **more})
     assert (refused.status, refused.json["reason"]) == (409, "never_fits")
-    assert "no node has that; the most are 6.4 CPU and 52428 MiB" in refused.json["message"]
+    assert refused.json["message"] == (
+        f"{asked} for a rank can never be had in the pool train: its largest node, node-1, gives it {most}, as 4 of the"
+        " node's 5 devices are in it. Ask for no more than that for each rank, or choose another pool. Nothing was"
+        " stored."
+    )
 
 
 def test_a_job_waits_for_the_cpu_that_another_has_and_is_told_so(world: ServiceWorld) -> None:

@@ -96,6 +96,25 @@ def test_the_same_key_is_the_same_job(world: ServiceWorld, by_header: bool) -> N
     assert world.post("jobs", "olga", body, headers=headers).json["id"] != answers[0].json["id"]
 
 
+@pytest.mark.parametrize(
+    ("more", "differs"),
+    [
+        pytest.param({"command": ["y"]}, "command", id="another command"),
+        pytest.param({"variables": {"A": "2"}}, "variables", id="another variable"),
+        pytest.param({"secrets": {"B": "2"}}, "secret_names", id="a secret that it had not"),
+        pytest.param({"priority": 40}, "priority", id="another priority"),
+    ],
+)
+def test_the_same_key_for_another_job_is_refused(world: ServiceWorld, more: dict[str, object], differs: str) -> None:
+    body = {"command": ["x"], "idempotency_key": "k1", "variables": {"A": "1"}}
+    first = world.post("jobs", "bob", body).json["id"]
+    answer = world.post("jobs", "bob", body | more)
+    assert (answer.status, answer.json["reason"]) == (409, "key_reused")
+    assert first in answer.json["message"] and differs in answer.json["message"]
+    assert world.get("jobs").json["_pagination"]["total"] == 1
+    assert world.post("jobs", "bob", body).json["id"] == first
+
+
 def test_many_at_once_are_each_stored_once(world: ServiceWorld) -> None:
     seen: list[str] = []
     threads = [threading.Thread(target=lambda: seen.append(world.submit()["id"])) for _ in range(40)]
@@ -115,6 +134,9 @@ def test_a_dry_run_says_whom_it_would_pause_and_stores_nothing(world: ServiceWor
     for who in ("patty",):
         answer = world.post("jobs", who, {"command": ["x"], "dry_run": True})
         assert (answer.status, answer.json["starts_now"], answer.json["charged_milli"]) == (200, False, 1000)
+        assert answer.json["reason"]["code"] == "waits_for_drain"
+        said = answer.json["reason"]["message"]
+        assert "would start within the grace of" in said and "is reserved;" not in said, "a dry run reserves nothing"
         assert [victim["effect"] for victim in answer.json["pauses"]] == ["paused"]
         [victim] = answer.json["pauses"]
         assert (victim["job"], victim["project"], victim["user"]) == (None, None, None)
@@ -142,7 +164,7 @@ def test_a_variables_value_stands_in_the_jobs_own_document_alone(world: ServiceW
 
 def test_one_person_cannot_fill_everybodys_queue(tmp_path: Path) -> None:
     with service_world(tmp_path, waiting_jobs_limit=3) as small:
-        first = small.submit(idempotency_key="first")
+        first = small.submit(command=["x"], idempotency_key="first")
         held, last = small.submit(), small.submit()
         small.post(f"jobs/{held['id']}/actions/hold")
         for refused in (small.post("jobs", body={"command": ["x"]}), small.post(f"jobs/{last['id']}/actions/rerun")):
@@ -323,6 +345,12 @@ def test_a_copy_may_differ(world: ServiceWorld) -> None:
     old = world.submit("lea", priority=90)
     copy = world.post(f"jobs/{old['id']}/actions/clone", "bob", {"name": "copy", "gpu": "2"}).json
     assert (copy["name"], copy["gpu_milli"], copy["priority"]) == ("copy", 2000, 50)
+    more = {"cpu_milli": 300, "memory_mib": 64, "time_limit": "90m", "nodes": 1}
+    other = world.post(f"jobs/{old['id']}/actions/clone", "bob", more).json
+    assert (other["cpu_milli"], other["memory_mib"], other["time_limit_s"], other["ranks"]) == (300, 64, 5400, 1)
+    before = len(world.get("jobs", "bob").json["items"])
+    dry = world.post(f"jobs/{old['id']}/actions/clone", "bob", {"gpu": "2", "dry_run": True})
+    assert dry.json["charged_milli"] == 2000 and len(world.get("jobs", "bob").json["items"]) == before
     refused = world.post(f"jobs/{old['id']}/actions/clone", "bob", {"priority": 90})
     assert (refused.status, refused.json["reason"]) == (403, "priority")
 
@@ -347,7 +375,7 @@ def test_listings_are_filtered_and_paged(world: ServiceWorld) -> None:
     assert names("mine=1&limit=2&offset=1") == ["j3", "j2"]
     assert len(names("")) == 6 and len(names("", "ann")) == 7
     assert names("state=cancelled") == ["j0"] and "j0" not in names("live=1")
-    assert names("project=speech") == [] and len(names("project=speech", "ann")) == 1
+    assert world.get("jobs?project=speech").status == 404 and len(names("project=speech", "ann")) == 1
 
 
 def test_a_waiting_job_says_why(world: ServiceWorld) -> None:
@@ -439,10 +467,39 @@ def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
     ("command", "name"),
     [
         pytest.param(["python", "train.py"], "python train.py", id="plain"),
-        pytest.param(["sh", "-c", "rm -rf /; echo <b>"], "sh -c rm -rf echo b", id="with signs a name cannot hold"),
+        pytest.param(["sh", "-c", "rm -rf /; echo <b>"], "sh -c rm -rf /; echo b", id="with signs a name cannot hold"),
         pytest.param(["…"], "job", id="nothing that a name can hold"),
-        pytest.param(["x" * 500], "x" * 60, id="long"),
+        pytest.param(["x" * 500], "x" * 59 + "…", id="one long word"),
+        pytest.param(
+            ["python", "train.py", "--data", "/data/digits-of-everybody", "--epochs", "60"],
+            "python train.py --data /data/digits-of-everybody --epochs 60"[:60],
+            id="exactly as long as a name may be",
+        ),
+        pytest.param(
+            ["python", "train.py", "--data=/data/digits-of-all-people", "--lr", "0.1", "--epochs", "60"],
+            "python train.py --data=/data/digits-of-all-people --lr 0.1 …"[:60],
+            id="cut before the figure that would be another one",
+        ),
     ],
 )
 def test_a_job_without_a_name_is_called_by_its_command(command: list[str], name: str) -> None:
     assert name_of(command) == name
+
+
+@pytest.mark.parametrize(
+    ("who", "query", "status", "said"),
+    [
+        pytest.param("bob", "project=nix", 404, "no project 'nix' that you may see", id="a project that is not there"),
+        pytest.param("bob", "project=speech", 404, "no project 'speech' that", id="a project that is another's"),
+        pytest.param("bob", "project=vision", 200, None, id="one's own, without jobs"),
+        pytest.param("bob", "stat=running", 400, "'stat' is no parameter of GET jobs", id="a misspelt filter"),
+        pytest.param("bob", "stat=running", 400, "project, mine, state, live", id="the filters that there are"),
+    ],
+)
+def test_a_filter_that_fits_nothing_is_no_empty_list(
+    tmp_path: Path, who: str, query: str, status: int, said: str | None
+) -> None:
+    with service_world(tmp_path) as world:
+        told = world.get(f"jobs?{query}", who)
+        assert told.status == status, told.body
+        assert said is None or said in told.json["message"]

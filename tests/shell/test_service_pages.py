@@ -8,12 +8,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tornado.web import create_signed_value
 
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.core.plan import Reason, ReasonCode
+from jupyter_gpu_quota.core.sentences import sentence
 from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
 from jupyter_gpu_quota.service import page_text
+from jupyter_gpu_quota.service.access import Person
 from jupyter_gpu_quota.service.main import cookie_secret
+from jupyter_gpu_quota.service.submission import may_train
 from tests.shell.service_world import PREFIX, ServiceWorld, service_world
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -247,3 +253,43 @@ def test_the_first_eight_projects_have_colours_of_their_own() -> None:
     colours = page_text.colours_of([f"p{n}" for n in range(8)])
     assert len(set(colours.values())) == 8
     assert page_text.colour_of(None, colours) == page_text.colour_of("gone", colours) == "other"
+
+
+def test_the_list_of_jobs_says_how_a_failed_one_ended(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit()["id"]
+        world.step()
+        world.see_running(job, ended_at=world.clock(), exit_status=3, tree_gone=True)
+        assert world.get(f"jobs/{job}").json["state"] == "failed"
+        assert "Its last attempt: exit 3." in page(world, "jobs")
+
+
+def test_a_job_page_and_its_command_say_what_was_asked_for_beside_gpu(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        job = world.submit(cpu_milli=300, memory_mib=64, time_limit="90m", preemptible=False, priority=40)["id"]
+        assert '<dd id="host">0.3 CPU and 64 MiB</dd>' in page(world, f"jobs/{job}")
+        address = ["--url", f"http://127.0.0.1:{world.port}{PREFIX}", "--token", "token-bob"]
+        told = CliRunner().invoke(main, ["job", job, *address]).stdout
+        for words in ("0.3 CPU and 64 MiB", "40, not preemptible", "90m"):
+            assert words in told
+
+
+def test_a_list_without_jobs_offers_no_command_that_would_be_refused(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        assert "submit --gpu 1" in page(world, "jobs", "bob") and "<p>None</p>" not in page(world, "jobs", "bob")
+        no_pool = Person(name="eve", id="eve", roles={"elsewhere": "member"})
+        assert not may_train(no_pool, world.door.world.quota_file)
+
+
+def test_a_time_limit_is_told_as_past_of_a_job_that_has_ended() -> None:
+    reason = Reason(code=ReasonCode.TIME_LIMIT, figures=(("ran_s", 11), ("time_limit_s", 10), ("grace_s", 10)))
+    assert "It has 10 s to save" in sentence(reason)
+    assert sentence(reason, ended=True) == (
+        "The job ran for 11 s and its time limit was 10 s, so it was ended; submit it again with a longer limit."
+    )
+
+
+def test_parts_and_devices_are_counted_in_words() -> None:
+    books = (("project", "a"), ("pool", "t"), ("asked_milli", 1000), ("capacity_milli", 500))
+    reason = Reason(code=ReasonCode.NEVER_FITS, figures=(*books, ("ranks", 1), ("possible_ranks", 0)))
+    assert "1.00 GPU in 1 part; pool t has 0.50 GPU and room for 0 such parts when" in sentence(reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,24 @@ def test_a_project_is_shown_with_its_department(world: ServiceWorld) -> None:
     assert 'id="department-sight-train"' in page and "in sight" in page and 'id="department-voice' not in page
 
 
+HUGE = QUOTA + "".join(f"  - {{name: q{n}, quota: {{build: {{notebook: 25000}}}}}}\n" for n in range(39))
+
+
+def test_quotas_of_a_million_devices_are_previewed_at_once_and_go_back_again(world: ServiceWorld) -> None:
+    begun = time.process_time()
+    seen = world.post("quota/preview", "ann", {"text": HUGE})
+    assert seen.status == 200 and len(seen.body) < 20_000
+    assert "25000 whole devices for notebooks of q0" in " ".join(seen.json["arithmetic"])
+    refused = put(world, HUGE)
+    assert (refused.status, refused.json["reason"]) == (409, "overcommitted") and len(refused.body) < 20_000
+    assert put(world, HUGE, accept_overcommit=True).status == 200
+    job = world.submit("bob")["id"]
+    world.step()
+    assert world.get(f"jobs/{job}").json["state"] == "starting"
+    assert world.post("quota/revisions/1/actions/revert", "ann").status == 200
+    assert time.process_time() - begun < 5
+
+
 def test_without_departments_a_project_has_none(world: ServiceWorld) -> None:
     assert all(row["department"] is None for row in world.get("projects", "ann").json["items"])
 
@@ -79,6 +98,39 @@ def test_an_admin_accepts_an_overcommitted_window_by_name(world: ServiceWorld) -
     assert (refused.status, refused.json["reason"]) == (409, "overcommitted")
     assert "while nights is open" in refused.json["message"]
     assert put(world, text, accept_overcommit=True).status == 200
+
+
+def test_a_refused_file_is_told_a_line_for_each_objection_and_the_option_that_accepts_it(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 9}", 1)
+    assert text != QUOTA
+    *objections, last = put(world, text).json["message"].split("\n")
+    assert objections == world.post("quota/preview", "ann", {"text": text}).json["refusals"]
+    assert objections and not any("pool build" in line for line in objections), "that pool is fine"
+    assert last.startswith("Accept it by name with --accept-overcommit (in REST: accept_overcommit)")
+
+
+def test_a_quota_lowered_further_names_the_jobs_that_it_puts_over_it(world: ServiceWorld) -> None:
+    jobs = [world.submit("bob")["id"] for _ in range(3)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    lowered = QUOTA.replace("{train: {training: 2}", "{train: {training: 1}", 1)
+    [row] = world.post("quota/preview", "ann", {"text": lowered}).json["affected"]
+    assert row["job"] in jobs and row["effect"] == "over_quota"
+    assert (
+        "vision uses 3 GPU in pool train and its training quota becomes 1: it goes from 1 to 2 GPU over"
+        in row["message"]
+    )
+    emptied = world.post("quota/preview", "ann", {"text": QUOTA.replace("[Simulated 80G]", "[A100]")}).json["affected"]
+    assert {(each["job"], each["effect"]) for each in emptied} == {(job, "drains") for job in jobs}
+    assert all("Devices that it has leave pool train by this file" in each["message"] for each in emptied)
+
+
+def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: ServiceWorld) -> None:
+    present = world.get("quota", "ann").json["revision"]
+    told = world.post(f"quota/revisions/{present}/actions/revert", "ann").json
+    assert (told["unchanged"], told["revision"]) == (True, present)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +194,8 @@ def test_amounts_are_told_as_they_are_in_force_now_with_the_usual_ones_and_the_n
         "Pool train: 4 devices; now, while nights is open: notebook quotas none,"
         " training quotas 1 (speech) + 2 (vision) = 3; 1 GPU is left over.",
         "Pool train, while no window is open: notebook quotas none,"
-        " training quotas 2 (speech) + 2 (vision) = 4; 0 GPU is left over.",
-        "Pool train, packed: 3 devices needed: 1 training of speech; 1 training of vision; 1 training of vision.",
+        " training quotas 2 (speech) + 2 (vision) = 4; none is left over.",
+        "Pool train, packed: 3 devices needed: 1 training of speech; 2 whole devices for training of vision.",
         *[line for line in told if line.startswith("Pool train: these amounts stay until")],
     ]
     assert len(told) == 6, "pool build has no window"

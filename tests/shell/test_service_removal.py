@@ -90,8 +90,10 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
         "olga's notebook of 0.125 GPU keeps what it has. Project vision is no longer in the quota file. This notebook"
         " keeps what it has until its server stops; nobody else is given it before."
     )
-    assert "bob's job train 0 keeps what it has. Project vision is no longer" in rows[running]["message"]
-    assert "bob's job train 4 waits: Project vision is no longer in the quota file, so this" in rows[queued]["message"]
+    assert 'bob\'s job "train 0" keeps what it has. Project vision is no longer' in rows[running]["message"]
+    assert (
+        'bob\'s job "train 4" waits: Project vision is no longer in the quota file, so this' in rows[queued]["message"]
+    )
 
 
 def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: ServiceWorld) -> None:
@@ -117,6 +119,18 @@ def test_a_preview_names_the_work_of_people_who_lose_their_membership(world: Ser
     assert row["job"] == mine["id"] and "bob sees it and may hold or cancel it" in row["message"]
     seen = world.post("quota/preview", "ann", {"text": QUOTA.replace("[vision-team]", "[other-team]")}).json
     assert [row["job"] for row in seen["affected"] if row["effect"] == "loses_membership"] == [his["id"]]
+
+
+def test_who_is_a_member_no_more_holds_a_job_and_does_not_release_it(world: ServiceWorld) -> None:
+    job = world.submit("bob", project="vision")["id"]
+    assert put(world, QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
+    assert world.post(f"jobs/{job}/actions/hold", "bob").json["state"] == "held"
+    refused = world.post(f"jobs/{job}/actions/release", "bob")
+    assert (refused.status, refused.json["reason"]) == (403, "not_a_member")
+    assert "bob is no member of vision any more and starts nothing there" in refused.json["message"]
+    assert world.get(f"jobs/{job}", "bob").json["state"] == "held"
+    assert world.post(f"jobs/{job}/actions/release", "lea").json["state"] == "queued", "a lead answers for the project"
+    assert world.post(f"jobs/{job}/actions/cancel", "bob").json["state"] == "cancelled"
 
 
 def test_what_a_removed_project_has_says_so_in_the_listings(world: ServiceWorld) -> None:

@@ -217,13 +217,19 @@ Change = Callable[[dict[str, Any]], object]
             id="a device and a half",
         ),
         pytest.param(
-            lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=-1), "asks for 1 x -1 milli", id="less than nothing"
+            lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=-1),
+            "snapshot.jobs.4.gpu_milli is -1; it is from 0",
+            id="less than nothing",
         ),
         pytest.param(
-            lambda d: d["snapshot"]["jobs"][4].update(cpu_milli=-1), "-1 milli of CPU", id="a job that gives CPU back"
+            lambda d: d["snapshot"]["jobs"][4].update(cpu_milli=-1),
+            "snapshot.jobs.4.cpu_milli is -1",
+            id="a job that gives CPU back",
         ),
         pytest.param(
-            lambda d: d["snapshot"]["nodes"][0].update(memory_mib=-1), "and -1 MiB", id="a node with less than nothing"
+            lambda d: d["snapshot"]["nodes"][0].update(memory_mib=-1),
+            "snapshot.nodes.0.memory_mib is -1",
+            id="a node with less than nothing",
         ),
         pytest.param(
             lambda d: d["snapshot"].update(
@@ -267,7 +273,7 @@ Change = Callable[[dict[str, Any]], object]
         ),
         pytest.param(
             lambda d: d["policy"]["projects"][0]["amounts"]["train"].update(weight=-1),
-            "an amount of -1",
+            "policy.projects.0.amounts.train.weight is -1; it is from 0 to 1000000",
             id="a negative weight",
         ),
         pytest.param(

@@ -95,9 +95,28 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
         pytest.param(
             ["{world}/trace.json", "--quotas", "{world}/trace.json"], "cannot be simulated: ", id="quotas that are none"
         ),
+        pytest.param(
+            ["{world}/trace.json", "--quotas", "{world}/latin.yaml"],
+            "latin.yaml is no UTF-8 text: byte 1",
+            id="quotas in another encoding",
+        ),
+        pytest.param(["{world}/deep.json"], "wrong: they are nested too deeply", id="quotas without a bottom"),
+        pytest.param(
+            ["{world}/wide.json"], "no quotas can be made for the trace (", id="more GPUs than quotas can have"
+        ),
+        pytest.param(
+            ["{world}/many.json"], "no quotas can be made for the trace (", id="more projects than quotas can have"
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_a_sentence(world: Path, words: list[str], said: str) -> None:
+    (world / "latin.yaml").write_bytes(b"#\xe9\n")
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    (world / "deep.json").write_text(f'{{"nodes": {json.dumps(NODES)}, "work": [], "quotas": {deep}}}')
+    wide = [{"name": f"n{at}", "gpus": 100_000} for at in range(2)]
+    (world / "wide.json").write_text(json.dumps({"nodes": wide, "work": [job("w", 0, 1)]}))
+    many = [job(f"w{at}", 0, 1, project=f"p{at}") for at in range(1001)]
+    (world / "many.json").write_text(json.dumps({"nodes": NODES, "work": many}))
     done = run(*(word.format(world=world) for word in words))
     assert done.exit_code == 1 and said in done.stderr, done.output
 
@@ -153,6 +172,12 @@ def test_a_folder_that_is_no_trace_is_refused_with_the_first_place_that_is_wrong
     assert done.exit_code == 1 and said in done.stderr
 
 
+def test_a_figure_that_is_no_number_is_wrong_usage(world: Path) -> None:
+    for words in (["--days", "nan"], ["--demand", "nan"]):
+        done = run(f"{world}/trace.json", *words)
+        assert done.exit_code == 2 and "'nan' is no number" in done.stderr
+
+
 @pytest.mark.parametrize("seeds", ["x", "5-4", "1-", "", "1-5000"])
 def test_seeds_that_are_none_are_wrong_usage(world: Path, seeds: str) -> None:
     done = run(world / "trace.json", "--seeds", seeds)
@@ -172,7 +197,82 @@ def test_the_how_to_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
             (tmp_path / block.told).write_text(block.text)
     monkeypatch.chdir(tmp_path)
     (shown,) = (block.text for block in page if block.text.startswith("gpu_allocation_percent"))
-    first, *others = (line for block in page if block.kind == "run" for line in commands(block))
-    printed = [line.rstrip() for line in run(*shlex.split(first)[3:]).stdout.splitlines()]
+    first, *others = ((line, block.told) for block in page if block.kind == "run" for line in commands(block))
+    printed = [line.rstrip() for line in run(*shlex.split(first[0])[3:]).stdout.splitlines()]
     assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
-    assert [run(*shlex.split(line)[3:]).exit_code for line in others] == [0, 0]
+    assert len(others) == 4
+    for line, told in others:
+        assert run(*shlex.split(line)[3:]).exit_code == (1 if told.endswith("; fails") else 0), line
+
+
+SEVEN = """version: 1
+pools: [{name: all}]
+projects:
+  - {name: fraud, quota: {all: {training: 4}}}
+  - {name: churn, quota: {all: {training: 3}}}
+"""
+LARGER = "kind,submit_s,project,gpu,ranks,duration_s\ntraining,0,fraud,2,1,600\ntraining,60,churn,2,1,60\n"
+
+
+@pytest.fixture
+def seven(tmp_path: Path) -> Path:
+    """Quotas of 7 GPUs in all; a 2-GPU job within churn's 3 comes while another holds two."""
+    (tmp_path / "try.yaml").write_text(SEVEN)
+    (tmp_path / "work.csv").write_text(LARGER)
+    return tmp_path
+
+
+def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic_of_a_preview(seven: Path) -> None:
+    done = run(seven / "work.csv", "--gpus", "2", "--quotas", seven / "try.yaml")
+    assert done.exit_code == 1 and done.stdout == ""
+    assert "The quotas of pool all add up to 7" in done.stderr and "--accept-overcommit" in done.stderr
+    assert run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml").exit_code == 0
+
+
+def test_accepted_quotas_that_do_not_fit_are_told_and_no_guarantee_is_said_to_be_kept(seven: Path) -> None:
+    words = (seven / "work.csv", "--gpus", "2", "--quotas", seven / "try.yaml", "--accept-overcommit")
+    done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
+    assert done.exit_code == 0 and "accepted: The quotas of pool all add up to 7" in done.stderr, done.output
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("guarantee_violations"))
+    assert line.endswith("0, not judged in all: the quotas do not fit, so guarantees are reduced")
+    assert json.loads((seven / "r.json").read_text())["guarantees_reduced_in"] == ["all"]
+    assert "where that was not judged</th><td>all</td>" in (seven / "p.html").read_text()
+
+
+def test_work_that_never_started_is_counted_in_what_is_printed(seven: Path) -> None:
+    (seven / "work.csv").write_text(LARGER + "training,60,churn,5,1,60\n")
+    printed = run(seven / "work.csv", "--gpus", "2", "--accept-overcommit", "--quotas", seven / "try.yaml").stdout
+    rows = [line.split() for line in printed.splitlines() if line.startswith("medium")]
+    assert [row[-1] for row in rows] == ["1"] and "NEVER STARTED" in printed
+
+
+def test_figures_of_several_seeds_say_so_and_a_filled_folder_says_nothing_of_ends(seven: Path, folder: Path) -> None:
+    played = run(seven / "work.csv", "--gpus", "7", "--seeds", "1-3").stdout
+    assert played.startswith("mean of 3 seeds") and "1, 2, 3" in played.splitlines()[0] and "jobs_finished" in played
+    filled = run(folder, "--seeds", "1").stdout
+    assert "mean of" not in filled and "jobs_finished" not in filled and "jobs_placed" in filled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        pytest.param(
+            "w.csv",
+            "kind,submit_s,project,gpu,duration_s\ntraining,9,fraud,1,60\n\ntraining,0,frad,1,60\n",
+            "line 4, project: there is no project frad in the quotas; did you mean fraud?",
+            id="a table",
+        ),
+        pytest.param(
+            "w.json",
+            json.dumps({"work": [job("j1", 0, 60, "fraud"), job("j2", 0, 60, "legal")]}),
+            "work.1, project: there is no project legal in the quotas; they have churn, fraud",
+            id="a document, and no name is near",
+        ),
+    ],
+)
+def test_work_of_an_unknown_project_is_refused_with_its_place_and_the_nearest_name(
+    seven: Path, name: str, text: str, said: str
+) -> None:
+    (seven / name).write_text(text)
+    done = run(seven / name, "--gpus", "7", "--quotas", seven / "try.yaml")
+    assert done.exit_code == 1 and said in done.stderr, done.output

@@ -179,7 +179,7 @@ def test_a_guarantee_is_judged_by_the_amounts_of_the_instant(
 
 
 def test_work_of_a_project_that_the_quotas_lack_is_impossible() -> None:
-    with pytest.raises(Impossible, match="work b1 is of project nobody"):
+    with pytest.raises(Impossible, match=r"work\.0, project: there is no project nobody"):
         Replay(trace(job("b1", 0, 10, "nobody")), quota())
 
 
@@ -201,6 +201,20 @@ def test_a_recorded_audit_is_a_trace_that_plays_the_same_again() -> None:
     again = Replay(found, quota())
     again.run()
     assert sorted(runs_of(again)) == sorted(runs_of(replay))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [("job.running", "started_at", None), ("job.end", "exit_status", None), ("job.submit", "gpu_milli", "many"),
+     ("job.running", "started_at", "0001-01-01T00:00:00+14:00"), ("inventory", "devices", [1])],
+)  # fmt: skip
+def test_a_recorded_row_that_is_not_as_written_is_named(kind: str, key: str, value: object) -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    row = next(row for row in rows if row["kind"] == kind)
+    del row["payload"][key]
+    row["payload"].update({} if value is None else {key: value})
+    found = recorded.read(json.dumps(rows))
+    assert isinstance(found, list) and f"row {row['seq']} ({kind}) is not as this release writes it" in found[0]
 
 
 def audit_of(replay: Replay) -> str:

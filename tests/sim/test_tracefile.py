@@ -38,6 +38,16 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param({"nodes": []}, "work: field required", id="no work"),
         pytest.param({**GOOD, "format": 2}, "format: input should be 1", id="another format"),
         pytest.param({**GOOD, "begins_at": "2027-01-04"}, "begins_at: '2027-01-04' has no time zone", id="no zone"),
+        pytest.param(
+            {**GOOD, "begins_at": "0001-01-01T00:00:00+14:00"},
+            "begins_at: '0001-01-01T00:00:00+14:00' is not from 2000",
+            id="a beginning before every calendar",
+        ),
+        pytest.param({**GOOD, "begins_at": "9999-12-31T23:59:59Z"}, "begins_at: '9999-", id="a beginning at the end"),
+        pytest.param(with_work(project="a/b"), "work.1.project: 'a/b' is no name", id="a project with a slash"),
+        pytest.param(with_work(project="a\0b"), "work.1.project: ", id="a project with a NUL"),
+        pytest.param(with_work(pool="A:B"), "work.1.pool: 'A:B' is no name", id="a pool with a colon"),
+        pytest.param(with_work(user="\x1b[2J"), "work.1.user: ", id="a user who clears the screen"),
         pytest.param({**GOOD, "nodes": GOOD["nodes"] * 2}, "nodes.1.name: the node n stands twice", id="a node twice"),
         pytest.param(
             {**GOOD, "events": [{"at_s": 1, "node": "m", "event": "lost"}]},
@@ -73,7 +83,7 @@ def test_what_is_no_json_is_refused(text: str) -> None:
             id="a line that is wrong, an empty one before it",
         ),
         pytest.param(
-            'kind,submit_s,project,gpu,duration_s\ntraining,0,"a\nb",1,5\ntraining,-1,a,1,5\n',
+            'kind,submit_s,project,gpu,duration_s\ntraining,0,"a\n",1,5\ntraining,-1,a,1,5\n',
             "line 4, submit_s: ",
             id="a cell over two lines before it",
         ),
@@ -100,7 +110,9 @@ def test_a_table_and_a_document_say_the_same() -> None:
         {"kind": "notebook", "id": "c", "submit_s": 3, "gpu": 0.1, "duration_s": 60, **common},
     ]  # fmt: skip
     found = tracefile.read_csv(table)
-    assert isinstance(found, Trace) and found == tracefile.read(json.dumps({"work": work}))
+    same = tracefile.read(json.dumps({"work": work}))
+    assert isinstance(found, Trace) and isinstance(same, Trace) and found.model_dump() == same.model_dump()
+    assert (found.place("b", "gpu"), same.place("b", "gpu")) == ("line 3, gpu", "work.1, gpu")
     first, second, third = found.work
     assert isinstance(first, Training) and (first.id, first.gpu_milli, first.duration_ms) == ("b", 333, 100_125)
     assert isinstance(second, Training) and second.checkpoint_every_ms == 10_000

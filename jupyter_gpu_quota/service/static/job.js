@@ -131,9 +131,11 @@ function draw() {
   const seen = [...points].sort((a, b) => a[0] - b[0]);
   chart.hidden = seen.length < 2;
   if (chart.hidden) return;
-  const [left, right, top, bottom] = [52, 590, 12, 150];
+  const [left, right, top, bottom] = [84, 590, 12, 150];
   const values = seen.map(([, loss]) => loss);
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const margin = most > least ? 0 : Math.abs(most) / 10 || 1;  // a flat line runs through the middle
+  const [low, high] = [least - margin, most + margin];
   const [from, to] = [seen[0][0], seen.at(-1)[0]];
   const x = (done) => left + ((done - from) / (to - from || 1)) * (right - left);
   const y = (loss) => bottom - ((loss - low) / (high - low || 1)) * (bottom - top);

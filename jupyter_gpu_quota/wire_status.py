@@ -1,0 +1,59 @@
+"""What the service says of itself, and of who asks: ``GET me``, ``health``, ``ready`` and ``version``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .wire import ChoiceView, Wire
+
+
+class DeploymentView(Wire):
+    """The settings by which an admin's ``doctor`` looks at the service's machine; ``host`` is that machine's name."""
+
+    host: str
+    state_dir: str
+    quota_file: str
+    simulated_devices: list[dict[str, Any]]
+
+
+class MeView(Wire):
+    """``GET me``: who the token is, and what they may do.
+
+    ``own_accounts``: whether jobs run under their submitters' accounts; null from a service that does not say.
+    ``deployment``: for admins, what the service was told of itself.
+    """
+
+    name: str
+    admin: bool
+    scopes: list[str]
+    projects: dict[str, Literal["member", "lead"]]
+    notebook_choices: list[ChoiceView]
+    hub_token: bool = False
+    own_accounts: bool | None = None
+    deployment: DeploymentView | None = None
+
+
+class HealthView(Wire):
+    """``GET health``: the web door is alive."""
+
+    alive: bool = True
+
+
+class ReadyView(Wire):
+    """``GET ready``: each part that must hold before the service does its work; status 503 while one does not.
+
+    ``quota``: whether a quota file is in force, without which nothing is given out; 503 if the settings name one.
+    """
+
+    ready: bool
+    store: bool
+    lease: bool
+    observed: bool
+    controller: bool
+    quota: bool = True
+    message: str
+
+
+class VersionView(Wire):
+    version: str
+    api: str

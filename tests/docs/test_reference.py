@@ -1,0 +1,45 @@
+"""The reference pages say what the code says: they are written from it, and committed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+NAMES = ("settings", "command-line", "rest", "quota-file")
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/_ext/reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_written_page_is_looked_at(reference: ModuleType) -> None:
+    assert set(reference.generated()) == set(NAMES)
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_a_reference_page_shows_in_a_clone_what_the_code_says_today(reference: ModuleType, page: str) -> None:
+    assert reference.shown(page) == reference.generated()[page], (
+        f"docs/reference/{page}.md is not what the code says: run make docs (or python docs/_ext/reference.py)"
+    )
+
+
+def test_writing_again_keeps_what_people_wrote_and_replaces_the_rest(
+    reference: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(reference.FOLDER, tmp_path / "reference")
+    page = tmp_path / "reference/rest.md"
+    page.write_text(f"mine\n{reference.BEGIN}old\n{reference.END}\nmine too\n")
+    monkeypatch.setattr(reference, "FOLDER", page.parent)
+    reference.write()
+    assert page.read_text() == f"mine\n{reference.BEGIN}{reference.rest()}{reference.END}\nmine too\n"
