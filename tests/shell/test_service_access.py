@@ -200,7 +200,7 @@ def test_a_private_job_is_in_no_others_list_and_not_counted(scene: Scene) -> Non
 def test_devices_show_that_others_hold_them_and_not_who(scene: Scene) -> None:
     holders = [holder for device in scene.world.get("devices", "patty").json["items"] for holder in device["holders"]]
     assert holders
-    nothing = {"kind": "hidden", "workload": None, "user": None, "project": None, "state": "hidden"}
+    nothing = {"kind": "hidden", "workload": None, "name": None, "user": None, "project": None, "state": "hidden"}
     assert all(holder == nothing | {"gpu_milli": holder["gpu_milli"]} for holder in holders)
 
 
