@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+from collections import Counter
 
 from jupyter_gpu_quota.core.model import Amounts, Department, Policy, Snapshot
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start
@@ -13,21 +14,35 @@ from tests.core.books import in_force
 def check_departments_that_change_nothing(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
     """One department that has everything, or one for each project with what that has: the same start and leave."""
     policy = in_force(policy, snapshot.now)
-    for kind, other in (("one for all", one_for_all(policy)), ("one for each", one_for_each(policy))):
+    for kind, other in (("one for all", one_for_all(snapshot, policy)), ("one for each", one_for_each(policy))):
         told, expected = spelled(decide(snapshot, other)), spelled(plan)
         assert told == expected, f"section 1: {kind}: {told} and not {expected}"
 
 
-def one_for_all(policy: Policy) -> Policy:
+def one_for_all(snapshot: Snapshot, policy: Policy) -> Policy:
+    """What may not be paused and is above its own quota counts against a department's: so that has room for it, too."""
+    fixed = fixed_use(snapshot)
     amounts = {
         pool: Amounts(
             notebook_milli=sum(one.amounts.get(pool, Amounts()).notebook_milli for one in policy.projects),
-            training_milli=sum(one.amounts.get(pool, Amounts()).training_milli for one in policy.projects),
+            training_milli=sum(
+                max(one.amounts.get(pool, Amounts()).training_milli, fixed[one.name, pool]) for one in policy.projects
+            ),
         )
         for pool in policy.pools
     }
     projects = tuple(dc.replace(one, department="all") for one in policy.projects)
     return dc.replace(policy, windows=(), projects=projects, departments=(Department(name="all", amounts=amounts),))
+
+
+def fixed_use(snapshot: Snapshot) -> Counter[tuple[str, str]]:
+    """What jobs that may not be paused hold, by project and pool."""
+    fixed = {job.id: (job.project, job.pool) for job in snapshot.jobs if not job.preemptible}
+    use = Counter[tuple[str, str]]()
+    for one in snapshot.allocations:
+        if one.workload in fixed:
+            use[fixed[one.workload]] += one.gpu_milli
+    return use
 
 
 def one_for_each(policy: Policy) -> Policy:
