@@ -373,17 +373,18 @@ def test_a_boundary_at_which_nobody_wants_more_is_not_decided_on(monkeypatch: py
 
 
 def test_the_calendar_is_known_ahead_however_long_nothing_happens() -> None:
-    world = World()
-    world.apply_quota(QUOTA + NIGHTS.replace("timezone", "dates: [1970-04-01, 1970-04-02], timezone"))
+    world, new_year = World(), 978_307_200_000  # 2001
+    world.now += new_year
+    world.apply_quota(QUOTA + NIGHTS.replace("timezone", "dates: [2001-04-01, 2001-04-02], timezone"))
     world.submit("bob", "b1", "b2", time_limit_s=400 * 86_400)
     world.submit("patty", "p1", "p2", "p3", time_limit_s=400 * 86_400)
     world.turn(3)
     assert world.controller.policy is not None and world.controller.policy.windows == ()
     for day in range(1, 90):
-        world.now = HALF_PAST - 1000 + day * DAY_MS
+        world.now = new_year + HALF_PAST - 1000 + day * DAY_MS
         world.turn(1)
     assert world.executor.running() == {"b1", "b2", "p1", "p2"}
-    assert world.now == HALF_PAST + 89 * DAY_MS
+    assert world.now == new_year + HALF_PAST + 89 * DAY_MS
     world.now += DAY_MS
     world.turn(3)
     assert "p3" in world.executor.running(), "the window of the first of April is open"
