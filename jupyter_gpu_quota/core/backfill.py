@@ -88,12 +88,14 @@ class _Rooms:
     def __init__(self, pool: Pool, request: Request) -> None:
         self.ledger, self.request = pool.ledger, request
         self.need, self.many = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
-        self.room = [self.ledger.plain_after(at) for at in range(len(self.ledger.devices))]
+        self.room = self.ledger.all_plain_after()
         self.slots = [0] * len(self.ledger.on_node)
         self.hosts = [self.ledger.hosts.after(node) for node in range(len(self.slots))]
-        self.fitting = 0
+        node_of, model, anything = self.ledger.node_of, self.ledger.model, not request.gpu_models
         for at, milli in enumerate(self.room):
-            self._count(at, 0, milli)
+            if milli >= self.need and (anything or request.takes(model[at])):
+                self.slots[node_of[at]] += milli // self.need
+        self.fitting = sum(map(self._ranks_on, range(len(self.slots))))
 
     def free(self, piece: Piece) -> None:
         """A piece of work has ended."""

@@ -87,7 +87,10 @@ class Room:
 
     def put(self, device: int, node: int, amount: int) -> None:
         """Note the new free amount of a device."""
-        change = (amount == WHOLE_DEVICE) - (self.devices[device] == WHOLE_DEVICE)
+        before = self.devices[device]
+        if before == amount:
+            return
+        change = (amount == WHOLE_DEVICE) - (before == WHOLE_DEVICE)
         if change:
             self.nodes.put(node, self.nodes[node] + change)
         if change > 0:
@@ -104,10 +107,6 @@ class _Totals:
         self.of = [0] * nodes
         self.all = 0
         self.unknown = set(range(nodes))
-
-    def forget(self, node: int) -> None:
-        """The amount is another now."""
-        self.unknown.add(node)
 
     def learn(self, node: int, amount: int) -> None:
         """The amount of a node that was unknown."""
@@ -152,6 +151,8 @@ class Ledger:
         self.hosts = Hosts(self._sizes)
         self._shelves: dict[bool, Shelves] = {}
         self._rooms: dict[Models, tuple[Room, Room]] | None = None
+        self._moved: set[int] = set()
+        """Devices that changed since somebody last looked at the rooms."""
         self._journal: list[tuple[int, _Amounts]] = []
         self.changes = self.gains = 0
         """How often anything was changed, and how often room may have come back by it."""
@@ -222,21 +223,23 @@ class Ledger:
         self.leaving[at] += leaving
         node = self.node_of[at]
         for total in self._totals:
-            total.forget(node)
+            total.unknown.add(node)
         for shelves in self._shelves.values():
             shelves.note(node)
-        if self._rooms is not None:
-            self._refresh(at)
+        self._moved.add(at)
 
-    def _refresh(self, at: int) -> None:
-        plain, lendable = self.plain_now(at), self.lendable_now(at)
+    def _refresh(self, at: int, rooms: dict[Models, tuple[Room, Room]]) -> None:
+        due = self.lent[at] + self.promised_lent[at]
+        after = self.capacity[at] - self.firm[at] - self.promised[at]
+        now = self.free_now(at)
+        plain, lendable = max(0, min(now, after - max(self.held[at], due))), max(0, min(now, after - due))
         node = self.node_of[at]
-        drains = self.leaving[at] and self.lendable_after(at) > 0
+        drains = self.leaving[at] and after > due
         (self._draining.add if drains else self._draining.discard)(at)
-        for key, rooms in self._rooms_open.items():
+        for key, (firm, lent) in rooms.items():
             if not key or self.model[at] in key:
-                rooms[0].put(at, node, plain)
-                rooms[1].put(at, node, lendable)
+                firm.put(at, node, plain)
+                lent.put(at, node, lendable)
 
     @property
     def draining(self) -> set[int]:
@@ -249,6 +252,10 @@ class Ledger:
             numbers = range(len(self.devices))
             self._draining = {at for at in numbers if self.leaving[at] and self.lendable_after(at) > 0}
             self._rooms = {ANY_MODEL: self._rooms_for(ANY_MODEL)}
+        elif self._moved:
+            for at in self._moved:
+                self._refresh(at, self._rooms)
+        self._moved.clear()
         return self._rooms
 
     def _rooms_for(self, models: Models) -> tuple[Room, Room]:
@@ -322,12 +329,23 @@ class Ledger:
             return [capacity[at] - firm[at] - promised[at] - here[at] - due[at] for at in devices]
         return [capacity[at] - firm[at] - promised[at] - max(held[at], here[at] + due[at]) for at in devices]
 
+    def all_plain_after(self) -> list[int]:
+        """:meth:`plain_after` of every device."""
+        return self._after(range(len(self.devices)), lent=False)
+
     def all_after(self, *, lent: bool) -> int:
         """The room of all nodes once everything that leaves has left."""
+        return self._all_known(lent).all
+
+    def most_after(self, *, lent: bool) -> int:
+        """The room of the node that has most once everything that leaves has left."""
+        return max(self._all_known(lent).of, default=0)
+
+    def _all_known(self, lent: bool) -> _Totals:
         totals = self._totals[lent]
         for node in tuple(totals.unknown):
             self.node_after(node, lent=lent)
-        return totals.all
+        return totals
 
     def free_now(self, at: int) -> int:
         """What nothing occupies at this instant, promised or not. Below 0 where a device carries too much."""

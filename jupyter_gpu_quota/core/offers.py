@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heapreplace
 
 from .backfill import may_be_kept
 from .pool import Pool
-from .queue import Line
+from .queue import Line, OrderKey
 from .standing import NO_LIMIT, Right, Standing
 
 OfferKey = tuple[int, bool, int, int, int, int, int, str]
@@ -69,15 +69,17 @@ def _depends_on_siblings(standing: Standing) -> bool:
 
 def best_offer(standing: Standing) -> tuple[OfferKey, Line] | None:
     """The first job that fits the guarantee, else the first within the fair share, else the first; with its key."""
-    found = [
-        (standing.right(line.size), key, line)
-        for line in standing.queue.open_lines()
-        if (key := line.first_key()) is not None
-    ]
-    if not found:
-        return None
-    right, order, line = min(found)
-    return _key(standing, line, right, order[2]), line
+    lines = standing.queue.open_lines()
+    rows = [(standing.right(line.size), -line.shape.priority, at) for at, line in enumerate(lines)]
+    rows.sort()
+    best: tuple[OrderKey, Line, Right] | None = None
+    for right, least, at in rows:
+        if best is not None and (right is not best[2] or least != best[0][0]):
+            break  # whoever is first in the lines behind these comes later
+        key = lines[at].first_key()
+        if key is not None and (best is None or key < best[0]):
+            best = key, lines[at], right
+    return None if best is None else (_key(standing, best[1], best[2], best[0][2]), best[1])
 
 
 def stands_before(standing: Standing, line: Line, other: Standing, behind: Line) -> bool:
@@ -121,5 +123,7 @@ def _key(standing: Standing, line: Line, right: Right, submitted_at: int) -> Off
 
 def _between(row: _Row) -> OfferKey:
     """The key of an offer between departments."""
-    (right, *_, submitted_at, _), line, standing = row
-    return _key(standing.levels[-1], line, Right(right), submitted_at)
+    key, line, standing = row
+    if standing.parent is None:
+        return key
+    return _key(standing.parent, line, Right(key[0]), key[-2])

@@ -78,7 +78,8 @@ def rank_pieces(rank: int, devices: Sequence[int], request: Request) -> list[Pie
     """One rank of a request on these devices of a node."""
     each = min(request.gpu_milli, WHOLE_DEVICE)
     pieces = [Piece(rank, at, each) for at in devices]
-    pieces[0] = pieces[0]._replace(cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
+    if request.cpu_milli or request.memory_mib:
+        pieces[0] = pieces[0]._replace(cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
     return pieces
 
 

@@ -59,6 +59,14 @@ class Pool:
     """All that holds devices and stays, and what this plan starts."""
     _reach: dict[Request, int] = field(default_factory=dict)
     _protects: bool | None = None
+    _has_elastic: bool | None = None
+
+    @property
+    def has_elastic(self) -> bool:
+        """Whether an elastic job runs that may be asked to leave."""
+        if self._has_elastic is None:
+            self._has_elastic = any(one.movable.has_elastic for one in self.standings.values())
+        return self._has_elastic
 
     @property
     def protects(self) -> bool:
@@ -87,7 +95,9 @@ class Pool:
             capacity - firm - lent + movable.get(at, 0)
             for at, (capacity, firm, lent) in enumerate(zip(ledger.capacity, ledger.firm, ledger.lent, strict=True))
         ]
-        fitting = [room // need if request.takes(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
+        if request.gpu_models:
+            free = [room if request.takes(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
+        fitting = [room // need for room in free]
         if many == 1:
             return sum(fitting)
         return sum(sum(fitting[at] > 0 for at in devices) // many for devices in ledger.on_node)

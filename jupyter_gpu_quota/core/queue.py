@@ -133,8 +133,7 @@ class Line:
         heads = self._sorted()
         while heads:
             used, submitted_at, job, user = heads[0]
-            front = self._front(user)
-            if front is None or front[1] != job or not self.takes(user):
+            if not self._is_front(user, job) or not self.takes(user):
                 heappop(heads)
             elif used != (now := self._turns.get(user, 0)):
                 heapreplace(heads, (now, submitted_at, job, user))
@@ -183,7 +182,9 @@ class Line:
 
     def moved_up(self, user: str) -> None:
         """A user holds less than before, or has another first job: it may stand further in front."""
-        if self._heads is not None and (front := self._front(user)) is not None:
+        if self._heads is None or user not in self._crowd.users:
+            return
+        if (front := self._front(user)) is not None:
             heappush(self._heads, (self._turns.get(user, 0), front[0], front[1], user))
 
     def jobs(self) -> Iterator[Job]:
@@ -198,6 +199,16 @@ class Line:
                     self._heads.append((self._turns.get(user, 0), front[0], front[1], user))
             heapify(self._heads)
         return self._heads
+
+    def _is_front(self, user: str, job: str) -> bool:
+        """Whether a job is the first of its user's that still stands in line."""
+        at = self._next.get(user)
+        if at is not None and job not in self._out:
+            rows = self._crowd.users[user]
+            if at < len(rows) and rows[at][1] == job:
+                return True
+        front = self._front(user)
+        return front is not None and front[1] == job
 
     def _front(self, user: str) -> _Row | None:
         """The first of a user's jobs that still stands in line."""

@@ -14,6 +14,8 @@ from .standing import Right, Standing
 
 def is_within_reach(pool: Pool, asker: Asker) -> bool:
     """Whether what a claim could be let take, and what is free once all who leave have left, come to its size."""
+    if not _could_be_on_one_node(pool, asker):
+        return False
     short = asker.request.size
     for milli in _takable(pool, asker):
         short -= milli
@@ -21,6 +23,16 @@ def is_within_reach(pool: Pool, asker: Asker) -> bool:
             return True
     lent = asker.lent_too or asker.right is Right.NOTEBOOK
     return short <= pool.ledger.all_after(lent=lent)
+
+
+def _could_be_on_one_node(pool: Pool, asker: Asker) -> bool:
+    """A rank of several devices that may take from its own project only: whether a node could hold one at all."""
+    request, own = asker.request, asker.standing
+    if not asker.own_only or request.devices_per_rank == 1:
+        return True
+    guests = sum(piece.gpu_milli for one in pool.borrowers if one.project is own for piece in one.pieces)
+    most = own.movable.most_on_node(pool.ledger.node_of) + guests
+    return pool.ledger.most_after(lent=asker.lent_too) + most >= request.gpu_milli
 
 
 def _takable(pool: Pool, asker: Asker) -> Iterator[int]:

@@ -245,9 +245,10 @@ def _line_up(pool: Pool, kind: Kind, crowd: Crowd, reserved: Iterable[Job], *, e
     if not standing.known or not could_start_alone(pool, standing, request, preemptible=preemptible):
         pool.hopeless += (job for job in crowd.jobs() if job.id not in out)
         return
-    line = Line(shape, crowd, pool.turns(standing), standing.has_room_for(request.size), out)
-    standing.queue.lines[shape] = line
-    for user, count in line.counts().items():
+    fits_user = standing.has_room_for(request.size)
+    line = standing.queue.lines[shape] = Line(shape, crowd, pool.turns(standing), fits_user, out)
+    counts = line.counts() if fits_user else {"": line.count}  # what each user wants is counted for ceilings only
+    for user, count in counts.items():
         standing.want(request.size * count, user, fixed=not preemptible)
 
 

@@ -89,6 +89,7 @@ class _Search:
         self.lent_too = asker.lent_too or self.notebook
         self.need = min(asker.request.gpu_milli, WHOLE_DEVICE)
         self.many = asker.request.devices_per_rank
+        self.is_choosy = bool(asker.request.gpu_models) or asker.only is not None
         self.rules = Rules(pool, asker, below_too=below_too)
         self.picked = self.rules.picked
         self.pieces: list[Piece] = []
@@ -98,6 +99,7 @@ class _Search:
         self.near: dict[int, list[Holder]] = defaultdict(list)
         self.freed: dict[int, int] = {}
         self.after: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.known_others: list[Standing] | None = None
         self.too_large: dict[Standing, int] = defaultdict(lambda: NO_LIMIT)
         """From this size on no holder of the project may be taken: a larger one is never more legal."""
 
@@ -149,6 +151,8 @@ class _Search:
 
     def _in_turn(self) -> list[Holder]:
         """The victims in the order in which each is legal: a project's largest is the last that is tested."""
+        if len(self.picked) < 2:
+            return list(self.picked.values())
         borrowers_first = self.asker.right <= Right.GUARANTEE
         whole = Counter[str]()
         for one in self.picked.values():
@@ -193,29 +197,31 @@ class _Search:
             self._promise(cleared.devices)
 
     def _walk(self, candidates: Iterator[Holder]) -> None:
-        while self._wants_more():
-            holder = next(candidates, None)
-            if holder is None:
-                return
-            if holder.key in self.gone:
+        if not self._wants_more():
+            return
+        near, freed, need = self.near, self.freed, self.many * self.need
+        for holder in candidates:
+            if self.gone and holder.key in self.gone:
                 continue
             for spot, milli in self._spots(holder):
-                self.near[spot].append(holder)
-                self.freed[spot] += milli
-                while self._wants_more() and self._take_at(spot):
+                near[spot].append(holder)
+                freed[spot] += milli
+                while freed[spot] >= need and self._wants_more() and self._take_at(spot):
                     pass
+            if not self._wants_more():
+                return
 
     def _spots(self, holder: Holder) -> list[tuple[int, int]]:
         """Where asking this holder to leave frees anything for the asker, and how much."""
         spots: dict[int, int] = {}
+        takes_all = not self.is_choosy and (self.lent_too or not holder.borrower)
         for piece in holder.pieces:
-            if self._takes(holder, piece):
-                spot = self._spot_of(piece.device)
+            if takes_all or self._takes(holder, piece):
+                spot = piece.device if self.many == 1 else self.ledger.node_of[piece.device]
                 spots[spot] = spots.get(spot, 0) + piece.gpu_milli
-        for spot in spots:
-            if spot not in self.freed:
-                self.freed[spot] = self._freed_already(spot)
-        return sorted(spots.items())
+                if spot not in self.freed:
+                    self.freed[spot] = self._freed_already(spot)
+        return sorted(spots.items()) if len(spots) > 1 else list(spots.items())
 
     def _freed_already(self, spot: int) -> int:
         if self.many == 1:
@@ -239,6 +245,8 @@ class _Search:
 
     def _may_have(self, at: int) -> bool:
         """Whether this device would do for the asker."""
+        if not self.is_choosy:
+            return True
         only = self.asker.only
         return self.asker.request.takes(self.ledger.model[at]) and (only is None or at in only)
 
@@ -247,21 +255,23 @@ class _Search:
 
     def _take_at(self, spot: int) -> bool:
         """Place one rank on a spot if a legal set of the candidates seen there frees enough."""
-        if self.freed[spot] < self.many * self.need:
-            return False
         candidates = [
             holder for holder in self.near[spot] if holder.key not in self.picked and holder.key not in self.gone
         ]
-        if len(self._room(spot, candidates)) < self.many:
+        room = self._room(spot, candidates)
+        if len(room) < self.many:
             return False
-        chosen = self._in_order(spot, candidates)
-        if chosen is None and len(candidates) <= EXHAUSTIVE:
-            chosen = self._exhaustively(spot, candidates)
+        if len(candidates) == 1 and self.rules.is_legal(candidates) and self._keeps_bounds(candidates):
+            chosen: list[Holder] | None = candidates
+        else:
+            chosen = self._in_order(spot, candidates)
+            if chosen is None and len(candidates) <= EXHAUSTIVE:
+                chosen = self._exhaustively(spot, candidates)
         if chosen is None:
             return False
         for holder in self.rules.whole(chosen):
             self._pick(holder)
-        self._promise(self._room(spot, ()))
+        self._promise(room if chosen is candidates else self._room(spot, ()))
         return True
 
     def _in_order(self, spot: int, candidates: Sequence[Holder]) -> list[Holder] | None:
@@ -305,17 +315,22 @@ class _Search:
         return self.notebook or all(self._keeps_bound(level, gone) for level in self.asker.standing.levels)
 
     def _keeps_bound(self, level: Standing, gone: Sequence[Holder]) -> bool:
-        left = sum(holder.size for holder in (*self.picked.values(), *gone) if level in holder.project.levels)
-        after = level.use - left + self.asker.request.size
         inside = level is self.asker.within
-        return after <= (min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling)
+        bound = min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling
+        after = level.use + self.asker.request.size
+        if after <= bound:
+            return True
+        left = sum(holder.size for holder in (*self.picked.values(), *gone) if level in holder.project.levels)
+        return after - left <= bound
 
     def _room(self, spot: int, gone: Sequence[Holder]) -> list[int]:
         """The devices of a spot that would take their part of a rank once these holders, too, have left."""
         leaving = self.rules.whole(gone)
         if not self._host_fits(spot, leaving):
             return []
-        if self.many > 1 and not any(holder.borrower for holder in leaving):
+        if self.many == 1:
+            return self._room_on_device(spot, leaving)
+        if not any(holder.borrower for holder in leaving):
             return self._room_on_node(spot, leaving)
         firm, lent = dict[int, int](), dict[int, int]()
         for holder in leaving:
@@ -328,6 +343,17 @@ class _Search:
             for at in self._devices(spot)
             if self._may_have(at) and after(at, firm_gone=firm.get(at, 0), lent_gone=lent.get(at, 0)) >= self.need
         ]
+
+    def _room_on_device(self, at: int, gone: Sequence[Holder]) -> list[int]:
+        firm = lent = 0
+        for holder in gone:
+            freed = sum([piece.gpu_milli for piece in holder.pieces if piece.device == at])
+            if holder.borrower:
+                lent += freed
+            else:
+                firm += freed
+        after = self.ledger.lendable_after if self.lent_too else self.ledger.plain_after
+        return [at] if self._may_have(at) and after(at, firm_gone=firm, lent_gone=lent) >= self.need else []
 
     def _room_on_node(self, node: int, gone: Sequence[Holder]) -> list[int]:
         """The same on a node, of whom no borrower leaves: what the node's devices have now is looked up once."""
@@ -385,6 +411,12 @@ class _Search:
             yield from self._own()
 
     def _others(self) -> list[Standing]:
+        """The other projects that may lose anything: the same during a search, which changes no books."""
+        if self.known_others is None:
+            self.known_others = self._above()
+        return self.known_others
+
+    def _above(self) -> list[Standing]:
         standings = self.pool.standings.values()
         if self.pool.departments:
             return [standing for standing in standings if self.rules.may_lose(standing)]
@@ -402,6 +434,8 @@ class _Search:
 
     def _borrowers(self) -> list[Holder]:
         """Borrowers count as over quota whatever their project uses; above guarantee their project must be above."""
+        if not self.pool.borrowers:
+            return []
         asked = [
             holder
             for holder in self.pool.borrowers
@@ -414,6 +448,8 @@ class _Search:
 
     def _surplus(self, standings: Sequence[Standing]) -> list[Holder]:
         """What elastic jobs run with above their minimum; of the asker's own project whatever the priority."""
+        if not self.pool.has_elastic:
+            return []
         asked = [holder for standing in standings for holder in standing.surplus if self._may_go(holder)]
         return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
 
@@ -453,7 +489,7 @@ class _Search:
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
         firm = takewhile(lambda one: one.priority < priority, self._rows(own))
         asked = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
-        return (holder for holder in asked if self._may_go(holder))
+        return filter(self._may_go, asked)
 
 
 def _most_above(standing: Standing, gone: Mapping[Standing, int]) -> tuple[bool, int, bool, int, str]:

@@ -82,9 +82,12 @@ class Rules:
         """A set was refused only because a project would have ended below its guarantee."""
         self.picked: dict[str, Holder] = {}
         self.taken: dict[Standing, Taken] = defaultdict(Taken)
+        self.legal_alone: Holder | None = None
+        """Who was found to be legal beside what was picked; only where there is no department to be let out of."""
 
     def pick(self, holder: Holder) -> None:
         """Note that a holder is taken."""
+        self.legal_alone = None
         self.picked[holder.key] = holder
         self.taken[holder.project].add(holder)
 
@@ -117,7 +120,7 @@ class Rules:
 
     def whole(self, chosen: Sequence[Holder]) -> Sequence[Holder]:
         """With an elastic job's minimum goes what it has above."""
-        if not any(holder.above for holder in chosen):
+        if not [holder for holder in chosen if holder.above is not None]:
             return chosen
         known = {*(id(holder) for holder in chosen), *(id(holder) for holder in self.picked.values())}
         more = [holder.above for holder in chosen if holder.above is not None and id(holder.above) not in known]
@@ -128,17 +131,32 @@ class Rules:
 
         But for one: what siblings lose may let the claim out of its department. ``entered``: take that as given.
         """
+        is_alone = len(chosen) == 1
+        if is_alone and chosen[0] is self.legal_alone:
+            return True
+        sums = self._sums(chosen)
+        right = self.asker.right
+        outside = right if entered else self.outside_right(sums)
+        for standing in sums:
+            if standing is self.asker.standing and not self.notebook:
+                continue
+            if not self._may_lose_so_much(standing, sums, right if self.is_sibling(standing) else outside, chosen):
+                return False
+        if is_alone and self.asker.standing.parent is None:
+            self.legal_alone = chosen[0]
+        return True
+
+    def _sums(self, chosen: Sequence[Holder]) -> dict[Standing, Taken]:
+        """What is taken from each project by what was picked and by these."""
         sums: dict[Standing, Taken] = {}
         for standing, taken in self.taken.items():
             sums[standing] = Taken(taken.firm, taken.largest_firm, taken.lent, taken.largest_lent)
         for holder in self.whole(chosen):
-            sums.setdefault(holder.project, Taken()).add(holder)
-        outside = self.asker.right if entered else self.outside_right(sums)
-        return all(
-            self._may_lose_so_much(standing, sums, self.asker.right if self.is_sibling(standing) else outside, chosen)
-            for standing in sums
-            if standing is not self.asker.standing or self.notebook
-        )
+            taken_here = sums.get(holder.project)
+            if taken_here is None:
+                taken_here = sums[holder.project] = Taken()
+            taken_here.add(holder)
+        return sums
 
     def _may_lose_so_much(
         self, victim: Standing, sums: Mapping[Standing, Taken], right: Right, chosen: Sequence[Holder]

@@ -252,11 +252,14 @@ class Round:
 
     def _keep_or_start(self, claimed: Claimed, job: Job) -> None:
         """A claim for which nobody has to leave, because its places were only promised and are free, starts at once."""
-        mark, standing = self.ledger.mark(), claimed.asker.standing
-        promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
+        standing = claimed.asker.standing
         somebody_leaves = bool(claimed.moved) or not all(victim.promised for victim in claimed.victims)
-        waits = standing.at_limit(0) or somebody_leaves
-        if waits or not self._is_free(claimed.pieces):
+        if somebody_leaves or standing.at_limit(0):
+            self._keep(claimed)
+            return
+        mark = self.ledger.mark()
+        promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
+        if not self._is_free(claimed.pieces):
             self.ledger.undo(mark)
             self._keep(claimed)
             return
@@ -356,8 +359,8 @@ class Round:
 
     def _may_preempt(self, standing: Standing, line: Line) -> bool:
         borrowed = any(holder.project is standing for holder in self.pool.borrowers)
-        elastic = any(running.job.min_ranks is not None for running in standing.running)
-        return self.may_claim and (borrowed or elastic or standing.lowest < line.shape.priority)
+        is_lower = standing.lowest < line.shape.priority
+        return self.may_claim and (borrowed or is_lower or standing.movable.has_elastic)
 
     def _serve_what_claims_left(self) -> None:
         """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""

@@ -5,6 +5,7 @@ Scratch paper of one tick, as the pool that it belongs to.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -119,19 +120,22 @@ class Standing:
     @property
     def holders(self) -> list[Holder]:
         """Its preemptible jobs in the order in which they are asked to leave."""
-        self._make()
+        if self.make_holders is not None:
+            self._make()
         return self._holders
 
     @property
     def shielded(self) -> list[Holder]:
         """Those that are protected."""
-        self._make()
+        if self.make_holders is not None:
+            self._make()
         return self._shielded
 
     @property
     def surplus(self) -> list[Holder]:
         """What its elastic jobs run with above their minimum."""
-        self._make()
+        if self.make_holders is not None:
+            self._make()
         return self._surplus
 
     @property
@@ -227,16 +231,29 @@ class Standing:
 class Movable:
     """Sums over preemptible work that runs, in milli-GPU."""
 
-    __slots__ = ("_by_priority", "all", "elastic", "largest")
+    __slots__ = ("_by_priority", "_most_on_node", "_running", "all", "elastic", "has_elastic", "largest")
 
     def __init__(self, running: Sequence[Running]) -> None:
         self.all = self.elastic = self.largest = 0
+        self._running = running
+        self._most_on_node: int | None = None
+        self.has_elastic = any(one.job.min_ranks is not None for one in running)
         self._by_priority: dict[int, int] = {}
         for job, _, _, size in running:
             self.all += size
             self.largest = max(self.largest, size)
             self.elastic += 0 if job.min_ranks is None else size
             self._by_priority[job.priority] = self._by_priority.get(job.priority, 0) + size
+
+    def most_on_node(self, node_of: Sequence[int]) -> int:
+        """The most that is on one node; ``node_of`` says where each device is."""
+        if self._most_on_node is None:
+            on = Counter[int]()
+            for running in self._running:
+                for piece in running.pieces:
+                    on[node_of[piece.device]] += piece.gpu_milli
+            self._most_on_node = max(on.values(), default=0)
+        return self._most_on_node
 
     def below(self, priority: int) -> int:
         """What has a lower job priority than this."""
