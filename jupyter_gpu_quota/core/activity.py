@@ -22,6 +22,7 @@ class ProgramKind(StrEnum):
 
     TERMINAL = "terminal"
     PROXIED = "proxied"
+    STRAY = "stray"  # a process whose kernel or program is gone
 
 
 class IdleMode(StrEnum):
@@ -29,6 +30,25 @@ class IdleMode(StrEnum):
 
     REPORT = "report"
     RECLAIM = "reclaim"
+
+
+Place = tuple[str, int, int]
+"""A process where it runs: its pid namespace ("" where it is not known), its number there, its start in clock ticks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What one process of a workload uses of one device since the reading before; None is unknown.
+
+    ``pid`` is the node's own number. ``used_at``: until when it did at the latest. ``places`` are it and its parents,
+    nearest first, as their own namespace knows them; empty where it is not shown.
+    """
+
+    pid: int
+    memory_mib: int | None
+    percent: int | None
+    used_at: int | None = None
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +98,8 @@ class NotebookActivity:
 
     ``samples`` and ``reports`` (the instants at which the server's reports arrived) stand in the order of arrival.
     ``kernels`` None: the server never reported, so nobody knows which there are; they and ``programs`` are of the
-    newest report. ``kept_at``: when a person last asked to keep it.
+    newest report. ``kept_at``: when a person last asked to keep it; ``asked_at``: when a kernel that was about to
+    start last asked for the GPU.
     """
 
     notebook: str
@@ -88,6 +109,7 @@ class NotebookActivity:
     kernels: tuple[KernelRecord, ...] | None = None
     programs: tuple[ProgramRecord, ...] = ()
     kept_at: int | None = None
+    asked_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .hosts import Host
+from .ledger import Ledger
 from .model import WHOLE_DEVICE
 from .placement import Piece, Request, rank_pieces
 from .pool import Pool
@@ -47,6 +48,24 @@ def may_be_kept(standing: Standing, line: Line) -> bool:
     """Whether a place may be kept for a line: its jobs can start within the fair share once others have ended."""
     fixed = line.shape.preemptible or standing.fixed_fits(line.size)
     return fixed and not line.shape.exhausted and all(line.size <= level.fair for level in standing.levels)
+
+
+Beside = tuple[int, int, bool]
+"""Of a kept place: the room beside it, what is promised to others there, and whether its node is overfull."""
+
+
+def beside(ledger: Ledger, piece: Piece) -> Beside:
+    """What a part of a kept place, promised in the ledger, has beside it."""
+    at = piece.device
+    promised = ledger.promised[at] + ledger.promised_lent[at]
+    has_host = bool(piece.cpu_milli or piece.memory_mib)
+    return ledger.plain_after(at), promised, has_host and ledger.is_overfull(ledger.node_of[at])
+
+
+def is_taken(ledger: Ledger, piece: Piece, before: Beside) -> bool:
+    """Whether others were given it; that who runs there runs on says nothing: the place is planned for later."""
+    room, promised, overfull = beside(ledger, piece)
+    return (overfull and not before[2]) or (room < 0 and (room < before[0] or promised > before[1]))
 
 
 def keep(pool: Pool, standing: Standing, line: Line) -> Kept | None:

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+"""Made once: a plan writes thousands of audit rows."""
+
 Plain = None | bool | int | str | list["Plain"] | dict[str, "Plain"]
 
 
@@ -17,7 +20,7 @@ def canonical(value: object) -> bytes:
     Takes None, bool, int, str, enums, mappings with str keys, sequences and dataclasses (by their field names).
     Raises TypeError for anything else; a float is refused because its spelling is not one.
     """
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _JSON.encode(plain(value)).encode()
 
 
 def digest(value: object) -> str:

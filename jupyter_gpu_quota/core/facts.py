@@ -38,7 +38,9 @@ class RankFact:
 class DeviceFact:
     """A device's health or foreign use changed; None leaves a field as it is.
 
-    ``trouble`` says with an unhealthy device what is wrong with it, such as "XID 79".
+    ``trouble`` says with an unhealthy device what is wrong with it, such as "XID 79". ``fault`` is an event that ended
+    it, of which the driver may not speak again; it stands until an admin clears it, or a driver is loaded that is not
+    the one that ``loaded`` names.
     """
 
     device: str
@@ -46,6 +48,8 @@ class DeviceFact:
     foreign_milli: int | None = None
     uuid: str | None = None
     trouble: str | None = None
+    fault: str | None = None
+    loaded: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class IdleReason(StrEnum):
     RECENT_MESSAGE = "recent_message"
     RECENT_START = "recent_start"
     KEPT = "kept"
+    ASKED = "asked"
     # unknown
     NO_REPORT = "no_report"
     REPORTS_STOPPED = "reports_stopped"
@@ -143,6 +144,7 @@ def _instants(activity: NotebookActivity) -> Iterator[int]:
     kernels = activity.kernels or ()
     maybe = [*(k.last_message_at for k in kernels), *(k.started_at for k in kernels)]
     maybe += [*(p.used_gpu_at for p in activity.programs), activity.kept_at, activity.started_at]
+    maybe.append(activity.asked_at)
     yield from (at for at in maybe if at is not None)
 
 
@@ -233,6 +235,14 @@ def _kept(case: _Case) -> Verdict | None:
     return _too_lately(case, IdleReason.KEPT, case.activity.kept_at, max(case.gpu_ms, case.kernel_ms))
 
 
+def _asked(case: _Case) -> Verdict | None:
+    return _too_lately(case, IdleReason.ASKED, case.activity.asked_at, max(case.gpu_ms, case.kernel_ms, ASKED_MS))
+
+
+ASKED_MS = 30_000
+"""A kernel that asked for the GPU is given so long to start and be reported, however short the policy's waits are."""
+
+
 def _too_lately(case: _Case, reason: IdleReason, at: int | None, for_ms: int) -> Verdict | None:
     if at is None or case.now - at >= for_ms:
         return None
@@ -272,6 +282,7 @@ RULES: tuple[Callable[[_Case], Verdict | None], ...] = (
     _holder_unknown,
     _recent_message,
     _kept,
+    _asked,
     _recent_start,
     _recent_gpu_use,
     _few_readings,

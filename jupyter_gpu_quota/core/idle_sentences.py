@@ -16,6 +16,7 @@ WHY = {
     IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago; it counts as idle after {needed_s}.",
     IdleReason.RECENT_START: "It was started {for_s} ago; it counts as idle after {needed_s}.",
     IdleReason.KEPT: "Somebody asked {for_s} ago to keep it; that holds for {needed_s}.",
+    IdleReason.ASKED: "A kernel asked for the GPU {for_s} ago; it counts as idle after {needed_s}.",
     IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it is never taken for idle.",
     IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it is not taken for idle.",
     IdleReason.KERNEL_UNKNOWN: "What a kernel does is not known, so it is not taken for idle.",
@@ -33,6 +34,10 @@ WHY = {
 """One sentence for each reason; figures that end in _s are told as a duration."""
 
 
+NOTICE = "It has not used the GPU for a long time: stop what it does not need, or shut the kernel down."
+"""Told of a busy kernel that leaves the GPU alone, where the policy says after how long; nothing is freed."""
+
+
 def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int) -> str:
     """Why a notebook is judged as it is, and what follows."""
     figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in verdict.figures}
@@ -40,13 +45,15 @@ def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int) -> str:
 
 
 def _why(verdict: Busy | Idle | Unknown, figures: dict[str, int | str]) -> str:
+    if verdict.reason is IdleReason.GPU_IN_USE and figures.get("users"):
+        return f"The GPU is in use by {figures['users']}."
     return WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
 
 
 def _then(stage: Stage, mode: IdleMode, now: int) -> str:
     match stage:
         case InUse():
-            return ""
+            return "" if stage.notified_at is None else NOTICE
         case Reported():
             return "Nothing is freed: the policy only reports." if mode is IdleMode.REPORT else ""
         case Warned():

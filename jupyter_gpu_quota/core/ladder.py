@@ -36,10 +36,14 @@ NEVER_KEPT = Kept()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
-    """``notified_at``: when the person was told of a busy kernel that leaves the GPU alone."""
+    """``notified_at``: when the person was told of a busy kernel that leaves the GPU alone.
+
+    ``asked_at``: when a kernel that was about to start last asked for the GPU.
+    """
 
     kept: Kept = NEVER_KEPT
     notified_at: int | None = None
+    asked_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,9 +273,23 @@ def keep(stage: Stage, policy: IdlePolicy, now: int) -> Step | KeepRefused:
     return Step(stage=InUse(kept=Kept(times=stage.kept.times + 1, at=now)), turn=Turn.KEPT)
 
 
+def asked(stage: Stage, now: int) -> Step:
+    """A kernel is about to start and asks for the GPU: that is a use, though nothing of it is to be seen yet."""
+    after = InUse(kept=stage.kept, asked_at=now)
+    match stage:
+        case InUse():
+            return Step(stage=replace(stage, asked_at=now))
+        case Reported() | Warned() | Freeing():
+            return Step(stage=after, turn=Turn.WITHDRAWN)
+        case Freed() | Stopping():
+            return Step(stage=after, turn=Turn.WOKEN)
+        case _:
+            assert_never(stage)
+
+
 def is_lendable(stage: Stage, verdict: Verdict) -> bool:
     """Whether a loan of a freed slice may begin: it is idle, and neither a kernel nor another program holds it.
 
-    A loan that has begun ends when the stage does (``WOKEN``), not when nobody waits any more.
+    When a loan that has begun ends is for :func:`.loan.rests` to say.
     """
     return isinstance(stage, Freed) and isinstance(verdict, Idle) and not verdict.kernels and not verdict.others

@@ -131,6 +131,8 @@ NOTEBOOK_MOVES: dict[tuple[NotebookState, str], NotebookState] = {
     (NotebookState.BOOKED, "lend"): NotebookState.LENT,
     (NotebookState.LENT, "book"): NotebookState.BOOKED,
     (NotebookState.LENT, "return"): NotebookState.RETURNED,
+    (NotebookState.RETURNED, "ask_again"): NotebookState.REQUESTED,
+    (NotebookState.REFUSED, "ask_again"): NotebookState.REQUESTED,
 }
 
 

@@ -29,6 +29,8 @@ class ReasonCode(StrEnum):
     RANK_FAILED = "rank_failed"
     HELD_BY_PERSON = "held_by_person"
     CANCELLED_BY_PERSON = "cancelled_by_person"
+    OVER_ITS_SHARE = "over_its_share"
+    HELD_TOO_WEAKLY = "held_too_weakly"
     DEVICE_UNHEALTHY = "device_unhealthy"
     NODE_DRAINED = "node_drained"
     DRAIN_DEADLINE = "drain_deadline"
@@ -61,6 +63,9 @@ class ReasonCode(StrEnum):
     RESERVED_DEVICE_LOST = "reserved_device_lost"
     DRAIN_TAKEN_OVER = "drain_taken_over"
 
+
+HELD_BY_ENFORCEMENT = frozenset({ReasonCode.OVER_ITS_SHARE, ReasonCode.HELD_TOO_WEAKLY})
+"""Of a job that is held: not a person held it, and this stays why while it is asked to leave."""
 
 RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
 """Of a pause: the job goes on at once with other ranks, and it counts in no limit of pauses."""

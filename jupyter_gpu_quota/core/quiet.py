@@ -62,16 +62,17 @@ def quiet(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> Quiet
         if at and at[-1] - sample.at > hole_ms:
             return _stretch(at, every_ms, Before.HOLE)
         if sample.percent > 0:
-            return _stretch(at, every_ms, Before.USE, sample)
+            return _stretch(at, every_ms, Before.USE, sample, hole_ms)
         at.append(sample.at)
     return _stretch(at, every_ms, Before.NOTHING)
 
 
-def _stretch(at: list[int], every_ms: int, before: Before, use: GpuSample | None = None) -> Quiet:
+def _stretch(at: list[int], every_ms: int, before: Before, use: GpuSample | None = None, hole_ms: int = 0) -> Quiet:
     if not at:
         return Quiet(since=None, until=None, before=before, use=use)
     since = at[-1] - every_ms
     if use is not None:
-        told = use.used_at is not None and 2 * (at[-1] - use.at) <= 3 * every_ms
-        since = min(use.used_at or use.at, use.at) if told else max(since, use.at)
+        used_at = use.used_at if 2 * (at[-1] - use.at) <= 3 * every_ms else None
+        dated = used_at is not None and use.at - used_at <= hole_ms  # further back only where the clock was set
+        since = min(used_at or use.at, use.at) if dated else max(since, use.at)
     return Quiet(since=since, until=at[0], before=before, at=tuple(at), use=use)

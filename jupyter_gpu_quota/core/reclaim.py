@@ -11,12 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
-from itertools import combinations, takewhile
+from itertools import chain, combinations, takewhile
 
 from .hosts import NOTHING
+from .leaving import count_out, keep_minimum, leave
 from .model import WHOLE_DEVICE
 from .moves import Moved, clear_a_place
-from .placement import Fit, Piece, host_needs, place, promise, rank_pieces, vacate
+from .outward import is_department_full, leeway, siblings_to_leave
+from .placement import Fit, Piece, host_needs, place, promise, rank_pieces
 from .pool import Pool, rows_of
 from .reach import is_within_reach
 from .rights import Asker, Rules
@@ -37,6 +39,8 @@ class Claimed:
     lent: bool = False
     used: dict[str, int] = field(default_factory=dict)
     """What each project concerned used before the claim."""
+    leeway_milli: int = NO_LIMIT
+    """How much more its department could use beside it, and what it takes from others still be legal."""
 
     @property
     def shrunk(self) -> list[Holder]:
@@ -59,11 +63,12 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
     for protected_too, below_too in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
         if (protected_too and not pool.protects) or (below_too and not floor_matters):
             continue
-        search = _Search(pool, asker, protected_too, below_too)
-        found = search.run()
-        if found is not None:
-            return found
-        floor_matters |= search.rules.stopped_at_floor or bool(search.moved)
+        for let_out in (False, True) if is_department_full(pool, asker) else (False,):
+            search = _Search(pool, asker, protected_too, below_too, let_out=let_out)
+            found = search.run()
+            if found is not None:
+                return found
+            floor_matters |= search.rules.stopped_at_floor or bool(search.moved)
     return None
 
 
@@ -80,11 +85,16 @@ def would_need_protected(pool: Pool, asker: Asker) -> bool:
 
 
 class _Search:
-    """One walk over the candidates; ``below_too``: a victim project may end below its guarantee."""
+    """One walk over the candidates; ``below_too``: a victim project may end below its guarantee.
 
-    def __init__(self, pool: Pool, asker: Asker, protected_too: bool, below_too: bool) -> None:
+    ``let_out``: siblings leave first, wherever they are, until the claim's right holds against other departments, too.
+    """
+
+    def __init__(
+        self, pool: Pool, asker: Asker, protected_too: bool, below_too: bool, *, let_out: bool = False
+    ) -> None:
         self.pool, self.asker, self.ledger = pool, asker, pool.ledger
-        self.protected_too, self.below_too = protected_too, below_too
+        self.protected_too, self.below_too, self.let_out = protected_too, below_too, let_out
         self.notebook = asker.right is Right.NOTEBOOK
         self.lent_too = asker.lent_too or self.notebook
         self.need = min(asker.request.gpu_milli, WHOLE_DEVICE)
@@ -128,6 +138,8 @@ class _Search:
 
         Who may take only from its own project waits for a drain that is under way like everybody else.
         """
+        if self.let_out and not self._siblings_leave():
+            return None
         while self._wants_more() and self._place_without_victims():
             pass
         if not self._wants_more() and self._waits_for_own_drain():
@@ -142,8 +154,25 @@ class _Search:
             promise(self.ledger, self.pieces, lent=False, sign=-1)
             promise(self.ledger, self.pieces, lent=True)
         return Claimed(
-            asker=self.asker, pieces=tuple(self.pieces), victims=self._in_turn(), moved=self.moved, lent=lent
+            asker=self.asker,
+            pieces=tuple(self.pieces),
+            victims=self._in_turn(),
+            moved=self.moved,
+            lent=lent,
+            leeway_milli=leeway(self.rules),
         )
+
+    def _siblings_leave(self) -> bool:
+        """Before anything is placed: the fewest siblings, in order, that let the claim out of its department."""
+        asked = (
+            holder
+            for holder in chain(self._before_moves(), self._pauses())
+            if self.rules.is_sibling(holder.project) and holder.project is not self.asker.standing
+        )
+        chosen = siblings_to_leave(self.rules, asked)
+        for holder in self.rules.whole(chosen or ()):
+            self._pick(holder)
+        return chosen is not None
 
     def _waits_for_own_drain(self) -> bool:
         asker = self.asker
@@ -285,10 +314,13 @@ class _Search:
         return None
 
     def _cut(self, spot: int, chosen: list[Holder]) -> list[Holder]:
-        """Put back whoever need not leave, the one that the order would spare most first."""
+        """Put back whoever need not leave, the one that the order would spare most first.
+
+        A sibling may have to leave for the right that its loss gives, and not for its room.
+        """
         for holder in reversed(chosen[:-1]):
             without = [other for other in chosen if other is not holder]
-            if self._suffices(spot, without):
+            if self._suffices(spot, without) and self.rules.is_legal(without):
                 chosen = without
         return chosen
 
@@ -500,36 +532,3 @@ def _most_above(standing: Standing, gone: Mapping[Standing, int]) -> tuple[bool,
     parent = standing.parent
     above = (True, 0) if parent is None else (parent.weight > 0, parent.fair - parent.use + gone.get(parent, 0))
     return (*above, standing.weight > 0, standing.fair - standing.use + gone.get(standing, 0), standing.name)
-
-
-def leave(pool: Pool, holder: Holder, *, sign: int = 1) -> None:
-    """Note in the ledger that a holder is asked to leave, or gives up its promised place; -1 takes it back."""
-    if holder.promised:
-        promise(pool.ledger, holder.pieces, lent=holder.borrower, sign=-sign)
-    else:
-        vacate(pool.ledger, holder.pieces, lent=holder.borrower, sign=sign)
-
-
-def count_out(pool: Pool, holder: Holder) -> None:
-    """Note in the books of its project that a holder is asked to leave."""
-    standing = holder.project
-    rows_of(pool, holder).remove(holder)
-    if holder.base is not None:
-        standing.give_up(holder.size, holder.user)
-    elif holder.promised:
-        standing.remove(holder.size, holder.user)
-    else:
-        standing.begin_leaving(holder.size, holder.user)
-
-
-def keep_minimum(pool: Pool, base: Holder) -> None:
-    """An elastic job gives up what it has above its minimum: it leaves, and what it keeps is promised to itself."""
-    restart_in_place(pool, base)
-    rows_of(pool, base).remove(base)
-    base.above = None
-
-
-def restart_in_place(pool: Pool, base: Holder, *, sign: int = 1) -> None:
-    """Note in the ledger that work leaves and comes back to its place; -1 takes it back."""
-    vacate(pool.ledger, base.pieces, lent=False, sign=sign)
-    promise(pool.ledger, base.pieces, lent=False, sign=sign)

@@ -112,11 +112,15 @@ class Rules:
         department = self.asker.standing.parent
         if department is None or self.notebook:
             return self.asker.right
-        inside = sum(one.firm + one.lent for standing, one in sums.items() if standing.parent is department)
-        right = department.right(self.asker.request.size - inside)
+        right = department.right(self.gain(department, sums))
         if right is Right.FAIR and (department.weight == 0 or not self.asker.preemptible):
             return Right.SURPLUS
         return max(self.asker.right, right)
+
+    def gain(self, department: Standing, sums: Mapping[Standing, Taken]) -> int:
+        """How much more the claimer's department uses with the claim: less what its own projects lose to it."""
+        inside = sum(one.firm + one.lent for standing, one in sums.items() if standing.parent is department)
+        return self.asker.request.size - inside
 
     def whole(self, chosen: Sequence[Holder]) -> Sequence[Holder]:
         """With an elastic job's minimum goes what it has above."""
@@ -134,19 +138,19 @@ class Rules:
         is_alone = len(chosen) == 1
         if is_alone and chosen[0] is self.legal_alone:
             return True
-        sums = self._sums(chosen)
+        sums = self.sums(chosen)
         right = self.asker.right
         outside = right if entered else self.outside_right(sums)
         for standing in sums:
             if standing is self.asker.standing and not self.notebook:
                 continue
-            if not self._may_lose_so_much(standing, sums, right if self.is_sibling(standing) else outside, chosen):
+            if not self.may_lose_so_much(standing, sums, right if self.is_sibling(standing) else outside, chosen):
                 return False
         if is_alone and self.asker.standing.parent is None:
             self.legal_alone = chosen[0]
         return True
 
-    def _sums(self, chosen: Sequence[Holder]) -> dict[Standing, Taken]:
+    def sums(self, chosen: Sequence[Holder]) -> dict[Standing, Taken]:
         """What is taken from each project by what was picked and by these."""
         sums: dict[Standing, Taken] = {}
         for standing, taken in self.taken.items():
@@ -158,14 +162,14 @@ class Rules:
             taken_here.add(holder)
         return sums
 
-    def _may_lose_so_much(
+    def may_lose_so_much(
         self, victim: Standing, sums: Mapping[Standing, Taken], right: Right, chosen: Sequence[Holder]
     ) -> bool:
         if right is Right.SURPLUS:
             return False
         return all(self._may_take(level, sums, right, chosen) for level in self._compared(victim))
 
-    def _taken_from(self, level: Standing, sums: Mapping[Standing, Taken]) -> Taken:
+    def taken_from(self, level: Standing, sums: Mapping[Standing, Taken]) -> Taken:
         if not level.is_department:
             return sums.get(level) or Taken()
         total = Taken()
@@ -177,7 +181,7 @@ class Rules:
     def _may_take(
         self, level: Standing, sums: Mapping[Standing, Taken], right: Right, chosen: Sequence[Holder]
     ) -> bool:
-        taken = self._taken_from(level, sums)
+        taken = self.taken_from(level, sums)
         after = level.use - taken.firm - taken.lent
         if right <= Right.GUARANTEE:
             if not taken.firm:
@@ -209,7 +213,7 @@ class Rules:
             return True
         if victim.priority != claimer.priority or victim.weight == 0:
             return True
-        own = self._taken_from(claimer, sums)
+        own = self.taken_from(claimer, sums)
         gain = self.asker.request.size - own.firm - own.lent
         above = (claimer.use + gain - claimer.guarantee) * victim.weight
         return above <= (after - victim.guarantee) * claimer.weight

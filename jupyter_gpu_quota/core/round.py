@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from . import reasons
-from .backfill import Kept, keep, may_be_kept
+from .backfill import Kept, beside, is_taken, keep, may_be_kept
 from .division import divide_pool
 from .draft import Draft
 from .elastic import grow
@@ -56,8 +56,7 @@ class Round:
         self._start_reserved(Right.GUARANTEE)
         self._serve_queue()
         if self.draft.claims:
-            with self._place_lent():
-                trim(self.pool, self.draft.claims)
+            self._trim()
             self._serve_what_claims_left()
         grow(self.pool, self.draft)
         self.draft.kept = self.kept
@@ -428,27 +427,43 @@ class Round:
         return self.kept.may_be_overtaken(self.pool, standing, line, line.first().time_limit_s)
 
     @contextmanager
-    def _place_lent(self, *, given_up: bool = True) -> Iterator[None]:
-        """Do something as if no place were kept; ``given_up``: it is kept no longer where that was taken."""
-        pieces = self.kept.pieces if self.kept else ()
-        promise(self.ledger, pieces, lent=False, sign=-1)
-        yield
-        promise(self.ledger, pieces, lent=False)
-        if given_up and any(self._is_overfull(piece) for piece in pieces):
-            promise(self.ledger, pieces, lent=False, sign=-1)
-            self.kept = None
-            self.place_given_up = self.pool.room_came_back = True
+    def _place_lent(self, *, given_up: bool = True, only: Container[int] | None = None) -> Iterator[None]:
+        """Do something as if no place were kept (``only``: on these devices).
 
-    def _is_overfull(self, piece: Piece) -> bool:
-        ledger = self.ledger
-        return ledger.plain_after(piece.device) < 0 or ledger.is_overfull(ledger.node_of[piece.device])
+        ``given_up``: it is kept no longer where that was taken.
+        """
+        pieces = [piece for piece in self.kept.pieces if only is None or piece.device in only] if self.kept else []
+        before = [beside(self.ledger, piece) for piece in pieces if given_up]
+        promise(self.ledger, pieces, lent=False, sign=-1)
+        mark = self.ledger.mark()
+        yield
+        given_up = given_up and self.ledger.mark() != mark
+        promise(self.ledger, pieces, lent=False)
+        if given_up and any(is_taken(self.ledger, *row) for row in zip(pieces, before, strict=True)):
+            self._give_place_up()
+
+    def _give_place_up(self) -> None:
+        promise(self.ledger, self.kept.pieces if self.kept else (), lent=False, sign=-1)
+        self.kept = None
+        self.place_given_up = self.pool.room_came_back = True
+
+    def _trim(self) -> None:
+        """Who is put back may stay on a place that was planned behind it; no claim goes to one in its stead."""
+        leaving = {
+            piece.device
+            for claimed in self.draft.claims
+            for holder in (*claimed.victims, *(moved.holder for moved in claimed.moved))
+            for piece in holder.pieces
+        }
+        with self._place_lent(only=leaving):
+            trim(self.pool, self.draft.claims)
+        if self.place_given_up:
+            self._keep_place(first_blocked(self.pool))
 
     def _forget_place_of_served(self) -> None:
         """Who was given another place needs the one that is kept no more."""
         if self.kept is not None and self.draft.serves(self.kept.job):
-            promise(self.ledger, self.kept.pieces, lent=False, sign=-1)
-            self.kept = None
-            self.place_given_up = self.pool.room_came_back = True
+            self._give_place_up()
 
     def _keep_place(self, blocked: tuple[Standing, Line] | None) -> None:
         """Keep a place for the first job of a line, unless one is kept for a job that stands before it."""

@@ -91,6 +91,18 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "{user}'s job was cancelled by a person. It has {grace_s} s to end.",
         "It was cancelled by a person.",
     ),
+    R.OVER_ITS_SHARE: (
+        "The job held {used_mib} MiB of device {device}, and its share is {share_mib} MiB. It was warned for "
+        "{warned_s} s; now it saves and is held. Ask for a larger share, or make it use less, and release it or submit "
+        "it again.",
+        "It held more of its device's memory than its share, and was held.",
+    ),
+    R.HELD_TOO_WEAKLY: (
+        "The job's share of device {device} was read back as memory {memory}, compute {compute}; the quota file "
+        "accepts memory {least_memory} and compute {least_compute} at least. It saves and is held: an admin mends the "
+        "device or changes policy.enforcement, and releases it.",
+        "Its share was held by less than the quota file accepts, and it was held.",
+    ),
     R.DEVICE_UNHEALTHY: (
         "Device {device} of pool {pool} on node {node} is unhealthy or gone ({trouble}), and this {kind} has a part of "
         "it. "

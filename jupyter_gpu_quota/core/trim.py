@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 
+from .leaving import leave, restart_in_place
 from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise, rank_pieces
 from .pool import Pool, rows_of
-from .reclaim import Claimed, leave, restart_in_place
-from .standing import Holder, Right, Standing
+from .reclaim import Claimed
+from .standing import Holder, Right
 
 MOST_MOVED = 12
 """Up to so many claims are placed anew to spare a victim."""
@@ -23,31 +24,40 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     """Put back every victim without whom all claims of the plan still find room on what leaves.
 
     Judged on the whole plan: only room that is left over on devices that drain can replace a victim's. A victim
-    whose own project claims in the same plan stays out: with it back, that claim would have less right. Work that is
-    moved uses as much where it is as where it goes, so it may stay whoever claims.
+    whose own project claims in the same plan stays out: with it back, that claim would have less right. So does one
+    without whose loss a claim of its department could not reach into others. Work that is moved uses as much where it
+    is as where it goes, so it may stay whoever claims.
     """
     for claimed in claims:
         for moved in list(claimed.moved):
-            if _may_fit(pool, moved.holder) and _fits_without(pool, claims, moved.holder, moved.pieces):
+            if _fits_without(pool, claims, moved.holder, moved.pieces):
+                pool.room_came_back = True  # where it was to go
                 claimed.moved.remove(moved)
                 insort(rows_of(pool, moved.holder), moved.holder, key=lambda holder: holder.order)
-    claimers = {claimed.asker.standing for claimed in claims} | _departments_let_out(claims)
-    for claimed in claims:
-        for victim in [one for one in claimed.victims if _may_stay(one) and claimers.isdisjoint(one.project.levels)]:
+    claimers = {claimed.asker.standing for claimed in claims}
+    for number, claimed in enumerate(claims):
+        for victim in [one for one in claimed.victims if _may_stay(one) and one.project not in claimers]:
+            let_out = _let_out_by(victim, claims[number:])
             within = not victim.project.over_limit(victim.size) and pool.ledger.all_after(lent=True) >= victim.size
-            if within and _may_fit(pool, victim) and _fits_without(pool, claims, victim):
+            if any(other.leeway_milli < victim.size for other in let_out) or not within:
+                continue
+            if _may_fit(pool, victim) and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
+                for other in let_out:
+                    other.leeway_milli -= victim.size
 
 
-def _departments_let_out(claims: Sequence[Claimed]) -> set[Standing]:
-    """Departments whose claims reach into others: what their own projects lose may be what lets them out."""
-    return {
-        claimed.asker.standing.parent
+def _let_out_by(victim: Holder, claims: Sequence[Claimed]) -> list[Claimed]:
+    """Claims of a victim's department that reach into others: what the victim loses may be what lets them out."""
+    department = victim.project.parent
+    return [
+        claimed
         for claimed in claims
-        if claimed.asker.standing.parent is not None
-        and any(victim.project.parent is not claimed.asker.standing.parent for victim in claimed.victims)
-    }
+        if department is not None
+        and claimed.asker.standing.parent is department
+        and any(one.project.parent is not department for one in claimed.victims)
+    ]
 
 
 def _may_stay(victim: Holder) -> bool:

@@ -6,13 +6,18 @@ Whoever starts anew knows nothing of what was before, and so judges nothing idle
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramRecord
+from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramKind, ProgramRecord
+from .belonging import Belonging, Roots, stray_name
 
 MOST = 20_000
 """Readings kept of one notebook, whatever the policy says: more than two days of them, ten seconds apart."""
+
+
+MOST_USERS = 400
+"""Kernels and programs of one notebook of which the last use of the GPU is remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,8 @@ class Report:
     """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server.
 
     ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
+    ``roots`` are the processes by which those on the GPU are told apart.
+    ``asks_first``: the server asks for its slice before it starts a kernel, and so may be without one meanwhile.
     """
 
     instance: str
@@ -29,6 +36,8 @@ class Report:
     kernels: tuple[KernelRecord, ...]
     programs: tuple[ProgramRecord, ...]
     cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
+    asks_first: bool = False
+    roots: Roots = Roots()
 
 
 @dataclass(slots=True)
@@ -37,6 +46,14 @@ class _Watched:
     reports: deque[int] = field(default_factory=deque)
     newest: Report | None = None
     gone: set[str] = field(default_factory=set)
+    used: dict[str, int] = field(default_factory=dict)
+
+    def note_use(self, sample: GpuSample) -> None:
+        """Who used the GPU when: the latest of them, and nothing of the future, which a clock that was set makes."""
+        for name in sample.users:
+            self.used.pop(name, None)
+            self.used[name] = sample.used_at or sample.at
+        self.used = {name: min(at, sample.at) for name, at in [*self.used.items()][-MOST_USERS:]}
 
 
 class Vigil:
@@ -52,8 +69,11 @@ class Vigil:
 
     def read(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
         """Take a reading; False for one that was taken before."""
-        samples = self._of(notebook).samples
-        if samples and samples[-1] == sample:
+        watched = self._of(notebook)
+        samples = watched.samples
+        watched.note_use(sample)
+        if samples and (samples[-1].at, samples[-1].percent) == (sample.at, sample.percent):
+            samples[-1] = sample  # a report that came since may tell whose the use was
             return False
         samples.append(sample)
         _shorten(samples, _most(policy, policy.sample_every_s))
@@ -77,24 +97,35 @@ class Vigil:
         return True
 
     def activity(
-        self, notebook: str, *, kept_at: int | None, holding: Iterable[str] | None, empty: bool = False
+        self,
+        notebook: str,
+        *,
+        kept_at: int | None,
+        holding: Iterable[str] | None,
+        empty: bool = False,
+        belonging: Belonging | None = None,
+        asked_at: int | None = None,
     ) -> NotebookActivity:
         """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known.
 
-        ``empty``: a reading shows that nothing of the notebook is on its device.
+        ``empty``: a reading shows that nothing of the notebook is on its device. ``belonging``: whose each process on
+        it is, None where that is not known; a kernel that may not use the GPU and does is then seen.
         """
         watched = self._of(notebook)
         newest = watched.newest
         held = None if holding is None else frozenset(holding)
-        kernels = None if newest is None else tuple(_held(kernel, held) for kernel in newest.kernels)
+        names = frozenset[str]() if belonging is None else belonging.holders
+        kernels = None if newest is None else tuple(_held(kernel, held, names) for kernel in newest.kernels)
+        programs = () if newest is None else tuple(_freed(program, empty) for program in newest.programs)
         return NotebookActivity(
             notebook=notebook,
             started_at=None if newest is None else newest.started_at,
             samples=tuple(watched.samples),
             reports=tuple(watched.reports),
             kernels=kernels,
-            programs=() if newest is None else tuple(_freed(program, empty) for program in newest.programs),
+            programs=programs if belonging is None else tuple(_told(programs, belonging, watched.used)),
             kept_at=kept_at,
+            asked_at=asked_at,
         )
 
     def newest(self, notebook: str) -> Report | None:
@@ -113,11 +144,21 @@ class Vigil:
         return self._watched.setdefault(notebook, _Watched())
 
 
-def _held(kernel: KernelRecord, holding: frozenset[str] | None) -> KernelRecord:
-    """What the reports say of a kernel's hold stands where it is certain: one without a device holds none."""
+def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
+    """What the reports say of a kernel's hold stands where no reading speaks against it: one without a share has none."""
+    if kernel.id in seen:
+        return replace(kernel, holds_gpu=True)
     if kernel.holds_gpu is not None:
         return kernel
     return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
+
+
+def _told(programs: Iterable[ProgramRecord], belonging: Belonging, used: Mapping[str, int]) -> Iterator[ProgramRecord]:
+    """Each program with whether it holds the GPU and when it last used it; and what holds it without being one."""
+    for program in programs:
+        yield replace(program, holds_gpu=program.name in belonging.holders, used_gpu_at=used.get(program.name))
+    for name in sorted({stray_name(process) for process in belonging.strays}):
+        yield ProgramRecord(name=name, kind=ProgramKind.STRAY, holds_gpu=True, used_gpu_at=used.get(name))
 
 
 def _freed(program: ProgramRecord, empty: bool) -> ProgramRecord:

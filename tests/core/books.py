@@ -109,10 +109,18 @@ class Books:
         """Milli-GPU that a job holds or is promised, else that of all its ranks."""
         return self.sizes.get(job.id, whole(job))
 
-    def _sizes(self) -> Counter[str]:
-        sizes = Counter[str]()
+    def counted(self, job: Job) -> int:
+        """Milli-GPU that a job counts with: who leaves and starts again on a promised place, with that place."""
+        return self._promised()[job.id] if job.state is JobState.PAUSING else self.size(job)
+
+    def _promised(self) -> Counter[str]:
+        promised = Counter[str]()
         for reservation in self.snapshot.reservations:
-            sizes[reservation.workload] = sum(part.gpu_milli for part in reservation.placements)
+            promised[reservation.workload] = sum(part.gpu_milli for part in reservation.placements)
+        return promised
+
+    def _sizes(self) -> Counter[str]:
+        sizes = self._promised()
         for name in {one.workload for one in self.snapshot.allocations}:
             sizes[name] = sum(one.gpu_milli for one in self.snapshot.allocations if one.workload == name)
         return sizes
@@ -194,9 +202,10 @@ class Books:
         use = Counter[str]()
         reserved = self.reserved()
         for job in self.jobs.values():
-            if self.stays(job) or (job.state in WAITS and job.id in reserved):
+            returns = job.state is JobState.PAUSING and job.target is JobTarget.PAUSED
+            if self.stays(job) or ((job.state in WAITS or returns) and job.id in reserved):
                 for key in self.levels(job.project):
-                    use[key] += self.size(job)
+                    use[key] += self.counted(job)
         return use
 
     def reserved(self) -> set[str]:

@@ -36,7 +36,19 @@ from jupyter_gpu_quota.core.model import (
     Usage,
     Window,
 )
-from jupyter_gpu_quota.core.plan import Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.plan import (
+    Action,
+    Lend,
+    Pause,
+    Plan,
+    Refuse,
+    Release,
+    Reserve,
+    Resume,
+    Start,
+    Stop,
+    Unreserve,
+)
 from jupyter_gpu_quota.core.schedule import Decision, decide, decide_and_explain
 
 HOLDS = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
@@ -220,12 +232,7 @@ class World:
 
     def apply(self, plan: Plan) -> None:
         self.version += 1
-        said = [f"{type(one).__name__} {one.workload} {one.reason.code}" for one in plan.actions]
-        said = [
-            f"{text} for {a.claimer}" if isinstance(a, Pause) else text
-            for text, a in zip(said, plan.actions, strict=True)
-        ]
-        self.log.append(f"{self.now} {self.picture()}: {'; '.join(said)}")
+        self.log.append(f"{self.now} {self.picture()}: {'; '.join(map(_in_words, plan.actions))}")
         for action in plan.actions:
             match action:
                 case Start() | Resume():
@@ -428,10 +435,20 @@ class World:
         rows += [f"kept: {kept}" for kept in decision.kept]
         rows += [f"{book.id} {book.gpu_milli} {book.state}" for book in self.notebooks.values()]
         rows += self.log[-15:]
+        rows += [f"next: {_in_words(action)}" for action in decision.plan.actions]
         return "\n".join(rows)
 
     def paused(self) -> list[str]:
         return sorted(name for name, job in self.jobs.items() if job.paused_at)
+
+
+def _in_words(action: Action) -> str:
+    text = f"{type(action).__name__} {action.workload} {action.reason.code}"
+    if isinstance(action, Pause):
+        text += f" for {action.claimer}"
+    if isinstance(action, (Start, Resume, Reserve)):
+        text += f" on {','.join(part.device for part in action.placements)}"
+    return text
 
 
 def placed(plan: Plan, workload: str) -> tuple[Placement, ...]:

@@ -15,6 +15,8 @@ from tests.core.books import WAITS, Books, least, takes_model
 
 ROUNDED = 4
 """Milli: a share is rounded once for each priority and level that it was divided at."""
+EXACTLY = 0
+"""What another set of victims is judged by: what rounding excuses in a plan must not be held against it here."""
 CANDIDATES = 10
 """So many jobs at most are looked at in every combination."""
 
@@ -70,8 +72,8 @@ def check_evictions(books: Books, plan: Plan) -> None:
 class _Walk:
     """Goes through a plan in its order with the sums of every owner, and says what breaks a rule."""
 
-    def __init__(self, books: Books, actions: Sequence[Action]) -> None:
-        self.books, self.actions = books, actions
+    def __init__(self, books: Books, actions: Sequence[Action], *, rounded: int = ROUNDED) -> None:
+        self.books, self.actions, self.rounded = books, actions, rounded
         asked = [n for n in books.snapshot.notebooks if n.pool == books.pool and n.state is NotebookState.REQUESTED]
         refused = {action.workload for action in actions if isinstance(action, Refuse)}
         self.guarantee, self.fair = books.shares(sum(n.gpu_milli for n in asked if n.id not in refused))
@@ -93,8 +95,13 @@ class _Walk:
         for action in actions:
             if isinstance(action, Pause) and action.workload in books.jobs and action.claimer != action.workload:
                 self.victims[action.claimer].append(books.jobs[action.workload])
+        self.dropped: dict[str, list[Job]] = defaultdict(list)
+        """By claimer: whose promised place it takes over, which is a loss to its owner as a pause is."""
+        for action in actions:
+            if isinstance(action, Unreserve) and action.workload in books.jobs and _claimer_of(action):
+                self.dropped[_claimer_of(action)].append(books.jobs[action.workload])
         self.before: dict[str, Counter[str]] = {}
-        """By claimer: what everybody used before its first victim was taken."""
+        """By claimer: what everybody used before it took anything."""
         self.after: dict[str, Counter[str]] = {}
         """By claimer: the same once its claim is counted."""
 
@@ -109,6 +116,8 @@ class _Walk:
                 continue
             match action:
                 case Unreserve() if job.id in self.had:
+                    if claimer := _claimer_of(action):
+                        self.before.setdefault(claimer, Counter(self.use))
                     self._count(job, -1)
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
@@ -131,7 +140,7 @@ class _Walk:
             self.served.add(job.id)
 
     def _count(self, job: Job, sign: int = 1) -> None:
-        milli = self.books.size(job) if sign < 0 else self.sizes.get(job.id, self.books.size(job))
+        milli = self.books.counted(job) if sign < 0 else self.sizes.get(job.id, self.books.size(job))
         for key in self.books.levels(job.project):
             self.use[key] += sign * milli
 
@@ -155,7 +164,7 @@ class _Walk:
         for own, other in [] if inside or not self._gives_up(victim) else self._compared(pause.claimer, victim):
             if not self._may_take(claimer, own, other, victim):
                 yield f"{said}: {other} uses {self.use[other]} of {self._shares(other)}, {own} {self._shares(own)}"
-        if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project, ROUNDED):
+        if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project, self.rounded):
             yield f"{said}, which is protected, and the claim is not within the guarantee"
 
     def _compared(self, claimer: str, victim: Job) -> list[tuple[str, str]]:
@@ -180,19 +189,19 @@ class _Walk:
             return from_quota
         if self._is_within(claimer, own, slack=self._slack(own)) and from_quota:
             return True
-        within_fair = self._with_claim(claimer, own) <= self.fair[own] + ROUNDED
-        return within_fair and bool(self.books.amounts[own].weight) and self.use[other] > fair - ROUNDED
+        within_fair = self._with_claim(claimer, own) <= self.fair[own] + self.rounded
+        return within_fair and bool(self.books.amounts[own].weight) and self.use[other] > fair - self.rounded
 
     def _slack(self, key: str) -> int:
         """A guarantee is rounded only where it is reduced."""
-        return 0 if self.guarantee.get(key) == self.books.amounts[key].training_milli else ROUNDED
+        return 0 if self.guarantee.get(key) == self.books.amounts[key].training_milli else self.rounded
 
     def _with_claim(self, claimer: Job, key: str) -> int:
         """What an owner uses with the whole claim, all its victims counted out."""
-        mine = [job for job in self.victims[claimer.id] if key in self.books.levels(job.project)]
-        return (
-            self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id] - sum(self._taken(job) for job in mine)
-        )
+        before = self.before.get(claimer.id, self.use)[key] + self.sizes[claimer.id]
+        taken = sum(self._taken(job) for job in self.victims[claimer.id] if key in self.books.levels(job.project))
+        promised = [job for job in self.dropped[claimer.id] if key in self.books.levels(job.project)]
+        return before - taken - sum(map(self.books.counted, promised))
 
     def _gives_up(self, victim: Job) -> bool:
         """Whether a victim loses anything: one that is moved starts again in the same plan, within quota too."""
@@ -221,7 +230,7 @@ class _Walk:
                 continue
             pairs = self._compared(claimer.id, victim)
             for own, other in pairs:
-                if (own, other) in seen or other not in self.guarantee or self._is_within(claimer, own, ROUNDED):
+                if (own, other) in seen or other not in self.guarantee or self._is_within(claimer, own, self.rounded):
                     continue
                 seen.add((own, other))
                 if (own, other) == pairs[0] and not self._is_balanced(own, other):
@@ -234,7 +243,7 @@ class _Walk:
         if self.books.priority[own] != self.books.priority[other] or not theirs.weight:
             return True
         above = (self.use[own] - self.guarantee[own]) / mine.weight if mine.weight else Fraction(1 << 60)
-        return above <= (self.use[other] - self.guarantee[other]) / theirs.weight + ROUNDED
+        return above <= (self.use[other] - self.guarantee[other]) / theirs.weight + self.rounded
 
     def _claims_back(self, key: str) -> str | None:
         if self.use[key] >= self.guarantee[key]:
@@ -245,9 +254,14 @@ class _Walk:
             waits = waits and job.id not in self.served and job.id not in self.had
             waits = waits or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED) or job.id in paused
             could = waits and key in self.books.levels(job.project) and self.books.could_start(job)
-            if could and self.use[key] + least(job) <= self.guarantee[key] - ROUNDED:
+            if could and self.use[key] + least(job) <= self.guarantee[key] - self.rounded:
                 return job.id
         return None
+
+
+def _claimer_of(action: Unreserve) -> str:
+    """Section 3: a claim within guarantee may take over another's drain, and the record says so."""
+    return str(dict(action.reason.figures).get("claimer", ""))
 
 
 # -- none too many, and no project below its quota where that can be avoided -----------------------------------------
@@ -268,7 +282,7 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> N
     for pause in pauses:
         victim = books.jobs[pause.workload]
         without = dc.replace(plan, actions=tuple(one for one in plan.actions if not _is_of(one, pause)))
-        if victim.project in claimers or any(_Walk(books, without.actions).run()):
+        if victim.project in claimers or any(_Walk(books, without.actions, rounded=EXACTLY).run()):
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims):
             room = _room_for(books, without, claims, kept)
@@ -348,7 +362,7 @@ def _avoids(
     ]
     at = next(at for at, one in enumerate(others) if isinstance(one, Reserve) and one.workload == claimer.id)
     instead = dc.replace(plan, actions=(*others[:at], *pauses, *others[at:]))
-    walk = _Walk(books, instead.actions)
+    walk = _Walk(books, instead.actions, rounded=EXACTLY)
     if any(walk.run()) or _below(walk, chosen) or not _keeps_limits(books, instead, [claimer.id]):
         return False
     return all_fit(books, _room_for(books, instead, [claimer.id], kept), [claimer])

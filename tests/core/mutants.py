@@ -45,7 +45,7 @@ MUTANTS = (
         "entry looks at the project alone",
         (
             "rights.py",
-            "        right = department.right(self.asker.request.size - inside)\n",
+            "        right = department.right(self.gain(department, sums))\n",
             "        right = Right.GUARANTEE\n",
         ),
     ),
@@ -74,7 +74,10 @@ MUTANTS = (
         ),
     ),
     mutant("nobody is put back on the whole plan", ("round.py", "trim(self.pool, self.draft.claims)", "pass")),
-    mutant("nobody is put back on a spot", ("reclaim.py", "if self._suffices(spot, without):", "if False:")),
+    mutant(
+        "nobody is put back on a spot",
+        ("reclaim.py", "if self._suffices(spot, without) and self.rules.is_legal(without):", "if False:"),
+    ),
     mutant("departments are ignored in the division", ("division.py", "if not pool.departments:", "if True:")),
     mutant(
         "departments of victims are ignored",
@@ -214,9 +217,10 @@ class Lost(Exception):
 
 
 def copy_of(root: Path, into: Path) -> None:
-    """What the core's tests need: the package, themselves, and how pytest is set up."""
+    """What the core's tests need: the package, themselves with what they measure by, and how pytest is set up."""
     shutil.copytree(root / PACKAGE, into / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "labextension"))
-    shutil.copytree(root / "tests" / "core", into / "tests" / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    for tests in ("core", "benchmarks"):
+        shutil.copytree(root / "tests" / tests, into / "tests" / tests, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / "pyproject.toml", into)
 
 

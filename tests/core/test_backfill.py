@@ -94,3 +94,23 @@ def test_who_is_given_another_place_in_the_same_plan_needs_the_one_that_was_kept
     assert all(kept.workload != "a2" for kept in decision.kept)
     made.settle()
     assert made.picture() == "a 3 / b 1"
+
+
+def test_a_place_is_kept_though_who_runs_there_until_its_planned_start_was_looked_at_again() -> None:
+    """a4 stands behind a2 and may take from c, who is above its fair share; it does not go to a2's place instead."""
+    made = world(
+        """
+        pool t 2x4
+        a 1 of t, limit 2, priority 60
+        c 1 of t, weight 2
+        a runs 1 by w fixed on n1g0
+        a queues 1 by v ranks 2-3
+        a queues 1 by v priority 30
+        a queues 1 by w ranks 1-2
+        c queues 3 by u
+        c runs 1 by u priority 70 on n2g0
+        c runs 2 by u on n2g1,n2g2
+        n1 draining
+        """
+    )
+    assert [kept.workload for kept in made.decide().kept] == ["a2"]

@@ -185,6 +185,59 @@ def owners(names: list[str]) -> list[str]:
             ["p1", "p1"],
             id="a department of weight 0 has only what no other wants",
         ),
+        pytest.param(
+            """
+            pool t 2
+            department D1 0.75 of t
+            department D2 1 of t, notebooks 0.25, weight 0
+            p1 0.75 of t in D1
+            p2 1 of t in D2, notebooks 0.25
+            p3 0 of t in D2, limit 1, priority 60, weight 3
+            p3 runs 1 lent
+            p1 runs 1
+            p2 queues 1
+            """,
+            "p1 1 / p2 1 / p3 0",
+            ["p1", "p3"],
+            id="a guarantee is let out of its full department by a sibling on a device that is of no use to it",
+        ),
+        pytest.param(
+            """
+            pool t 6
+            department D1 0 of t
+            department D2 2 of t, weight 2, priority 60
+            p1 0 of t in D1
+            p2 1 of t in D2
+            p3 0 of t in D2
+            p1 runs 4
+            p3 runs 1 ranks 2
+            p2 queues 2 priority 30
+            p2 queues 0.5
+            p2 queues 1 priority 70
+            """,
+            "p1 0 / p2 3.5 / p3 2",
+            ["p1"],
+            id="a sibling runs on where another department that must leave anyway has room for all claims",
+        ),
+        pytest.param(
+            """
+            pool t 3
+            department D1 1 of t
+            department D2 2 of t
+            p1 0 of t in D1
+            p2 1 of t in D1
+            p3 2 of t in D2
+            p1 runs 0.1 on n1g0
+            p3 runs 0.8 on n1g0
+            p2 runs 0.35 on n1g1
+            p3 runs 0.6 on n1g1
+            p3 runs 1 on n1g2
+            p2 queues 0.6
+            """,
+            "p1 0.1 / p2 0.95 / p3 1.6",
+            ["p1", "p3"],
+            id="a sibling whose loss lets a guarantee out of the department is not spared because its room is not needed",
+        ),
     ],
 )
 def test_a_world_with_departments_comes_to_rest(text: str, picture: str, paused: list[str]) -> None:

@@ -114,3 +114,28 @@ def test_a_job_stays_where_a_later_claim_of_the_plan_frees_enough_for_both() -> 
     ]  # fmt: skip
     made.settle()
     assert made.picture() == "a 1 / b 2 / c 0"
+
+
+def test_a_job_stays_where_a_later_claim_fits_where_it_was_to_go() -> None:
+    """Nothing is left over on the devices that drain; what is free again is the place that the move gives back."""
+    made = world(
+        """
+        pool t 4
+        a 0 of t, priority 60
+        b 0 of t, priority 60, weight 3
+        c 0 of t, weight 3
+        a runs 1 priority 30 on n1g0
+        b runs 0.6 on n1g2
+        b runs 0.3 on n1g2
+        c runs 0.3 on n1g3
+        c runs 0.25 on n1g3
+        a queues 0.5 priority 70
+        a queues 0.6
+        a queues 0.1
+        a queues 0.1 ranks 3
+        a queues 0.3
+        """
+    )
+    assert [row for row in said(made.tick()) if row[0] == "pause"] == [("pause", "c1", "fair_share_reclaimed")]
+    made.settle()
+    assert made.picture() == "a 2.8 / b 0.9 / c 0.25"

@@ -1,0 +1,83 @@
+"""Which kernel or program of a notebook the processes on its GPU belong to, by process numbers and starts.
+
+A server names its kernels and programs by their numbers in its own namespace; readings name every process on a device
+with its parents, as that namespace knows them. A number together with its start is never another process's.
+Source: docs/idle.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .activity import Place, ProcessUse
+
+STARTING_TICKS = 6_000
+"""A process younger than this at the report, a minute, may be of a kernel that the server did not list yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """The first process of each kernel and program, by its name in the report, in one namespace.
+
+    ``ticks``: the machine's clock when the server looked, in the unit of a process's start; None: it does not tell,
+    and so nothing can be told apart. ``rootless``: a kernel whose process is not known here.
+    """
+
+    namespace: str = ""
+    ticks: int | None = None
+    by_process: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    rootless: bool = False
+
+    def owner(self, process: ProcessUse) -> str | None:
+        """The kernel or program that a process is, or descends from; the nearest, where several are parents."""
+        names = (self._named(place) for place in process.places)
+        return next((name for name in names if name is not None), None)
+
+    def _named(self, place: Place) -> str | None:
+        namespace, pid, started = place
+        elsewhere = namespace and self.namespace and namespace != self.namespace
+        return None if elsewhere else self.by_process.get((pid, started))
+
+    def was_there(self, process: ProcessUse) -> bool:
+        """Whether a process was there long enough before the report for its kernel to be in it."""
+        return self.ticks is not None and bool(process.places) and process.places[0][2] < self.ticks - STARTING_TICKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belonging:
+    """Whose the processes on a notebook's devices are. ``holders`` are kernels and programs, by name.
+
+    ``strays`` descend from none of them any more. ``users`` are those that used a device, with when they did at the
+    latest by the reading, None where it does not date it.
+    """
+
+    holders: frozenset[str]
+    strays: tuple[ProcessUse, ...]
+    users: Mapping[str, int | None]
+
+
+def belonging(roots: Roots, processes: Iterable[ProcessUse]) -> Belonging | None:
+    """Whose each process is; None where one of them may be of a kernel that the report does not name."""
+    holders, strays, users = set[str](), list[ProcessUse](), dict[str, int | None]()
+    for process in processes:
+        name = roots.owner(process)
+        if name is None and (roots.rootless or not roots.was_there(process)):
+            return None
+        if name is None:
+            strays.append(process)
+        else:
+            holders.add(name)
+        if process.percent:
+            told = name or stray_name(process)
+            users[told] = _later(users[told], process.used_at) if told in users else process.used_at
+    return Belonging(holders=frozenset(holders), strays=tuple(strays), users=users)
+
+
+def stray_name(process: ProcessUse) -> str:
+    """What a process is called that belongs to no kernel and no program; the number is that of its own container."""
+    return f"process {process.places[0][1] if process.places else process.pid}"
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
