@@ -14,7 +14,7 @@ from typing import Protocol
 from .core.facts import DeviceFact, RankFact
 from .core.lifecycle import HOLDS_GPU
 from .core.memory import Memory
-from .core.model import Allocation, Device, Health, JobState, Node, Placement, Policy, Snapshot
+from .core.model import Allocation, Device, Health, JobState, Node, Notebook, NotebookState, Placement, Policy, Snapshot
 from .core.plan import RESIZED, Plan, ReasonCode
 from .core.quarantine import quarantine_changes
 from .core.schedule import decide
@@ -22,6 +22,7 @@ from .executors.protocol import Executor, LeaveOrder, StartOrder
 from .quotafile import QuotaFile
 from .sampling.protocol import Sampler
 from .store.past_use import looked_again_at
+from .store.pieces import Piece, pieces_of
 from .store.protocol import Committed, JobRecord, Lease, QuotaRevision, SetInventory, Store
 from .store.snapshot import Mirror
 
@@ -51,7 +52,8 @@ class Rhythm:
     inventory_ms: int = 60_000
     retention_ms: int = 3_600_000
     keep_jobs_ms: int = 30 * 86_400_000
-    keep_samples_ms: int = 7 * 86_400_000
+    keep_samples_ms: int = 2 * 3_600_000
+    keep_usage_ms: int = 90 * 86_400_000
 
 
 class Sweeper(Protocol):
@@ -99,7 +101,7 @@ class Controller:
     def tick(self) -> bool:
         """One turn of the ring. Returns whether another should follow at once."""
         now = self.clock()
-        if not self._rule(now):
+        if not self._still_rules():
             return False
         assert self.lease is not None
         before = self.mirror.version
@@ -141,9 +143,12 @@ class Controller:
         return True
 
     def _still_rules(self) -> bool:
-        """Renew the lease in the middle of a long tick."""
-        now = self.clock()
-        fresh = self.lease is not None and self.lease.expires_at - now > self.rhythm.lease_ms // 2
+        """Take the lease, or renew it where half of its time has gone: that is a write to the disk.
+
+        One that has longer to go than it ever had is from before the clock was set back.
+        """
+        now, lease_ms = self.clock(), self.rhythm.lease_ms
+        fresh = self.lease is not None and lease_ms // 2 < self.lease.expires_at - now <= lease_ms
         return fresh or self._rule(now)
 
     # --- observe --------------------------------------------------------------------------------------------------
@@ -229,23 +234,40 @@ class Controller:
         policy = self.policy
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
         plan = decide(snapshot, policy, self.memory)
-        self.world_changed, self.decide_again_at = False, self._next_instant(policy, now)
+        self.decide_again_at = self._next_instant(policy, now)
+        self.world_changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
         if not plan.actions:
             return False
         self._commit(plan, policy, snapshot, lease)
         return True
 
     def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot, lease: Lease) -> None:
-        """Make a plan true. What follows from it alone is decided within a tick, together with what happens by then."""
-        now, seen = snapshot.now, self.mirror.digest(snapshot)
-        outcome = self.store.commit(plan, policy=policy, snapshot_digest=seen, lease=lease, now=now)
-        if isinstance(outcome, Committed):
-            self._look_again(now)
-            self._refresh(now, own=outcome.version if outcome.version == snapshot.version + 1 else None)
-        else:
-            log.info("the plan for version %d was dropped: %s", snapshot.version, outcome.why)
-            self._refresh(now)
-            self.world_changed = True
+        """Make a plan true. What follows from it alone is decided within a tick, together with what happens by then.
+
+        What is left of a plan that became stale is dropped, and decided anew: the pieces before are legal without it.
+        """
+        now, seen, version = snapshot.now, self.mirror.digest(snapshot), snapshot.version
+        alone = True
+        for piece in pieces_of(plan):
+            outcome = self._commit_piece(piece, policy, seen, lease, now)
+            if not isinstance(outcome, Committed):
+                log.info("the plan for version %d was dropped from action %d on: %s", version, piece.first, outcome)
+                self._rule(self.clock())
+                self._refresh(now)
+                return
+            alone, version = alone and outcome.version == version + 1, outcome.version
+        self.world_changed = False
+        self._look_again(now)
+        self._refresh(now, own=version if alone else None)
+
+    def _commit_piece(
+        self, piece: Piece, policy: Policy, snapshot_digest: str, lease: Lease, now: int
+    ) -> Committed | str:
+        """Write one piece, or say why what is left of the plan is dropped."""
+        if not self._still_rules() or self.lease is None or self.lease.fencing != lease.fencing:
+            return "another controller decides now"
+        outcome = self.store.commit(piece, policy=policy, snapshot_digest=snapshot_digest, lease=self.lease, now=now)
+        return outcome if isinstance(outcome, Committed) else outcome.why
 
     def _look_again(self, now: int) -> None:
         """Decide within a tick, whether or not anything else happens by then."""
@@ -317,6 +339,7 @@ class Controller:
             ranks=len({part.rank for part in held}),
             outputs_limit_mib=self.outputs_limit_mib,
             python=self._python_of(spec.environment),
+            project=spec.project,
         )
 
     def _leave_order(self, record: JobRecord, lease: Lease) -> LeaveOrder:
@@ -354,12 +377,17 @@ class Controller:
         holders: dict[Device, list[Allocation]] = {device: [] for device in self.mirror.devices.values()}
         for held in self.mirror.allocations():
             holders[self.mirror.devices[held.device]].append(held)
+        for record in self.mirror.notebooks.values():
+            home = self.mirror.devices.get(record.notebook.device or "")
+            if record.notebook.state is NotebookState.LENT and home is not None:
+                holders[home].append(_away(record.notebook, home))
         return holders
 
     def _retain(self, now: int) -> None:
         for job in self.store.forget(
             jobs_ended_before=now - max(self.rhythm.keep_jobs_ms, self._past_ms()),
             samples_before=now - self.rhythm.keep_samples_ms,
+            usage_before=now - self.rhythm.keep_usage_ms,
         ):
             self.executor.forget(job)
         self.bundles.sweep(self.store.bundles_in_use())
@@ -367,6 +395,11 @@ class Controller:
     def _past_ms(self) -> int:
         """How long ago the oldest use was that dividing the surplus looks at."""
         return self.policy.history.window_s * 1000 + DAY_MS if self.policy and self.policy.history.k_milli else 0
+
+
+def _away(notebook: Notebook, home: Device) -> Allocation:
+    """Nothing, where a lent slice comes back to: what the sampler looks for its owner's processes by."""
+    return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)
 
 
 def _placement(held: Allocation) -> Placement:

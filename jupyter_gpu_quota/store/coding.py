@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
+from ..core.activity import ProcessUse
 from ..core.model import (
     Activity,
     Allocation,
@@ -25,7 +26,8 @@ from ..core.model import (
     Upkeep,
 )
 from ..core.plan import Reason
-from .protocol import AuditRow, JobRecord, JobSpec, NotebookRecord, QuotaRevision, RankRecord, SampleRow
+from .notices import NoticeRecord
+from .protocol import AuditRow, JobRecord, JobSpec, NotebookRecord, QuotaRevision, RankRecord, SampleRow, ShareLabel
 from .rows import (
     ALLOCATIONS,
     AUDIT,
@@ -33,11 +35,14 @@ from .rows import (
     BUNDLES,
     DEVICES,
     HEAD,
+    HOURS,
     IDEMPOTENCY,
     JOBS,
+    LABELS,
     LATEST,
     NODES,
     NOTEBOOKS,
+    NOTICES,
     QUOTA,
     RANKS,
     RESERVATIONS,
@@ -49,6 +54,7 @@ from .rows import (
     BundleRow,
     DeviceRow,
     Head,
+    HourRow,
     IdempotencyRow,
     NodeRow,
     RankRow,
@@ -84,6 +90,7 @@ PLACEMENTS: _Json[tuple[Placement, ...]] = _Json(tuple[Placement, ...])
 INSTANTS: _Json[tuple[int, ...]] = _Json(tuple[int, ...])
 NUMBERS: _Json[Mapping[str, float]] = _Json(dict[str, float])
 TEXTS: _Json[Mapping[str, str]] = _Json(dict[str, str])
+PROCESSES: _Json[Mapping[str, tuple[ProcessUse, ...]]] = _Json(dict[str, tuple[ProcessUse, ...]])
 COUNTS: _Json[Mapping[str, int | None]] = _Json(dict[str, int | None])
 DOCUMENT: _Json[Mapping[str, object]] = _Json(dict[str, Any])
 
@@ -98,10 +105,14 @@ def _reason(text: str | None) -> Reason | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding(Generic[R]):
-    """How one table's rows become columns, by name, and come back."""
+    """How one table's rows become columns, by name, and come back.
+
+    ``changing``: the columns, the key's among them, that a row which is there already may still change; None: all.
+    """
 
     columns: Callable[[R], Columns]
     row: Callable[[Columns], R]
+    changing: Callable[[R], Columns] | None = None
 
 
 def _flat(row_type: Callable[..., R], *names: str) -> Coding[R]:
@@ -114,34 +125,43 @@ def _flat(row_type: Callable[..., R], *names: str) -> Coding[R]:
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
+JOB_CHANGING = (
+    "id", "attempt", "started_at", "checkpoint_at", "pausing_since_at", "paused_for", "borrower", "held_ranks",
+)  # fmt: skip
 JOB_AS_IT_IS = (
-    "id", "project", "user", "pool", "gpu_milli", "submitted_at", "ranks", "priority", "preemptible",
-    "time_limit_s", "attempt", "started_at", "checkpoint_at", "pausing_since_at", "paused_for", "borrower",
-    "min_ranks", "held_ranks", "cpu_milli", "memory_mib",
+    *JOB_CHANGING, "project", "user", "pool", "gpu_milli", "submitted_at", "ranks", "priority", "preemptible",
+    "time_limit_s", "min_ranks", "cpu_milli", "memory_mib",
 )  # fmt: skip
-RECORD_AS_IT_IS = (
-    "account", "retries_left", "ended_at", "exit_status", "done", "total", "clone_of", "pauses", "changed",
-    "cluster", "hub",
-)  # fmt: skip
+RECORD_CHANGING = ("retries_left", "ended_at", "exit_status", "done", "total", "pauses", "changed")
+RECORD_AS_IT_IS = (*RECORD_CHANGING, "account", "clone_of", "cluster", "hub")
 STATES = {state.value: state for state in JobState}
 TARGETS = {target.value: target for target in JobTarget}
 
 
 def _job_columns(row: JobRecord) -> Columns:
+    """All of them: what was asked for, which stays, and what changes."""
     job = row.job
     columns: Columns = {name: getattr(job, name) for name in JOB_AS_IT_IS}
     columns |= {name: getattr(row, name) for name in RECORD_AS_IT_IS}
-    return columns | {
-        "state": job.state.value,
-        "target": job.target.value,
+    columns |= {
         "gpu_model": ",".join(job.gpu_models) or None,
-        "paused_at": INSTANTS.text(job.paused_at) if job.paused_at else "[]",
         "spec": SPEC.text(row.spec),
         "bundle": row.spec.bundle,
         "private_to": private_to(row),
-        "reason": _reason_text(row.reason),
-        "metrics": NUMBERS.text(row.metrics) if row.metrics else "{}",
     }
+    return columns | _job_changing(row)
+
+
+def _job_changing(row: JobRecord) -> Columns:
+    job = row.job
+    columns: Columns = {name: getattr(job, name) for name in JOB_CHANGING}
+    for name in RECORD_CHANGING:
+        columns[name] = getattr(row, name)
+    columns["state"], columns["target"] = job.state.value, job.target.value
+    columns["paused_at"] = INSTANTS.text(job.paused_at) if job.paused_at else "[]"
+    columns["reason"] = _reason_text(row.reason)
+    columns["metrics"] = NUMBERS.text(row.metrics) if row.metrics else "{}"
+    return columns
 
 
 def _job_row(c: Columns) -> JobRecord:
@@ -201,11 +221,26 @@ def _notebook_row(c: Columns) -> NotebookRecord:
     return NotebookRecord(notebook=notebook, reason=_reason(c["reason"]), stage=stage, **as_it_is)
 
 
+NOTICE_AS_IT_IS = (
+    "id", "notebook", "event", "channel", "at", "until", "state", "attempts", "next_at", "ended_at", "fault",
+)  # fmt: skip
+
+
+def _notice_columns(row: NoticeRecord) -> Columns:
+    columns: Columns = {name: getattr(row, name) for name in NOTICE_AS_IT_IS}
+    return columns | {"facts": DOCUMENT.text(row.facts)}
+
+
+def _notice_row(c: Columns) -> NoticeRecord:
+    return NoticeRecord(facts=DOCUMENT.value(c["facts"]), **{name: c[name] for name in NOTICE_AS_IT_IS})
+
+
 # --- nodes, devices and what is held --------------------------------------------------------------------------------
 NODE_AS_IT_IS = ("id", "name", "cpu_milli", "memory_mib", "schedulable", "drain_by_at")
 DEVICE_AS_IT_IS = (
     "id", "node", "index", "model", "memory_mib", "pool", "uuid", "foreign_milli", "simulated", "trouble",
 )  # fmt: skip
+DEVICE_ROW_AS_IT_IS = ("changed", "fault", "fault_loaded")
 ALLOCATION_AS_IT_IS = ("id", "workload", "rank", "device", "gpu_milli", "memory_mib")
 ALLOCATION_ROW_AS_IT_IS = ("device_uuid", "attempt", "allocated_at", "released_at", "changed")
 
@@ -222,17 +257,27 @@ def _node_row(c: Columns) -> NodeRow:
 
 def _device_columns(row: DeviceRow) -> Columns:
     columns: Columns = {name: getattr(row.device, name) for name in DEVICE_AS_IT_IS}
-    return columns | {"health": row.device.health.value, "changed": row.changed}
+    columns |= {name: getattr(row, name) for name in DEVICE_ROW_AS_IT_IS}
+    return columns | {"health": row.device.health.value}
 
 
 def _device_row(c: Columns) -> DeviceRow:
     device = Device(health=Health(c["health"]), **{name: c[name] for name in DEVICE_AS_IT_IS})
-    return DeviceRow(device=device, changed=c["changed"])
+    return DeviceRow(device=device, **{name: c[name] for name in DEVICE_ROW_AS_IT_IS})
 
 
 def _allocation_columns(row: AllocationRow) -> Columns:
     columns: Columns = {name: getattr(row.allocation, name) for name in ALLOCATION_AS_IT_IS}
     return columns | {name: getattr(row, name) for name in ALLOCATION_ROW_AS_IT_IS}
+
+
+def _allocation_changing(row: AllocationRow) -> Columns:
+    return {
+        "id": row.allocation.id,
+        "device_uuid": row.device_uuid,
+        "released_at": row.released_at,
+        "changed": row.changed,
+    }
 
 
 def _allocation_row(c: Columns) -> AllocationRow:
@@ -280,6 +325,15 @@ def _sample_columns(row: SampleRow) -> Columns:
     return columns | texts
 
 
+def _latest_columns(row: SampleRow) -> Columns:
+    return _sample_columns(row) | {"processes": PROCESSES.text(row.processes) if row.processes else "{}"}
+
+
+def _latest_row(c: Columns) -> SampleRow:
+    processes = {} if c["processes"] == "{}" else PROCESSES.value(c["processes"])
+    return replace(_sample_row(c), processes=processes)
+
+
 def _sample_row(c: Columns) -> SampleRow:
     return SampleRow(
         workloads=COUNTS.value(c["workloads"]),
@@ -310,15 +364,15 @@ def _secrets_row(c: Columns) -> SecretsRow:
     return SecretsRow(job=c["job"], values=TEXTS.value(c["values"]))
 
 
-SAMPLE = Coding(columns=_sample_columns, row=_sample_row)
 CODINGS: Mapping[str, Coding[Any]] = {
     HEAD.name: Coding(columns=_head_columns, row=_head_row),
     USERS.name: _flat(UserRow, "id", "name", "seen_at"),
     NODES.name: Coding(columns=_node_columns, row=_node_row),
     DEVICES.name: Coding(columns=_device_columns, row=_device_row),
-    JOBS.name: Coding(columns=_job_columns, row=_job_row),
+    JOBS.name: Coding(columns=_job_columns, row=_job_row, changing=_job_changing),
     NOTEBOOKS.name: Coding(columns=_notebook_columns, row=_notebook_row),
-    ALLOCATIONS.name: Coding(columns=_allocation_columns, row=_allocation_row),
+    NOTICES.name: Coding(columns=_notice_columns, row=_notice_row),
+    ALLOCATIONS.name: Coding(columns=_allocation_columns, row=_allocation_row, changing=_allocation_changing),
     RESERVATIONS.name: Coding(columns=_reservation_columns, row=_reservation_row),
     RANKS.name: Coding(columns=_rank_columns, row=_rank_row),
     SECRETS.name: Coding(columns=_secrets_columns, row=_secrets_row),
@@ -326,7 +380,21 @@ CODINGS: Mapping[str, Coding[Any]] = {
     BUNDLES.name: _flat(BundleRow, "digest", "user", "size_bytes", "kept_at"),
     QUOTA.name: Coding(columns=_quota_columns, row=_quota_row),
     AUDIT.name: _flat(AuditRow, "seq", "at", "actor", "kind", "subject", "project", "payload", "previous", "hash"),
-    SAMPLES.name: SAMPLE,
-    LATEST.name: SAMPLE,
+    SAMPLES.name: Coding(columns=_sample_columns, row=_sample_row),
+    LATEST.name: Coding(columns=_latest_columns, row=_latest_row),
+    LABELS.name: _flat(ShareLabel, "allocation", "memory", "compute", "why", "read_at"),
     BATCHES.name: _flat(BatchRow, "node", "sequence", "at"),
+    HOURS.name: _flat(
+        HourRow,
+        "hour_at",
+        "workload",
+        "device",
+        "user",
+        "project",
+        "pool",
+        "allocated_milli_s",
+        "allocated_s",
+        "used_milli_s",
+        "seen_s",
+    ),
 }

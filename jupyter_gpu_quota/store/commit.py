@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from ..core.canonical import digest
 from ..core.lifecycle import JobEvent, after
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy, Reservation
 from ..core.plan import (
+    HELD_BY_ENFORCEMENT,
     RESIZED,
     Action,
     Lend,
@@ -25,6 +25,7 @@ from ..core.plan import (
 )
 from .holdings import drop_reservation, give_devices, move_notebook, put_job, release_devices
 from .lease import why_lost
+from .pieces import Piece
 from .protocol import JobRecord, Lease, NotebookRecord, RankRecord, Stale
 from .rows import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, RankRow, ReservationRow
 from .work import Work
@@ -32,18 +33,19 @@ from .work import Work
 CONTROLLER = "system:controller"
 
 
-def commit_plan(work: Work, plan: Plan, *, policy: Policy, snapshot_digest: str, lease: Lease) -> Stale | None:
-    """Write every action of the plan, or say why it is stale; an empty plan writes nothing.
+def commit_piece(work: Work, piece: Piece, *, policy: Policy, snapshot_digest: str, lease: Lease) -> Stale | None:
+    """Write every action of a plan, or of a piece of it, or say why it is stale; an empty plan writes nothing.
 
     Raises IllegalMove and ValueError for a plan that is wrong whatever changed: a bug of the one who made it.
     """
+    plan = piece.plan
     named = _read_ahead(work, plan)
     if why := why_lost(work, lease) or _why_stale(work, plan, policy, named):
         return Stale(seen=plan.seen_version, current=work.version(), why=why)
     for action in plan.actions:
         _apply(work, action, policy=policy, lease=lease)
     if plan.actions:
-        _audit_plan(work, plan, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
+        _audit_plan(work, piece, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
     return None
 
 
@@ -191,7 +193,7 @@ def _start_job(work: Work, action: Start | Resume, lease: Lease) -> str:
         borrower=action.borrower,
         held_ranks=None if record.job.min_ranks is None else len(nodes),
     )
-    put_job(work, replace(record, job=job, reason=action.reason, exit_status=None))
+    put_job(work, record, job=job, reason=action.reason, exit_status=None)
     for rank, device in sorted(nodes.items()):
         work.put(RANKS, _new_rank(work, action, rank=rank, device=device, fencing=lease.fencing))
     return job.project
@@ -234,7 +236,7 @@ def _pause(work: Work, action: Pause, policy: Policy) -> str:
         paused_for=action.claimer,
         paused_at=(*counted, *new),
     )
-    put_job(work, replace(record, job=job, reason=action.reason, pauses=record.pauses + len(new)))
+    put_job(work, record, job=job, reason=action.reason, pauses=record.pauses + len(new))
     return job.project
 
 
@@ -249,7 +251,8 @@ def _stop(work: Work, action: Stop) -> str:
         pausing_since_at=work.now,
         paused_for=None,
     )
-    put_job(work, replace(record, job=job, reason=action.reason))
+    kept = record.reason is not None and record.reason.code in HELD_BY_ENFORCEMENT
+    put_job(work, record, job=job, reason=record.reason if kept else action.reason)
     return job.project
 
 
@@ -270,13 +273,15 @@ def _reserve(work: Work, action: Reserve) -> str:
     return _project(work, action.workload)
 
 
-def _audit_plan(work: Work, plan: Plan, *, policy: Policy, snapshot_digest: str, lease: Lease) -> None:
-    payload = {
+def _audit_plan(work: Work, piece: Piece, *, policy: Policy, snapshot_digest: str, lease: Lease) -> None:
+    payload: dict[str, object] = {
         "snapshot": snapshot_digest,
-        "seen_version": plan.seen_version,
+        "seen_version": piece.plan.seen_version,
         "revision": policy.revision,
-        "plan": digest(plan),
-        "actions": len(plan.actions),
+        "plan": piece.whole,
+        "actions": len(piece.plan.actions),
         "fencing": lease.fencing,
     }
+    if not piece.is_all:
+        payload |= {"first": piece.first, "of": piece.of}
     work.audit(CONTROLLER, "plan", str(work.version()), payload, None)

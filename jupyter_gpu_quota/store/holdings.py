@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from ..core.facts import NotebookFact
 from ..core.lifecycle import NOTEBOOK_FINAL, notebook_after
@@ -14,11 +15,12 @@ from .rows import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RESERVATIONS, SECRETS, 
 from .work import Work
 
 
-def put_job(work: Work, record: JobRecord) -> None:
-    """Write a job as of this transaction; one that has ended keeps no secret."""
-    work.put(JOBS, replace(record, changed=work.stamp()))
-    if record.ended_at is not None and record.spec.secret_names:
-        work.delete(SECRETS, (record.job.id,))
+def put_job(work: Work, record: JobRecord, **changes: Any) -> None:
+    """Write a job, with these fields of its record changed, as of this transaction; an ended one keeps no secret."""
+    row = replace(record, **changes, changed=work.stamp())
+    work.put(JOBS, row)
+    if row.ended_at is not None and row.spec.secret_names:
+        work.delete(SECRETS, (row.job.id,))
 
 
 def move_notebook(work: Work, record: NotebookRecord, event: str, reason: Reason | None) -> NotebookRecord:

@@ -23,15 +23,16 @@ def set_inventory(work: Work, request: SetInventory) -> Recorded | Refusal:
     if refusal := _contradiction(request):
         return refusal
     nodes = {row.node.id: row.node for row in work.every(NODES)}
-    devices = {row.device.id: row.device for row in work.every(DEVICES)}
     wanted_nodes = {node.id: _as_kept(node, nodes.get(node.id)) for node in request.nodes}
     wanted_nodes |= {id: replace(node, schedulable=False) for id, node in nodes.items() if id not in wanted_nodes}
-    wanted = {device.id: _as_seen(device, devices.get(device.id)) for device in request.devices}
+    rows = {row.device.id: row for row in work.every(DEVICES)}
+    wanted = {device.id: _as_seen(device, rows.get(device.id)) for device in request.devices}
+    devices = {id: row.device for id, row in rows.items()}
     wanted |= {id: _as_gone(device) for id, device in devices.items() if id not in wanted}
     if nodes == wanted_nodes and devices == wanted:
         return Recorded(id="inventory", version=work.version(), existed=True)
     _put_nodes(work, nodes, wanted_nodes)
-    _put_devices(work, devices, wanted)
+    _put_devices(work, rows, wanted)
     payload = {"nodes": _by_id(wanted_nodes), "devices": _by_id(wanted)}
     work.audit("system:controller", "inventory", "inventory", payload, None)
     return Recorded(id="inventory", version=work.stamp())
@@ -67,10 +68,14 @@ def _as_gone(device: Device) -> Device:
     return device if quarantined else replace(device, health=Health.UNHEALTHY, trouble=GONE)
 
 
-def _as_seen(device: Device, known: Device | None) -> Device:
-    if known is None or known == device:
+def _as_seen(device: Device, row: DeviceRow | None) -> Device:
+    """As a reading tells it; a quarantine, and a fault that the driver may not speak of any more, are kept."""
+    if row is None or row.device == device:
         return device
-    kept = known if known.health is Health.QUARANTINED else device
+    known = row.device
+    kept = known if known.health is Health.QUARANTINED or row.fault is not None else device
+    if row.fault is not None and kept.health is Health.HEALTHY:
+        kept = replace(kept, health=Health.UNHEALTHY, trouble=row.fault)
     return replace(
         device,
         health=kept.health,
@@ -86,10 +91,13 @@ def _put_nodes(work: Work, before: dict[str, Node], after: dict[str, Node]) -> N
             work.put(NODES, NodeRow(node=node, changed=work.stamp()))
 
 
-def _put_devices(work: Work, before: dict[str, Device], after: dict[str, Device]) -> None:
+def _put_devices(work: Work, before: dict[str, DeviceRow], after: dict[str, Device]) -> None:
     for id, device in after.items():
-        if before.get(id) != device:
+        row = before.get(id)
+        if row is None:
             work.put(DEVICES, DeviceRow(device=device, changed=work.stamp()))
+        elif row.device != device:
+            work.put(DEVICES, replace(row, device=device, changed=work.stamp()))
 
 
 # --- what an admin says of a node -----------------------------------------------------------------------------------
@@ -99,7 +107,8 @@ UPKEEP = {"cordon": Upkeep.CORDONED, "uncordon": Upkeep.NONE, "drain": Upkeep.DR
 def change_node(work: Work, request: ChangeNode) -> Recorded | Refusal:
     """Cordon, uncordon or drain a node. Its devices count as changed, so that a plan made before places nothing there.
 
-    A cordon of a node that is being drained ends the drain: what still runs there stays.
+    A cordon of a node that is being drained ends the drain: what still runs there stays. Who uncordons a node says
+    that its devices are well: faults that were kept of them are cleared, also where it was not cordoned.
     """
     row = work.get(NODES, (request.node,))
     if row is None:
@@ -107,38 +116,68 @@ def change_node(work: Work, request: ChangeNode) -> Recorded | Refusal:
     if request.change not in UPKEEP:
         raise ValueError(f"a node can be cordoned, uncordoned or drained, not {request.change!r}")
     node = replace(row.node, upkeep=UPKEEP[request.change], drain_by_at=request.drain_by_at)
-    if node == row.node:
+    held = [held for held in work.every(DEVICES) if held.device.node == node.id]
+    faulty = [each for each in held if each.fault is not None] if node.upkeep is Upkeep.NONE else []
+    if node == row.node and not faulty:
         return Recorded(id=node.id, version=work.version(), existed=True)
     work.put(NODES, NodeRow(node=node, changed=work.stamp()))
-    for held in [held for held in work.every(DEVICES) if held.device.node == node.id]:
-        work.put(DEVICES, replace(held, changed=work.stamp()))
-    payload = {"was": row.node.upkeep, "is": node.upkeep, "drain_by_at": node.drain_by_at}
+    for each in held:
+        work.put(DEVICES, replace(_cleared(each) if each in faulty else each, changed=work.stamp()))
+    payload: dict[str, object] = {"was": row.node.upkeep, "is": node.upkeep, "drain_by_at": node.drain_by_at}
+    if faulty:
+        payload["cleared"] = {each.device.id: each.fault for each in faulty}
     work.audit(request.actor, f"node.{request.change}", node.id, payload, None)
     return Recorded(id=node.id, version=work.stamp())
 
 
 # --- what is seen of a device ---------------------------------------------------------------------------------------
 def observe_device(work: Work, fact: DeviceFact) -> None:
-    """Record a device's health, its trouble, foreign use or UUID; a device that is not known is left alone."""
+    """Record a device's health, its trouble, foreign use, UUID or fault; a device that is not known is left alone."""
     row = work.get(DEVICES, (fact.device,))
     if row is None:
         return
-    health = row.device.health if fact.health is None else Health(fact.health)
-    device = replace(
-        row.device,
-        health=health,
-        trouble=_trouble(row.device, fact, health),
-        foreign_milli=row.device.foreign_milli if fact.foreign_milli is None else fact.foreign_milli,
-        uuid=row.device.uuid if fact.uuid is None else fact.uuid,
-    )
-    if device == row.device:
+    told = _with_fault(row, fact)
+    device = _observed(told, fact)
+    if told == row and device == row.device:
         return
-    work.put(DEVICES, DeviceRow(device=device, changed=work.stamp()))
+    work.put(DEVICES, replace(told, device=device, changed=work.stamp()))
     if device.uuid != row.device.uuid:
         _name_uuid(work, device)
     if (device.uuid, device.health) != (row.device.uuid, row.device.health):  # foreign use comes and goes all day
         payload = {"was": row.device.health, "is": device.health, "uuid": device.uuid, "trouble": device.trouble}
         work.audit("system:controller", "device", device.id, payload, None)
+
+
+def _observed(row: DeviceRow, fact: DeviceFact) -> Device:
+    known = row.device
+    health = known.health if fact.health is None else Health(fact.health)
+    device = replace(
+        known,
+        health=health,
+        trouble=_trouble(known, fact, health),
+        foreign_milli=known.foreign_milli if fact.foreign_milli is None else fact.foreign_milli,
+        uuid=known.uuid if fact.uuid is None else fact.uuid,
+    )
+    if row.fault is not None and health is Health.HEALTHY:
+        return replace(device, health=Health.UNHEALTHY, trouble=row.fault)
+    return device
+
+
+def _with_fault(row: DeviceRow, fact: DeviceFact) -> DeviceRow:
+    """The row with a fault that is told; without one that was seen under a driver that is not loaded any more."""
+    if fact.loaded is None:
+        return row
+    if fact.fault is not None:
+        return replace(row, fault=fact.fault, fault_loaded=fact.loaded)
+    return row if row.fault_loaded in (None, fact.loaded) else _cleared(row)
+
+
+def _cleared(row: DeviceRow) -> DeviceRow:
+    """Without its fault; what else is wrong with it, the next reading says."""
+    device = row.device
+    if device.health is Health.UNHEALTHY:
+        device = replace(device, health=Health.HEALTHY, trouble=None)
+    return replace(row, device=device, fault=None, fault_loaded=None)
 
 
 def _trouble(device: Device, fact: DeviceFact, health: Health) -> str | None:

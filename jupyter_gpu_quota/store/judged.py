@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..core.facts import NotebookFact
 from .holdings import observe_notebook
+from .outbox import queue_notices
 from .protocol import JudgeNotebook, Recorded, Refusal
 from .rows import NOTEBOOKS
 from .work import Work
@@ -25,4 +26,5 @@ def judge_notebook(work: Work, request: JudgeNotebook) -> Recorded | Refusal:
     if request.turn is not None:
         payload = {"activity": request.activity, "stage": request.stage["stage"], "why": request.why}
         work.audit(request.actor, f"notebook.{request.turn}", request.notebook, payload, record.notebook.project)
+    queue_notices(work, record, request.notices)
     return Recorded(id=request.notebook, version=work.version())

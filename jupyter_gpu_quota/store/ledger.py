@@ -13,9 +13,11 @@ from ..core.model import NotebookState, Policy
 from ..core.plan import Plan
 from . import lease as leases
 from .chain import verify
-from .commit import commit_plan
+from .commit import commit_piece
 from .ids import new_ulid
+from .notices import NoticeRecord
 from .observe import observe_facts
+from .pieces import Piece, whole
 from .protocol import (
     FIRST_PAGE,
     AuditRow,
@@ -33,7 +35,9 @@ from .protocol import (
     Refusal,
     Request,
     SampleRow,
+    ShareLabel,
     Stale,
+    UsageHour,
 )
 from .requests import record_all
 from .retention import forget_jobs, forget_samples
@@ -46,9 +50,11 @@ from .rows import (
     HEAD,
     HEAD_KEY,
     JOBS,
+    LABELS,
     LATEST,
     NODES,
     NOTEBOOKS,
+    NOTICES,
     QUOTA,
     RANKS,
     RESERVATIONS,
@@ -63,6 +69,7 @@ from .rows import (
     UserRow,
     Where,
 )
+from .usage import Tally, put_use, usage_between
 from .work import Work
 
 
@@ -77,6 +84,7 @@ class LedgerStore:
         self._new_id = new_id
         self._writer = threading.Lock()
         self._unsettled = False
+        self._tally = Tally()
         self._told: dict[tuple[str, int, int], RankFact] = {}
         self._told_under = 0
 
@@ -116,9 +124,12 @@ class LedgerStore:
         with self._work(now) as work:
             return record_all(work, requests)
 
-    def commit(self, plan: Plan, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int) -> Committed | Stale:
+    def commit(
+        self, plan: Plan | Piece, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int
+    ) -> Committed | Stale:
+        piece = plan if isinstance(plan, Piece) else whole(plan)
         with self._work(now) as work:
-            stale = commit_plan(work, plan, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
+            stale = commit_piece(work, piece, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
             return stale or Committed(version=work.version())
 
     def observe(self, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
@@ -159,11 +170,11 @@ class LedgerStore:
             return None
         return Lease(holder=head.holder, fencing=head.fencing, expires_at=head.expires_at)
 
-    def forget(self, *, jobs_ended_before: int, samples_before: int) -> list[str]:
+    def forget(self, *, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:
         """See the protocol. At most 1,000 jobs at a time: call again while it returns that many."""
         with self._work(jobs_ended_before) as work:
             jobs = forget_jobs(work)
-        while forget_samples(self._rows, self._writer, samples_before):
+        while forget_samples(self._rows, self._writer, samples_before, usage_before):
             pass
         self._unsettled |= not self._rows.settle()  # what a process deleted that was killed right afterwards
         return jobs
@@ -233,6 +244,12 @@ class LedgerStore:
         with self._rows.reading() as scope:
             return scope.listing(NOTEBOOKS, Where(among=among), page)
 
+    def notices(
+        self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE
+    ) -> tuple[list[NoticeRecord], int]:
+        with self._rows.reading() as scope:
+            return scope.listing(NOTICES, Where(among={"channel": [channel]}, live=pending), page)
+
     def bundle_owned(self, digest: str, user: str) -> bool:
         with self._rows.reading() as scope:
             return bool(scope.get_many(BUNDLES, [(digest, user)]))
@@ -268,6 +285,7 @@ class LedgerStore:
 
     # --- samples ----------------------------------------------------------------------------------------------------
     def add_samples(self, node: str, sequence: int, rows: Sequence[SampleRow], *, now: int) -> bool:
+        due = self._tally.due(now)
         with self._work(now) as work:
             if work.get(BATCHES, (node, sequence)) is not None:
                 return False
@@ -275,15 +293,27 @@ class LedgerStore:
             work.fetch(SAMPLES, [SAMPLES.key(row) for row in rows])
             work.fetch(LATEST, [LATEST.key(row) for row in rows])
             for row in rows:
-                work.put(SAMPLES, replace(row, why={}))  # reasons are long, and wanted of the newest reading
+                work.put(SAMPLES, replace(row, why={}, processes={}))  # long, and wanted of the newest reading
                 newest = work.get(LATEST, LATEST.key(row))
-                if newest is None or newest.at <= row.at:
+                if newest is None or newest.at <= row.at or newest.at > now:  # the clock went back
                     work.put(LATEST, row)
-            return True
+            put_use(work, due)
+        self._tally.forget(due, now)
+        self._tally.take(rows)
+        return True
 
     def latest_samples(self) -> dict[str, SampleRow]:
         with self._rows.reading() as scope:
             return {row.device: row for row in scope.scan(LATEST)}
+
+    def labels(self, allocations: Sequence[str]) -> dict[str, ShareLabel]:
+        with self._rows.reading() as scope:
+            found = scope.get_many(LABELS, [(name,) for name in allocations])
+        return {row.allocation: row for row in found.values()}
+
+    def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
+        with self._rows.reading() as scope:
+            return usage_between(scope, begin, end, now=now)
 
     def close(self) -> None:
         self._rows.close()

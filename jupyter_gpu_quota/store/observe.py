@@ -65,22 +65,22 @@ def _observe_rank(work: Work, fact: RankFact) -> bool:
 # --- what a fact adds -----------------------------------------------------------------------------------------------
 def _merged(row: RankRow, fact: RankFact) -> RankRow:
     """The rank with what the fact adds. An end that was recorded is never rewritten, and nothing becomes unknown."""
-    record = row.record
-    if record.ended_at is None:
-        row = replace(
-            row,
-            pause_requested=row.pause_requested or fact.pause_requested,
-            refused=None if fact.refused is None else _text(fact.refused),
-        )
-        record = replace(record, ended_at=fact.ended_at, exit_status=fact.exit_status)
+    record, goes_on = row.record, row.record.ended_at is None
+    refused = None if fact.refused is None else _text(fact.refused)
     record = replace(
         record,
         pid=fact.pid if record.pid is None else record.pid,
         pid_started=fact.pid_started if record.pid_started is None else record.pid_started,
         started_at=fact.started_at if record.started_at is None else record.started_at,
+        ended_at=fact.ended_at if goes_on else record.ended_at,
+        exit_status=fact.exit_status if goes_on else record.exit_status,
     )
-    return replace(
-        row, record=record, completed=row.completed or fact.completed, tree_gone=row.tree_gone or fact.tree_gone
+    return RankRow(
+        record=record,
+        tree_gone=row.tree_gone or fact.tree_gone,
+        pause_requested=row.pause_requested or (goes_on and fact.pause_requested),
+        completed=row.completed or fact.completed,
+        refused=refused if goes_on else row.refused,
     )
 
 
@@ -92,15 +92,14 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
         job = replace(job, checkpoint_at=saved_at)
-    if fact.rank != 0:
-        return replace(record, job=job)
-    metrics = _metrics(fact.metrics)
+    if fact.rank != 0 or (fact.done is None and fact.total is None and not fact.metrics):
+        return record if job is record.job else replace(record, job=job)
     return replace(
         record,
         job=job,
         done=record.done if _number(fact.done) is None else fact.done,
         total=record.total if _number(fact.total) is None else fact.total,
-        metrics=metrics or record.metrics,
+        metrics=_metrics(fact.metrics) or record.metrics,
     )
 
 
@@ -139,7 +138,7 @@ def _judge_attempt(work: Work, record: JobRecord) -> None:
     if rows and all(_is_gone(row) for row in rows):
         _end_attempt(work, record, rows)
     elif job.target is JobTarget.RUNNING and _one_failed_alone(record, rows):
-        put_job(work, replace(record, job=replace(job, target=JobTarget.FAILED)))
+        put_job(work, record, job=replace(job, target=JobTarget.FAILED))
         work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
 
 
@@ -244,7 +243,8 @@ def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None
     release_devices(work, job.id)
     known = row.record.exit_status is not None or row.refused is not None
     uses_retry = event is JobEvent.RETRY and known and not _left_a_sick_device(record)
-    ended = replace(
+    put_job(
+        work,
         record,
         job=_rested(job, state) if state not in FINAL else replace(job, state=state, held_ranks=None),
         reason=None if state is JobState.QUEUED else record.reason,
@@ -252,7 +252,6 @@ def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None
         ended_at=work.now if state in FINAL else None,
         exit_status=row.record.exit_status,
     )
-    put_job(work, ended)
     _audit_end(work, job, row, event=event, state=state)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from ..core.activity import ProcessUse
 from ..core.facts import Fact
 from ..core.model import (
     Allocation,
@@ -23,6 +24,8 @@ from ..core.model import (
     Reservation,
 )
 from ..core.plan import Plan, Reason
+from .notices import ChangeNotice, NewNotice, NoticeRecord
+from .pieces import Piece
 
 
 # --- what people and the hub ask for: each is recorded whole, or answered with a Refusal -------------------------
@@ -86,11 +89,15 @@ class SubmitJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeJob:
-    """Hold, release or cancel a job. Repeating a change that is already so changes nothing."""
+    """Hold, release or cancel a job. Repeating a change that is already so changes nothing.
+
+    ``why``: for what a job is held, where that is no person's wish.
+    """
 
     job: str
     actor: str
     change: str  # hold | release | cancel
+    why: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +125,23 @@ class ReturnNotebook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskAgain:
+    """Ask again for a slice that was released while its server ran on; one that is live is left as it is.
+
+    Refused for a slice whose server ended.
+    """
+
+    notebook: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeNotebook:
     """How a notebook's use was judged, and what is under way: the stage as ``core.stages.to_document`` writes it.
 
     ``activity`` is busy, idle or unknown; ``seen_empty``: a reading showed that nothing of it is on its device.
-    ``turn`` and ``why`` are kept in the audit where something happened. A slice that has ended is left alone.
+    ``turn`` and ``why`` are kept in the audit where something happened; ``notices`` are queued with it, all or none.
+    A slice that has ended is left alone.
     """
 
     notebook: str
@@ -132,6 +151,34 @@ class JudgeNotebook:
     actor: str = "system:idle"
     turn: str | None = None
     why: str = ""
+    notices: tuple[NewNotice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLabel:
+    """How the share of one allocation is held, as was read back at an instant.
+
+    ``memory`` and ``compute`` are words of ``enforcement.protocol.Strength``; ``why``: why by nothing stronger.
+    """
+
+    allocation: str
+    memory: str
+    compute: str
+    why: str
+    read_at: int
+
+    @property
+    def says(self) -> tuple[str, str, str]:
+        """What is told, whenever it was read."""
+        return self.memory, self.compute, self.why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelShares:
+    """What was read back of shares; where a label changed, the audit says so. Shares that are over are left alone."""
+
+    labels: tuple[ShareLabel, ...]
+    actor: str = "system:enforcement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +234,10 @@ Request = (
     | ChangeJob
     | RequestNotebook
     | ReturnNotebook
+    | AskAgain
     | JudgeNotebook
+    | LabelShares
+    | ChangeNotice
     | ApplyQuota
     | SetInventory
     | ChangeNode
@@ -298,7 +348,9 @@ class SampleRow:
     """One reading of one device; None is unknown. ``coverage`` is the part of expected readings seen, in permille.
 
     ``workloads`` is the percentage that each holder used, ``workload_memory_mib`` what it held; ``foreign_mib`` is held
-    by processes of nobody of ours. ``why`` has a sentence for each figure, and for each holder, that is unknown.
+    by processes of nobody of ours. ``processes`` are those of each holder of which all are known; a holder that is not
+    there may have others. They are kept with the newest reading only. ``why`` has a sentence for each figure, and for
+    each holder, that is unknown.
     """
 
     node: str
@@ -310,10 +362,29 @@ class SampleRow:
     simulated: bool
     workloads: Mapping[str, int | None] = field(default_factory=dict)
     workload_memory_mib: Mapping[str, int | None] = field(default_factory=dict)
+    processes: Mapping[str, tuple[ProcessUse, ...]] = field(default_factory=dict)
     foreign_mib: int | None = None
     temperature_c: int | None = None
     power_w: int | None = None
     why: Mapping[str, str] = field(default_factory=dict)
+
+
+class UsageHour(NamedTuple):
+    """What one workload had and used of one device within one hour, which begins at ``hour_at``.
+
+    ``used_milli_s`` is milli-GPU times seconds, by readings that speak for ``seen_s`` of the ``allocated_s`` seconds.
+    """
+
+    hour_at: int
+    workload: str
+    device: str
+    user: str
+    project: str
+    pool: str
+    allocated_milli_s: int
+    allocated_s: int
+    used_milli_s: int
+    seen_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,8 +493,10 @@ class Store(Protocol):
     def lease(self) -> Lease | None:
         """The lease as it was last taken, over or not; None where nobody holds one."""
 
-    def commit(self, plan: Plan, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int) -> Committed | Stale:
-        """Write a whole plan or nothing.
+    def commit(
+        self, plan: Plan | Piece, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int
+    ) -> Committed | Stale:
+        """Write a whole plan, or one whole piece of it, or nothing.
 
         Stale if the lease is lost, a row the plan names changed after ``plan.seen_version``, the quota revision
         is not ``policy.revision``, or a device would carry more than it has (allocations of draining work count).
@@ -460,6 +533,11 @@ class Store(Protocol):
         self, *, states: Sequence[NotebookState] = (), page: Page = FIRST_PAGE
     ) -> tuple[list[NotebookRecord], int]: ...
 
+    def notices(
+        self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE
+    ) -> tuple[list[NoticeRecord], int]:
+        """The messages of one channel, newest first, and how many there are; ``pending``: those not ended."""
+
     def bundle_owned(self, digest: str, user: str) -> bool: ...
 
     def bundles_of(self, user: str) -> dict[str, int]:
@@ -484,8 +562,17 @@ class Store(Protocol):
 
     def latest_samples(self) -> dict[str, SampleRow]: ...
 
-    def forget(self, *, jobs_ended_before: int, samples_before: int) -> list[str]:
-        """Retention: drops old jobs' rows and samples, returns the ids of the jobs dropped. Audit rows stay.
+    def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
+        """Every hour that begins in [begin, end), by workload and device, in any order; both are whole hours.
+
+        The hour of ``now`` is told as far as it went.
+        """
+
+    def labels(self, allocations: Sequence[str]) -> dict[str, ShareLabel]:
+        """How shares were found to be held, by allocation; those that nobody looked at yet are left out."""
+
+    def forget(self, *, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:
+        """Retention: drops old jobs' rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.
 
         At most 1,000 jobs at a time: call again while it returns that many.
         """

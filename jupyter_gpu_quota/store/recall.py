@@ -1,8 +1,14 @@
 """Rows that a process remembers, so that it does not read back what it wrote: for the scheduler, the chief writer.
 
-The head, read anew in every transaction, says whether what is remembered is all there is. What others wrote since is
-read, once, by its version. Anything that cannot be told by versions (another reign, a restored backup, a failed commit)
-makes it forget everything. Ranks carry no version: only who decides writes them.
+What is remembered is true as of one head, the row that every writer changes. Each transaction reads the head anew:
+
+* it is the one that is known: what is remembered is all there is;
+* it is a later one of the same history: others wrote, and what they changed is read, once, by its version;
+* it is of another reign or another history (a backup was restored), or a transaction failed on the way: everything is
+  forgotten and read from the beginning.
+
+Remembered are live rows; those that are over are asked of the database. Ranks carry no version, so that another's
+writing of them would not be noticed: only who decides writes them, and another reign makes us forget.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from .rows import (
     RESERVATIONS,
     Head,
     Key,
+    RankRow,
     Rows,
     Scope,
     Table,
@@ -39,10 +46,48 @@ from .rows import (
 R = TypeVar("R")
 VERSIONED: tuple[Table[Any], ...] = (NODES, DEVICES, JOBS, NOTEBOOKS, ALLOCATIONS, RESERVATIONS)
 REMEMBERED = {table.name for table in (*VERSIONED, RANKS)}
-WHOLE = {RESERVATIONS.name}
-"""Remembered with what is over: what is not remembered is not there. Of the others only live rows are remembered."""
-JOURNAL_VERSIONS = 16
-"""What changed in so many versions is remembered for those who ask what is new."""
+WHOLE = {table.name for table in VERSIONED if table.ended is None} | {RESERVATIONS.name}
+"""Remembered with what is over: what is not remembered of these is not there."""
+
+NEWS_VERSIONS, NEWS_ROWS = 16, 20_000
+"""News are kept of so many versions at least, and of earlier ones while there are no more rows in all."""
+
+
+class _News:
+    """What changed in the last versions, for those who ask what is new: complete after ``since``."""
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self._rows: dict[str, deque[tuple[int, Key, Any]]] = {table.name: deque() for table in VERSIONED}
+
+    def add(self, table: Table[Any], key: Key, row: Any) -> None:
+        """Takes rows in the order of their versions."""
+        self._rows[table.name].append((row.changed, key, row))
+
+    def remove(self, table: Table[Any], keys: set[Key]) -> None:
+        """Rows are not there any more, and were over before."""
+        if keys and table.name in self._rows:
+            self._rows[table.name] = deque(each for each in self._rows[table.name] if each[1] not in keys)
+
+    def of(self, table: Table[R], since: int) -> list[R]:
+        """The rows that changed after a version, which is not before ours, as they are now; the latest last."""
+        found: dict[Key, R] = {}
+        for changed, key, row in reversed(self._rows[table.name]):
+            if changed <= since:
+                break
+            found.setdefault(key, row)
+        return list(reversed(found.values()))
+
+    def trim(self, version: int) -> None:
+        """Forget the oldest, as of a version."""
+        while sum(map(len, self._rows.values())) > NEWS_ROWS:
+            oldest = min(rows[0][0] for rows in self._rows.values() if rows)
+            if oldest > version - NEWS_VERSIONS:
+                return
+            for rows in self._rows.values():
+                while rows and rows[0][0] == oldest:
+                    rows.popleft()
+            self.since = oldest
 
 
 class _Known:
@@ -54,26 +99,22 @@ class _Known:
     def forget(self) -> None:
         """Start anew."""
         self.head: Head | None = None
-        self.floor = 0
+        self.news = _News(0)
         self.rows: dict[str, dict[Key, Any]] = {name: {} for name in REMEMBERED}
         self.live: dict[str, dict[Value, dict[Key, None]]] = {column: {} for column in ALLOCATIONS.live_indexes}
         self.ranks: dict[str, set[Key]] = {}
-        self.journal: deque[tuple[int, str, Key, Any]] = deque()
 
     def follow(self, scope: Scope, head: Head) -> None:
         """Be as the head says: by what changed since, or from the beginning."""
-        if self.head is not None and (head.fencing != self.head.fencing or not _is_later(scope, head, self.head)):
+        if self.head is not None and not _continues(scope, head, self.head):
             self.forget()
         if self.head is None:
             for table in VERSIONED:
-                for row in scope.changed(table, -1, live=table.ended is not None and table.name not in WHOLE):
-                    self.put(table, row)
-            self.journal.clear()
-            self.floor = head.version
+                self._put_all(table, scope.changed(table, -1, live=table.name not in WHOLE))
+            self.news = _News(head.version)
         elif head.version > self.head.version:
             for table in VERSIONED:
-                for row in scope.changed(table, self.head.version, live=False):
-                    self.put(table, row)
+                self._put_all(table, scope.changed(table, self.head.version, live=False))
         self.head = head
 
     def absorb(self, writes: Iterable[TableWrites]) -> None:
@@ -82,30 +123,40 @@ class _Known:
             if change.table is HEAD:
                 self.head = change.updates[0]
             elif change.table.name in REMEMBERED:
-                for row in (*change.inserts, *change.updates):
-                    self.put(change.table, row)
+                self._put_all(change.table, (*change.inserts, *change.updates))
                 for key in change.deletes:
-                    self.drop(change.table, key)
-        while self.head and self.journal and self.journal[0][0] <= self.head.version - JOURNAL_VERSIONS:
-            self.floor = max(self.floor, self.journal.popleft()[0])
+                    self._drop(change.table, key)
+                self.news.remove(change.table, set(change.deletes))
+        if self.head is not None:
+            self.news.trim(self.head.version)
 
-    def put(self, table: Table[Any], row: Any) -> None:
+    def _put_all(self, table: Table[Any], rows: Sequence[Any]) -> None:
+        for row in rows if table is RANKS else sorted(rows, key=lambda row: row.changed):
+            self._put(table, row)
+
+    def _put(self, table: Table[Any], row: Any) -> None:
         """A row is there, or is another now."""
-        key, rows = table.key(row), self.rows[table.name]
+        key = table.key(row)
         if table is RANKS:
-            self.ranks.setdefault(row.record.job, set()).add(key)
-        else:
-            self.journal.append((row.changed, table.name, key, row))
-        is_over = table.ended is not None and table.fields[table.ended](row) is not None
-        if is_over and table.name not in WHOLE:
-            self.drop(table, key)
+            self._put_rank(key, row)
             return
-        rows[key] = row
+        self.news.add(table, key, row)
+        if table.name not in WHOLE and _is_over(table, row):
+            self._drop(table, key)
+            return
+        self.rows[table.name][key] = row
         if table is ALLOCATIONS:
             for column, index in self.live.items():
                 index.setdefault(table.fields[column](row), {})[key] = None
 
-    def drop(self, table: Table[Any], key: Key) -> None:
+    def _put_rank(self, key: Key, row: RankRow) -> None:
+        """Remembered for as long as its job; the job is written before it."""
+        job = row.record.job
+        if (job,) in self.rows[JOBS.name]:
+            self.ranks.setdefault(job, set()).add(key)
+            self.rows[RANKS.name][key] = row
+
+    def _drop(self, table: Table[Any], key: Key) -> None:
         """A row is gone, or is of no interest any more."""
         row = self.rows[table.name].pop(key, None)
         if table is JOBS:
@@ -118,24 +169,28 @@ class _Known:
                 if not index[value]:
                     del index[value]
 
-    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
-        """The rows that changed after a version which the journal reaches back to, as they are now, the latest last."""
-        found: dict[Key, R] = {}
-        for changed, name, key, row in self.journal:
-            if changed > since and name == table.name:
-                found.pop(key, None)
-                found[key] = row
-        if live and table.ended is not None:
-            ended = table.fields[table.ended]
-            return [row for row in found.values() if ended(row) is None]
-        return list(found.values())
+    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R] | None:
+        """What a scope's ``changed`` answers; None: only the database can say."""
+        if table.name not in self.rows or table is RANKS:
+            return None
+        if since >= self.news.since:
+            rows = self.news.of(table, since)
+        elif live or table.name in WHOLE:
+            rows = [row for row in self.rows[table.name].values() if row.changed > since]
+        else:
+            return None
+        return [row for row in rows if not _is_over(table, row)] if live else rows
 
 
-def _is_later(scope: Scope, head: Head, known: Head) -> bool:
+def _is_over(table: Table[R], row: R) -> bool:
+    return table.ended is not None and table.fields[table.ended](row) is not None
+
+
+def _continues(scope: Scope, head: Head, known: Head) -> bool:
     """Whether a head continues the history that is known: the last audit row of then is still what it was."""
     if head == known:
         return True
-    if head.version < known.version or head.audit_seq < known.audit_seq:
+    if head.fencing != known.fencing or head.version < known.version or head.audit_seq < known.audit_seq:
         return False
     last = scope.get_many(AUDIT, [(known.audit_seq,)]).get((known.audit_seq,))
     return not known.audit_seq or (last is not None and last.hash == known.audit_hash)
@@ -149,6 +204,7 @@ class _RecalledScope:
         self.applied: list[TableWrites] = []
         known.follow(scope, scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY])
 
+    # --- from memory ------------------------------------------------------------------------------------------------
     def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
         if table.name == HEAD.name:
             return {HEAD_KEY: cast("R", self._known.head)}
@@ -166,10 +222,10 @@ class _RecalledScope:
         return [rows[key] for value in dict.fromkeys(values) for key in index.get(value, ())]
 
     def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
-        if table.name == RANKS.name or since < self._known.floor:
-            return self._scope.changed(table, since, live=live)
-        return self._known.changed(table, since, live=live)
+        known = self._known.changed(table, since, live=live)
+        return self._scope.changed(table, since, live=live) if known is None else known
 
+    # --- from the database ------------------------------------------------------------------------------------------
     def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
         return self._scope.listing(table, where, page)
 

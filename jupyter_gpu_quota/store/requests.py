@@ -11,16 +11,22 @@ from ..core.facts import NotebookFact
 from ..core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after
 from ..core.model import Activity, Job, JobState, JobTarget, Notebook, NotebookState
 from ..core.plan import Reason, ReasonCode
+from .asking import ask_again, close
 from .holdings import drop_reservation, move_notebook, observe_notebook, put_job, release_devices
 from .inventory import change_node, set_inventory
 from .judged import judge_notebook
+from .labelled import label_shares
+from .notices import ChangeNotice
+from .outbox import change_notice
 from .protocol import (
     ApplyQuota,
+    AskAgain,
     ChangeJob,
     ChangeNode,
     JobRecord,
     JudgeNotebook,
     KeepBundle,
+    LabelShares,
     NotebookRecord,
     QuotaRevision,
     Recorded,
@@ -93,8 +99,14 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             return _request_notebook(work, request)
         case ReturnNotebook():
             return _return_notebook(work, request)
+        case AskAgain():
+            return ask_again(work, request)
         case JudgeNotebook():
             return judge_notebook(work, request)
+        case LabelShares():
+            return label_shares(work, request)
+        case ChangeNotice():
+            return change_notice(work, request)
         case ApplyQuota():
             return _apply_quota(work, request)
         case SetInventory():
@@ -250,7 +262,7 @@ def _change_job(work: Work, request: ChangeJob) -> Recorded | Refusal:
         if request.change == "cancel" and record.job.state is JobState.CANCELLED:
             return _existed(work, request.job)
         return Refusal(code="ended", message=f"Job {request.job} is already {record.job.state}; nothing was changed.")
-    changed = _changed(work, record, request.change)
+    changed = _changed(work, record, request)
     if changed == record:
         return _existed(work, request.job)
     put_job(work, changed)
@@ -261,20 +273,20 @@ def _change_job(work: Work, request: ChangeJob) -> Recorded | Refusal:
     return _done(work, request.job)
 
 
-def _changed(work: Work, record: JobRecord, change: str) -> JobRecord:
-    match change:
+def _changed(work: Work, record: JobRecord, request: ChangeJob) -> JobRecord:
+    match request.change:
         case "hold":
-            return _held(record)
+            return _held(record, request.why or Reason(code=ReasonCode.HELD_BY_PERSON))
         case "release":
             return _released(record)
         case "cancel":
             return _cancelled(work, record)
         case _:
-            raise ValueError(f"a job can be held, released or cancelled, not {change!r}")
+            raise ValueError(f"a job can be held, released or cancelled, not {request.change!r}")
 
 
-def _held(record: JobRecord) -> JobRecord:
-    job, reason = record.job, Reason(code=ReasonCode.HELD_BY_PERSON)
+def _held(record: JobRecord, reason: Reason) -> JobRecord:
+    job = record.job
     if job.state is JobState.HELD or job.target in (JobTarget.CANCELLED, JobTarget.FAILED):
         return record  # what is on its way out for good is not held on the way
     if job.state not in HOLDS_GPU:
@@ -354,7 +366,7 @@ def _return_notebook(work: Work, request: ReturnNotebook) -> Recorded | Refusal:
     if record is None:
         return _unknown("notebook slice", request.notebook)
     if record.ended_at is not None:
-        return _existed(work, request.notebook)
+        return _done(work, request.notebook) if close(work, record) else _existed(work, request.notebook)
     _end_notebook(work, record, actor=request.actor, why=request.why)
     return _done(work, request.notebook)
 

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import threading
 
-from .rows import ALLOCATIONS, AUDIT, BATCHES, IDEMPOTENCY, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, SAMPLES, SECRETS, Rows
+from .rows import (
+    ALLOCATIONS,
+    AUDIT,
+    BATCHES,
+    HOURS,
+    IDEMPOTENCY,
+    JOBS,
+    LABELS,
+    NOTEBOOKS,
+    NOTICES,
+    RANKS,
+    RESERVATIONS,
+    SAMPLES,
+    SECRETS,
+    Rows,
+)
+from .usage import fold
 from .work import Work
 
 JOBS_AT_A_TIME = 1_000
@@ -24,12 +40,19 @@ def forget_jobs(work: Work) -> list[str]:
     for id in jobs + notebooks:
         work.delete(RESERVATIONS, (id,))
         work.delete(SECRETS, (id,))
-    for allocation in work.over(ALLOCATIONS, 10 * JOBS_AT_A_TIME):
-        work.delete(ALLOCATIONS, ALLOCATIONS.key(allocation))
+    allocations = work.over(ALLOCATIONS, 10 * JOBS_AT_A_TIME)
+    fold(work, allocations)
+    over = [ALLOCATIONS.key(allocation) for allocation in allocations]
+    work.fetch(LABELS, over)
+    for key in over:
+        work.delete(LABELS, key)
+        work.delete(ALLOCATIONS, key)
     for id in jobs:
         work.delete(JOBS, (id,))
     for id in notebooks:
         work.delete(NOTEBOOKS, (id,))
+    for notice in work.over(NOTICES, JOBS_AT_A_TIME):
+        work.delete(NOTICES, (notice.id,))
     if jobs or notebooks:
         payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
         last = work.get(AUDIT, (work.head.audit_seq,))
@@ -38,9 +61,10 @@ def forget_jobs(work: Work) -> list[str]:
     return jobs
 
 
-def forget_samples(rows: Rows, writer: threading.Lock, before: int) -> bool:
-    """Drop some of the samples taken before an instant; whether there may be more. Short, so that nobody waits long."""
+def forget_samples(rows: Rows, writer: threading.Lock, before: int, usage_before: int) -> bool:
+    """Drop some of the samples and hours of use before an instant; whether there may be more. Nobody waits long."""
     with writer, rows.writing() as scope:
         dropped = scope.delete_below(SAMPLES, "at", before, SAMPLES_AT_A_TIME)
         dropped += scope.delete_below(BATCHES, "at", before, SAMPLES_AT_A_TIME)
+        dropped += scope.delete_below(HOURS, "hour_at", usage_before, SAMPLES_AT_A_TIME)
     return dropped >= SAMPLES_AT_A_TIME

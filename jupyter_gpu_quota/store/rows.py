@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..core.model import Allocation, Device, Node, Reservation
-from .protocol import AuditRow, JobRecord, NotebookRecord, Page, QuotaRevision, RankRecord, SampleRow
+from .notices import NoticeRecord
+from .protocol import AuditRow, JobRecord, NotebookRecord, Page, QuotaRevision, RankRecord, SampleRow, ShareLabel
 
 R = TypeVar("R")
 Key = tuple[str | int, ...]
@@ -51,8 +52,12 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
+    """``fault`` ended the device under the driver that was loaded then; another driver, or an admin, clears it."""
+
     device: Device
     changed: int
+    fault: str | None = None
+    fault_loaded: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,26 @@ class BatchRow:
     at: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourRow:
+    """What one workload had and used of one device within one hour, which begins at ``hour_at``.
+
+    ``used_milli_s`` is milli-GPU times seconds, by readings that speak for ``seen_s``. ``allocated_milli_s``, and the
+    seconds for which it had any, are those of allocations that are no longer kept; those that are, say it themselves.
+    """
+
+    hour_at: int
+    workload: str
+    device: str
+    user: str
+    project: str
+    pool: str
+    allocated_milli_s: int = 0
+    allocated_s: int = 0
+    used_milli_s: int = 0
+    seen_s: int = 0
+
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table(Generic[R]):
@@ -181,6 +206,8 @@ NOTEBOOKS: Table[NotebookRecord] = Table(
     fields={
         "id": lambda row: row.notebook.id,
         "user": lambda row: row.notebook.user,
+        "project": lambda row: row.notebook.project,
+        "pool": lambda row: row.notebook.pool,
         "state": lambda row: row.notebook.state.value,
         "requested_at": lambda row: row.notebook.requested_at,
         "ended_at": lambda row: row.ended_at,
@@ -189,6 +216,19 @@ NOTEBOOKS: Table[NotebookRecord] = Table(
     live_indexes=("user",),
     ended="ended_at",
     order=("requested_at", "id"),
+)
+NOTICES: Table[NoticeRecord] = Table(
+    name="notices",
+    keys=("id",),
+    key=lambda row: (row.id,),
+    fields={
+        "id": lambda row: row.id,
+        "channel": lambda row: row.channel,
+        "at": lambda row: row.at,
+        "ended_at": lambda row: row.ended_at,
+    },
+    ended="ended_at",
+    order=("at", "id"),
 )
 ALLOCATIONS: Table[AllocationRow] = Table(
     name="allocations",
@@ -261,10 +301,29 @@ BATCHES: Table[BatchRow] = Table(
     key=lambda row: (row.node, row.sequence),
     fields={"at": lambda row: row.at},
 )
+HOURS: Table[HourRow] = Table(
+    name="usage_hours",
+    keys=("hour_at", "workload", "device"),
+    key=lambda row: (row.hour_at, row.workload, row.device),
+    fields={
+        "hour_at": lambda row: row.hour_at,
+        "workload": lambda row: row.workload,
+        "device": lambda row: row.device,
+        "user": lambda row: row.user,
+        "project": lambda row: row.project,
+        "pool": lambda row: row.pool,
+        "allocated_milli_s": lambda row: row.allocated_milli_s,
+        "allocated_s": lambda row: row.allocated_s,
+        "used_milli_s": lambda row: row.used_milli_s,
+        "seen_s": lambda row: row.seen_s,
+    },
+)
+
+LABELS: Table[ShareLabel] = Table(name="share_labels", keys=("allocation",), key=lambda row: (row.allocation,))
 
 TABLES: tuple[Table[Any], ...] = (
-    HEAD, USERS, NODES, DEVICES, JOBS, NOTEBOOKS, ALLOCATIONS, RESERVATIONS, RANKS, SECRETS, IDEMPOTENCY,
-    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES,
+    HEAD, USERS, NODES, DEVICES, JOBS, NOTEBOOKS, NOTICES, ALLOCATIONS, RESERVATIONS, RANKS, SECRETS, IDEMPOTENCY,
+    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, LABELS,
 )  # fmt: skip
 """In the order of their foreign keys: a row's parent is in a table before it."""
 

@@ -98,6 +98,8 @@ devices = Table(
     _text("trouble", null=True),
     _number("foreign_milli"),
     _flag("simulated"),
+    _text("fault", null=True),
+    _text("fault_loaded", null=True),
     _number("changed"),
     Index(None, "changed"),
 )
@@ -196,6 +198,25 @@ allocations = Table(
     Index(None, "device", "released_at"),
     Index(None, "workload", "released_at"),
     Index(None, "released_at"),
+)
+notices = Table(
+    "notices",
+    metadata,
+    _text("id", key=True),
+    *_where(),
+    _text("notebook"),
+    _text("event"),
+    _text("channel"),
+    _text("facts"),
+    _number("at"),
+    _number("until"),
+    _text("state"),
+    _number("attempts"),
+    _number("next_at"),
+    _number("ended_at", null=True),
+    _text("fault"),
+    Index(None, "channel", "ended_at"),
+    Index(None, "ended_at"),
 )
 reservations = Table(
     "reservations",
@@ -298,7 +319,39 @@ def _sample_columns() -> tuple[Column[str] | Column[int] | Column[bool], ...]:
 samples = Table(
     "samples", metadata, _text("device", key=True), _number("at", key=True), *_sample_columns(), Index(None, "at")
 )
-latest_samples = Table("latest_samples", metadata, _text("device", key=True), _number("at"), *_sample_columns())
+latest_samples = Table(
+    "latest_samples",
+    metadata,
+    _text("device", key=True),
+    _number("at"),
+    *_sample_columns(),
+    Column("processes", Text, nullable=False, server_default="{}"),
+)
+usage_hours = Table(
+    "usage_hours",
+    metadata,
+    _number("hour_at", key=True),
+    _text("workload", key=True),
+    _text("device", key=True),
+    *_where(),
+    _text("user"),
+    _text("project"),
+    _text("pool"),
+    _number("allocated_milli_s"),
+    _number("allocated_s"),
+    _number("used_milli_s"),
+    _number("seen_s"),
+)
+share_labels = Table(
+    "share_labels",
+    metadata,
+    _text("allocation", key=True),
+    *_where(),
+    _text("memory"),
+    _text("compute"),
+    _text("why"),
+    _number("read_at"),
+)
 sample_batches = Table(
     "sample_batches",
     metadata,

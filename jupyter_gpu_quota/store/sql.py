@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, assert_never, cast
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     CursorResult,
+    Delete,
+    Dialect,
     Engine,
+    Insert,
     Select,
     Update,
     and_,
@@ -32,6 +35,7 @@ from .protocol import Page, StoreUnavailable
 from .rows import HEAD, TABLES, Key, Table, TableWrites, Value, Where
 from .schema import metadata
 from .trouble import is_read_only, translated
+from .turns import Turns, impatient
 
 R = TypeVar("R")
 AT_A_TIME = 500
@@ -42,21 +46,49 @@ def _sql(table: Table[Any]) -> SqlTable:
     return metadata.tables[table.name]
 
 
-def _update_of(table: Table[Any]) -> Update:
-    sql = _sql(table)
-    same = and_(*(sql.c[name] == bindparam(f"key_{name}") for name in table.keys))
-    return update(sql).where(same)
+def _is_same(table: Table[Any]) -> ColumnElement[bool]:
+    """Whether a row's key is that of the parameters."""
+    return and_(*(_sql(table).c[name] == bindparam(f"key_{name}") for name in table.keys))
 
 
 SELECTS: Mapping[str, Select[Any]] = {table.name: select(_sql(table)) for table in TABLES}
-UPDATES: Mapping[str, Update] = {table.name: _update_of(table) for table in TABLES}
+Verb = Literal["insert", "update", "delete"]
+
+
+class _Texts:
+    """Statements for many rows as their driver reads them, made once: a plan writes thousands of rows."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._known: dict[tuple[Verb, str, tuple[str, ...]], tuple[str, list[str] | None]] = {}
+
+    def of(self, verb: Verb, table: Table[Any], names: tuple[str, ...]) -> tuple[str, list[str] | None]:
+        """The statement, and the order of its parameters where they are told by place; ``names``: those given."""
+        asked = (verb, table.name, names)
+        if asked not in self._known:
+            named = [name for name in names if not name.startswith("key_")]
+            compiled = _statement(verb, table).compile(dialect=self._dialect, column_keys=named)
+            self._known[asked] = (compiled.string, compiled.positiontup if compiled.positional else None)
+        return self._known[asked]
+
+
+def _statement(verb: Verb, table: Table[Any]) -> Insert | Update | Delete:
+    match verb:
+        case "insert":
+            return insert(_sql(table))
+        case "update":
+            return update(_sql(table)).where(_is_same(table))
+        case "delete":
+            return delete(_sql(table)).where(_is_same(table))
+        case _:
+            assert_never(verb)
 
 
 class SqlScope:
     """One transaction on one connection."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, texts: _Texts) -> None:
+        self._connection, self._texts = connection, texts
 
     def _rows(self, table: Table[R], query: Select[Any]) -> list[R]:
         result = self._connection.execute(query)
@@ -117,22 +149,24 @@ class SqlScope:
             self._drop(change)
 
     def _put(self, change: TableWrites) -> None:
-        table, columns_of = change.table, CODINGS[change.table.name].columns
-        if change.inserts:
-            self._connection.execute(insert(_sql(table)), [columns_of(row) for row in change.inserts])
-        if change.updates:
-            parameters = [_with_key(table, columns_of(row)) for row in change.updates]
-            self._connection.execute(UPDATES[table.name], parameters)
+        table, coding = change.table, CODINGS[change.table.name]
+        columns_of, changing_of = coding.columns, coding.changing or coding.columns
+        self._run("insert", table, [columns_of(row) for row in change.inserts])
+        self._run("update", table, [_with_key(table, changing_of(row)) for row in change.updates])
 
     def _drop(self, change: TableWrites) -> None:
-        names = change.table.keys
-        if change.deletes:
-            sql = _sql(change.table)
-            same = and_(*(sql.c[name] == bindparam(f"key_{name}") for name in names))
-            parameters = [
-                {f"key_{name}": part for name, part in zip(names, key, strict=True)} for key in change.deletes
-            ]
-            self._connection.execute(delete(sql).where(same), parameters)
+        names = [f"key_{name}" for name in change.table.keys]
+        self._run("delete", change.table, [dict(zip(names, key, strict=True)) for key in change.deletes])
+
+    def _run(self, verb: Verb, table: Table[Any], rows: Sequence[Columns]) -> None:
+        """One statement for all rows; each names the same columns in the same order."""
+        if not rows:
+            return
+        text, order = self._texts.of(verb, table, tuple(rows[0]))
+        if order is None:
+            self._connection.exec_driver_sql(text, rows)
+        else:
+            self._connection.exec_driver_sql(text, [tuple([row[name] for name in order]) for row in rows])
 
     def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
         sql = _sql(table)
@@ -143,7 +177,10 @@ class SqlScope:
 
 
 def _with_key(table: Table[Any], columns: Columns) -> Columns:
-    return {f"key_{name}" if name in table.keys else name: value for name, value in columns.items()}
+    """The same columns, those of the key under other names: they say which row, and are not set."""
+    for name in table.keys:
+        columns[f"key_{name}"] = columns.pop(name)
+    return columns
 
 
 def _is_live(table: Table[Any]) -> ColumnElement[bool]:
@@ -165,20 +202,26 @@ class SqlRows:
     def __init__(self, engine: Engine, *, ready: Callable[[], None]) -> None:
         self._engine = engine
         self._ready = ready
+        self._turns = Turns()
         self._is_sqlite = engine.dialect.name == "sqlite"
+        self._texts = _Texts(engine.dialect)
 
     @contextmanager
     def reading(self) -> Iterator[SqlScope]:
-        with translated(self._engine.url), self._begun("BEGIN") as connection:
-            yield SqlScope(connection)
+        with translated(self._engine.url), self._connected() as connection:
+            if self._is_sqlite:
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            yield SqlScope(connection, self._texts)
 
     @contextmanager
     def writing(self) -> Iterator[SqlScope]:
         try:
-            with translated(self._engine.url), self._begun("BEGIN IMMEDIATE") as connection:
+            with translated(self._engine.url), self._begun() as connection:
                 if not self._is_sqlite:  # one writer at a time, as SQLite has it
                     connection.execute(select(_sql(HEAD).c.id).with_for_update())
-                yield SqlScope(connection)
+                yield SqlScope(connection, self._texts)
                 connection.commit()
         except StoreUnavailable as error:
             if is_read_only(error):  # a connection stays as it was opened, also when the file may be written again
@@ -186,27 +229,28 @@ class SqlRows:
             raise
 
     @contextmanager
-    def _begun(self, begin: str) -> Iterator[Connection]:
+    def _connected(self) -> Iterator[Connection]:
         self._ready()
         with self._engine.connect() as connection:
-            if self._is_sqlite:
-                connection.exec_driver_sql(begin)
-            elif begin == "BEGIN":
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        """A connection that may write until it is left."""
+        with self._connected() as connection:
+            if not self._is_sqlite:
+                yield connection
+                return
+            with self._turns.of(connection):
+                yield connection
 
     def settle(self) -> bool:
         """Empty SQLite's write-ahead file: it keeps what was written before a row was deleted."""
         if not self._is_sqlite:
             return True
         try:
-            with translated(self._engine.url), self._engine.connect() as connection:
-                patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
-                connection.exec_driver_sql("PRAGMA busy_timeout=0")
-                try:
-                    return not connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
-                finally:
-                    connection.exec_driver_sql(f"PRAGMA busy_timeout={patience}")
+            with translated(self._engine.url), self._engine.connect() as connection, impatient(connection):
+                return not connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
         except StoreUnavailable:
             return False
 

@@ -16,9 +16,17 @@ _ABSENT: Any = object()
 Mark = tuple[int, Head, bool]
 
 
+Link = tuple[int, int, str, str, str, str | None, str, str]
+"""What a row of the audit says, in the order of its fields, without its hash."""
+
+
 def audit_hash(row: AuditRow) -> str:
     """The link of the chain: SHA-256 over the canonical JSON of every field and the previous link."""
-    return digest((row.seq, row.at, row.actor, row.kind, row.subject, row.project, row.payload, row.previous))
+    return _hash_of((row.seq, row.at, row.actor, row.kind, row.subject, row.project, row.payload, row.previous))
+
+
+def _hash_of(link: Link) -> str:
+    return digest(link)
 
 
 class Work:
@@ -145,20 +153,20 @@ class Work:
 
     def audit(self, actor: str, kind: str, subject: str, payload: Mapping[str, object], project: str | None) -> None:
         """Append one row to the chain. ``payload`` holds ids, never names or secrets."""
+        seq, previous, text = self.head.audit_seq + 1, self.head.audit_hash, canonical(payload).decode()
         row = AuditRow(
-            seq=self.head.audit_seq + 1,
+            seq=seq,
             at=self.now,
             actor=actor,
             kind=kind,
             subject=subject,
             project=project,
-            payload=canonical(payload).decode(),
-            previous=self.head.audit_hash,
-            hash="",
+            payload=text,
+            previous=previous,
+            hash=_hash_of((seq, self.now, actor, kind, subject, project, text, previous)),
         )
-        row = replace(row, hash=audit_hash(row))
         self.put(AUDIT, row)
-        self.head = replace(self.head, audit_seq=row.seq, audit_hash=row.hash)
+        self.head = replace(self.head, audit_seq=seq, audit_hash=row.hash)
 
     # --- ending -----------------------------------------------------------------------------------------------------
     def mark(self) -> Mark:
