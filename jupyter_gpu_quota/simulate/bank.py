@@ -2,7 +2,8 @@
 
 The parameters and where they come from stand in ``bank.toml``. Two worlds are made of the same people and their work:
 ours, with a slice for each notebook and a queue for the training, and the baseline, where a notebook is one whole GPU,
-held while it is open, and training runs inside it. Both are played by the same shipped controller.
+held while it is open, and training runs inside it. Ours is played with and without lending the slices of idle
+notebooks. All are played by the same shipped controller.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A person at a notebook; instants in ms from the first moment. ``work`` is what is trained meanwhile."""
+    """A notebook and its person; instants in ms from the first moment. ``work`` is what is trained meanwhile.
+
+    ``present``: when its person is there, as (from, to); at other times it is open and no cell runs.
+    """
 
     id: str
     person: int
     opens_at: int
     closes_at: int
     work: tuple[Training, ...]
+    present: tuple[tuple[int, int], ...]
 
 
 @cache
@@ -88,7 +93,10 @@ def _days_of(variant: Variant, person: int, chance: random.Random) -> list[Sessi
         if found and found[-1].closes_at >= _at(day, 0.0):
             earlier = found.pop()
             session = replace(
-                earlier, closes_at=max(earlier.closes_at, session.closes_at), work=(*earlier.work, *session.work)
+                earlier,
+                closes_at=max(earlier.closes_at, session.closes_at),
+                work=(*earlier.work, *session.work),
+                present=(*earlier.present, *session.present),
             )
         found.append(session)
     return found
@@ -106,6 +114,7 @@ def _day_of(variant: Variant, person: int, day: int, chance: random.Random) -> S
         opens_at=opens_at,
         closes_at=max(goes_home_at, _at(day + 1, given["next_morning_h"])) if left_open else goes_home_at,
         work=tuple(_work_of(variant, person, name, opens_at, goes_home_at, chance)),
+        present=((opens_at, goes_home_at),),
     )
 
 
@@ -157,22 +166,21 @@ def _training(row: Mapping[str, Any], person: int, name: str, at: int, chance: r
 
 
 # --- our world ------------------------------------------------------------------------------------------------------
-def day_trace(variant: Variant, *, seed: int) -> Trace:
-    """The people's days with a slice for each notebook, and training in the queue."""
+def day_trace(variant: Variant, *, seed: int, lending: bool = False) -> Trace:
+    """The people's days with a slice for each notebook, and training in the queue; idle slices are lent, or not."""
     work: list[Training | Sitting] = []
     for session in sessions(variant, seed):
-        work += [_sitting(session), *session.work]
+        work += [_sitting(session, random.Random(f"{variant.name} {seed} {session.id}")), *session.work]  # noqa: S311
     return Trace(
         begins_at=parameters()["begins_at"],
         nodes=_nodes(variant),
         work=sorted(work, key=lambda one: one.submit_ms),
-        quotas=quotas(variant),
+        quotas=quotas(variant, lending=lending),
     )
 
 
-def _sitting(session: Session) -> Sitting:
-    slice_milli = _slice_milli()
-    burst_milli = min(slice_milli, _burst_permille())
+def _sitting(session: Session, chance: random.Random) -> Sitting:
+    open_ms = session.closes_at - session.opens_at
     return Sitting.model_validate(
         {
             "kind": "notebook",
@@ -181,10 +189,31 @@ def _sitting(session: Session) -> Sitting:
             "project": project_of(session.person),
             "user": f"ds-{session.person:03d}",
             "gpu": parameters()["notebook"]["slice"],
-            "duration_s": (session.closes_at - session.opens_at) / 1000,
-            "use_percent": round(100 * burst_milli / slice_milli, 1),
+            "duration_s": open_ms / 1000,
+            "use_percent": 100,
+            "bursts_s": [[begin / 1000, min(end, open_ms) / 1000] for begin, end in bursts(session, chance)],
         }
     )
+
+
+def bursts(session: Session, chance: random.Random) -> list[tuple[int, int]]:
+    """When a notebook's cells use its slice, as (from, to) in ms after it opened; it is idle between them.
+
+    Cells are run at the committed rate, at random instants, while their person is there. Each takes as long as its work
+    takes on the slice, and begins when the one before it has ended.
+    """
+    given, found, free_at = parameters()["notebook"], list[tuple[int, int]](), 0
+    lasts_ms = round(given["burst_s"] * 1_000_000 / _slice_milli())
+    open_ms = session.closes_at - session.opens_at
+    for since, until in session.present:
+        at = since + round(chance.expovariate(given["bursts_per_h"]) * HOUR_MS)
+        while at < until:
+            begin = max(free_at, at - session.opens_at)
+            free_at = begin + lasts_ms
+            if begin < open_ms:
+                found.append((begin, free_at))
+            at += round(chance.expovariate(given["bursts_per_h"]) * HOUR_MS)
+    return found
 
 
 def _slice_milli() -> int:
@@ -193,7 +222,7 @@ def _slice_milli() -> int:
 
 
 def _burst_permille() -> int:
-    """How busy one whole GPU is with one notebook's cells, on average."""
+    """How busy one whole GPU is with one notebook's cells while their person is there, on average."""
     given = parameters()["notebook"]
     return round(float(given["burst_s"] * given["bursts_per_h"] / 3.6))
 
@@ -206,8 +235,8 @@ def _nodes(variant: Variant) -> list[NodeSpec]:
     )
 
 
-def quotas(variant: Variant) -> dict[str, object]:
-    """The quota file of our world: the same for every team."""
+def quotas(variant: Variant, *, lending: bool = False) -> dict[str, object]:
+    """The quota file of our world: the same for every team. All of ``policy.idle`` but its mode is the default."""
     given = parameters()["quota"]
     teams = sorted({project_of(person) for person in range(variant.people)})
     amounts = {key: given[key] for key in ("notebook", "training", "limit")}
@@ -216,7 +245,7 @@ def quotas(variant: Variant) -> dict[str, object]:
         "version": 1,
         "pools": [{"name": "shared"}],
         "projects": [{"name": name, "quota": {"shared": amounts}} for name in teams],
-        "policy": {"preemption": times},
+        "policy": {"preemption": times, "idle": {"mode": "reclaim" if lending else "report"}},
     }
 
 
@@ -250,7 +279,8 @@ def _holding(session: Session) -> Training:
         for work in session.work
         for begin, end in [inside[str(work.id)]]
     )
-    use = (busy_ms + open_ms * _burst_permille() / 1000) / open_ms
+    present_ms = sum(until - since for since, until in session.present)
+    use = (busy_ms + present_ms * _burst_permille() / 1000) / open_ms
     day_end = session.opens_at - session.opens_at % DAY_MS + _at(0, parameters()["notebook"]["patience_until_h"])
     return Training.model_validate(
         {

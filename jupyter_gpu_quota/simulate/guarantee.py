@@ -1,8 +1,9 @@
 """Was every promise of promptness kept? Judged from the records alone, by the words of the contract.
 
-P10: a claim within guarantee is handed its devices within grace + 2 ticks, and a notebook within its quota within
-lent_grace + 2 ticks. Each quarantined device adds one grace. Amounts are those of the instant: where a window of the
-calendar opens or closes, a claim is owed from then on, or no more. Source: docs/scheduling.md, section 9.
+P10: a claim within guarantee is handed its devices within grace + 2 ticks, and a notebook within its quota, one that
+wakes while its slice is lent too, within lent_grace + 2 ticks. Each quarantined device adds one grace. Amounts are
+those of the instant: where a window of the calendar opens or closes, a claim is owed from then on, or no more.
+Source: docs/scheduling.md, section 9.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..core.amounts import in_force, next_change_at
+from ..core.lending import is_waking
 from ..core.lifecycle import HOLDS_SLICE, WAITING
 from ..core.model import (
     WHOLE_DEVICE,
@@ -63,6 +65,7 @@ class GuaranteeWatch:
     _booked: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     _waiting: dict[Place, dict[str, Job]] = field(default_factory=lambda: defaultdict(dict))
     _asked: dict[Place, dict[str, Notebook]] = field(default_factory=lambda: defaultdict(dict))
+    _wakes: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
     _counted: dict[str, tuple[Place, int]] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _owed: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -84,7 +87,7 @@ class GuaranteeWatch:
             touched[self._take_notebook(seen.notebook)] = None
         if changes.devices:
             self._pools.clear()
-            touched |= dict.fromkeys([*self._waiting, *self._asked])
+            touched |= dict.fromkeys([*self._waiting, *self._asked, *self._wakes])
         for place in touched:
             self._judge(place, now)
 
@@ -110,7 +113,7 @@ class GuaranteeWatch:
         while self._changes_at is not None and self._changes_at <= now:
             at = self._changes_at
             self._take_amounts(at)
-            for place in [*self._waiting, *self._asked]:
+            for place in [*self._waiting, *self._asked, *self._wakes]:
                 self._judge(place, at)
 
     # --- what is there --------------------------------------------------------------------------------------------
@@ -128,10 +131,14 @@ class GuaranteeWatch:
         place = notebook.project, notebook.pool
         self._uncount(notebook.id, self._booked)
         self._asked[place].pop(notebook.id, None)
+        self._wakes[place].discard(notebook.id)
         if notebook.state is NotebookState.REQUESTED:
             self._asked[place][notebook.id] = notebook
             self._notebooks.add(notebook.id)
         elif notebook.state in HOLDS_SLICE:
+            if is_waking(notebook, self.policy):
+                self._wakes[place].add(notebook.id)
+                self._notebooks.add(notebook.id)
             self._count(notebook.id, place, notebook.gpu_milli, self._booked)
         return place
 
@@ -160,8 +167,10 @@ class GuaranteeWatch:
         """Whom the quotas cover together, in the order in which they would be served."""
         amounts = self._amounts.get(place, NOTHING)
         if not self._fits_pool(place[1]):
-            self.reduced |= {place[1]} if self._asked[place] or self._waiting[place] else set()
+            waits = self._asked[place] or self._waiting[place] or self._wakes[place]
+            self.reduced |= {place[1]} if waits else set()
             return
+        yield from self._wakes[place]
         room = amounts.notebook_milli - self._booked[place]
         for notebook in sorted(self._asked[place].values(), key=lambda one: (one.requested_at, one.id)):
             if notebook.gpu_milli <= room:

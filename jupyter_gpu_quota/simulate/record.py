@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
-from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, NotebookState
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, Notebook, NotebookState
 from ..store.protocol import Changes, JobRecord, NotebookRecord
 
 
@@ -71,11 +71,14 @@ class Record:
     allocated: Curve = field(default_factory=Curve)
     broken: Curve = field(default_factory=Curve)
     waiting: Curve = field(default_factory=Curve)
+    lent: Curve = field(default_factory=Curve)
     used_by: dict[str, Curve] = field(default_factory=lambda: defaultdict(Curve))
     _devices: dict[str, Device] = field(default_factory=dict)
     _held: dict[str, Allocation] = field(default_factory=dict)
     _on: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _waits: set[str] = field(default_factory=set)
+    _lent: dict[str, int] = field(default_factory=dict)
+    _lent_milli: int = 0
     _holds: dict[str, tuple[str, int]] = field(default_factory=dict)
     _use: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -115,10 +118,19 @@ class Record:
             story = self.notebooks[notebook.id] = Story(
                 project=notebook.project, size_milli=notebook.gpu_milli, asked_at=notebook.requested_at
             )
-        story.had_at = record.booked_at
+        story.had_at = record.booked_at if story.had_at is None else story.had_at
         story.state, story.ended_at = notebook.state.value, record.ended_at
+        self._note_loan(notebook, now)
         waits = notebook.state is NotebookState.REQUESTED
         (self._waits.add if waits else self._waits.discard)(notebook.id)
+
+    def _note_loan(self, notebook: Notebook, now: int) -> None:
+        milli = notebook.gpu_milli if notebook.state is NotebookState.LENT else 0
+        before = self._lent.pop(notebook.id, 0)
+        if milli:
+            self._lent[notebook.id] = milli
+        self._lent_milli += milli - before
+        self.lent.set(now, self._lent_milli)
 
     # --- devices --------------------------------------------------------------------------------------------------
     def _see_devices(self, changes: Changes, now: int) -> None:

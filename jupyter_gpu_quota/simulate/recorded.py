@@ -176,6 +176,8 @@ def _tell_notebook(work: _Work, row: Row) -> None:
             work.state, work.ended_at = NotebookState.RETURNED, row.at_ms
         case "refuse":
             work.state, work.ended_at = NotebookState.REFUSED, row.at_ms
+        case "notebook.ask_again":
+            work.state, work.ended_at = NotebookState.REQUESTED, None
         case "notebook.return":
             work.state, work.ended_at = NotebookState.RETURNED, row.at_ms
 

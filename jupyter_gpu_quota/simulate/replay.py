@@ -35,10 +35,10 @@ from ..store.protocol import (
     Store,
     SubmitJob,
 )
+from .owners import PERSON, Leave, Look, Owners
 from .tracefile import NodeEvent, NodeSpec, Sitting, Trace, Training
 from .world import Clock, Conduct, SimulatedExecutor
 
-PERSON = "system:simulation"
 HOLDER = "simulation"
 WEEK_MS = 7 * 86_400_000
 RHYTHM = Rhythm(sample_ms=52 * WEEK_MS, retention_ms=WEEK_MS)
@@ -52,7 +52,7 @@ class GiveUp:
     work: Training | Sitting
 
 
-_Happening = Request | NodeEvent | GiveUp
+_Happening = Request | NodeEvent | GiveUp | Look | Leave
 
 
 class Impossible(ValueError):
@@ -123,6 +123,7 @@ class Replay:
     clock: Clock = field(init=False)
     executor: SimulatedExecutor = field(init=False)
     controller: Controller = field(init=False)
+    owners: Owners = field(init=False)
     instants: int = 0
     _work: dict[str, Training | Sitting] = field(init=False)
     _agenda: list[tuple[int, int, _Happening]] = field(default_factory=list)
@@ -145,6 +146,8 @@ class Replay:
             holder=HOLDER,
             rhythm=RHYTHM,
         )
+        sittings = {name: work for name, work in self._work.items() if isinstance(work, Sitting)}
+        self.owners = Owners(sittings, self.quota.idle, self._expect)
         apply_quota(self.store, self.quota, now=self.clock.now)
         for happening in _happenings(self.trace, self.quota, self._user):
             self._expect(*happening)
@@ -204,6 +207,10 @@ class Replay:
                     self._strike(happening)
                 case GiveUp():
                     requests += self._take_back(happening.work)
+                case Look():
+                    requests += self.owners.look(happening)
+                case Leave():
+                    requests += self.owners.leave(happening.notebook, at)
                 case _:
                     requests.append(happening)
             if requests and (not self._agenda or self._agenda[0][0] != at):
@@ -232,15 +239,10 @@ class Replay:
                 raise Impossible(f"{request} was refused: {outcome.message}")
 
     def _look(self) -> None:
-        """See what changed; a notebook that was booked is closed when its owner has sat there long enough."""
+        """See what changed."""
         changes = self.store.changes(self._version)
         self._version = changes.version
-        for record in changes.notebooks:
-            if record.booked_at == self.clock.now and record.ended_at is None:
-                name = record.notebook.id
-                back = ReturnNotebook(notebook=name, actor=PERSON, why="closed")
-                self._expect(self.clock.now + self._work[name].duration_ms, back)
-        for watcher in self.watchers:
+        for watcher in (self.owners, *self.watchers):
             watcher.see(changes, self.clock.now)
 
     # --- what the trace says --------------------------------------------------------------------------------------

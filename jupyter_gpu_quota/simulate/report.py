@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,6 +12,7 @@ from ..core.model import WHOLE_DEVICE, JobState, Policy
 from ..quotafile import QuotaFile
 from ..quotafile.document import DAY_S, HORIZON_DAYS
 from .guarantee import GuaranteeWatch, Violation
+from .owners import Wake
 from .record import Curve, Record, Story
 from .replay import Replay
 from .tracefile import Trace
@@ -30,12 +31,19 @@ SIZES = ("notebook", "small", "medium", "large")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One world after it was played. ``reduced``: pools where guarantees were not judged, as the quotas did not fit."""
+    """One world after it was played. ``reduced``: pools where guarantees were not judged, as the quotas did not fit.
+
+    ``used``: of each notebook with bursts, when they were, as (from, to). ``kernels_freed`` lost their variables.
+    """
 
     seed: int
     trace: Trace
     record: Record
     runs: Sequence[Run]
+    used: Mapping[str, Sequence[tuple[int, int]]]
+    wakes: Sequence[Wake]
+    loans: int
+    kernels_freed: int
     violations: Sequence[Violation]
     reduced: frozenset[str]
     quotas: dict[str, int]
@@ -65,6 +73,10 @@ def play(
         trace=trace,
         record=record,
         runs=runs,
+        used=_bursts(replay),
+        wakes=[*replay.owners.wakes, *replay.owners.under_way()],
+        loans=replay.owners.loans,
+        kernels_freed=replay.owners.freed,
         violations=watch.finish(replay.clock.now),
         reduced=frozenset(watch.reduced),
         quotas=_quotas(quota),
@@ -72,6 +84,11 @@ def play(
         ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
         instants=replay.instants,
     )
+
+
+def _bursts(replay: Replay) -> dict[str, list[tuple[int, int]]]:
+    now, sittings = replay.clock.now, replay.owners.sittings
+    return {name: replay.owners.used(name, now) for name, each in sittings.items() if each.bursts_ms is not None}
 
 
 def _policy_over(quota: QuotaFile, trace: Trace, until_ms: int | None) -> Policy:
@@ -121,12 +138,24 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "notebooks_total": len(books),
         "notebooks_refused": sum(book.state == "refused" for book in books),
         "gpu_hours_lost_to_pauses": _mean(map(lost_gpu_hours, outcomes)),
+        **_loans(outcomes),
         "pauses_per_job": {str(pauses): count for pauses, count in sorted(Counter(j.pauses for j in jobs).items())},
         "never_started": {size: _never_started(outcomes, size) for size in SIZES},
         "wait_s_by_project": _waits_by_project(outcomes),
         "violations": [_violation(each) for one in outcomes for each in one.violations][:100],
         "projects": _projects(outcomes),
         "over_time": over_time(first),
+    }
+
+
+def _loans(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """What idle notebooks gave: means over the seeds, and how long those who woke waited for their GPU."""
+    waits = [wake.had_at - wake.asked_at for one in outcomes for wake in one.wakes if wake.had_at is not None]
+    return {
+        "slices_lent": _mean(one.loans for one in outcomes),
+        "gpu_hours_lent": _mean(map(lent_gpu_hours, outcomes)),
+        "kernels_shut_down": _mean(one.kernels_freed for one in outcomes),
+        "woken_wait_s": _percentiles_of(waits),
     }
 
 
@@ -161,6 +190,11 @@ def lost_gpu_hours(one: Outcome) -> float:
     return sum(run.lost_ms * one.record.jobs[run.job].size_milli for run in one.runs) / GPU_HOUR
 
 
+def lent_gpu_hours(one: Outcome) -> float:
+    """How much of the notebooks' slices was lent, and for how long."""
+    return one.record.lent.area(one.began_at, one.ended_at) / GPU_HOUR
+
+
 def _capacity(one: Outcome) -> int:
     return one.record.capacity.area(one.began_at, one.ended_at)
 
@@ -173,10 +207,16 @@ def _used(one: Outcome) -> int:
         busy_ms = max(0, min(run.stopped_at, one.ended_at) - run.began_at)
         total += busy_ms * one.record.jobs[run.job].size_milli * work[run.job].use_permille // 1000
     for name, book in one.record.notebooks.items():
-        if book.had_at is not None:
-            open_ms = (book.ended_at or one.ended_at) - book.had_at
-            total += open_ms * book.size_milli * work[name].use_permille // 1000
+        used_ms = sum(max(0, min(end, one.ended_at) - begin) for begin, end in _in_use(one, name, book))
+        total += used_ms * book.size_milli * work[name].use_permille // 1000
     return total
+
+
+def _in_use(one: Outcome, name: str, book: Story) -> Sequence[tuple[int, int]]:
+    """When a notebook's cells used its slice: in their bursts, or all the time where nothing is said of bursts."""
+    if name in one.used or book.had_at is None:
+        return one.used.get(name, ())
+    return [(book.had_at, book.ended_at or one.ended_at)]
 
 
 # --- waits ----------------------------------------------------------------------------------------------------------
@@ -208,8 +248,12 @@ def _waits_by_project(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float 
 
 
 def _percentiles(stories: Iterable[Story]) -> dict[str, float | None]:
-    """Of those that started: the wait that so many percent did not exceed."""
-    waits = sorted(story.had_at - story.asked_at for story in stories if story.had_at is not None)
+    return _percentiles_of(story.had_at - story.asked_at for story in stories if story.had_at is not None)
+
+
+def _percentiles_of(found: Iterable[int]) -> dict[str, float | None]:
+    """Of waits that ended: those that so many percent did not exceed."""
+    waits = sorted(found)
     if not waits:
         return dict.fromkeys(("p50", "p90", "p99", "max"), None)
     ranks = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -231,6 +275,7 @@ def over_time(one: Outcome) -> dict[str, object]:
         "used_gpus": _gpus(_used_curve(one).means(*span)),
         "waiting": [round(value, 2) for value in record.waiting.means(*span)],
         "fragmented_percent": [_percent(part, whole) or 0.0 for part, whole in zip(broken, free, strict=True)],
+        "lent_gpus": _gpus(record.lent.means(*span)),
         "surplus_gpus": {name: _gpus(curve.means(*span)) for name, curve in _surplus_curves(one).items()},
     }
 
@@ -248,10 +293,10 @@ def _used_curve(one: Outcome) -> Curve:
         changes[run.began_at] += busy
         changes[run.stopped_at] -= busy
     for name, book in one.record.notebooks.items():
-        if book.had_at is not None:
-            busy = book.size_milli * work[name].use_permille // 1000
-            changes[book.had_at] += busy
-            changes[book.ended_at or one.ended_at] -= busy
+        busy = book.size_milli * work[name].use_permille // 1000
+        for begin, end in _in_use(one, name, book):
+            changes[begin] += busy
+            changes[end] -= busy
     curve, value = Curve(), 0
     for at in sorted(changes):
         value += changes[at]

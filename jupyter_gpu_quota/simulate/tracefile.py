@@ -112,6 +112,7 @@ Duration = Annotated[
 Gpu = Annotated[int, BeforeValidator(_milli), WithJsonSchema({"type": ["number", "string"], "examples": [0.5, "1/3"]})]
 Percent = Annotated[int, BeforeValidator(_permille), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 100})]
 Instant = Annotated[int, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+Span = Annotated[list[Seconds], Field(min_length=2, max_length=2)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 QuotaName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_as_in_quotas)]
 
@@ -163,10 +164,16 @@ class Training(_Work):
 
 
 class Sitting(_Work):
-    """A notebook: its slice is wanted from ``submit_s`` and given back ``duration_s`` after it was had."""
+    """A notebook: its slice is wanted from ``submit_s`` and given back ``duration_s`` after it was had.
+
+    ``bursts_s``: when its cells use the GPU, as [from, to] seconds after it was had; between them it may become idle,
+    and a burst whose slice is lent begins when that is back. Left out, it is never idle. ``use_percent``: how busy its
+    slice is during bursts; without them all the time.
+    """
 
     kind: Literal["notebook"]
     use_permille: Annotated[Percent, Field(alias="use_percent")] = 0
+    bursts_ms: Annotated[list[Span] | None, Field(alias="bursts_s")] = None
 
 
 Work = Annotated[Training | Sitting, Field(discriminator="kind")]
@@ -326,9 +333,26 @@ def _contradiction(work: Training | Sitting) -> Iterator[tuple[str, str]]:
         case Sitting():
             if work.gpu_milli > WHOLE:
                 yield "gpu", "a notebook's slice is one whole GPU at most"
+            if (wrong := _wrong_burst(work)) is not None:
+                yield "bursts_s", wrong
         case Training():
             if work.cancel_ms is not None and work.cancel_ms < work.submit_ms:
                 yield "cancel_s", "it is cancelled before it is submitted"
+
+
+def _wrong_burst(work: Sitting) -> str | None:
+    """What is wrong with the first burst that is not after the one before it, or not while the notebook is open."""
+    free_at = 0
+    for begin, end in work.bursts_ms or ():
+        told = f"the burst [{begin / 1000:g}, {end / 1000:g}]"
+        if end <= begin:
+            return f"{told} ends before it begins"
+        if begin < free_at:
+            return f"{told} begins before the one before it ends"
+        if end > work.duration_ms:
+            return f"{told} ends after the notebook was closed, at {work.duration_ms / 1000:g} s"
+        free_at = end
+    return None
 
 
 def _in_order(trace: Trace, place: Callable[[int], str]) -> Trace:

@@ -48,14 +48,16 @@ def load(
 
 
 def _bank(name: str, seed: int, days: float | None) -> Trace | list[str]:
-    """A generated week: ``bank:usual`` as we play it, ``bank:usual:baseline`` with one GPU each."""
+    """A generated week: ``bank:usual`` as we play it, with ``:lending`` of idle slices, ``:baseline`` one GPU each."""
     _, variant, kind = (*name.split(":"), "")[:3]
-    if variant not in bank.VARIANTS or kind not in ("", "baseline") or name.count(":") > 2:
+    if variant not in bank.VARIANTS or kind not in ("", "lending", "baseline") or name.count(":") > 2:
         known = ", ".join(f"bank:{each}" for each in bank.VARIANTS)
-        return [f"there is no such bank; there are {known}, each also with :baseline"]
+        return [f"there is no such bank; there are {known}, each also with :lending or :baseline"]
     week = bank.VARIANTS[variant]
     week = week if days is None else bank.smaller(week, people=week.people, gpus=week.gpus, days=math.ceil(days))
-    return bank.baseline_trace(week, seed=seed) if kind else bank.day_trace(week, seed=seed)
+    if kind == "baseline":
+        return bank.baseline_trace(week, seed=seed)
+    return bank.day_trace(week, seed=seed, lending=kind == "lending")
 
 
 def _read(name: str) -> Trace | list[str]:

@@ -1,8 +1,13 @@
-"""The generated bank, small: 40 people on 4 GPUs for a day, with one GPU each and with slices and a queue."""
+"""The generated bank, small: 40 people on 4 GPUs for a day, with one GPU each, and with slices and a queue.
+
+Idle slices are lent, or not.
+"""
 
 from __future__ import annotations
 
+import random
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -15,15 +20,21 @@ SMALL = {name: smaller(variant, people=40, gpus=4, days=1) for name, variant in 
 
 
 @cache
-def played(name: str) -> tuple[Outcome, Outcome]:
-    traces = bank.baseline_trace(SMALL[name], seed=1), bank.day_trace(SMALL[name], seed=1)
-    before, after = (play(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS) for trace in traces)
-    return before, after
+def baseline(name: str) -> Outcome:
+    trace = bank.baseline_trace(SMALL[name], seed=1)
+    return play(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS)
 
 
+@cache
+def ours(name: str, lending: bool) -> Outcome:
+    trace = bank.day_trace(SMALL[name], seed=1, lending=lending)
+    return play(trace, worlds.own_quota(trace), until_ms=2 * DAY_MS)
+
+
+@pytest.mark.parametrize("lending", [False, True])
 @pytest.mark.parametrize("name", list(VARIANTS))
-def test_every_notebook_starts_within_its_bound_and_every_training_is_done(name: str) -> None:
-    _, after = played(name)
+def test_every_notebook_starts_within_its_bound_and_every_training_is_done(name: str, lending: bool) -> None:
+    after = ours(name, lending)
     waits = [book.had_at - book.asked_at for book in after.record.notebooks.values() if book.had_at is not None]
     assert len(waits) == len(after.record.notebooks) > 10, "within the quota, nobody is refused"
     assert max(waits) <= 10_000 + 2 * 1000
@@ -32,8 +43,16 @@ def test_every_notebook_starts_within_its_bound_and_every_training_is_done(name:
 
 
 @pytest.mark.parametrize("name", list(VARIANTS))
+def test_who_wakes_while_the_slice_is_lent_has_it_back_within_the_same_bound(name: str) -> None:
+    after = ours(name, True)
+    waits = [wake.had_at - wake.asked_at for wake in after.wakes if wake.had_at is not None]
+    assert len(waits) == len(after.wakes) > 10 and max(waits) <= 10_000 + 2 * 1000
+    assert after.loans >= len(waits) and ours(name, False).loans == 0
+
+
+@pytest.mark.parametrize("name", list(VARIANTS))
 def test_gpus_are_used_several_times_as_much_as_with_one_gpu_each(name: str) -> None:
-    before, after = played(name)
+    before, after = baseline(name), ours(name, False)
     assert (utilisation_percent(after) or 0) > 2 * (utilisation_percent(before) or 0) > 0
 
 
@@ -53,6 +72,25 @@ def test_both_worlds_are_of_the_same_people_and_the_same_work() -> None:
         inside = bank.inside_notebook(session)
         assert inside.keys() == {str(work.id) for work in session.work}
         assert all(end - begin >= work.duration_ms for work in session.work for begin, end in [inside[str(work.id)]])
+
+
+def test_cells_run_at_the_committed_rate_while_their_person_is_there() -> None:
+    sessions = bank.sessions(VARIANTS["usual"], 3)
+    counted = open_ms = 0
+    for session in sessions:
+        spans = bank.bursts(session, random.Random(session.id))
+        hours = [(begin - session.opens_at, end - session.opens_at) for begin, end in session.present]
+        counted += len(spans)
+        open_ms += sum(end - begin for begin, end in hours)
+        assert all(end - begin == 600_000 for begin, end in spans), "30 s of a GPU on a twentieth of one"
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+        assert all(begin >= hours[0][0] and begin < session.closes_at - session.opens_at for begin, _ in spans)
+    assert counted / (open_ms / 3_600_000) == pytest.approx(bank.parameters()["notebook"]["bursts_per_h"], rel=0.05)
+
+
+def test_lending_changes_nothing_of_the_people_and_their_work() -> None:
+    plain, lent = (bank.day_trace(SMALL["usual"], seed=3, lending=lending) for lending in (False, True))
+    assert plain.work == lent.work and plain.quotas != lent.quotas
 
 
 def test_every_parameter_of_the_work_has_its_place() -> None:
