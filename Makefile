@@ -42,7 +42,8 @@ check: $(VENV)/.ready  ## format, lint, types, laws
 	$(BIN)/mypy --strict jupyter_gpu_quota
 	$(BIN)/python -m pytest -q tests/laws
 
-soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds
+soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds, fuzzing
+	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
 	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
 

@@ -18,6 +18,9 @@ SERVICE_NAME = "gpu-quota"
 SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
 """The environment variable in which the hub hands the settings to its service, as one JSON object."""
 
+FILES = ("quota_file", "notices_webhook_secret_file", "notices_mail_password_file", "notices_ca_file")
+"""Settings that name a file; relative paths start where the hub runs."""
+
 
 class GPUQuota(Configurable):
     """Every setting of the deployment; the tag ``service`` marks what the service is told."""
@@ -54,6 +57,10 @@ class GPUQuota(Configurable):
         help="Devices to simulate on a machine without a GPU: "
         "[{'model': 'Simulated 80G', 'memory_mib': 81920, 'count': 4}].",
     ).tag(config=True, service=True)
+    mps = Dict(
+        help="MPS daemons for batch jobs that share a device, by project: {'vision': '/run/mps/vision'}, the pipe "
+        "directory of a daemon that you run. Off where empty: under MPS a job that is killed can break its neighbours.",
+    ).tag(config=True, service=True)
     job_account = Enum(
         ["spawner", "service"],
         default_value="spawner",
@@ -87,7 +94,55 @@ class GPUQuota(Configurable):
     keep_jobs_days = Int(30, min=1, help="Days an ended job, its log and its outputs are kept.").tag(
         config=True, service=True
     )
-    keep_samples_days = Int(7, min=1, help="Days utilisation samples are kept.").tag(config=True, service=True)
+    keep_samples_hours = Int(2, min=1, help="Hours single readings of devices are kept; sums of hours stay.").tag(
+        config=True, service=True
+    )
+    keep_usage_days = Int(90, min=1, help="Days the sums of use are kept, hour by hour.").tag(config=True, service=True)
+    notices = List(
+        Enum(["warned", "freed", "stopping", "notified", "reported"]),
+        default_value=["warned", "freed", "stopping", "notified"],
+        help="What the owner of a notebook is told by webhook and mail, where one is set: that a GPU is about to be "
+        "freed, that it was, that an idle server is stopped, that a busy kernel leaves the GPU unused (where the quota "
+        "file asks for it), and, in mode report, what would be freed.",
+    ).tag(config=True, service=True)
+    notices_webhook_url = Unicode(
+        "", help="Address that gets each message as JSON in a POST: https, or this machine; empty: none."
+    ).tag(config=True, service=True)
+    notices_webhook_secret_file = Unicode(
+        "",
+        help="File with the secret that signs what the webhook gets, as Standard Webhooks has it: whsec_ and 24 to 64 "
+        "bytes in base64; empty: it is not signed.",
+    ).tag(config=True, service=True)
+    notices_mail_host = Unicode("", help="SMTP server that takes each message as mail; empty: none.").tag(
+        config=True, service=True
+    )
+    notices_mail_port = Int(0, min=0, max=65_535, help="Its port; 0: 587 for starttls, 465 for tls, 25 for none.").tag(
+        config=True, service=True
+    )
+    notices_mail_security = Enum(
+        ["starttls", "tls", "none"],
+        default_value="starttls",
+        help="Whether a plain connection to it is made secret before anything is said, is so from its beginning, or is "
+        "never; with none no password is sent but to this machine.",
+    ).tag(config=True, service=True)
+    notices_mail_user = Unicode("", help="Who logs in there; empty: nobody.").tag(config=True, service=True)
+    notices_mail_password_file = Unicode("", help="File with the password of notices_mail_user.").tag(
+        config=True, service=True
+    )
+    notices_mail_from = Unicode("", help="Address that mail comes from, such as hub@example.org.").tag(
+        config=True, service=True
+    )
+    notices_mail_to = Unicode(
+        "", help="How a user's name becomes an address: {user}@example.org, or {user} where names are addresses."
+    ).tag(config=True, service=True)
+    notices_ca_file = Unicode(
+        "", help="Certificates, in PEM, that webhook and mail server may show beside those the system trusts."
+    ).tag(config=True, service=True)
+    notices_page = Unicode(
+        "",
+        help="Address of the page GPU quota as people reach it, for links in messages; empty: as the hub says it where "
+        "c.JupyterHub.public_url is set, otherwise messages have no link.",
+    ).tag(config=True, service=True)
     spawn_timeout_s = Int(300, min=1, help="Seconds a notebook waits for its slice before its start fails.").tag(
         config=True
     )
@@ -98,8 +153,9 @@ def service_settings(config: GPUQuota) -> dict[str, object]:
     """What the service is told, as plain JSON values; paths are made absolute here, where the hub runs."""
     settings = {name: getattr(config, name) for name in config.trait_names(service=True)}
     settings["state_dir"] = str(Path(config.state_dir).absolute())
-    if config.quota_file:
-        settings["quota_file"] = str(Path(config.quota_file).absolute())
+    for name in FILES:
+        if getattr(config, name):
+            settings[name] = str(Path(getattr(config, name)).absolute())
     return settings
 
 

@@ -25,6 +25,7 @@ from traitlets.config.loader import Config, LazyConfigValue
 from traitlets.utils.importstring import import_item
 
 from .config import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, new_api_token, service_settings
+from .notices.settings import mistakes
 from .ports import free_ports
 from .spawner import GPUQuotaLocalSpawner, GPUQuotaMixin
 
@@ -90,6 +91,8 @@ def _complete_settings(c: Config) -> GPUQuota:
     c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
     c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
     settings.accounts = settings.job_account == "spawner" and spawner_drops_to_accounts(c.JupyterHub.spawner_class)
+    for sentence in mistakes(settings):
+        raise SetupError(sentence)
     if len(settings.api_token) < 32:
         raise SetupError("c.GPUQuota.api_token must have at least 32 characters; leave it empty for a new one.")
     return settings

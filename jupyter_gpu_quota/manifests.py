@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from .core.model import WHOLE_DEVICE, Device, Placement
@@ -13,6 +14,15 @@ SHARE_VARIABLE = "JUPYTER_GPU_QUOTA_SHARE"
 """In a notebook server: the share as one JSON object, from which the kernel provisioner renders kernels."""
 
 OUR_PREFIX = "GPU_QUOTA_"
+
+XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+"""How much of its device JAX takes at once, as a decimal fraction. Of a whole device people set it as they like."""
+
+STARTUP_BEFORE = "JUPYTER_GPU_QUOTA_STARTUP"
+"""The start-up file that somebody else had named for kernels; ours runs it first."""
+
+CONTEXT_MIB = 600
+"""What the first CUDA context of a process takes of its share, about: frameworks count their data alone."""
 
 OUR_VARIABLES = frozenset(
     {
@@ -94,11 +104,14 @@ def rank_environment(
     variables: Mapping[str, str],
     path_first: str,
     port: int | None = None,
+    limited: bool = False,
+    mps: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Everything a rank's process is told, except who it runs as.
 
     ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port``
-    is where several ranks meet.
+    is where several ranks meet. ``limited``: the driver limits its memory, so that no framework is told to cap itself
+    to a fraction of what is a fraction already. ``mps`` are the variables of a client of MPS.
     Nothing of the caller's own environment is in it. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
@@ -108,6 +121,8 @@ def rank_environment(
         "LANG": "C.UTF-8",
         **without_ours(variables),
         **_share([(uuids.get(part.device), part.gpu_milli) for part in own]),
+        **({} if limited else _caps(own)),
+        **(mps or {}),
         **_amounts(sum(part.gpu_milli for part in own), sum(part.memory_mib for part in own)),
         "GPU_QUOTA_JOB_ID": job,
         "GPU_QUOTA_ATTEMPT": str(attempt),
@@ -131,6 +146,29 @@ def _share(parts: Sequence[tuple[str | None, int]]) -> dict[str, str]:
     }
     fraction = any(gpu_milli < WHOLE_DEVICE for _, gpu_milli in parts)
     return {**shown, "TF_FORCE_GPU_ALLOW_GROWTH": "true"} if fraction else shown
+
+
+def framework_caps(gpu_milli: int, memory_mib: int) -> dict[str, str]:
+    """What frameworks cap themselves by, for a fraction of one device; nothing for a whole one.
+
+    Takes the share in milli-GPU and MiB. What a CUDA context takes is left out of the fraction.
+    """
+    if not 0 < gpu_milli < WHOLE_DEVICE or memory_mib <= 0:
+        return {}
+    data_mib = max(memory_mib - CONTEXT_MIB, memory_mib // 2)
+    return {XLA_FRACTION: f"{gpu_milli * data_mib // memory_mib / WHOLE_DEVICE:.3f}"}
+
+
+def _caps(parts: Sequence[Placement] | Sequence[SlicePart]) -> dict[str, str]:
+    return framework_caps(parts[0].gpu_milli, parts[0].memory_mib) if len(parts) == 1 else {}
+
+
+def pod_limits(memory_mib: int) -> dict[str, str]:
+    """The variables by which NVIDIA's container toolkit (from 1.20.1 on) has the driver limit a pod's memory, in MiB.
+
+    Both are needed. Older stacks ignore them in silence, so what they are worth is read back like everything else.
+    """
+    return {"NVIDIA_GPU_MEMORY_REQUEST": str(memory_mib), "NVIDIA_GPU_MEMORY_LIMIT": str(memory_mib)}
 
 
 def _amounts(gpu_milli: int, memory_mib: int) -> dict[str, str]:
@@ -157,10 +195,14 @@ def _gang(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def notebook_environment(booked: Slice | None) -> dict[str, str]:
+def notebook_environment(
+    booked: Slice | None, *, limited: bool = False, startup_before: str | None = None
+) -> dict[str, str]:
     """What a notebook server is told: its devices, and its share for the kernel provisioner to pass on.
 
-    None, or a slice without a device, is a CPU-only notebook. GPU_QUOTA_ names are for kernels alone.
+    None, or a slice without a device, is a CPU-only notebook. GPU_QUOTA_ names are for kernels alone. A fraction is
+    capped by its frameworks, unless ``limited`` says that the driver limits it: kernels run a start-up file of ours,
+    and before it the one that was named so far (``startup_before``).
     """
     if booked is None or not booked.allocations:
         return dict(NO_DEVICE)
@@ -170,7 +212,14 @@ def notebook_environment(booked: Slice | None) -> dict[str, str]:
         "memory_mib": sum(part.memory_mib for part in booked.allocations),
     }
     shown = _share([(part.device_uuid, part.gpu_milli) for part in booked.allocations])
-    return {**shown, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
+    caps = {} if limited else _caps(booked.allocations)
+    startup = _startup(startup_before) if caps else {}
+    return {**shown, **caps, **startup, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
+
+
+def _startup(before: str | None) -> dict[str, str]:
+    ours = str(Path(__file__).with_name("enforcement") / "torch_hook.py")
+    return {"PYTHONSTARTUP": ours, **({STARTUP_BEFORE: before} if before and before != ours else {})}
 
 
 def kernel_environment(share_json: str | None) -> dict[str, str]:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 UNAVAILABLE_PAUSE_S = 1.0
 """How long the loop rests when the database cannot be used; running jobs do not notice."""
 
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 def now_ms() -> int:
@@ -83,6 +83,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
         sampler=sampler,
         log_limit_mib=config.log_limit_mib,
         outputs_limit_mib=config.outputs_limit_mib,
+        mps=config.mps,
     )
     return Controller(
         clock=now_ms,
@@ -94,7 +95,8 @@ def build(config: GPUQuota, store: Store) -> Controller:
         rhythm=Rhythm(
             lease_ms=config.lease_ms,
             keep_jobs_ms=config.keep_jobs_days * DAY_MS,
-            keep_samples_ms=config.keep_samples_days * DAY_MS,
+            keep_samples_ms=config.keep_samples_hours * HOUR_MS,
+            keep_usage_ms=config.keep_usage_days * DAY_MS,
         ),
         outputs_limit_mib=config.outputs_limit_mib,
         tell=lambda version: bell.ring(state / "web.sock", b'{"version":%d}' % version),

@@ -119,10 +119,14 @@ class RankView(Wire):
 
 
 class Enforcement(Wire):
-    """What was read back, never what was configured: hardware, driver, mps, policed, cooperative or none."""
+    """What was read back, never what was configured: hardware, driver, mps, policed, cooperative or none.
+
+    ``why``: why by nothing stronger, and what is wrong now; null where there is nothing to say.
+    """
 
     memory: str
     compute: str
+    why: str | None = None
 
 
 class JobView(Wire):
@@ -210,7 +214,7 @@ class IdleView(Wire):
     ``verdict`` is busy, idle or unknown, ``reason`` and ``message`` say why; ``stage`` is what is under way: in_use,
     reported, warned, freeing, freed or stopping. ``free_in_ms``: how long the countdown still runs, null without
     one. ``used_ms``: since the GPU was last seen to be used, null where that is not known; ``keeps_left``: how often
-    the warning can still be postponed.
+    the warning can still be postponed. ``noticed``: its person is told that a busy kernel leaves the GPU unused.
     """
 
     verdict: Literal["busy", "idle", "unknown"]
@@ -222,6 +226,7 @@ class IdleView(Wire):
     kernels: list[str] = []
     keeps_left: int = 0
     used_ms: int | None = None
+    noticed: bool = False
 
 
 class NotebookView(Wire):
@@ -321,7 +326,8 @@ class ProjectView(Wire):
 class HolderView(Wire):
     """Who holds a part of a device; ``user`` and ``workload`` are null for work of projects one is not a member of.
 
-    ``name`` is a job's; null for a notebook, for what is hidden, and from a service that does not say.
+    ``name`` is a job's; null for a notebook, for what is hidden, and from a service that does not say. ``enforcement``
+    is how the part is held to its share; null for what is hidden.
     """
 
     kind: Literal["notebook", "job", "hidden"]
@@ -331,6 +337,7 @@ class HolderView(Wire):
     gpu_milli: int
     state: str
     name: str | None = None
+    enforcement: Enforcement | None = None
 
 
 class DeviceView(Wire):
@@ -355,6 +362,23 @@ class DeviceView(Wire):
     sampled_at: datetime | None
     cluster: str
     hub: str
+
+
+class UsageView(Wire):
+    """``GET usage``: what a project, user, pool, device or workload had and used in some time, or all in an hour.
+
+    Amounts are milli-GPU times hours. ``used_milli_h`` is of the time that readings speak for, ``coverage_percent`` of
+    the time for which it had any; ``utilisation_percent`` is what it used in that time of what it had in it. The two
+    are null, with ``used_unknown`` as the reason, where nothing was read.
+    """
+
+    name: str
+    allocated_milli_h: int
+    used_milli_h: int | None
+    utilisation_percent: int | None
+    used_unknown: str | None
+    coverage_percent: int
+    simulated: bool
 
 
 class NodeView(Wire):
@@ -488,47 +512,6 @@ class DryRunView(Wire):
     reason: ReasonView
     charged_milli: int
     charged_least_milli: int | None = None
-
-
-class SampleIn(Wire):
-    device: Annotated[str, StringConstraints(max_length=128)]
-    at: datetime
-    utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] | None
-    memory_used_mib: Annotated[int, Field(strict=True, ge=0)] | None
-    simulated: bool = False
-
-
-class SampleBatch(Wire):
-    """``POST samples``: one node's readings; a sequence number already seen is accepted and ignored."""
-
-    node: Annotated[str, StringConstraints(max_length=128)]
-    sequence: Annotated[int, Field(strict=True, ge=0)]
-    samples: Annotated[list[SampleIn], Field(max_length=10_000)]
-
-
-class SampleView(Wire):
-    """``GET samples``: the newest reading of one device; null is unknown, and ``why`` has the reason by field.
-
-    ``foreign_mib`` is memory that processes of nobody of ours hold.
-    """
-
-    node: str
-    device: str
-    at: datetime
-    utilisation_percent: int | None
-    memory_used_mib: int | None
-    coverage_permille: int | None
-    simulated: bool
-    foreign_mib: int | None = None
-    temperature_c: int | None = None
-    power_w: int | None = None
-    why: dict[str, str] = Field(default_factory=dict)
-
-
-class IngestedView(Wire):
-    """The answer to ``POST samples``: whether this batch was new."""
-
-    accepted: bool
 
 
 class OutputView(Wire):

@@ -21,6 +21,7 @@ class KernelReport(Wire):
 
     ``pid`` is in the server's own namespace, null for a kernel that runs elsewhere. ``asks_gpu`` is false where its
     kernelspec says so. ``cpu_ms``: what it and all processes below it used of the CPU; a simulated device goes by that.
+    ``started``: when its process did, in clock ticks since its machine's start, as /proc has it.
     """
 
     id: Word
@@ -31,6 +32,7 @@ class KernelReport(Wire):
     pid: Pid | None
     asks_gpu: bool
     cpu_ms: Age | None = None
+    started: Age | None = None
     connections: Annotated[int, Field(strict=True, ge=0, le=1 << 20)] = 0
 
 
@@ -41,21 +43,48 @@ class ProgramReport(Wire):
     kind: Literal["terminal", "proxied"]
     pid: Pid
     cpu_ms: Age | None = None
+    started: Age | None = None
 
 
 class ActivityReport(Wire):
     """``POST notebooks/{id}/activity``, with the server's own token.
 
     ``instance`` is new with each start of the server, and ``sequence`` grows within it: an older report that comes
-    late says nothing. ``running_ms``: since the server started. ``namespace`` is that of the pids.
+    late says nothing. ``running_ms``: since the server started. ``namespace`` is that of the pids, and ``ticks`` the
+    time of this look by the clock of their starts. ``asks_first``: the server knows that its slice may be lent, and
+    from now on asks for it before it starts a kernel.
     """
 
     instance: Word
     sequence: Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
     running_ms: Age
     namespace: Annotated[str, StringConstraints(max_length=64)] = ""
+    ticks: Age | None = None
     kernels: Annotated[list[KernelReport], Field(max_length=200)]
     programs: Annotated[list[ProgramReport], Field(max_length=200)]
+    asks_first: bool = False
+
+
+class WakeRequest(Wire):
+    """``POST notebooks/{id}/actions/wake``, with the server's own token: a kernel is about to start and wants the GPU.
+
+    Asking again changes nothing. ``wait_s``: how long to wait for the slice before the answer.
+    """
+
+    kernel: Word
+    wait_s: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
+
+
+class WakeAnswer(Wire):
+    """``ready``: the slice is the notebook's alone and ``variables`` name its devices; ``waiting``: ask again.
+
+    ``refused``: there is no slice for it now. ``reason`` and ``message`` say who waits for whom, and what to do.
+    """
+
+    state: Literal["ready", "waiting", "refused"]
+    reason: str
+    message: str
+    variables: dict[str, str] = {}
 
 
 class FreeOrder(Wire):
@@ -73,4 +102,13 @@ class ActivityAnswer(Wire):
     report_in_ms: int = 30_000
 
 
-__all__ = ["ActivityAnswer", "ActivityReport", "FreeOrder", "IdleView", "KernelReport", "ProgramReport"]
+__all__ = [
+    "ActivityAnswer",
+    "ActivityReport",
+    "FreeOrder",
+    "IdleView",
+    "KernelReport",
+    "ProgramReport",
+    "WakeAnswer",
+    "WakeRequest",
+]

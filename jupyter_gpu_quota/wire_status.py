@@ -7,13 +7,29 @@ from typing import Any, Literal
 from .wire import ChoiceView, Wire
 
 
+class ChannelView(Wire):
+    """One way by which messages leave the hub. ``where`` is its other end, less what of the address may be secret.
+
+    ``waiting``: messages in its queue, null before the first look; ``fault``: how the newest attempt failed, if it did.
+    """
+
+    name: str
+    where: str
+    waiting: int | None
+    fault: str = ""
+
+
 class DeploymentView(Wire):
-    """The settings by which an admin's ``doctor`` looks at the service's machine; ``host`` is that machine's name."""
+    """The settings by which an admin's ``doctor`` looks at the service's machine; ``host`` is that machine's name.
+
+    ``channels``: null from a service that does not say.
+    """
 
     host: str
     state_dir: str
     quota_file: str
     simulated_devices: list[dict[str, Any]]
+    channels: list[ChannelView] | None = None
 
 
 class MeView(Wire):

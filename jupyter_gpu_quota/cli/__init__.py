@@ -39,6 +39,7 @@ COMMANDS: dict[str, Entry] = {
     "devices": Entry(module="places", says="List devices and who holds them."),
     "nodes": Entry(module="places", says="List, cordon, uncordon and drain nodes."),
     "pools": Entry(module="places", says="List pools."),
+    "usage": Entry(module="places", says="Print the GPU hours that were had and used."),
     "quota": Entry(module="policy", says="Export, preview, apply and revert the quota file."),
     "audit": Entry(module="policy", says="Print or verify the audit."),
     "simulate": Entry(module="simulate", says="Play a trace in virtual time under other quotas."),

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
+from ..config import GPUQuota
+from ..enforcement.labels import MECHANISMS
+from ..enforcement.leaf import Leaves
+from ..enforcement.protocol import Machine
 from ..sampling.asking import Silence
 from ..sampling.here import probe
 from ..sampling.reading import DeviceReading, Reading
 from .hub_settings import UNKNOWN, Known
 from .probes import Ability, Finding, ok, skip, warn
-
-CGROUPS = Path("/sys/fs/cgroup")
-LIMITS_FROM = 615
-"""The first driver that limits the memory of a control group."""
 
 READ = {
     "memory": "memory_used_mib",
@@ -41,7 +39,7 @@ def gpus(known: Known) -> Finding:
         return warn("gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones")
     told = probe()
     if known.whole or isinstance(told, Silence) or told.devices:
-        return gpus_of(told)
+        return gpus_of(told, known.config)
     return skip("gpus", f"no GPU here ({_absence(told)}); whether devices are simulated is not known: {UNKNOWN}")
 
 
@@ -49,7 +47,7 @@ def _absence(told: Reading) -> str:
     return told.absent or "; ".join(told.notes) or "NVML names none"
 
 
-def gpus_of(told: Reading | Silence) -> Finding:
+def gpus_of(told: Reading | Silence, settings: GPUQuota) -> Finding:
     """What a reading says there is."""
     if isinstance(told, Silence):
         advice = "see what nvidia-smi says; until then nothing new is started here, and all use is unknown"
@@ -58,14 +56,14 @@ def gpus_of(told: Reading | Silence) -> Finding:
         advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
         return warn("gpus", f"no GPU: {_absence(told)}", advice)
     names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in told.devices)
-    return replace(ok("gpus", f"{names}; driver {told.driver}"), abilities=tuple(abilities(told)))
+    return replace(ok("gpus", f"{names}; driver {told.driver}"), abilities=tuple(abilities(told, settings)))
 
 
-def abilities(told: Reading) -> Iterator[Ability]:
+def abilities(told: Reading, settings: GPUQuota) -> Iterator[Ability]:
     """Each thing once for all devices that answer alike."""
     for what, figure in READ.items():
         yield from _grouped("read", what, told, partial(_why_unread, figure))
-    for what, why in _mechanisms(told.driver).items():
+    for what, why in _mechanisms(told.driver, settings).items():
         yield from _grouped("hold", what, told, why)
 
 
@@ -85,31 +83,12 @@ def _why_unread(figure: str, device: DeviceReading) -> str:
     return device.why.get(figure, "")
 
 
-def _mechanisms(driver: str | None) -> Mapping[str, Callable[[DeviceReading], str]]:
-    """What could hold a share to its part, strongest first. Source: docs/explanation/shares.md."""
-    return {
-        "MIG (hardware)": lambda device: device.able.get("mig", "not probed"),
-        "memory limit (driver)": lambda device: _why_no_limit(device, driver),
-        "MPS": lambda device: "" if shutil.which("nvidia-cuda-mps-control") else "nvidia-cuda-mps-control is not here",
-        "watching processes (policed)": _why_not_policed,
-        "variables (cooperative)": lambda device: "",
-    }
-
-
-def _why_no_limit(device: DeviceReading, driver: str | None) -> str:
-    lacking = [device.able.get("limits", "not probed")]
-    major = (driver or "").partition(".")[0]
-    if major.isdigit() and int(major) < LIMITS_FROM:
-        lacking = [f"it needs a driver from {LIMITS_FROM} on, this is {driver}"]
-    if not (CGROUPS / "cgroup.controllers").is_file():
-        lacking.append("it needs cgroup v2")
-    if os.geteuid() != 0:
-        lacking.append("it needs root")
-    return "; ".join(filter(None, lacking))
-
-
-def _why_not_policed(device: DeviceReading) -> str:
-    return device.why.get("processes") or device.why.get("process_memory", "")
+def _mechanisms(driver: str | None, settings: GPUQuota) -> Mapping[str, Callable[[DeviceReading], str]]:
+    """What could hold a share to its part, strongest first."""
+    machine = Machine(
+        driver=driver, no_cgroups=Leaves(settings.state_dir).why_no_limits, root=os.geteuid() == 0, mps=settings.mps
+    )  # fmt: skip
+    return {each.name: partial(each.probe, machine=machine) for each in MECHANISMS}
 
 
 def table(found: Sequence[Ability]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ..client import Client, GPUQuotaError
-from . import device_probes, hub_probes, hub_settings, probes
+from . import device_probes, hub_probes, hub_settings, notice_probes, probes
 from .hub_settings import Known
 from .probes import Finding
 from .session import DONE, FAILED, as_json, service_address
@@ -89,6 +89,7 @@ def _here(known: Known, folder_known: bool, notebook: bool) -> Iterator[Finding]
         yield from probes.machine(device_probes.gpus(known), known.own_accounts)
         yield from _folder(Path(known.config.state_dir).absolute(), folder_known)
         yield from hub_probes.unit()
+        yield from notice_probes.here(known.config, known=known.whole and not known.told)
     if known.config.quota_file:
         yield hub_probes.quota(Path(known.config.quota_file), known, here=not notebook)
 
@@ -100,10 +101,11 @@ def _folder(state: Path, folder_known: bool) -> Iterator[Finding]:
 
 def _by_the_service(url: str | None, token: str | None, notebook: bool) -> Iterator[Finding]:
     yield from probes.service(url, token)
+    yield from notice_probes.by_the_service(_client(url, token))
     if notebook:
         client = _client(url, token)
         yield hub_probes.gpus_by_the_service(client)
-        yield probes.enforcement()
+        yield probes.skip("enforcement", "each share says how it is held: see `job`, `notebooks` and `devices`")
         yield hub_probes.accounts_by_the_service(client)
 
 

@@ -47,10 +47,11 @@ def snapshot(client: Client) -> None:
 
 
 @click.command()
-@click.argument("document", type=click.Choice(["snapshot", "plan", "quota", "trace"]))
+@click.argument("document", type=click.Choice(["snapshot", "plan", "quota", "trace", "notice"]))
 def schema(document: str) -> None:
     """Print the JSON Schema of a document, from the classes that read it."""
     from .. import quotafile, snapshotfile
+    from ..notices import document as notice
     from ..simulate import tracefile
 
     schemas = {
@@ -58,5 +59,6 @@ def schema(document: str) -> None:
         "plan": snapshotfile.plan_schema,
         "quota": quotafile.schema,
         "trace": tracefile.schema,
+        "notice": notice.schema,
     }
     click.echo(json.dumps(schemas[document](), indent=2, sort_keys=True, ensure_ascii=False))

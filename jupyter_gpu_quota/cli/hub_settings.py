@@ -21,12 +21,14 @@ UNKNOWN = (
 class Known:
     """The settings and what of them is known: ``whole``, or only the words of this command and the defaults.
 
-    ``own_accounts``: whether jobs run under their submitters' accounts; None where nothing says so.
+    ``own_accounts``: whether jobs run under their submitters' accounts; None where nothing says so. ``told``: the
+    service told of them, which keeps some to itself.
     """
 
     config: GPUQuota
     whole: bool
     own_accounts: bool | None
+    told: bool = False
 
 
 def of_the_file(path: Path) -> Known:
@@ -71,4 +73,4 @@ def of_the_service(client: Client | None, otherwise: Known) -> Known:
     config = GPUQuota(
         state_dir=told.state_dir, quota_file=told.quota_file, simulated_devices=list(told.simulated_devices)
     )
-    return Known(config=config, whole=True, own_accounts=found.own_accounts)
+    return Known(config=config, whole=True, own_accounts=found.own_accounts, told=True)

@@ -12,7 +12,7 @@ import click
 from ..amount import duration_text, host_text, ranks_text
 from ..client import FINAL, Client, describe
 from ..endings import ended_attempts
-from ..wire import ExplainView, JobDetail, JobView
+from ..wire import Enforcement, ExplainView, JobDetail, JobView
 from .dry_runs import cores, mib, tell_dry_run
 from .session import DONE, as_json, asks_service, say
 from .tables import amount, counted, gpus, print_facts, print_json, print_table, show, show_one
@@ -49,9 +49,16 @@ def job(client: Client, id: str, json_: bool) -> None:
     show_one(found, _facts(found), json_=json_)
 
 
+def enforcement_text(held: Enforcement | None) -> str | None:
+    """How a share is held, and why no better."""
+    if held is None:
+        return None
+    return f"memory {held.memory}, compute {held.compute}{f' ({held.why})' if held.why else ''}"
+
+
 def _facts(job: JobDetail) -> list[tuple[str, object]]:
     devices = ", ".join(f"{part.device} ({gpus(part.gpu_milli)})" for part in job.allocations)
-    shares = f"memory {job.enforcement.memory}, compute {job.enforcement.compute}" if job.enforcement else None
+    shares = enforcement_text(job.enforcement)
     return [
         ("id", job.id),
         ("name", job.name),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..client import Client
-from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView
+from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
 from .session import as_json, asks_service, say, service_address
 from .tables import amount, counted, gpus, print_json, show
 
@@ -22,7 +22,7 @@ def notebooks(client: Client, json_: bool) -> None:
     found = client.notebooks()
     show(
         found,
-        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "STATE", "ACTIVITY", "IDLE"),
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "HELD", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook, found),
         json_=json_,
     )
@@ -38,6 +38,7 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         each.project,
         each.pool,
         amount(each.gpu_milli, each.simulated),
+        each.enforcement.memory if each.enforcement else "",
         why,
         each.activity,
         each.idle.message if each.idle else "",
@@ -98,7 +99,8 @@ def _device(each: DeviceView) -> tuple[object, ...]:
 def _holder(each: HolderView) -> str:
     """A job by its name and its id, as both are asked for elsewhere."""
     who = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
-    return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "")
+    held = f", memory {each.enforcement.memory}" if each.enforcement else ""
+    return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "") + held
 
 
 @click.group(invoke_without_command=True)
@@ -178,3 +180,21 @@ def pools(client: Client, json_: bool) -> None:
 def _pool(each: PoolView) -> tuple[object, ...]:
     models = ", ".join(each.models)
     return (each.name, each.devices, gpus(each.capacity_milli), gpus(each.free_milli), models, each.simulated)
+
+
+@click.command()
+@click.option("--by", default="project", metavar="WHAT", help="project, user, pool, device, workload or hour.")
+@click.option("--since", metavar="INSTANT", help="Such as 2027-01-01T00:00:00Z; by default a day before the end.")
+@click.option("--until", metavar="INSTANT", help="By default now; both are rounded to whole hours.")
+@as_json
+@asks_service
+def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:
+    """Print the GPU hours that were had and used, and for how much of that time the use is known."""
+    found = client.usage(by=by, since=since, until=until)
+    show(found, (by.upper(), "GPU HOURS", "USED", "OF THEM", "KNOWN"), map(_usage, found), json_=json_)
+
+
+def _usage(each: UsageView) -> tuple[object, ...]:
+    used = "unknown" if each.used_milli_h is None else gpus(each.used_milli_h)
+    part = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    return (each.name, amount(each.allocated_milli_h, each.simulated), used, part, f"{each.coverage_percent} %")

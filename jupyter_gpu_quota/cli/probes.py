@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from ..client import Client, GPUQuotaError
+from ..enforcement.leaf import Leaves
 from .hub_settings import UNKNOWN
 
 GIB = 1 << 30
@@ -77,9 +78,9 @@ def machine(gpus: Finding, own_accounts: bool | None) -> Iterator[Finding]:
     yield hub()
     yield proxy()
     yield gpus
-    yield enforcement()
+    yield enforcement(gpus.abilities)
     yield accounts(os.geteuid(), own_accounts)
-    yield cgroups(Path("/sys/fs/cgroup"))
+    yield cgroups(Leaves("."))
     yield subreaper()
 
 
@@ -133,9 +134,22 @@ def _version_of(program: str) -> str:
 
 
 # --- devices and isolation ----------------------------------------------------------------------------------------
-def enforcement() -> Finding:
-    advice = "a share is a promise of the queue, not of the device: a job that takes more than its part is not stopped"
-    return warn("enforcement", "shares of one device: none; whole devices: CUDA_VISIBLE_DEVICES", advice)
+def enforcement(found: Sequence[Ability]) -> Finding:
+    """What could hold fractions of every device that was probed; the table below the devices says more.
+
+    Which shares it really holds is read back of each: `job`, `notebooks` and `devices` say so.
+    """
+    holds = {each.what: each for each in found if each.kind == "hold"}
+    lacking = {each.what for each in found if each.kind == "hold" and each.why_not}
+    everywhere = [name for name in holds if name not in lacking and "hardware" not in name]
+    if not everywhere:
+        advice = "a share is a promise of the queue, not of the device; each says so itself"
+        return warn("enforcement", "no device here could hold a share to its part", advice)
+    told = f"fractions of a device, at best: {everywhere[0]}; whole devices and MIG instances: hardware"
+    if "driver" in everywhere[0] or everywhere[0] == "MPS":
+        return ok("enforcement", told)
+    advice = "with policy.enforcement {memory: policed} in the quota file, who takes more than its share is stopped"
+    return warn("enforcement", told, advice)
 
 
 def accounts(euid: int, own: bool | None) -> Finding:
@@ -151,13 +165,11 @@ def accounts(euid: int, own: bool | None) -> Finding:
     return warn("accounts", found, f"{advice}; see docs/how-to/accounts.md")
 
 
-def cgroups(root: Path) -> Finding:
-    """Whether jobs could have a cgroup each; this release does without, so nothing depends on it."""
-    if not (root / "cgroup.controllers").is_file():
-        found = f"no cgroup v2 at {root}"
-    else:
-        found = f"cgroup v2 at {root}, {'' if os.access(root / 'cgroup.procs', os.W_OK) else 'not '}writable"
-    return ok("cgroups", f"{found}; not used: each job's processes are kept together by its guard")
+def cgroups(leaves: Leaves) -> Finding:
+    """Whether each rank and each server can have a control group of its own; without one all works all the same."""
+    if leaves.why_not:
+        return ok("cgroups", f"{leaves.why_not}; not needed: each job's processes are kept together by its guard")
+    return ok("cgroups", f"cgroup v2 at {leaves.root}: each rank and each notebook server has a group of its own")
 
 
 def subreaper() -> Finding:

@@ -37,6 +37,7 @@ from ..wire import (
     ProjectView,
     QuotaEdit,
     QuotaView,
+    UsageView,
     VerifiedView,
 )
 from ..wire_status import MeView, ReadyView, VersionView
@@ -314,6 +315,11 @@ class Client:
 
     def pools(self) -> list[PoolView]:
         return self._list(PoolView, "pools", {})
+
+    def usage(self, *, by: str = "project", since: str | None = None, until: str | None = None) -> list[UsageView]:
+        """What was had and used of GPUs in whole hours, by default of the last day; instants are ISO 8601."""
+        asked = {"by": by, "since": since, "until": until}
+        return self._list(UsageView, "usage", {name: word for name, word in asked.items() if word is not None})
 
     def projects(self) -> list[ProjectView]:
         return self._list(ProjectView, "projects", {})

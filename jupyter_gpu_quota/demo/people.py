@@ -100,9 +100,9 @@ class Kernel:
         self.socket, self.name = socket, name
 
     @staticmethod
-    async def start(person: Person) -> Kernel:
-        """Start a Python kernel and connect to it."""
-        kernel = await call("POST", f"{person.server_url}/api/kernels", person.token, {"name": "python3"})
+    async def start(person: Person, name: str = "python3") -> Kernel:
+        """Start a kernel, as soon as it has its GPU, and connect to it."""
+        kernel = await call("POST", f"{person.server_url}/api/kernels", person.token, {"name": name})
         address = f"{person.server_url}/api/kernels/{kernel['id']}/channels".replace("http", "ws", 1)
         request = HTTPRequest(
             address, headers={"Authorization": f"token {person.token}"}, request_timeout=CALL_TIMEOUT_S

@@ -17,11 +17,12 @@ from rich.console import Console
 
 from . import trainer
 from .facts import Facts, share_text
+from .loan import LOAN_FACTS, Loan
 from .people import Kernel, Person, Unexpected, call, log_in, start_server
 from .stage import Stage
 from .witness import RankOf, Sighting, Witness, log_of, server_with_device
 
-STORY_WITHIN_S = 180.0
+STORY_WITHIN_S = 240.0
 """After this the story is over, whatever is missing."""
 
 STEP_WITHIN_S = 60.0
@@ -43,6 +44,7 @@ FACTS = {
     "patty": "Patty's two finish",
     "resumed": "Bob's two resume from their step",
     "finished": "all six of Bob's finish",
+    **LOAN_FACTS,
     "same": "the two that were paused end with the loss of an undisturbed run",
     "whole": "no device ever carried more than 1 GPU of shares, no job ran twice at once",
 }
@@ -80,10 +82,10 @@ class Story:
         bob, patty, carol = await self._people("bob", "patty", "carol")
         bobs, pattys = await asyncio.gather(self._notebook(bob), self._notebook(patty))
         self._see_shared_slice(bob, patty)
-        await self._submit(bob, bobs, self.train_gpus + self.half)
+        await self.submit(bob, bobs, self.train_gpus + self.half)
         first = await self._four_run()
         async with asyncio.TaskGroup() as meanwhile:
-            meanwhile.create_task(self._carol(carol))
+            meanwhile.create_task(self._carol(carol, Loan(self, bob)))
             gone = await self._patty_claims(patty, pattys, first)
             meanwhile.create_task(self._ends("patty", self.half, "patty"))
             meanwhile.create_task(self._resumes(self._see_checkpoints(gone)))
@@ -101,41 +103,47 @@ class Story:
         took_s = await start_server(person, options, lambda message: self.say(f"  [dim]{person.name}: {message}[/]"))
         kernel = await Kernel.start(person)
         self.kernels.append(kernel)
-        seen = await self.until(lambda: self._kernel_of(person), f"a kernel of {person.name} with a slice")
+        seen = await self.until(lambda: self.kernel_of(person), f"a kernel of {person.name} with a slice")
         held = f"{share_text(seen.milli)} of {seen.devices[0]}"
         self.say(f"{person.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
         return kernel
 
-    def _kernel_of(self, person: Person) -> Sighting | None:
+    def kernel_of(self, person: Person) -> Sighting | None:
+        """The kernels of a person that have a GPU, as the witness saw them."""
         return self.witness.notebooks().get(f"/user/{person.name}/")
 
     def _see_shared_slice(self, *people: Person) -> None:
-        seen = [found for found in map(self._kernel_of, people) if found]
+        seen = [found for found in map(self.kernel_of, people) if found]
         devices = {device for sighting in seen for device in sighting.devices}
         milli = [sighting.milli for sighting in seen]
         what = f"{' + '.join(map(share_text, milli))} on {', '.join(sorted(devices))}"
         self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(people))
 
-    async def _carol(self, carol: Person) -> None:
-        """Carol comes while every training device is busy; her slice is there at once, her kernel a little later."""
+    async def _carol(self, carol: Person, loan: Loan) -> None:
+        """Carol comes while every training device is busy; her slice is there at once, her kernel a little later.
+
+        What the notebooks do not use she has for a job, until Bob comes back to his.
+        """
+        await loan.begin()
         begun, busy = time.monotonic(), len(self._busy_devices())
         opening = asyncio.create_task(self._notebook(carol))
         try:
             prefix = f"/user/{carol.name}/"
             await self.until(lambda: server_with_device(self.witness.ours, prefix), "Carol's server with a slice")
             granted_s = time.monotonic() - begun
-            await opening
+            kernel = await opening
         finally:
             opening.cancel()
-        seen = self._kernel_of(carol)
+        seen = self.kernel_of(carol)
         milli = seen.milli if seen is not None else 0
         what = f"server with a slice {granted_s:.1f} s after she asked, kernel with {share_text(milli)} after "
         what += f"{time.monotonic() - begun:.1f} s; {busy} training devices busy then"
         at_once = granted_s <= AT_ONCE_S and milli == SLICE_MILLI
         self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
+        await loan.play(carol, kernel)
 
     # --- jobs -----------------------------------------------------------------------------------------------------
-    async def _submit(self, person: Person, kernel: Kernel, jobs: int) -> float:
+    async def submit(self, person: Person, kernel: Kernel, jobs: int) -> float:
         """Run a cell that submits jobs, a seed each. Returns when the cell was sent, on the monotonic clock."""
         trainer.put_in(self.stage.home(person.name))
         sent = time.monotonic()
@@ -146,7 +154,7 @@ class Story:
         self.say(f"[bold]{person.name} submitted {jobs} jobs[/] from the kernel, in {time.monotonic() - sent:.1f} s")
         return sent
 
-    def _running(self, person: str) -> list[Sighting]:
+    def running(self, person: str) -> list[Sighting]:
         """The attempts of a person's jobs that are in the process table now."""
         return [s for s in self.witness.ranks() if s.present and self.owner(s) == person]
 
@@ -160,7 +168,7 @@ class Story:
         """Until Bob's jobs are on every device, and each has learnt something that is worth a checkpoint."""
 
         def on_all() -> list[Sighting] | None:
-            running = self._running("bob")
+            running = self.running("bob")
             devices = {device for s in running for device in s.devices}
             return running if len(running) == len(devices) == self.train_gpus else None
 
@@ -173,11 +181,11 @@ class Story:
 
     async def _patty_claims(self, patty: Person, kernel: Kernel, first: list[Sighting]) -> list[Sighting]:
         """Patty submits; returns the attempts of Bob's that left for hers."""
-        sent = await self._submit(patty, kernel, self.half)
+        sent = await self.submit(patty, kernel, self.half)
         cell_s = time.monotonic() - sent
 
         def hers() -> list[Sighting] | None:
-            running = self._running("patty")
+            running = self.running("patty")
             return running if len(running) == self.half else None
 
         running = await self.until(hers, "Patty's jobs in the process table")
@@ -221,7 +229,7 @@ class Story:
 
         def all_through() -> dict[str, str] | None:
             through = self.losses(person)
-            return through if len(through) == jobs and not self._running(person) else None
+            return through if len(through) == jobs and not self.running(person) else None
 
         await self.until(all_through, f"the end of {person}'s {jobs} jobs", STORY_WITHIN_S)
         losses = [loss for _, loss in sorted(self.losses(person).items())]

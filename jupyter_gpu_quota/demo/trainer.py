@@ -15,7 +15,7 @@ FOLDER = "digits"
 """Where a person keeps the code, below home: this folder and nothing else becomes the job's bundle."""
 
 SCRIPT = "train.py"
-EPOCHS = {"bob": 60, "patty": 25}
+EPOCHS = {"bob": 60, "patty": 25, "carol": 300}
 EPOCH_MS = 200
 """Least duration of an epoch: long enough to be watched, whatever the machine."""
 
@@ -38,7 +38,10 @@ def words(person: str, seed: int) -> str:
 
 
 def cell(person: str, jobs: int) -> str:
-    """What a person types into a cell: Bob uses the client, Patty the command line; both print the jobs' ids."""
+    """What a person types into a cell: Bob uses the client, the others the command line; the jobs' ids are printed.
+
+    Carol's one job is for the whole device of the notebooks.
+    """
     if person == "bob":
         command = words(person, 0).removesuffix("0") + "{seed}"
         return (
@@ -46,6 +49,8 @@ def cell(person: str, jobs: int) -> str:
             f"for seed in range(1, {jobs + 1}):\n"
             f'    print(Client().submit(f"{command}", gpu=1, dir="{FOLDER}", name=f"{FOLDER}-{{seed}}").id)\n'
         )
+    if person == "carol":
+        return f"!jupyter-gpu-quota submit --gpu 1 --pool build --dir {FOLDER} --name {FOLDER} -- {words(person, 1)}"
     submit = f"!jupyter-gpu-quota submit --gpu 1 --dir {FOLDER} --name {FOLDER}"
     return "\n".join(f"{submit}-{seed} -- {words(person, seed)}" for seed in range(1, jobs + 1))
 

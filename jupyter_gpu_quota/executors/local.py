@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.facts import RankFact
+from ..enforcement.leaf import Leaves
 from ..manifests import rank_environment, without_ours
 from ..sampling.here import open_sampler
 from ..sampling.protocol import Inventory, MachineSampler
 from .background import Background
+from .holding import Holding
 from .layout import RankPaths, active_directory, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from .process_tree import boot_id, children, descendants, is_same_process, is_stopped, kill_all, marked, processes, send
 from .protocol import LeaveOrder, StartOrder
@@ -45,6 +47,7 @@ FORCE_AFTER_S = 3.0
 """How long after its grace a rank whose supervisor still does not answer is killed without it."""
 
 LOST_KILL_S = 1.0
+SWEEP_EVERY_S = 30.0
 REMOVE_TIMEOUT_S = 600.0
 WORKERS = 8
 MIB = 1 << 20
@@ -75,7 +78,8 @@ class LocalExecutor:
 
     ``state_dir`` holds everything (see :mod:`.layout`); ``wake`` is the path of a unix datagram socket that is rung
     when something changed. ``simulated_devices``: ``[{"model", "memory_mib", "count"}]``, else the real ones.
-    ``python_home`` is the environment whose ``bin`` leads PATH. Close it when done; what runs, runs on.
+    ``python_home`` is the environment whose ``bin`` leads PATH. ``mps`` are the pipe directories of MPS daemons by
+    project. Close it when done; what runs, runs on.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class LocalExecutor:
         node: str | None = None,
         python_home: str = sys.prefix,
         sampler: MachineSampler | None = None,
+        mps: Mapping[str, str] | None = None,
     ) -> None:
         self.state_dir = str(Path(state_dir).absolute())
         self.wake = None if wake is None else str(Path(wake).absolute())
@@ -101,6 +106,8 @@ class LocalExecutor:
         make_layout(self.state_dir)
         self._active: dict[Attempt, None] = dict.fromkeys(_marked_attempts(self.state_dir))
         self._leaving: dict[Attempt, Leaving] = {}
+        self._holding = Holding(Leaves(self.state_dir), mps=mps)
+        self._sweep_at = time.monotonic()
         self._spare = Spare()
         self._background = Background(WORKERS)
         self._background.run(("trash",), self._empty_trash)
@@ -137,6 +144,9 @@ class LocalExecutor:
     def observe(self) -> Sequence[RankFact]:
         """What every attempt that is not settled has told; lost supervisors are found and cleared up after."""
         now = time.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_EVERY_S
+            self._background.run(("leaves",), self._sweep)
         for attempt, leaving in list(self._leaving.items()):
             if not leaving.heard or now >= leaving.force_at:
                 self._background.run(("leave", *attempt), partial(self._leave, leaving))
@@ -154,6 +164,7 @@ class LocalExecutor:
         """Stop telling an attempt whose ranks have all ended; its files stay until ``forget``."""
         if all(status.get("tree_gone") for _, status in self._begun((job, attempt))):
             self._active.pop((job, attempt), None)
+            self._sweep_at = time.monotonic()
             self._leaving.pop((job, attempt), None)
             Path(active_marker(self.state_dir, job, attempt)).unlink(missing_ok=True)
 
@@ -178,6 +189,7 @@ class LocalExecutor:
         for _, status in self._statuses():
             if not status.get("tree_gone") and status["supervisor"]["boot"] == self.boot:
                 found = descendants(status["supervisor"]["pid"], born)
+                found |= self._holding.processes(status["job"], status["attempt"], status["rank"])
                 held[status["job"]] = held.get(status["job"], frozenset()) | found
         return held
 
@@ -199,10 +211,11 @@ class LocalExecutor:
         self._background.run(("spare",), self._spare.refill)
 
     def _rank_order(self, order: StartOrder, rank: int, paths: RankPaths, port: int | None) -> RankOrder:
+        held = self._holding.hold(order, rank)
         environment = rank_environment(
             job=order.job, attempt=order.attempt, rank=rank, ranks=order.ranks, placements=order.placements,
             devices=order.devices, places=paths, variables=order.variables,
-            path_first=str(Path(self.python_home, "bin")), port=port,
+            path_first=str(Path(self.python_home, "bin")), port=port, limited=held.limited, mps=held.mps,
         )  # fmt: skip
         outputs_mib = order.outputs_limit_mib or self.limits.outputs_mib
         return RankOrder(
@@ -211,8 +224,20 @@ class LocalExecutor:
             secrets=without_ours(order.secrets), directory=order.directory, live=order.live,
             bundle=None if order.bundle is None else bundle_file(self.bundles_dir, order.bundle), wake=self.wake,
             log_limit_bytes=self.limits.log_mib * MIB, outputs_limit_bytes=outputs_mib * MIB,
-            work_limit_bytes=self.limits.work_mib * MIB,
+            work_limit_bytes=self.limits.work_mib * MIB, leaf=held.leaf,
         )  # fmt: skip
+
+    def _sweep(self) -> None:
+        """Release the control groups of ranks that are over."""
+        if self._holding.leaves.names():
+            found = self._sampler.inventory(self.node)
+            devices = () if found is None else found[1]
+            self._holding.sweep(self._is_live, [d.uuid for d in devices if d.uuid and not d.simulated])
+
+    def _is_live(self, job: str, attempt: int, rank: int) -> bool:
+        """Whether a rank may still begin, or run."""
+        status = read_record(rank_paths(self.state_dir, job, attempt, rank).status) or {}
+        return (job, attempt) in self._active and not status.get("tree_gone")
 
     # --- leaving --------------------------------------------------------------------------------------------------
     def _leave(self, leaving: Leaving) -> None:
@@ -313,6 +338,7 @@ class LocalExecutor:
         others = self._begun((status["job"], status["attempt"]))
         watched = [descendants(other["supervisor"]["pid"]) for _, other in others if self._is_watched(other)]
         found = marked(marks, status.get("pid"), status.get("mark")).difference(*watched)
+        found |= self._holding.processes(status["job"], status["attempt"], status["rank"])
         return found | (descendants(watcher["guard"]["pid"]) if _is_guarded(watcher) else set())
 
     def _is_watched(self, status: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ class StartOrder:
     """Start one attempt of a job on devices it owns. ``account`` None means the service's own account.
 
     ``devices`` are the Device records named by the placements. ``python`` is the environment's interpreter, if any.
+    ``project`` is whose job it is.
     """
 
     job: str
@@ -32,6 +33,7 @@ class StartOrder:
     ranks: int = 1
     outputs_limit_mib: int | None = None
     python: str | None = None
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,16 @@ command could not be run, 127 if there is no such command; the sentence that say
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import pwd
 import resource
 import signal
-from typing import NamedTuple, NoReturn, TypedDict
+from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
+from ..enforcement.group import join
 from .layout import CODE_DIRECTORY, RankPaths
 from .process_tree import take_mark
 
@@ -27,7 +29,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 class RankOrder(TypedDict):
     """What a supervisor is told on its standard input. ``bundle`` is the path of the code, ``account`` a name.
 
-    Sizes are bytes. ``secrets`` are never written to a disk by us.
+    ``leaf`` is the control group that the rank begins in, if it has one. Sizes are bytes.
+    ``secrets`` are never written to a disk by us.
     """
 
     state_dir: str
@@ -46,6 +49,7 @@ class RankOrder(TypedDict):
     log_limit_bytes: int
     outputs_limit_bytes: int
     work_limit_bytes: int
+    leaf: NotRequired[str | None]
 
 
 class Account(NamedTuple):
@@ -123,6 +127,7 @@ def launch(order: RankOrder, paths: RankPaths, account: Account, output: int, ma
 def _become_the_command(order: RankOrder, paths: RankPaths, account: Account, output: int, supervisor: int) -> NoReturn:
     try:
         _stand_alone(output)
+        _join(order.get("leaf"))
         code = _open_code(order, paths)
         _drop_to(account)
         _die_with(supervisor)
@@ -152,6 +157,13 @@ def _stand_alone(output: int) -> None:
         os.dup2(source, target)
     os.umask(0o022)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _join(leaf: str | None) -> None:
+    """Enter the rank's control group; who cannot begins outside, and is seen to be there."""
+    if leaf is not None:
+        with contextlib.suppress(OSError):
+            join(leaf)
 
 
 def _drop_to(account: Account) -> None:

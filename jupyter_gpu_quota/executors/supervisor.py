@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from jupyter_gpu_quota.enforcement.group import kill
 from jupyter_gpu_quota.executors.guard import go_on_below_a_guard
 from jupyter_gpu_quota.executors.layout import RankPaths, fence_file, rank_paths
 from jupyter_gpu_quota.executors.masking import Mask
@@ -317,6 +318,8 @@ class Supervisor:
         """After the grace, kill what is left, again and again: a process in the kernel may take its time to die."""
         if self.kill_at is None or time.monotonic() < self.kill_at or self.status.get("tree_gone"):
             return
+        if (leaf := self.order.get("leaf")) is not None:
+            kill(leaf)
         kill_all(lambda: descendants(os.getpid()))
         self.kill_at = time.monotonic() + self.kill_again_s
         self.kill_again_s = min(2 * self.kill_again_s, KILL_SELDOM_S)

@@ -6,7 +6,6 @@ tried again after ever longer rests, and the server runs on as if there were non
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable, Mapping
@@ -21,12 +20,14 @@ from tornado.ioloop import PeriodicCallback
 from traitlets import Bool, Integer
 from traitlets.config import LoggingConfigurable
 
-from ..manifests import SHARE_VARIABLE
 from ..wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView
+from .asking import Asker, Waiting, asker, notebook_of
 from .watching import Watch, monotonic_ms
 
 SCHEMA = Path(__file__).with_name("idle_event.yaml")
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpu_quota/idle/v1"
+WAITING_SCHEMA = Path(__file__).with_name("waiting_event.yaml")
+WAITING_ID = "https://events.jupyter.org/jupyter_gpu_quota/kernel_waiting/v1"
 LOOK_EVERY_MS = 1_000
 TIMEOUT_S = 5.0
 SHORTEST_REST_MS, LONGEST_REST_MS = 2_000, 120_000
@@ -49,10 +50,11 @@ class GPUQuotaActivity(LoggingConfigurable):
         server: Any,
         variables: Mapping[str, str] = os.environ,
         clock: Callable[[], int] = monotonic_ms,
+        asks: Asker | None = None,
         **options: Any,
     ) -> None:
         super().__init__(parent=server, **options)
-        self.server, self.clock = server, clock
+        self.server, self.clock, self.asks = server, clock, asks or asker()
         self.notebook = notebook_of(variables)
         self.api = variables.get("JUPYTER_GPU_QUOTA_URL", "").rstrip("/") + "/api/v1"
         self.token = variables.get("JUPYTERHUB_API_TOKEN", "")
@@ -67,13 +69,16 @@ class GPUQuotaActivity(LoggingConfigurable):
         """Begin, where this server has a share to report on."""
         if self.enabled and self.notebook and self.token:
             self.server.event_logger.register_event_schema(SCHEMA)
+            self.server.event_logger.register_event_schema(WAITING_SCHEMA)
+            self.asks.listeners.append(self.waits)
             self.beat = PeriodicCallback(self.turn, LOOK_EVERY_MS)
             self.beat.start()
 
     async def turn(self) -> None:
         """One look, and a report where one is due. Whatever goes wrong is logged and ends nothing."""
         try:
-            report = self.watch.look(self.sequence)
+            looked = self.watch.look(self.sequence)
+            report = looked.model_copy(update={"asks_first": self.asks.may_be_lent})
             news = what_matters(report)
             countdown_over = self.free_at is not None and self.clock() >= self.free_at
             if self.clock() >= self.due or (not self.failures and (news != self.told or countdown_over)):
@@ -126,8 +131,9 @@ class GPUQuotaActivity(LoggingConfigurable):
     def _take(self, idle: IdleView) -> None:
         """Remember how the notebook is judged; what changed for its person goes out as an event of the server."""
         before, self.idle = self.idle, idle
+        self.asks.may_be_lent |= idle.mode == "reclaim"
         self.free_at = None if idle.free_in_ms is None else self.clock() + idle.free_in_ms
-        if before is None or (before.stage, before.mode) != (idle.stage, idle.mode):
+        if before is None or (before.stage, before.mode, before.noticed) != (idle.stage, idle.mode, idle.noticed):
             self._emit(idle)
 
     def _emit(self, idle: IdleView) -> None:
@@ -149,6 +155,14 @@ class GPUQuotaActivity(LoggingConfigurable):
         if used_ms is not None:
             times[SOURCE] = datetime.now(UTC) - timedelta(milliseconds=used_ms)
 
+    def waits(self, wait: Waiting) -> None:
+        """A kernel waits for the GPU, or waits no longer: its person hears of it, and a report goes out soon."""
+        self.due = self.clock()
+        self.log.warning("jupyter_gpu_quota: kernel %s, %s: %s", wait.kernel, wait.state, wait.message)
+        waited_s = max(0, self.asks.clock() - wait.since) // 1000
+        facts = {"kernel": wait.kernel, "state": wait.state, "message": wait.message, "waited_s": waited_s}
+        self.server.event_logger.emit(schema_id=WAITING_ID, data=facts)
+
     # --- orders ---------------------------------------------------------------------------------------------------
     async def free(self, order: FreeOrder) -> None:
         """Shut the named kernels down: each only if it is idle at this moment, and quiet for as long as ordered."""
@@ -168,19 +182,14 @@ class GPUQuotaActivity(LoggingConfigurable):
         return answer
 
 
-def notebook_of(variables: Mapping[str, str]) -> str | None:
-    """The slice of this server, as the hub's spawner rendered it; None for a server without one."""
-    try:
-        share = json.loads(variables.get(SHARE_VARIABLE, ""))
-        return str(share["notebook"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
 def what_matters(report: ActivityReport) -> object:
     """Whatever of a report is worth telling at once: which kernels and programs there are, and what they do.
 
     A message in an idle kernel is told with the next report: its age says when it was.
     """
     kernels = {kernel.id: (kernel.state, kernel.pid) for kernel in report.kernels}
-    return kernels, {(program.name, program.pid) for program in report.programs if program.kind == "terminal"}
+    return (
+        report.asks_first,
+        kernels,
+        {(program.name, program.pid) for program in report.programs if program.kind == "terminal"},
+    )

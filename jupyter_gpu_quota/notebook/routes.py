@@ -11,12 +11,13 @@ from tornado import web
 from tornado.httpclient import HTTPClientError
 
 from .activity import GPUQuotaActivity
+from .asking import Waiting
 
 AWAY = "The GPU service cannot be reached, so nothing was postponed. Try again; this server runs on."
 
 
 class IdleState(APIHandler):
-    """``GET gpu-quota/idle``: how the notebook is judged; null while nobody could tell."""
+    """``GET gpu-quota/idle``: how the notebook is judged, null while nobody could tell; which kernels wait for it."""
 
     def initialize(self, activity: GPUQuotaActivity) -> None:
         self.activity = activity
@@ -25,7 +26,24 @@ class IdleState(APIHandler):
     async def get(self) -> None:
         idle = self.activity.idle
         left = None if self.activity.free_at is None else max(0, self.activity.free_at - self.activity.clock())
-        self.finish(json.dumps({"idle": idle and {**idle.model_dump(mode="json"), "free_in_ms": left}}))
+        judged = idle and {**idle.model_dump(mode="json"), "free_in_ms": left}
+        self.finish(json.dumps({"idle": judged, "waiting": list(map(self._told, self.activity.asks.waiting.values()))}))
+
+    def _told(self, wait: Waiting) -> dict[str, object]:
+        waiting_ms = max(0, self.activity.asks.clock() - wait.since)
+        return {"kernel": wait.kernel, "message": wait.message, "waiting_ms": waiting_ms}
+
+
+class GiveUp(APIHandler):
+    """``POST gpu-quota/give-up``: a kernel that waits for the GPU, or every one, is not started; which ones."""
+
+    def initialize(self, activity: GPUQuotaActivity) -> None:
+        self.activity = activity
+
+    @web.authenticated
+    async def post(self) -> None:
+        kernel = (self.get_json_body() or {}).get("kernel")
+        self.finish(json.dumps({"given_up": self.activity.asks.give_up(kernel)}))
 
 
 class Keep(APIHandler):
@@ -54,6 +72,6 @@ def _error(message: str) -> str:
 def add_routes(server: Any, activity: GPUQuotaActivity) -> None:
     """Both paths, below this server's own."""
     base = server.web_app.settings["base_url"]
-    paths = {"idle": IdleState, "keep": Keep}
+    paths = {"idle": IdleState, "keep": Keep, "give-up": GiveUp}
     routes = [(url_path_join(base, "gpu-quota", name), what, {"activity": activity}) for name, what in paths.items()]
     server.web_app.add_handlers(".*$", routes)

@@ -61,6 +61,7 @@ class Watch:
 
     def look(self, sequence: int = 0) -> ActivityReport:
         """The server as it is now."""
+        ticks = boot_ticks()  # before anything is listed: what is listed was there by then
         kernels = list(self._kernels())
         names = {kernel.id for kernel in kernels}
         self.messages.forget_all_but(names)
@@ -70,6 +71,7 @@ class Watch:
             sequence=sequence,
             running_ms=self.clock() - self.began,
             namespace=pid_namespace(),
+            ticks=ticks,
             kernels=kernels[:200],
             programs=list(self._programs({kernel.pid for kernel in kernels}))[:200],
         )
@@ -103,15 +105,18 @@ class Watch:
             pid=pid if isinstance(pid, int) and pid > 0 else None,
             asks_gpu=getattr(spec, "metadata", {}).get("gpu") is not False,
             cpu_ms=cpu_ms_below(pid),
+            started=started_of(pid),
             connections=max(0, connections),
         )
 
     def _programs(self, kernels: set[int | None]) -> Iterator[ProgramReport]:
         terminals = dict(self._terminals())
         for name, pid in terminals.items():
-            yield ProgramReport(name=name, kind="terminal", pid=pid, cpu_ms=cpu_ms_below(pid))
+            yield ProgramReport(name=name, kind="terminal", pid=pid, cpu_ms=cpu_ms_below(pid), started=started_of(pid))
         for pid in children_of(os.getpid()) - kernels - set(terminals.values()):
-            yield ProgramReport(name=command_of(pid), kind="proxied", pid=pid, cpu_ms=cpu_ms_below(pid))
+            yield ProgramReport(
+                name=command_of(pid), kind="proxied", pid=pid, cpu_ms=cpu_ms_below(pid), started=started_of(pid)
+            )
 
     def _terminals(self) -> Iterator[tuple[str, int]]:
         found = self.server.web_app.settings.get("terminal_manager")
@@ -144,6 +149,17 @@ def cpu_ms_below(pid: object) -> int | None:
         return None
     own = sum(map(int, stat[11:15])) * 1000 // TICKS_PER_S
     return own + sum(cpu_ms_below(child) or 0 for child in children_of(pid))
+
+
+def started_of(pid: object) -> int | None:
+    """When a process started, in clock ticks since its machine did; None where it cannot be read."""
+    stat = _stat(pid) if isinstance(pid, int) else None
+    return None if stat is None else int(stat[19])
+
+
+def boot_ticks() -> int:
+    """Now, by the clock of :func:`started_of`."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
 
 
 def _stat(pid: int) -> list[str] | None:

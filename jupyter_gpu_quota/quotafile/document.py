@@ -16,6 +16,8 @@ from ..calendar import expand
 from ..core import model
 from ..core.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
+from ..enforcement import protocol as enforcement
+from ..enforcement.protocol import Least
 from .fields import (
     Amount,
     Ceiling,
@@ -147,7 +149,10 @@ class EnvironmentSection(Section):
 
 
 class Idle(Section):
-    """Idle notebooks. In mode report it is shown what would be freed, and nothing is; reclaim frees it."""
+    """Idle notebooks. In mode report it is shown what would be freed, and nothing is; reclaim frees it.
+
+    ``busy_notify_after``: whose kernel is busy for so long without using the GPU is told so; it is never freed.
+    """
 
     mode: Literal["report", "reclaim"] = "report"
     gpu_idle_after: Seconds = 1200
@@ -157,7 +162,12 @@ class Idle(Section):
     keep_at_most: Count = 3
     release_after: Seconds = 7200
     stop_server_after: Seconds = 43_200
+    busy_notify_after: Seconds | None = None
     maximum_lease: Unenforced = None
+
+    def lending(self) -> model.Lending:
+        """Slices of idle notebooks are lent where they are freed."""
+        return model.Lending(enabled=self.mode == "reclaim", release_after_s=self.release_after)
 
     def policy(self) -> IdlePolicy:
         """What the judge and the ladder go by. A server reports more often where the waits are shorter."""
@@ -173,6 +183,7 @@ class Idle(Section):
             keep_at_most=self.keep_at_most,
             release_after_s=self.release_after,
             stop_server_after_s=self.stop_server_after,
+            busy_notify_after_s=self.busy_notify_after,
         )
 
 
@@ -184,20 +195,14 @@ class PreemptionSection(Section):
     per: Annotated[Seconds, AfterValidator(_positive)] = DAY_S
 
 
-STRENGTHS = ("hardware", "driver", "mps", "policed", "cooperative", "none")
-
-
-def _promised(level: object) -> object:
-    if level in STRENGTHS[:-1]:
-        raise refuse(f"{level} cannot be enforced by this release, which would have to refuse every share; write none")
-    return level
-
-
-Strength = Annotated[Literal["none"], BeforeValidator(_promised)]
+Strength = Literal["hardware", "driver", "mps", "policed", "cooperative", "none"]
 
 
 class EnforcementSection(Section):
-    """The weakest enforcement that a share may have; this release can promise none."""
+    """The weakest enforcement that a share may have, strongest first; shares that can only have less are refused.
+
+    With ``memory: policed``, or something stronger, who holds more memory than its share is warned and then stopped.
+    """
 
     memory: Strength = "none"
     compute: Strength = "none"
@@ -278,7 +283,7 @@ class QuotaFile(Section):
             windows=() if now is None else self._windows(now, days),
             history=model.History(k_milli=past.k, half_life_s=past.half_life, window_s=past.window),
             drain_by_at=self.policy_section.drain_by,
-            lending=model.Lending(release_after_s=self.policy_section.idle.release_after),
+            lending=self.policy_section.idle.lending(),
         )
 
     def _windows(self, now: int, days: int) -> tuple[Window, ...]:
@@ -291,6 +296,12 @@ class QuotaFile(Section):
     def idle(self) -> IdlePolicy:
         """When a notebook is idle, and what follows."""
         return self.policy_section.idle.policy()
+
+    @property
+    def least(self) -> Least:
+        """The weakest enforcement that a share may have."""
+        section = self.policy_section.enforcement
+        return Least(memory=enforcement.Strength(section.memory), compute=enforcement.Strength(section.compute))
 
     @property
     def tick_max_ms(self) -> int:

@@ -31,6 +31,13 @@ JUMP_S = 1.0
 """When the clock moved so much against the steady one it was set: samples have its times, and are not to be trusted."""
 
 AHEAD_US = 2_000_000
+
+PERIOD_US = 1_000_000
+"""A sample speaks for the time up to its stamp, or from it: a sixth of a second to a second, as the model has it."""
+
+BEHIND_US = 60_000_000
+"""A sample that is older than the reading before by more than this was never kept so long: its stamp is no time."""
+
 NO_SHARE = "a MIG instance has no utilisation of its own"
 
 
@@ -40,6 +47,17 @@ class Unknown:
 
     why: str
     code: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How busy a process kept its busiest engine since the reading before, and until when; None is unknown."""
+
+    percent: int | None
+    used_us: int | None
+
+
+AT_REST = Use(0, None)
 
 
 class NoGpu(Exception):
@@ -64,6 +82,7 @@ class Session:
         self._never: dict[tuple[str, str], Unknown] = {}
         self._known: dict[int, _Identity] = {}
         self._since: dict[str, int] = {}
+        self._read_us: dict[str, int] = {}
         self._lineages = Lineages()
         self._offset_s: float | None = None
         try:
@@ -178,6 +197,7 @@ class Session:
         activity = Unknown("the machine's clock was set") if jumped else self._activity(uuid, handle)
         if jumped:
             self._since.pop(uuid, None)
+            self._read_us.pop(uuid, None)
         processes, mps, held = self._processes(figures, uuid, handle, activity)
         return DeviceReading(
             uuid=uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, processes=processes, mps=mps,
@@ -220,22 +240,23 @@ class Session:
         )  # fmt: skip
 
     # --- processes ------------------------------------------------------------------------------------------------
-    def _activity(self, uuid: str, handle: Any) -> dict[int, int | None] | Unknown:
+    def _activity(self, uuid: str, handle: Any) -> dict[int, Use] | Unknown:
         """How busy each process kept its busiest engine since the reading before; who is missing did nothing."""
-        now_us = int(time.time() * 1_000_000)
         told = self._ask(uuid, "nvmlDeviceGetProcessUtilization", handle, self._since.get(uuid, 0))
+        now_us = int(time.time() * 1_000_000)
+        before_us, self._read_us[uuid] = self._read_us.get(uuid), now_us
         if isinstance(told, Unknown):  # no sample at all is told as "not found", by some drivers as success
             return {} if told.code in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else told
         times = [int(each.timeStamp) for each in told if int(each.timeStamp) <= now_us + AHEAD_US]
         self._since[uuid] = max(times, default=0)
-        by_pid: dict[int, list[int]] = {}
+        by_pid: dict[int, list[tuple[int, int]]] = {}
         for each in told:
             busiest = max(int(each.smUtil), int(each.memUtil), int(each.encUtil), int(each.decUtil))
-            by_pid.setdefault(int(each.pid), []).append(busiest)
-        return {pid: _mean(values) for pid, values in by_pid.items()}
+            by_pid.setdefault(int(each.pid), []).append((int(each.timeStamp), busiest))
+        return {pid: _use_of(samples, before_us, now_us) for pid, samples in by_pid.items()}
 
     def _processes(
-        self, figures: _Figures, of: str, handle: Any, activity: dict[int, int | None] | Unknown
+        self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown
     ) -> tuple[tuple[GpuProcess, ...] | None, bool, int | None]:
         """The processes that compute on a device, whether they share it by MPS, and the memory nobody has told of."""
         computing = self._ask(of, "nvmlDeviceGetComputeRunningProcesses", handle)
@@ -248,7 +269,7 @@ class Session:
         if isinstance(activity, Unknown):
             figures.why["activity"] = activity.why
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}
-        found = tuple(self._lineages.of(pid, mib, _use(activity, pid)) for pid, mib in sorted(memory.items()))
+        found = tuple(self._lineages.of(pid, mib, *_use(activity, pid)) for pid, mib in sorted(memory.items()))
         if any(each.percent is None for each in found):
             figures.why.setdefault("activity", "NVML tells more than 100 percent, which cannot be")
         shown = {int(each.pid): self._own_memory(figures, each) for each in drawing} | memory
@@ -358,8 +379,25 @@ class _Figures:
         return None
 
 
-def _use(activity: dict[int, int | None] | Unknown, pid: int) -> int | None:
-    return None if isinstance(activity, Unknown) else activity.get(pid, 0)
+def _use(activity: dict[int, Use] | Unknown, pid: int) -> tuple[int | None, int | None]:
+    found = Use(None, None) if isinstance(activity, Unknown) else activity.get(pid, AT_REST)
+    return found.percent, found.used_us
+
+
+def _use_of(samples: list[tuple[int, int]], before_us: int | None, now_us: int) -> Use:
+    """Of one process, from rows of (time stamp, percent)."""
+    last_us = max((at for at, percent in samples if percent), default=None)
+    return Use(_mean([percent for _, percent in samples]), dated(last_us, before_us, now_us))
+
+
+def dated(last_us: int | None, before_us: int | None, now_us: int) -> int | None:
+    """Until when a process used the device at the latest: after the reading before, and not after this one.
+
+    None where its last sample has a stamp that is no time of this clock, or nothing says when the reading before was.
+    """
+    if last_us is None or before_us is None or not before_us - BEHIND_US <= last_us <= now_us:
+        return None
+    return min(max(last_us + PERIOD_US, before_us), now_us)
 
 
 def _mean(values: list[int]) -> int | None:

@@ -13,7 +13,7 @@ from ..core.model import WHOLE_DEVICE, Allocation, Device, Health
 from ..store.protocol import SampleRow
 from .asking import Reader, Silence
 from .owners import Owners, Shares, shares_of
-from .protocol import KNOWN, UNKNOWN, Holders, Inventory, machine
+from .protocol import KNOWN, UNKNOWN, Holders, Inventory, away_of, machine
 from .reading import DeviceReading, Reading
 from .xids import fatal
 
@@ -27,12 +27,13 @@ UNNAMED = "NVML does not name this device"
 
 
 class NvmlSampler:
-    """Readings of real devices. What an event said of one counts until the driver is loaded, or this is begun, anew."""
+    """Readings of real devices. What an event says of one is told until the store has it, which keeps it from then."""
 
     def __init__(self, reader: Reader | None = None) -> None:
         self._reader = reader or Reader()
         self._seen: Reading | None = None
         self._fatal: dict[str, str] = {}
+        self._stored: dict[str, str] = {}
         self._facts: list[DeviceFact] = []
 
     def close(self) -> None:
@@ -89,8 +90,8 @@ class NvmlSampler:
     ) -> SampleRow:
         if found is None:
             return _unread(device, held, lacking, now)
-        shares = shares_of(found, sorted({part.workload for part in held}), owners)
-        self._facts += self._news(device, found, shares)
+        shares = shares_of(found, sorted({part.workload for part in held}), owners, away_of(held))
+        self._facts += [*self._news(device, found, shares), *self._faults(device, found)]
         return _row(device, found, shares, now)
 
     # --- health and foreign use -------------------------------------------------------------------------------------
@@ -100,20 +101,17 @@ class NvmlSampler:
             return
         if self._seen is not None and self._seen.loaded != reading.loaded:
             self._fatal.clear()
+            self._stored.clear()
         for uuid, xid in reading.xids:
             log.warning("device %s tells of XID %d%s", uuid, xid, "" if fatal(xid) else ", which does not end it")
             if (trouble := fatal(xid)) is not None:
-                self._fatal.setdefault(uuid, trouble)
+                self._fatal[uuid] = trouble
+                self._stored = {device: of for device, of in self._stored.items() if of != uuid}
         for note in set(reading.notes) - set(self._seen.notes if self._seen else ()):
             log.warning("%s", note)
         self._seen = reading
 
-    def _trouble(self, found: DeviceReading) -> str | None:
-        """Why a device cannot be used; an instance has the troubles of its device."""
-        return found.trouble or self._fatal.get(found.parent or found.uuid)
-
     def _device(self, node: str, found: DeviceReading) -> Device:
-        trouble = self._trouble(found)
         return Device(
             id=found.uuid,
             node=node,
@@ -122,13 +120,13 @@ class NvmlSampler:
             memory_mib=found.memory_mib,
             pool=None,
             uuid=found.uuid,
-            health=Health.UNHEALTHY if trouble else Health.HEALTHY,
-            trouble=trouble,
+            health=Health.UNHEALTHY if found.trouble else Health.HEALTHY,
+            trouble=found.trouble,
         )
 
     def _news(self, device: Device, found: DeviceReading, shares: Shares) -> list[DeviceFact]:
         """What the store does not know yet. That a device is well again is for the inventory to say."""
-        trouble = self._trouble(found) if device.health is Health.HEALTHY else None
+        trouble = found.trouble if device.health is Health.HEALTHY else None
         foreign = None if shares.foreign_mib is None else _milli(shares.foreign_mib, found.memory_mib)
         if foreign == device.foreign_milli:
             foreign = None
@@ -136,6 +134,22 @@ class NvmlSampler:
             return []
         health = str(Health.UNHEALTHY) if trouble else None
         return [DeviceFact(device=device.id, health=health, trouble=trouble, foreign_milli=foreign)]
+
+    def _faults(self, device: Device, found: DeviceReading) -> list[DeviceFact]:
+        """An event that ended a device, until the store has it; an instance ends with its device.
+
+        Of a device that is not well it is told under which driver it is seen now: a fault of an earlier one is over.
+        """
+        assert self._seen is not None, "a device was found in a reading"
+        uuid, loaded = found.parent or found.uuid, self._seen.loaded
+        fault = self._fatal.get(uuid)
+        if fault is not None and device.trouble == fault:
+            self._stored[device.id] = uuid
+        if fault is not None and device.id not in self._stored:
+            health = str(Health.UNHEALTHY) if device.health is Health.HEALTHY else None
+            return [DeviceFact(device=device.id, health=health, trouble=fault, fault=fault, loaded=loaded)]
+        is_unwell = device.health is Health.UNHEALTHY and found.trouble is None
+        return [DeviceFact(device=device.id, loaded=loaded)] if is_unwell else []
 
 
 def _milli(mib: int, memory_mib: int) -> int:
@@ -162,6 +176,7 @@ def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> Samp
         simulated=False,
         workloads=shares.percent,
         workload_memory_mib=shares.memory_mib,
+        processes=shares.processes,
         foreign_mib=shares.foreign_mib,
         temperature_c=found.temperature_c,
         power_w=found.power_w,

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..core.activity import Place, ProcessUse
 from ..executors.process_tree import is_same_process
 from .lineage import cgroup_of
 from .reading import DeviceReading, GpuProcess
 
 UNNAMED_MIB = 256
 """Memory on a device that NVML names no process for; any process that computes holds more."""
+
+MOST_PARENTS = 16
+"""More parents than a notebook's program has below its server."""
 
 MPS = "its processes share the device by MPS, which tells no figures of theirs"
 
@@ -45,6 +49,7 @@ class Owners:
     ) -> None:
         self._by_pid = {pid: workload for workload, found in pids.items() for pid in found}
         self._workloads, self._alive = frozenset(workloads), alive
+        self._found: dict[tuple[object, ...], str | None] = {}
         self._by_cgroup = self._cgroups(processes)
 
     def _cgroups(self, processes: Iterable[GpuProcess]) -> dict[str, str]:
@@ -57,6 +62,12 @@ class Owners:
         return {path: next(iter(who)) for path, who in found.items() if len(who) == 1 and path not in (ours, "/")}
 
     def _by_descent(self, process: GpuProcess) -> str | None:
+        key = (process.lineage, process.claim)
+        if key not in self._found:
+            self._found[key] = self._looked_up(process)
+        return self._found[key]
+
+    def _looked_up(self, process: GpuProcess) -> str | None:
         for pid, started in process.lineage:
             owner = self._by_pid.get(pid)
             if owner is not None and self._alive(pid, started):  # else the number is another process's by now
@@ -79,16 +90,25 @@ class Owners:
 
 @dataclass(slots=True)
 class Shares:
-    """What each holder of a device used of it, and what nobody of ours did; None is unknown, and ``why`` says why."""
+    """What each holder of a device used of it, and what nobody of ours did; None is unknown, and ``why`` says why.
+
+    ``processes`` has those holders all of whose processes are known.
+    """
 
     percent: dict[str, int | None] = field(default_factory=dict)
     memory_mib: dict[str, int | None] = field(default_factory=dict)
+    processes: dict[str, tuple[ProcessUse, ...]] = field(default_factory=dict)
     foreign_mib: int | None = None
     why: dict[str, str] = field(default_factory=dict)
 
 
-def shares_of(device: DeviceReading, holders: Sequence[str], owners: Owners) -> Shares:
-    """Divide the use of a device among its holders. Nobody is at rest while something speaks against it."""
+def shares_of(
+    device: DeviceReading, holders: Sequence[str], owners: Owners, away: Collection[str] = frozenset()
+) -> Shares:
+    """Divide the use of a device among its holders. Nobody is at rest while something speaks against it.
+
+    ``away`` are those of the holders that lent their part: one of which no process is there uses nothing.
+    """
     found = Shares()
     if device.processes is None:
         why = device.why.get("processes", "its processes are not told")
@@ -100,17 +120,33 @@ def shares_of(device: DeviceReading, holders: Sequence[str], owners: Owners) -> 
     if found.foreign_mib is None:
         found.why["foreign"] = f"memory of {_named(owned.foreign)}: {device.why.get('process_memory', 'not told')}"
     hidden = _hidden(device, owned)
+    present = [holder for holder in holders if holder not in away or owned.by_workload.get(holder)]
     for holder in holders:
         own = owned.by_workload.get(holder, [])
-        use = _use(device, own, alone=len(holders) == 1 and not owned.foreign and not hidden, hidden=hidden)
+        alone = present == [holder] and not owned.foreign and not hidden
+        use = _use(device, own, alone=alone, hidden=hidden) if holder in present else hidden or 0
         memory = _sum([each.memory_mib for each in own])
         found.percent[holder] = use if isinstance(use, int) else None
         found.memory_mib[holder] = None if memory == 0 and hidden else memory
+        if not hidden:
+            found.processes[holder] = tuple(map(_process_use, own))
         if isinstance(use, str):
             found.why[holder] = use
         elif found.memory_mib[holder] is None:
             found.why[holder] = f"its memory: {hidden or device.why.get('process_memory', 'not told')}"
     return found
+
+
+def _process_use(process: GpuProcess) -> ProcessUse:
+    used_at = None if process.used_us is None else -(-process.used_us // 1000)
+    return ProcessUse(
+        pid=process.pid, memory_mib=process.memory_mib, percent=process.percent, used_at=used_at,
+        places=(process.places or _here(process))[:MOST_PARENTS],
+    )  # fmt: skip
+
+
+def _here(process: GpuProcess) -> tuple[Place, ...]:
+    return tuple((process.namespace, pid, started) for pid, started in process.lineage)
 
 
 def _use(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidden: str | None) -> int | str:

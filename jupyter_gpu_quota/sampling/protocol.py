@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..core.facts import DeviceFact
@@ -15,9 +15,17 @@ KNOWN, UNKNOWN = 1000, 0
 """Coverage of a row, in permille of the readings that were expected."""
 
 Holders = Mapping[Device, Sequence[Allocation]]
-"""Each device with the allocations on it; a device that nobody holds has none."""
+"""Each device with the allocations on it; a device that nobody holds has none.
+
+A notebook that lent its slice has one of 0 milli-GPU where the slice comes back to: its own processes are looked for.
+"""
 
 Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
+
+
+def away_of(held: Iterable[Allocation]) -> frozenset[str]:
+    """The workloads that have lent what they hold."""
+    return frozenset(part.workload for part in held if not part.gpu_milli)
 
 
 class Sampler(Protocol):

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.activity import Place
+
 MIB = 1 << 20
 MOST_MIB = 16 << 20
 """16 TiB: no device has as much."""
@@ -22,16 +24,21 @@ HOTTEST_C, MOST_W = 200, 10_000
 class GpuProcess:
     """A process that uses a device. ``percent`` is its busiest engine since the reading before.
 
+    ``used_us``: until when it did at the latest, in microseconds since 1970 UTC; None where that is not told.
     ``lineage`` is itself and its parents up to the first process, each with its start in clock ticks; it is empty
-    where /proc does not show the process. ``claim`` is the workload that its variables, or those of a parent, name.
-    ``hidden``: whose it is cannot be told, because its variables cannot be read. ``inner_pid`` is its number in its
-    own container.
+    where /proc does not show the process. ``namespace`` is that of them all, "" where it may not be looked up; where
+    they are of several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its
+    variables, or those of a parent, name. ``hidden``: whose it is cannot be told, because its variables cannot be read.
+    ``inner_pid`` is its number in its own container.
     """
 
     pid: int
     memory_mib: int | None
     percent: int | None
+    used_us: int | None = None
     lineage: tuple[tuple[int, int], ...] = ()
+    namespace: str = ""
+    places: tuple[Place, ...] = ()
     claim: str | None = None
     hidden: bool = False
     cgroup: str | None = None
@@ -107,7 +114,8 @@ def _device(raw: dict[str, Any]) -> DeviceReading:
 
 def _process(raw: dict[str, Any]) -> GpuProcess:
     lineage = tuple((int(pid), int(started)) for pid, started in raw.pop("lineage"))
-    return GpuProcess(lineage=lineage, **raw)
+    places = tuple((str(space), int(pid), int(started)) for space, pid, started in raw.pop("places"))
+    return GpuProcess(lineage=lineage, places=places, **raw)
 
 
 def cannot_be(figure: str, value: int, memory_mib: int) -> str | None:

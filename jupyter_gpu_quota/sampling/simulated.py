@@ -75,7 +75,7 @@ def _cpu_ticks(pids: Mapping[str, frozenset[int]]) -> Iterator[tuple[int, tuple[
 
 
 def _simulated_row(device: Device, held: Sequence[Allocation], use: Mapping[str, int | None], now: int) -> SampleRow:
-    by_workload = {allocation.workload: use.get(allocation.workload) for allocation in held}
+    by_workload = {part.workload: use.get(part.workload) for part in held if part.gpu_milli}
     read = [percent for percent in by_workload.values() if percent is not None]
     whole = len(read) == len(by_workload)
     unseen = {workload: UNSEEN for workload, percent in by_workload.items() if percent is None}

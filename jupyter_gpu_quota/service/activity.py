@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..core.activity import KernelRecord, KernelState, ProgramKind, ProgramRecord
-from ..core.model import NotebookState
+from ..core.belonging import Roots
+from ..core.lifecycle import HOLDS_SLICE
 from ..core.vigil import Report
 from ..store.protocol import NotebookRecord
 from ..wire_activity import ActivityReport, KernelReport, ProgramReport
@@ -35,7 +38,7 @@ async def keep(call: Call) -> Answer:
 
 async def _booked(call: Call) -> NotebookRecord:
     record = await seen_notebook(call)
-    if record.notebook.state is not NotebookState.BOOKED:
+    if record.notebook.state not in HOLDS_SLICE:
         sentence = f"This notebook's slice is {record.notebook.state}, so its use is not judged."
         raise Refused(409, "not_booked", sentence)
     return record
@@ -54,7 +57,24 @@ def report_of(body: ActivityReport, now: int) -> Report:
             **{kernel.id: kernel.cpu_ms for kernel in body.kernels if kernel.asks_gpu},
             **{f"{program.name} {program.pid}": program.cpu_ms for program in body.programs},
         },
+        roots=roots_of(body),
+        asks_first=body.asks_first,
     )
+
+
+def roots_of(body: ActivityReport) -> Roots:
+    """The processes that a report names; a kernel without one, such as a remote one, may be any process."""
+    return Roots(
+        namespace=body.namespace,
+        ticks=body.ticks,
+        by_process={(pid, started): name for name, pid, started in _named(body) if pid and started is not None},
+        rootless=any(pid is None or started is None for _, pid, started in _named(body)),
+    )
+
+
+def _named(body: ActivityReport) -> Iterator[tuple[str, int | None, int | None]]:
+    yield from ((kernel.id, kernel.pid, kernel.started) for kernel in body.kernels)
+    yield from ((program.name, program.pid, program.started) for program in body.programs)
 
 
 def _kernel(kernel: KernelReport, now: int) -> KernelRecord:

@@ -68,6 +68,9 @@ _PARTS = {
     "system:controller": "the scheduler",
     "system:reconcile": "the comparison with the hub",
     "system:hub": "the hub",
+    "system:notices": "the sender of messages",
+    "system:policing": "the police of shares",
+    "system:enforcement": "the reading back of shares",
 }
 
 
@@ -147,6 +150,9 @@ def _node(verb: str) -> Callable[[_Told], str]:
 _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "job.submit": _submitted,
     "job.hold": _changed("held"),
+    "share.enforcement": lambda told: f"saw the share of {told.whom} held by memory {told.payload['memory']}, compute"
+    f" {told.payload['compute']}; it was memory {told.payload['was_memory']}, compute {told.payload['was_compute']}"
+    + (f" ({told.payload['why']})" if told.payload["why"] else ""),
     "job.release": _changed("released"),
     "job.cancel": _changed("cancelled"),
     "job.running": lambda told: f"saw {told.whom} run, attempt {told.payload['attempt']}",
@@ -179,4 +185,8 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "retention": lambda told: f"forgot {told.payload['jobs']} jobs that had ended long ago",
     "user.erase_name": lambda told: "erased the name of a person",
     **{f"notebook.{turn}": _judged for turn in _TURNS},
+    "notice.sent": lambda told: f"told the owner of {told.whom} by {told.payload['channel']} ({told.payload['event']}):"
+    f" {told.payload['why']}",
+    "notice.given_up": lambda told: f"could not tell the owner of {told.whom} by {told.payload['channel']}"
+    f" ({told.payload['event']}): {told.payload['why']}",
 }  # fmt: skip

@@ -15,8 +15,11 @@ from ..core.model import Device
 from ..store.protocol import Recorded, Request, Store, StoreUnavailable
 from .foresight import Foresight
 from .idleness import Idleness
+from .notices import Notices
+from .offers import Offers
 from .people import People
 from .resource import refused
+from .shares import Shares
 from .streams import Streams
 from .world import World
 from .writer import Writer
@@ -57,6 +60,9 @@ class Door:
     bundles: BundleStore
     streams: Streams
     idleness: Idleness
+    notices: Notices
+    shares: Shares
+    offers: Offers
     new_id: Callable[[int], str]
     clock: Callable[[], int] = now_ms
     arriving: Counter[str] = field(default_factory=Counter)

@@ -12,24 +12,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..core.activity import GpuSample, IdleMode, IdlePolicy
-from ..core.idle import Busy, Idle, Unknown, Verdict, judge
+from ..core.activity import GpuSample, IdleMode, IdlePolicy, NotebookActivity, ProcessUse
+from ..core.belonging import Belonging, belonging
+from ..core.idle import Busy, Idle, IdleReason, Unknown, Verdict, judge
 from ..core.idle_sentences import told
 from ..core.ladder import (
     BEGINNING,
     Freeing,
+    InUse,
     KeepRefused,
     Stage,
     Step,
     Stopping,
     Turn,
     Warned,
+    asked,
     is_lendable,
     keep,
     seen,
     step,
 )
-from ..core.lifecycle import WAITING
+from ..core.lifecycle import HOLDS_SLICE, WAITING
+from ..core.loan import patience_ms, rests
 from ..core.model import NotebookState
 from ..core.stages import from_document, name_of, to_document
 from ..core.vigil import Report, Vigil, simulated_sample
@@ -55,17 +59,21 @@ NO_FIGURES = "its processes have no figures of their own"
 Record = Callable[[JudgeNotebook], Awaitable[object]]
 Stop = Callable[[NotebookRecord], Awaitable[None]]
 
+ASK_AGAIN_MS = 5_000
+"""A kernel that goes on asking for the GPU is noted anew after so long."""
+
 STOP_AGAIN_MS = 60_000
 """A server that is to be stopped and still runs is stopped again after so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The newest judgement of one notebook. ``stage`` is in the store."""
+    """The newest judgement of one notebook. ``stage`` is in the store, and so is whether its slice may be lent."""
 
     verdict: Verdict
     stage: Stage
     at: int
+    lendable: bool = False
 
 
 class Idleness:
@@ -81,6 +89,7 @@ class Idleness:
         self.vigil = Vigil()
         self.judged: dict[str, Judged] = {}
         self._turns: dict[str, asyncio.Lock] = {}
+        self._began: int | None = None
 
     @property
     def policy(self) -> IdlePolicy:
@@ -115,10 +124,9 @@ class Idleness:
         name, new = record.notebook.id, False
         if self._is_simulated(name):
             return False
-        for part in self.world.allocations_of(name):
-            row = self.world.samples.get(part.device)
+        for row in self._rows_of(name):
             if row is not None and name in row.workloads:
-                new |= self.vigil.read(name, _sample(row, name), self.policy)
+                new |= self.vigil.read(name, _sample(row, name, self._belonging(name, row)), self.policy)
         return new
 
     async def look(self) -> None:
@@ -164,7 +172,7 @@ class Idleness:
 
     def _booked(self) -> list[NotebookRecord]:
         every = self.world.mirror.notebooks.values()
-        return [record for record in every if record.notebook.state is NotebookState.BOOKED]
+        return [record for record in every if record.notebook.state in HOLDS_SLICE]
 
     # --- judging --------------------------------------------------------------------------------------------------
     async def judge(self, record: NotebookRecord) -> None:
@@ -174,28 +182,49 @@ class Idleness:
             now, policy, stage = self.clock(), self._policy_of(name), self.stage(record)
             waiting = self._somebody_waits(record)
             activity = self.vigil.activity(
-                name, kept_at=stage.kept.at, holding=self._holding(name), empty=self._is_empty(name)
+                name,
+                kept_at=stage.kept.at,
+                holding=self._holding(name),
+                empty=self._is_empty(name),
+                belonging=self._belonging(name, *self._rows_of(name)),
+                asked_at=stage.asked_at if isinstance(stage, InUse) else None,
             )
             verdict = judge(activity, policy, waiting=waiting, now=now)
             taken = step(stage, seen(activity, verdict), policy, now)
-            await self._take(name, verdict, taken, now)
+            lendable = self._is_lendable(record, activity, verdict, taken.stage, now)
+            await self._take(name, taken, Judged(verdict=verdict, stage=taken.stage, at=now, lendable=lendable))
 
-    async def _take(self, name: str, verdict: Verdict, taken: Step, now: int) -> None:
-        """Store what is new of a judgement before it is acted on."""
+    def _is_lendable(
+        self, record: NotebookRecord, activity: NotebookActivity, verdict: Verdict, stage: Stage, now: int
+    ) -> bool:
+        """Whether the slice may be lent, or what is lent may stay so.
+
+        A process that starts anew gives the facts as long to come as they may be missing in any judgement.
+        """
+        name, empty = record.notebook.id, self._emptiness(record.notebook.id)
+        self._began = now if self._began is None else self._began
+        if record.notebook.state is NotebookState.LENT:
+            policy = self._policy_of(name)
+            found = rests(stage, activity, policy, empty=empty, now=now)
+            return now < self._began + patience_ms(policy) if found is None else found
+        newest = self.vigil.newest(name)
+        return is_lendable(stage, verdict) and empty is True and newest is not None and newest.asks_first
+
+    async def _take(self, name: str, taken: Step, judged: Judged) -> None:
+        """Store what is new of a judgement before it is acted on. The owner of a lent slice may work beside it."""
         known = self.judged.get(name)
-        news = known is None or known.stage != taken.stage or word_of(known.verdict) != word_of(verdict)
-        if news or taken.turn is not None:
+        if known is None or taken.turn is not None or _told(known) != _told(judged):
             await self.record(
                 JudgeNotebook(
                     notebook=name,
-                    activity=word_of(verdict),
-                    seen_empty=is_lendable(taken.stage, verdict),
+                    activity=_told(judged)[0],
+                    seen_empty=judged.lendable,
                     stage=to_document(taken.stage),
                     turn=None if taken.turn is None else taken.turn.value,
-                    why=told(verdict, taken.stage, self.policy.mode, now),
+                    why=told(judged.verdict, taken.stage, self.policy.mode, judged.at),
                 )
             )
-        self.judged[name] = Judged(verdict=verdict, stage=taken.stage, at=now)
+        self.judged[name] = judged
 
     def stage(self, record: NotebookRecord) -> Stage:
         """Where a notebook is on the ladder: as judged here, else as the store has it."""
@@ -217,29 +246,79 @@ class Idleness:
     def _holding(self, name: str) -> tuple[str, ...] | None:
         """The kernels that hold the GPU, as far as that follows from what is known; None where it does not.
 
-        A simulated device is held by every kernel that may use it. On a real one a single such kernel, with no program
-        beside it, is the holder; who of several is, only the processes on the device tell.
+        A simulated device is held by every kernel that may use it. On a real one the processes on it tell; where they
+        are not known, a single such kernel, with no program beside it, is the holder.
         """
         newest = self.vigil.newest(name)
         if newest is None:
             return None
         if self._is_empty(name):
             return ()
+        found = self._belonging(name, *self._rows_of(name))
+        if found is not None:
+            return tuple(found.holders)
         able = tuple(kernel.id for kernel in newest.kernels if kernel.holds_gpu is not False)
         alone = len(able) <= 1 and not newest.programs
         return able if alone or self._is_simulated(name) else None
 
     def _is_empty(self, name: str) -> bool:
         """Whether the newest readings show that nothing of a notebook is on its devices."""
-        rows = [self.world.samples.get(part.device) for part in self.world.allocations_of(name)]
+        rows = self._rows_of(name)
         return bool(rows) and all(row is not None and row.workload_memory_mib.get(name) == 0 for row in rows)
+
+    def _emptiness(self, name: str) -> bool | None:
+        """The same, None where they do not tell. What holds a simulated device are kernels and programs alone."""
+        if self._is_empty(name) or self._is_simulated(name):
+            return True
+        held = any(row is not None and row.workload_memory_mib.get(name) for row in self._rows_of(name))
+        return False if held else None
+
+    def _rows_of(self, name: str) -> list[SampleRow | None]:
+        """The newest reading of each device that a notebook has a part of."""
+        return [self.world.samples.get(device) for device in self._devices_of(name)]
+
+    def _devices_of(self, name: str) -> list[str]:
+        """The devices of a notebook's slice; of one that is lent, where it comes back to."""
+        record = self.world.mirror.notebooks.get(name)
+        home = None if record is None else record.notebook.device
+        return [part.device for part in self.world.allocations_of(name)] or ([home] if home else [])
+
+    def _belonging(self, name: str, *rows: SampleRow | None) -> Belonging | None:
+        """Which kernels and programs of a notebook its processes on these devices are; None where that is not known."""
+        newest, processes = self.vigil.newest(name), list[ProcessUse]()
+        if newest is None or not rows:
+            return None
+        for row in rows:
+            if row is None or name not in row.processes:
+                return None
+            processes += row.processes[name]
+        return belonging(newest.roots, processes)
 
     def _is_simulated(self, name: str) -> bool:
         """Whether all that a notebook holds is simulated."""
-        devices = [self.world.device(part.device) for part in self.world.allocations_of(name)]
+        devices = [self.world.device(device) for device in self._devices_of(name)]
         return bool(devices) and all(device is not None and device.simulated for device in devices)
 
     # --- what is asked --------------------------------------------------------------------------------------------
+    async def wake(self, record: NotebookRecord, actor: str) -> None:
+        """A kernel is about to start and wants the GPU: noted in the store, so that the slice is not lent from now on.
+
+        Raises Refused for a slice that has ended.
+        """
+        name = record.notebook.id
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            stage, now = self.stage(record), self.clock()
+            if isinstance(stage, InUse) and stage.asked_at is not None and 0 <= now - stage.asked_at < ASK_AGAIN_MS:
+                return
+            taken = asked(stage, now)
+            await self.record(
+                JudgeNotebook(
+                    notebook=name, activity="busy", seen_empty=False, stage=to_document(taken.stage), actor=actor,
+                    turn=None if taken.turn is None else taken.turn.value, why="a kernel asked for the GPU",
+                )
+            )  # fmt: skip
+            self.judged[name] = Judged(verdict=Busy(reason=IdleReason.ASKED, since=now), stage=taken.stage, at=now)
+
     async def keep(self, record: NotebookRecord, actor: str) -> None:
         """Postpone a warning; raises Refused where there is none, or it was postponed often enough."""
         await self.judge(record)
@@ -295,6 +374,7 @@ class Idleness:
             kernels=list(kernels),
             keeps_left=max(0, policy.keep_at_most - stage.kept.times),
             used_ms=None if used_at is None else max(0, now - used_at),
+            noticed=isinstance(stage, InUse) and stage.notified_at is not None,
         )
 
 
@@ -309,6 +389,11 @@ def word_of(verdict: Verdict) -> Literal["busy", "idle", "unknown"]:
             return "unknown"
 
 
+def _told(judged: Judged) -> tuple[str, Stage, bool]:
+    """What the store is told of a judgement."""
+    return "idle" if judged.lendable else word_of(judged.verdict), judged.stage, judged.lendable
+
+
 def _why_not_kept(refused: KeepRefused) -> str:
     if refused.why == "kept_enough":
         return (
@@ -318,9 +403,18 @@ def _why_not_kept(refused: KeepRefused) -> str:
     return "Nothing was postponed: no warning is under way for this notebook."
 
 
-def _sample(row: SampleRow, notebook: str) -> GpuSample:
+def _sample(row: SampleRow, notebook: str, found: Belonging | None) -> GpuSample:
+    """A reading as the judge takes it; it is dated where each process that used the device is."""
     percent = row.workloads[notebook]
-    return GpuSample(at=row.at, percent=percent, why="" if percent is not None else row.why.get(notebook, NO_FIGURES))
+    used = [process.used_at for process in row.processes.get(notebook, ()) if process.percent]
+    dated = [at for at in used if at is not None]
+    return GpuSample(
+        at=row.at,
+        percent=percent,
+        why="" if percent is not None else row.why.get(notebook, NO_FIGURES),
+        used_at=min(max(dated), row.at) if percent and dated and len(dated) == len(used) else None,
+        users=() if found is None else tuple(sorted(found.users)),
+    )
 
 
 async def keep_judging(idleness: Idleness) -> None:

@@ -12,8 +12,9 @@ from ..wire import CloneRequest, JobRequest
 from .access import Person, changes_work, raises_priority, sees_project, sees_work, submits_to
 from .bundles import bundle_size, refuse_without_room
 from .foresight import dry_run
+from .offers import Wish
 from .resource import Answer, Call, Refused, not_found
-from .submission import USUAL_PRIORITY, Ground, account_of, spec_of
+from .submission import USUAL_PRIORITY, Ground, account_of, quota_in_force, spec_of
 from .views import job_detail, job_view
 
 LONGEST_KEY = 200
@@ -25,11 +26,26 @@ async def submit(call: Call) -> Answer:
     request: JobRequest = call.body
     await call.door.world.fresh()
     spec = spec_of(request, _ground(call))
+    await _can_be_held(call, spec)
     if spec.bundle is not None:
         await _owns_bundle(call, spec.bundle)
     if request.dry_run:
         return Answer(body=await dry_run(call.door, call.person, spec))
     return await _queue(call, spec, request.secrets, request.idempotency_key, clone_of=None)
+
+
+async def _can_be_held(call: Call, spec: JobSpec) -> None:
+    """Refuse what no device of its pool could hold to its share as the policy wants it."""
+    quota = quota_in_force(call.door.world.quota_file)
+    devices = [
+        device for device in call.door.devices_in(spec.pool) if not spec.gpu_models or device.model in spec.gpu_models
+    ]
+    wish = Wish(
+        who=call.person.name, project=spec.project, pool=spec.pool, gpu_milli=spec.gpu_milli, notebook=False
+    )  # fmt: skip
+    why = await call.door.offers.why_refused(wish, quota.least, devices)
+    if why is not None:
+        raise Refused(409, "held_too_weakly", why)
 
 
 def _ground(call: Call) -> Ground:
@@ -238,6 +254,7 @@ async def again(call: Call) -> Answer:
     overrides: CloneRequest = call.body
     _may_repeat(call.person, record)
     asked = spec_of(_request_again(call.person, record.spec, overrides), _ground(call))
+    await _can_be_held(call, asked)
     spec = replace(asked, name=overrides.name or record.spec.name)
     if overrides.dry_run:
         return Answer(body=await dry_run(call.door, call.person, spec))

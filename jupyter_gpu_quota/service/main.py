@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,10 @@ from tornado.httpserver import HTTPServer
 from .. import bell
 from ..bundle import BundleStore
 from ..config import SERVICE_NAME, GPUQuota, database_url, settings_from_environment
+from ..enforcement.leaf import Leaves, notebook_leaf
+from ..enforcement.protocol import Least
 from ..heart import Heart
+from ..notices.ways import channels_of
 from ..store.ids import new_ulid
 from ..store.open import open_store
 from ..store.protocol import StoreUnavailable
@@ -30,10 +33,15 @@ from .foresight import Foresight
 from .hub import Hub, RestHub
 from .idleness import Idleness, keep_judging
 from .keeper import CONTROLLER
+from .notices import Notices
+from .offers import Offers
 from .people import Accounts, People
+from .policing import Hands
 from .predecessor import lives
+from .readback import ReadBack
 from .reconcile import keep_reconciling
 from .resource import LARGEST_DRAINED
+from .shares import Shares, keep_looking
 from .streams import Streams
 from .world import World
 from .writer import Writer
@@ -73,6 +81,8 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heart: Hea
         _supervised(_hear(door)),
         _supervised(keep_reconciling(door, hub)),
         _supervised(keep_judging(door.idleness)),
+        _supervised(door.notices.keep_sending()),
+        _supervised(keep_looking(door.shares)),
         _supervised(_turn(heart)),
     ]
     await ending.wait()
@@ -118,6 +128,16 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
     )
     door: Door
     writer = Writer(slot, now_ms, committed=lambda: door.committed())  # noqa: PLW0108 - made after this
+    notices = Notices(
+        world,
+        channels_of(settings, lambda: door.clock()),  # noqa: PLW0108 - made after this
+        events=settings.notices,
+        record=lambda request: door.record(request),  # noqa: PLW0108
+        clock=lambda: door.clock(),  # noqa: PLW0108
+        new_id=new_ulid,
+        hub=settings.hub,
+        page=settings.notices_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
+    )
     door = Door(
         settings=settings,
         slot=slot,
@@ -129,17 +149,34 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         streams=Streams(),
         idleness=Idleness(
             world,
-            record=lambda request: door.record(request),  # noqa: PLW0108 - made after this
+            record=notices.judged,
             stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
             clock=lambda: door.clock(),  # noqa: PLW0108
         ),
+        notices=notices,
+        shares=_shares(world, writer, lambda: door, hub, settings),
+        offers=Offers(Leaves(settings.state_dir), settings.mps),
         new_id=new_ulid,
     )
     return door
 
 
+def _shares(world: World, writer: Writer, door: Callable[[], Door], hub: Hub, settings: GPUQuota) -> Shares:
+    """What reads every share back, and holds or stops who does not keep to it."""
+    leaves = Leaves(settings.state_dir)
+    hands = Hands(
+        hold=lambda change: door().record(change),
+        stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
+        kill=lambda notebook: leaves.kill(notebook_leaf(notebook)),
+    )
+    clock = lambda: door().clock()  # noqa: E731
+    least = lambda: world.quota_file.least if world.quota_file else Least()  # noqa: E731
+    return Shares(world, writer, ReadBack(world, leaves, clock), hands, least=least, clock=clock)
+
+
 def close(door: Door) -> None:
     """Write what waits, then let go of the database."""
+    door.notices.close()
     door.writer.close()
     door.world.close()
     if door.slot.store is not None:

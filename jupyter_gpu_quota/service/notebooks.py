@@ -11,6 +11,7 @@ from ..wire import NotebookRequest
 from .access import Person, sees_work
 from .gangs import milli_of
 from .jobs import listed, page_of
+from .offers import Wish
 from .resource import Answer, Call, Refused, not_found
 from .submission import pool_of, project_of, quota_in_force
 from .views import notebook_view
@@ -28,6 +29,7 @@ async def request(call: Call) -> Answer:
     await door.world.fresh()
     person = await person_called(call, asked.user)
     milli, pool = _checked(call, asked, person)
+    await _can_be_held(call, asked, milli, pool)
     recorded = await door.record(
         RequestNotebook(
             notebook=door.new_id(door.clock()),
@@ -38,6 +40,9 @@ async def request(call: Call) -> Answer:
             gpu_milli=milli,
         )
     )
+    lent = door.world.mirror.notebooks.get(recorded.id)
+    if lent is not None and lent.notebook.state is NotebookState.LENT:
+        await door.idleness.wake(lent, person.id)
     await door.world.wait_until(lambda: not _undecided(call, recorded.id), DECISION_WAIT_S)
     record = await record_of(call, recorded.id)
     location = f"{door.people.auth.base_url}api/v1/notebooks/{recorded.id}"
@@ -71,6 +76,15 @@ def _checked(call: Call, asked: NotebookRequest, person: Person) -> tuple[int, s
             f"{person.name} asked for {asked.gpu} GPU for a notebook; a notebook's slice is at most one whole device.",
         )
     return milli, pool
+
+
+async def _can_be_held(call: Call, asked: NotebookRequest, gpu_milli: int, pool: str) -> None:
+    """Refuse a slice that no device of the pool could hold to its share as the policy wants it."""
+    quota = quota_in_force(call.door.world.quota_file)
+    wish = Wish(who=asked.user, project=asked.project, pool=pool, gpu_milli=gpu_milli, notebook=True)
+    why = await call.door.offers.why_refused(wish, quota.least, call.door.devices_in(pool))
+    if why is not None:
+        raise Refused(409, "held_too_weakly", why)
 
 
 async def record_of(call: Call, notebook: str) -> NotebookRecord:

@@ -12,14 +12,12 @@ from ..store.protocol import JobRecord, NotebookRecord, SampleRow
 from ..wire import (
     ChoiceView,
     DeviceView,
-    IngestedView,
     NodeView,
     PoolView,
     ProjectView,
-    SampleBatch,
-    SampleIn,
 )
-from ..wire_status import DeploymentView, MeView
+from ..wire_samples import IngestedView, SampleBatch, SampleIn
+from ..wire_status import ChannelView, DeploymentView, MeView
 from .access import Person, sees_project
 from .door import Door
 from .jobs import listed, page_of
@@ -79,6 +77,10 @@ def _deployment(door: Door) -> DeploymentView:
         state_dir=str(door.state_dir.absolute()),
         quota_file=settings.quota_file,
         simulated_devices=[dict(device) for device in settings.simulated_devices],
+        channels=[
+            ChannelView(name=queue.channel.name, where=queue.channel.where, waiting=queue.waiting, fault=queue.fault)
+            for queue in door.notices.queues
+        ],
     )
 
 

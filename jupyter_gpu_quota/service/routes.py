@@ -15,7 +15,6 @@ from ..wire import (
     DeviceView,
     ExplainView,
     IdleView,
-    IngestedView,
     JobDetail,
     JobRequest,
     JobView,
@@ -30,13 +29,28 @@ from ..wire import (
     ProjectView,
     QuotaEdit,
     QuotaView,
-    SampleBatch,
-    SampleView,
+    UsageView,
     VerifiedView,
 )
-from ..wire_activity import ActivityAnswer, ActivityReport
+from ..wire_activity import ActivityAnswer, ActivityReport, WakeAnswer, WakeRequest
+from ..wire_samples import IngestedView, SampleBatch, SampleView
 from ..wire_status import HealthView, MeView, ReadyView, VersionView
-from . import activity, audits, bundles, events, jobs, logs, nodes, notebooks, openapi, places, quotas, status
+from . import (
+    activity,
+    audits,
+    bundles,
+    events,
+    jobs,
+    logs,
+    nodes,
+    notebooks,
+    openapi,
+    places,
+    quotas,
+    status,
+    usage,
+    waking,
+)
 from .access import Scope
 from .resource import Route
 
@@ -88,6 +102,8 @@ ROUTES: tuple[Route, ...] = (
           gives=ActivityAnswer, says="What its own server says of its kernels; answers how it is judged."),
     Route(method="POST", path="notebooks/{id}/actions/keep", scope=S.SUBMIT, act=activity.keep, gives=IdleView,
           says="Postpone an idle warning."),
+    Route(method="POST", path="notebooks/{id}/actions/wake", scope=S.SUBMIT, act=waking.wake, takes=WakeRequest,
+          gives=WakeAnswer, says="A kernel is about to start and asks for the slice; wait_s waits for it."),
     # --- what there is
     Route(method="GET", path="projects", scope=S.READ, act=places.projects, gives=ProjectView, listing=True,
           query=PAGED, says="One's projects: quota, use, fair share."),
@@ -105,6 +121,8 @@ ROUTES: tuple[Route, ...] = (
     Route(method="POST", path="samples", scope=S.ADMIN_OR_HUB, act=places.ingest, takes=SampleBatch, gives=IngestedView,
           deed="send readings of devices",
           says="Ingest one node's readings."),
+    Route(method="GET", path="usage", scope=S.READ, act=usage.show, gives=UsageView, listing=True,
+          query=("since", "until", "by", *PAGED), says="GPU hours had and used, by project or another key."),
     # --- policy
     Route(method="GET", path="quota", scope=S.READ, act=quotas.current, gives=QuotaView,
           says="The quota file in force; leads, admins and auditors."),

@@ -22,9 +22,10 @@ from ..core.model import (
     NotebookState,
     Policy,
 )
-from ..core.plan import Reason, ReasonCode
+from ..core.plan import HELD_BY_ENFORCEMENT, Reason, ReasonCode
 from ..core.sentences import sentence
-from ..store.protocol import JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
+from ..enforcement.protocol import STRONGEST_FIRST, Strength
+from ..store.protocol import JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow, ShareLabel
 from ..wire import (
     AllocationView,
     DepartmentView,
@@ -40,12 +41,11 @@ from ..wire import (
     QuotaView,
     RankView,
     ReasonView,
-    SampleView,
 )
+from ..wire_samples import SampleView
 from .access import Person, sees_work
 
-UNENFORCED = Enforcement(memory="none", compute="none")
-"""What holds a share in its bounds in this release: nothing but the queue's own bookkeeping."""
+NOT_READ_BACK = "it was not read back yet"
 
 
 class Picture(Protocol):
@@ -59,6 +59,9 @@ class Picture(Protocol):
     def allocations_of(self, workload: str) -> Sequence[Allocation]: ...
 
     def device(self, name: str) -> Device | None: ...
+
+    def label_of(self, allocation: str) -> ShareLabel | None:
+        """How a share is held, as was read back; None before that."""
 
     def is_simulated(self, pool: str) -> bool: ...
 
@@ -118,7 +121,8 @@ def present_reason(record: JobRecord) -> Reason | None:
     target, settled = _BY_PERSON[reason.code]
     if job.target is not target or (job.state in FINAL and job.state is not settled):
         return None
-    return replace(reason, figures=()) if job.state is settled else reason
+    told_whole = job.state is not settled or reason.code in HELD_BY_ENFORCEMENT
+    return reason if told_whole else replace(reason, figures=())
 
 
 STARTED = frozenset(
@@ -133,8 +137,23 @@ STARTED = frozenset(
 
 _BY_PERSON = {
     ReasonCode.HELD_BY_PERSON: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.OVER_ITS_SHARE: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.HELD_TOO_WEAKLY: (JobTarget.HELD, JobState.HELD),
     ReasonCode.CANCELLED_BY_PERSON: (JobTarget.CANCELLED, JobState.CANCELLED),
 }
+
+
+def enforcement_view(held: Sequence[Allocation], picture: Picture) -> Enforcement | None:
+    """How what somebody holds is held to its share: of several parts the weakest. None for who holds nothing."""
+    labels = [picture.label_of(part.id) for part in held]
+    if not labels:
+        return None
+    known = [each for each in labels if each is not None]
+    if len(known) < len(labels):
+        return Enforcement(memory="none", compute="none", why=NOT_READ_BACK)
+    weakest = max(known, key=lambda each: STRONGEST_FIRST.index(Strength(each.memory)))
+    compute = max((Strength(each.compute) for each in known), key=STRONGEST_FIRST.index)
+    return Enforcement(memory=weakest.memory, compute=compute, why=weakest.why or None)
 
 
 def allocation_views(held: Sequence[Allocation], picture: Picture) -> list[AllocationView]:
@@ -174,7 +193,7 @@ def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
         "metrics": dict(record.metrics),
         "allocations": held,
         "borrower": job.borrower,
-        "enforcement": UNENFORCED if held else None,
+        "enforcement": enforcement_view(picture.allocations_of(job.id), picture),
         "simulated": picture.is_simulated(spec.pool),
     }
 
@@ -254,7 +273,7 @@ def notebook_view(record: NotebookRecord, picture: Picture) -> NotebookView:
         ended_at=maybe_instant(record.ended_at),
         allocations=held,
         activity=notebook.activity,
-        enforcement=UNENFORCED if held else None,
+        enforcement=enforcement_view(picture.allocations_of(notebook.id), picture),
         simulated=picture.is_simulated(notebook.pool),
         cluster=record.cluster,
         hub=record.hub,
@@ -318,6 +337,7 @@ def holder_view(
         gpu_milli=part.gpu_milli,
         state=work.state,
         name=record.spec.name if isinstance(record, JobRecord) else None,
+        enforcement=enforcement_view([part], picture),
     )
 
 

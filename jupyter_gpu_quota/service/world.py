@@ -21,6 +21,7 @@ from ..store.protocol import (
     NotebookRecord,
     QuotaRevision,
     SampleRow,
+    ShareLabel,
     Store,
     StoreUnavailable,
 )
@@ -69,6 +70,8 @@ class World:
         self.waits: Mapping[str, Reason] = {}
         """Why everything that waits does so, and why the next plan starts what it starts, as was last thought of."""
         self.samples: Mapping[str, SampleRow] = {}
+        self.labels: Mapping[str, ShareLabel] = {}
+        """How shares are held, by allocation, as was last read back."""
         self._samples_at = self._looked_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[Delta], None]] = set()
@@ -306,6 +309,9 @@ class World:
     # --- questions of the views ---------------------------------------------------------------------------------------
     def allocations_of(self, workload: str) -> Sequence[Allocation]:
         return sorted(self._held.get(workload, {}).values(), key=lambda part: (part.rank, part.device, part.id))
+
+    def label_of(self, allocation: str) -> ShareLabel | None:
+        return self.labels.get(allocation)
 
     def device(self, name: str) -> Device | None:
         return self.mirror.devices.get(name)

@@ -19,11 +19,12 @@ from ..config import SERVICE_NAME, GPUQuota
 from ..manifests import notebook_environment, without_ours
 from ..wire import ChoiceView, NotebookRequest, NotebookView
 from .form import FIELD, BadOptions, Options, chosen_in_form, read_options, render
+from .holding import ServerHold, entering, limiter_of
 from .refusal import refused, uncounted
 from .slices import Away, Refusal, SliceDoor
 
-STATE_KEY = "gpu_quota_notebook"
-"""Where the hub keeps the id of a server's slice, beside the spawner's own state."""
+STATE_KEY, DEVICES_KEY = "gpu_quota_notebook", "gpu_quota_devices"
+"""Where the hub keeps the id of a server's slice, and its devices, beside the spawner's own state."""
 
 OUR_OPTIONS = frozenset({FIELD, "gpu_project", "gpu_pool", "gpu_size"})
 RETURNS: set[asyncio.Task[None]] = set()
@@ -54,6 +55,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         self.gpu_quota = GPUQuota(config=self.config)
         self.slice_times_s: dict[str, float] = {}
         """What the slice cost this start: ``ask`` until booked, ``render`` its variables, ``give_back``."""
+        self._hold = ServerHold(limiter_of(self.gpu_quota.state_dir))
         self._changed = asyncio.Event()
         self._extended_timeout_s: int | None = None
         self._door: SliceDoor | None = None
@@ -68,6 +70,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
             await self._give_back()
             if self._options.size is not None:
                 self._slice = await self._book(self._options)
+                await self._hold.take(self._slice)
             self._settle()
             return await maybe_future(super().start())
         except BaseException as error:
@@ -103,13 +106,14 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
     def get_state(self) -> dict[str, Any]:
         """The spawner's state and the id of the slice."""
         state = cast("dict[str, Any]", super().get_state())
-        return {**state, STATE_KEY: self._notebook} if self._notebook else state
+        return {**state, STATE_KEY: self._notebook, DEVICES_KEY: self._hold.devices} if self._notebook else state
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take up a server, and its slice, after a restart of the hub."""
         super().load_state(state)
         notebook = state.get(STATE_KEY)
         self._notebook = notebook if isinstance(notebook, str) else None
+        self._hold.devices = [str(device) for device in state.get(DEVICES_KEY) or ()]
 
     def clear_state(self) -> None:
         """Forget the server. The slice's id stays until it is given back: a service that is away gets it later."""
@@ -180,6 +184,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         if notebook is None:
             return
         began = time.perf_counter()
+        await self._hold.let_go(notebook)
         try:
             answer = await self.door.give_back(notebook)
         except asyncio.CancelledError:
@@ -317,14 +322,19 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         """The spawner's variables, and ours anew at every start: none leaks from the last one or from a person."""
         env = cast("dict[str, str]", super().get_env())
         began = time.perf_counter()
-        kept = {**without_ours(env), **self._gpu_environment()}
+        kept = {**without_ours(env), **self._gpu_environment(env.get("PYTHONSTARTUP"))}
         self.slice_times_s["render"] = time.perf_counter() - began
         return kept
 
-    def _gpu_environment(self) -> dict[str, str]:
+    def make_preexec_fn(self, name: str) -> Any:
+        """What the server's process does before it is the server; local spawners alone ask for it."""
+        before = cast("Callable[[], object] | None", super().make_preexec_fn(name))
+        return before if self._hold.path is None else entering(self._hold.path, before)
+
+    def _gpu_environment(self, startup: str | None) -> dict[str, str]:
         project = self._options.project or (self._slice.project if self._slice else None)
         return {
-            **notebook_environment(self._slice),
+            **notebook_environment(self._slice, limited=self._hold.limited, startup_before=startup),
             "JUPYTER_GPU_QUOTA_URL": self.notebook_service_url,
             **({"JUPYTER_GPU_QUOTA_PROJECT": project} if project else {}),
         }

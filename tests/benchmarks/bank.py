@@ -1,93 +1,142 @@
-"""The bank: a generated week of 400 people on 40 GPUs, one GPU each against slices and a queue.
+"""The bank: a week of 400 people on 40 GPUs, one GPU each against slices and a queue, with and without lending.
 
-``python -m tests.benchmarks.bank [VARIANT ...] [--seed N]``. Both worlds are played by the shipped controller over the
-same span, from Monday 0:00 to Saturday 9:00. Training that nobody ran, because its owner had no GPU that day, was never
-done. The parameters are those of ``simulate/bank.toml``.
+``python -m tests.benchmarks.bank [VARIANT ...] [--seed N]``. All three worlds are played by the shipped controller,
+from Monday 0:00 to Saturday 9:00; use is measured over that span, and what waits then is played to its end. Training
+that nobody ran, because its owner had no GPU that day, was never done. The parameters are in ``simulate/bank.toml``.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from jupyter_gpu_quota.simulate import bank, worlds
 from jupyter_gpu_quota.simulate.bank import DAY_MS, HOUR_MS, Variant
-from jupyter_gpu_quota.simulate.report import Outcome, play, utilisation_percent
+from jupyter_gpu_quota.simulate.report import Outcome, lent_gpu_hours, play, utilisation_percent
+from jupyter_gpu_quota.simulate.tracefile import Trace
 from tests.benchmarks.figures import Figure, print_plainly
 
 SEED = 42
 NEVER = math.inf
+LONGER_DAYS = 4
+TIMES, SLICE_S = 5, 10 + 2
+"""What was promised: the use by that of one GPU each, and lent_grace + 2 ticks."""
 
 
-def played(variant: Variant, seed: int) -> tuple[Outcome, Outcome]:
-    """The baseline and our world, over the same span."""
-    span_ms = variant.days * DAY_MS + 9 * HOUR_MS
-    traces = bank.baseline_trace(variant, seed=seed), bank.day_trace(variant, seed=seed)
-    before, after = (play(trace, worlds.own_quota(trace), seed=seed, until_ms=span_ms) for trace in traces)
-    return before, after
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Week:
+    """One variant, as it was played."""
+
+    variant: Variant
+    seed: int
+    baseline: Outcome
+    queue: Outcome
+    lending: Outcome
 
 
-def done_after_s(variant: Variant, seed: int, before: Outcome, after: Outcome) -> tuple[list[float], list[float]]:
-    """How long after it was wanted each training was done, in the baseline and with us, sorted."""
-    then, now = [], []
-    for session in bank.sessions(variant, seed):
-        holding = before.record.jobs.get(session.id)
+def played(variant: Variant, seed: int) -> Week:
+    """The baseline, and our world without and with lending."""
+    before = _played(bank.baseline_trace(variant, seed=seed), seed, _span_ms(variant))
+    traces = [bank.day_trace(variant, seed=seed, lending=lending) for lending in (False, True)]
+    queue, lending = (_played(trace, seed, _span_ms(variant) + LONGER_DAYS * DAY_MS) for trace in traces)
+    return Week(variant=variant, seed=seed, baseline=before, queue=queue, lending=lending)
+
+
+def _span_ms(variant: Variant) -> int:
+    return variant.days * DAY_MS + 9 * HOUR_MS
+
+
+def _played(trace: Trace, seed: int, until_ms: int) -> Outcome:
+    return play(trace, worlds.own_quota(trace), seed=seed, until_ms=until_ms)
+
+
+def _in_span(variant: Variant, one: Outcome) -> Outcome:
+    return replace(one, ended_at=one.began_at + _span_ms(variant))
+
+
+def done_after_s(week: Week, after: Outcome) -> list[tuple[float, float]]:
+    """How long after it was wanted each training was done, as (in the baseline, with us)."""
+    found = []
+    for session in bank.sessions(week.variant, week.seed):
+        holding = week.baseline.record.jobs.get(session.id)
         inside = bank.inside_notebook(session)
         for work in session.work:
-            wanted = before.began_at + work.submit_ms
+            wanted = week.baseline.began_at + work.submit_ms
             had_at = holding.had_at if holding else None
-            then.append(NEVER if had_at is None else (had_at + inside[str(work.id)][1] - wanted) / 1000)
+            then = NEVER if had_at is None else (had_at + inside[str(work.id)][1] - wanted) / 1000
             story = after.record.jobs.get(str(work.id))
-            now.append((story.ended_at - wanted) / 1000 if story and story.ended_at else NEVER)
-    return sorted(then), sorted(now)
+            found.append((then, (story.ended_at - wanted) / 1000 if story and story.ended_at else NEVER))
+    return found
 
 
 def figures(variant: Variant, seed: int = SEED) -> list[Figure]:
     """What one variant must reach."""
-    before, after = played(variant, seed)
-    was, is_now = utilisation_percent(before) or 0.0, utilisation_percent(after) or 0.0
-    then, now = done_after_s(variant, seed, before, after)
-    times = after.record.notebooks.values()
-    waits = [book.had_at - book.asked_at for book in times if book.had_at is not None]
-    late = sum(book.had_at is None and book.state != "refused" for book in times)
+    week = played(variant, seed)
     timed = f"{variant.people} people, {variant.gpus} GPUs, {variant.days} days, seed {seed}, virtual time"
-    name = f"bank, {variant.name}"
+    was = utilisation_percent(_in_span(variant, week.baseline)) or 0.0
+    found = [Figure(name=f"bank, {variant.name}: GPU use, one GPU each", value=was, unit="%", timed=timed)]
+    for how, after in (("without lending", week.queue), ("with lending", week.lending)):
+        name = f"bank, {variant.name}, {how}"
+        found += [*_use(name, timed, was, _in_span(variant, after)), *_notebooks(name, timed, after)]
+        found += _training(name, timed, done_after_s(week, after))
+    return found + list(_loans(f"bank, {variant.name}", timed, week.lending))
+
+
+def _use(name: str, timed: str, was: float, after: Outcome) -> list[Figure]:
+    now = utilisation_percent(after) or 0.0
     return [
-        Figure(name=f"{name}: GPU use, one GPU each", value=was, unit="%", timed=timed),
-        Figure(name=f"{name}: GPU use, slices and queue", value=is_now, unit="%", timed=timed),
-        Figure(
-            name=f"{name}: one GPU each, by slices and queue", value=was / is_now, unit="of the use", timed=timed,
-            bound=1 / 5,
-        ),
-        Figure(
-            name=f"{name}: longest wait for a slice", value=max(waits, default=0) / 1000, unit="s", timed=timed,
-            bound=10 + 2,
-        ),
-        Figure(name=f"{name}: slices never had", value=late, unit="slices", timed=timed, bound=0),
-        Figure(
-            name=f"{name}: promises of P10 broken", value=len(after.violations), unit="claims", timed=timed, bound=0
-        ),
-        *_training(name, timed, then, now),
-    ]  # fmt: skip
-
-
-def _training(name: str, timed: str, then: Sequence[float], now: Sequence[float]) -> list[Figure]:
-    done, was_done = (sum(each < NEVER for each in row) / len(row) * 100 for row in (now, then))
-    rows = [
-        Figure(name=f"{name}: training done, one GPU each", value=was_done, unit="%", timed=timed),
-        Figure(name=f"{name}: training done, slices and queue", value=done, unit="%", timed=timed),
+        Figure(name=f"{name}: GPU use", value=now, unit="%", timed=timed),
+        Figure(name=f"{name}: by one GPU each", value=now / was, unit="times the use", timed=timed, least=TIMES),
+        Figure(name=f"{name}: promises of P10 broken", value=len(after.violations), unit="", timed=timed, bound=0),
     ]
-    for percent in (10, 25, 50, 75, 90):
-        at = len(now) * percent // 100
+
+
+def _notebooks(name: str, timed: str, after: Outcome) -> list[Figure]:
+    books = after.record.notebooks.values()
+    waits = [book.had_at - book.asked_at for book in books if book.had_at is not None]
+    longest = max(waits, default=0) / 1000
+    late = sum(book.had_at is None for book in books)
+    return [
+        Figure(name=f"{name}: longest wait for a slice", value=longest, unit="s", timed=timed, bound=SLICE_S),
+        Figure(name=f"{name}: slices never had", value=late, unit="", timed=timed, bound=0),
+    ]
+
+
+def _training(name: str, timed: str, done: Sequence[tuple[float, float]]) -> Iterator[Figure]:
+    then, now = (sorted(row) for row in zip(*done, strict=True))
+    was_done, is_done = (sum(each < NEVER for each in row) / len(row) * 100 for row in (then, now))
+    sooner = sum(after < before for before, after in done) / len(done) * 100
+    yield Figure(
+        name=f"{name}: training done", value=is_done, unit="%", timed=f"{timed}; one GPU each: {was_done:.1f} %",
+        least=100,
+    )  # fmt: skip
+    yield Figure(name=f"{name}: done sooner than with one GPU each", value=sooner, unit="%", timed=timed)
+    for percent in (10, 25, 50, 75, 90, 100):
+        at = -(-len(now) * percent // 100) - 1
         told = "never" if then[at] == NEVER else f"{then[at] / 3600:.2f} h"
-        rows.append(
-            Figure(
-                name=f"{name}: {percent} % of the training was done within", value=now[at] / 3600, unit="h",
-                timed=f"{timed}; one GPU each: {told}", bound=None if then[at] == NEVER else then[at] / 3600,
-            )
+        yield Figure(
+            name=f"{name}: {percent} % of the training was done within", value=now[at] / 3600, unit="h",
+            timed=f"{timed}; one GPU each: {told}", bound=None if then[at] == NEVER else then[at] / 3600,
         )  # fmt: skip
-    return rows
+
+
+def _loans(name: str, timed: str, after: Outcome) -> Iterator[Figure]:
+    """What idle notebooks gave, and what it cost their owners."""
+    waits = sorted(wake.had_at - wake.asked_at for wake in after.wakes if wake.had_at is not None)
+    middle, longest = (waits[len(waits) // 2] / 1000, waits[-1] / 1000) if waits else (0.0, 0.0)
+    never = sum(wake.had_at is None for wake in after.wakes)
+    rows: tuple[tuple[str, float, str, float | None], ...] = (
+        ("slices lent", after.loans, "", None),
+        ("lent", lent_gpu_hours(after), "GPU-hours", None),
+        ("idle kernels shut down", after.kernels_freed, "", None),
+        ("wait of who woke, median", middle, "s", None),
+        ("wait of who woke, longest", longest, "s", SLICE_S),
+        ("woken and never served", never, "", 0),
+    )
+    for told, value, unit, bound in rows:
+        yield Figure(name=f"{name}, with lending: {told}", value=value, unit=unit, timed=timed, bound=bound)
 
 
 def all_figures(quick: bool) -> list[Figure]:

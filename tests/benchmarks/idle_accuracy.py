@@ -21,6 +21,7 @@ from jupyter_gpu_quota.core.activity import (
 )
 from jupyter_gpu_quota.core.idle import Busy, judge
 from jupyter_gpu_quota.core.ladder import BEGINNING, Freeing, Stage, Warned, seen, step
+from jupyter_gpu_quota.sampling.library import dated
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_sessions import COUNTDOWN, LENGTH, MINUTE, SECOND, UNUSED, Session, Span, sessions
 
@@ -74,10 +75,16 @@ class _World:
             self.read_at = self.read_at if missed else at
             return
         used = [min(end, at) for begin, end in self.gpu if begin < at and end > self.read_at]
+        used_at = self._used_at(max(used), at) if used and self.dated else None
         self.read_at = at
-        used_at = self.clock(at) - at + max(used) if used and self.dated else None
         self.samples.append(GpuSample(at=self.clock(at), percent=40 if used else 0, used_at=used_at))
         del self.samples[:-200]
+
+    def _used_at(self, used: int, at: int) -> int | None:
+        """As the sampler dates a use, from a driver that takes a sample a second: the latest sample that shows it."""
+        sample = min(-(-used // SECOND) * SECOND, at)
+        told = dated(sample * 1000, self.read_at * 1000 if self.read_at else None, at * 1000)
+        return None if told is None else self.clock(at) - at + told // 1000
 
     def report(self, at: int) -> None:
         """One report: ages as the server measured them, subtracted from the instant at which it arrives."""
@@ -173,8 +180,8 @@ def figures() -> list[Figure]:
     return [
         _count("busy sessions reclaimed", [r for r in plain if r.wrong], f"{told}; {len(plain)} sessions", 0),
         _count("busy sessions reclaimed, with gaps", [r for r in gaps if r.wrong], holes, 0),
-        _late("truly idle ones not freed in time", idle, f"{told}; readings tell when the last use was", 5),
-        _late("the same, where readings do not tell", undated, told, None),
+        _late("truly idle ones not freed in time", idle, f"{told}; a driver that dates what it tells", 5),
+        _late("the same, with a driver that does not", undated, told, None),
         _slowest(idle, told),
         _count("truly idle ones freed at last, with gaps", [r for r in _idle(gaps) if r.freed_at], holes, None),
     ]

@@ -20,11 +20,13 @@ from tests.benchmarks import (
     kueue,
     kueue_live,
     openb,
+    reports,
     sampler,
     shapes,
     slices,
     submissions,
     tick,
+    wake,
 )
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.hubs import hub_with_quota
@@ -136,6 +138,8 @@ PARTS: dict[str, Part] = {
     "spawns": Part(title="The whole start of a notebook", measure=of_spawns),
     "submissions": Part(title="Submissions", measure=of_submissions),
     "idle": Part(title="An idle service", measure=of_idle),
+    "reports": Part(title="Notebooks that report", measure=reports.figures),
+    "wake": Part(title="A kernel whose slice is lent", measure=wake.figures),
     "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: idle_accuracy.figures()),
     "sampler": Part(title="Reading the devices", measure=sampler.figures),
 }

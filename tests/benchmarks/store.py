@@ -19,11 +19,18 @@ from jupyter_gpu_quota.store.protocol import ApplyQuota, Committed, JobSpec, Lea
 from jupyter_gpu_quota.store.snapshot import Mirror
 
 NOW = 1_800_000_000_000
-POLICY = Policy(
-    revision=1,
-    pools=("train",),
-    projects=tuple(Project(name=f"p{n}", amounts={"train": Amounts(training_milli=100_000)}) for n in range(40)),
-)
+PROJECTS = 40
+
+
+def policy_of(devices: int) -> Policy:
+    """Every project is guaranteed the same part of the devices."""
+    amounts = {"train": Amounts(training_milli=devices * 1000 // PROJECTS)}
+    return Policy(
+        revision=1, pools=("train",), projects=tuple(Project(name=f"p{n}", amounts=amounts) for n in range(PROJECTS))
+    )
+
+
+POLICY = policy_of(4_000)
 
 
 def spec(project: str) -> JobSpec:
@@ -40,7 +47,7 @@ def spec(project: str) -> JobSpec:
 
 
 def submit(number: int) -> SubmitJob:
-    project = f"p{number % 40}"
+    project = f"p{number % PROJECTS}"
     return SubmitJob(
         job=f"01J{number:023d}",
         user=f"user-{number % 400}",
@@ -64,7 +71,8 @@ def prepare(store: LedgerStore, devices: int) -> Lease:
         Device(id=f"d{n:05d}", node=f"n{n // 8}", index=n % 8, model="H100", memory_mib=80_000, pool="train")
         for n in range(devices)
     )
-    quota = ApplyQuota(actor="admin", text="version: 1", document={"version": 1}, policy=POLICY, expected_revision=0)
+    policy = policy_of(devices)
+    quota = ApplyQuota(actor="admin", text="version: 1", document={"version": 1}, policy=policy, expected_revision=0)
     store.record([SetInventory(nodes=nodes, devices=cards), quota], now=NOW)
     lease = store.acquire_lease("bench", now=NOW, ttl_ms=3000)
     if lease is None:

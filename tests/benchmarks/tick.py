@@ -1,8 +1,9 @@
-"""One tick of the controller by its steps, on a large world in an SQLite file: observe, decide, digest, commit.
+"""One tick of the controller by its steps, on large worlds in an SQLite file: observe, decide, digest, commit.
 
-500 nodes of 8 devices, 4,000 running and 10,000 queued jobs of 40 projects. Each tick sees one job end, so that the
-next in the queue starts. ``python -m tests.benchmarks.tick`` prints the figures as JSON: a process of its own shows
-the memory of a controller and nothing else.
+A world has so many devices on nodes of 8, a running job on each, and so many queued ones, of 40 projects. In each tick
+every running job is told of, and one has ended, so that the next in the queue starts. The world is made by one process
+and opened by another as the scheduler opens it, so that its memory is that of a controller and nothing else: the
+highest that it ever was. ``python -m tests.benchmarks.tick`` prints the figures.
 """
 
 from __future__ import annotations
@@ -10,102 +11,218 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from jupyter_gpu_quota.core.canonical import digest
+from jupyter_gpu_quota.core.facts import RankFact
+from jupyter_gpu_quota.core.memory import Memory
+from jupyter_gpu_quota.core.model import Policy
 from jupyter_gpu_quota.core.schedule import decide
+from jupyter_gpu_quota.scheduler import collect_seldom
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.pieces import pieces_of
 from jupyter_gpu_quota.store.protocol import Committed
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.benchmarks import store as worlds
-from tests.benchmarks.figures import Figure, spread
-from tests.benchmarks.processes import memory
+from tests.benchmarks.figures import Figure, print_plainly, spread
 
 TICKS = 10
-DEVICES, QUEUED = 4_000, 10_000
+STARTED_AT = worlds.NOW + 3_000
 
 
-def figures() -> list[Figure]:
-    """Measured in a fresh process."""
-    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=True, timeout=600)
-    return [Figure(**row) for row in json.loads(done.stdout)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a world is, and what was promised of it: milliseconds of CPU, milliseconds, MiB."""
+
+    devices: int
+    queued: int
+    decide_ms: float | None = None
+    tick_ms: float | None = None
+    memory_mib: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.devices:,} devices, {self.queued:,} queued"
 
 
-def measure() -> list[Figure]:
-    """Build the world, run the ticks, read the memory."""
+SMALL = Size(devices=1_000, queued=10_000)
+USUAL = Size(devices=4_000, queued=10_000, decide_ms=250, memory_mib=300)
+LARGE = Size(devices=10_000, queued=100_000, decide_ms=1_500, tick_ms=3_000, memory_mib=1_024)
+SIZES = (SMALL, USUAL, LARGE)
+
+
+def figures(sizes: tuple[Size, ...] = SIZES) -> list[Figure]:
+    """Each size in fresh processes; what the largest costs by what the smallest does."""
+    found = {size: _played(size) for size in sizes}
+    told = [figure for size, rows in found.items() for figure in _steps(size, rows)]
+    return [*told, *(_growth(found[SMALL], found[LARGE]) if {SMALL, LARGE} <= found.keys() else [])]
+
+
+Rows = dict[str, list[float]]
+"""What each tick took, by step."""
+
+
+def _played(size: Size) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(f"sqlite:///{Path(folder) / 'store.sqlite'}")
-        with contextlib.redirect_stdout(io.StringIO()):
-            lease = worlds.prepare(store, DEVICES)
-            worlds.submissions(store, DEVICES + QUEUED, 500)
-            worlds.running(store, lease, DEVICES)
-        mirror = Mirror()
-        mirror.update(store)
-        rows = [_tick(store, mirror, number) for number in range(TICKS)]
-        seen = memory(_own_pid())
-        store.close()
-    return [*_steps(rows), *_memory(seen.rss_mib, seen.uss_mib)]
+        words = [sys.executable, "-m", __name__ if __name__ != "__main__" else "tests.benchmarks.tick"]
+        for verb in ("build", "measure"):
+            told = [*words, verb, folder, json.dumps(asdict(size))]
+            done = subprocess.run(told, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def _tick(store: LedgerStore, mirror: Mirror, number: int) -> dict[str, float]:
-    now, times = worlds.NOW + 1000 * (number + 1), dict[str, float]()
+def database(folder: str) -> str:
+    return f"sqlite:///{Path(folder) / 'store.sqlite'}"
+
+
+# --- in processes of their own --------------------------------------------------------------------------------------
+def build(folder: str, size: Size) -> None:
+    """Make the world."""
+    store = open_store(database(folder), recalls=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        lease = worlds.prepare(store, size.devices)
+        worlds.submissions(store, size.devices + size.queued, 1000)
+        worlds.running(store, lease, size.devices)
+    store.close()
+
+
+def measure(folder: str, size: Size) -> Rows:
+    """Open the world as the scheduler does, and run the ticks."""
+    collect_seldom()
+    times = _Times()
+    store = open_store(database(folder), recalls=True)
+    mirror, memory = Mirror(), Memory()
+    times.step("begin")
+    mirror.update(store)
+    policy = mirror.policy_at(STARTED_AT)
+    assert policy is not None
+    times.step("read everything")
+    decide(mirror.snapshot(STARTED_AT), policy, memory)
+    times.step("decide for the first time")
+    mirror.digest(mirror.snapshot(STARTED_AT))
+    times.step("digest for the first time")
+    for number in range(TICKS):
+        _tick(store, mirror, memory, policy, number, times)
+    store.close()
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {**times.taken, "memory": [peak_mib]}
+
+
+class _Times:
+    """Milliseconds by step: of the clock, and of the processor."""
+
+    def __init__(self) -> None:
+        self.taken: Rows = {}
+        self._begun = time.perf_counter(), time.process_time()
+
+    def step(self, name: str) -> None:
+        now = time.perf_counter(), time.process_time()
+        for label, before, after in zip((name, f"{name}, CPU"), self._begun, now, strict=True):
+            self.taken.setdefault(label, []).append((after - before) * 1000)
+        self._begun = now
+
+    def whole(self, steps: tuple[str, ...]) -> None:
+        """The last of each of these steps together, as one."""
+        for label in ("", ", CPU"):
+            taken = sum(self.taken[f"{step}{label}"][-1] for step in steps)
+            self.taken.setdefault(f"whole tick{label}", []).append(taken)
+
+
+STEPS = ("observe", "decide", "digest", "commit")
+
+
+def _tick(store: LedgerStore, mirror: Mirror, memory: Memory, policy: Policy, number: int, times: _Times) -> None:
+    now = STARTED_AT + 1000 * (number + 1)
+    facts = _facts(len(mirror.devices), number, now)
     lease = store.acquire_lease("bench", now=now, ttl_ms=3000)
     assert lease is not None
-    begun = time.perf_counter()
-
-    def step(name: str) -> None:
-        nonlocal begun
-        times[name], begun = (time.perf_counter() - begun) * 1000, time.perf_counter()
-
-    ended = replace(worlds.fact(number, 0), ended_at=now, exit_status=0, tree_gone=True)
-    store.observe([ended, *(worlds.fact(n, 0) for n in range(number + 1, DEVICES))], lease=lease, now=now)
+    times.step("between ticks")
+    store.observe(facts, lease=lease, now=now)
     mirror.update(store)
     snapshot = mirror.snapshot(now)
-    step("observe")
-    plan = decide(snapshot, worlds.POLICY)
-    step("decide")
-    seen = digest(snapshot)
-    step("digest")
-    outcome = store.commit(plan, policy=worlds.POLICY, snapshot_digest=seen, lease=lease, now=now)
+    times.step("observe")
+    plan = decide(snapshot, policy, memory)
+    times.step("decide")
+    seen = mirror.digest(snapshot)
+    times.step("digest")
+    for piece in pieces_of(plan):
+        outcome = store.commit(piece, policy=policy, snapshot_digest=seen, lease=lease, now=now)
+        assert isinstance(outcome, Committed), outcome
     mirror.update(store)
-    step("commit")
-    assert plan.actions and isinstance(outcome, Committed), (plan.actions[:3], outcome)
-    return {**times, "whole tick": sum(times.values())}
+    times.step("commit")
+    times.whole(STEPS)
+    assert plan.actions
 
 
-def _steps(rows: list[dict[str, float]]) -> list[Figure]:
-    told = {
-        "observe": "4,000 facts recorded, one of them an end; mirror and Snapshot brought up to date",
-        "decide": "Snapshot object to Plan",
-        "digest": "SHA-256 of the canonical Snapshot, for the audit row",
-        "commit": "plan of the starts written to disk (synchronous FULL), mirror",
-        "whole tick": "the four together",
-    }
-    return [
+def _facts(devices: int, number: int, now: int) -> list[RankFact]:
+    """One job has ended; the others go on as they did."""
+    ended = replace(worlds.fact(number, 1), ended_at=now, exit_status=0, tree_gone=True)
+    return [ended, *(worlds.fact(n, 1) for n in range(number + 1, devices))]
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+TOLD = {
+    "observe": "a fact of every running job, one of them an end, recorded; mirror and Snapshot brought up to date",
+    "decide": "Snapshot object to Plan, with what the decision before left",
+    "digest": "SHA-256 of the canonical Snapshot, for the audit row; what did not change is not read again",
+    "commit": "plan of the starts written to disk (synchronous FULL), mirror",
+    "whole tick": "the four together",
+}
+ONCE = {
+    "read everything": "the whole queue from the file, when a scheduler begins",
+    "decide for the first time": "Snapshot object to Plan, with nothing left from before",
+    "digest for the first time": "of everything",
+}
+
+
+def _steps(size: Size, rows: Rows) -> list[Figure]:
+    bounds = {"decide": size.decide_ms, "whole tick": size.tick_ms}
+    ticks = [
         figure
-        for name, timed in told.items()
-        for figure in spread(f"tick of the large world: {name}", [row[name] for row in rows], "ms", timed,
-                             median_at_most=250 if name == "decide" else None)
+        for step, timed in TOLD.items()
+        for label, bound in (("", bounds.get(step)), (", CPU", None))
+        for figure in spread(f"{size.name}: {step}{label}", rows[step + label], "ms", timed, median_at_most=bound)
+    ]
+    once = [
+        Figure(name=f"{size.name}: {step}", value=rows[f"{step}, CPU"][0], unit="ms CPU", timed=timed,
+               bound=size.decide_ms if step.startswith("decide") else None)
+        for step, timed in ONCE.items()
+    ]  # fmt: skip
+    told = "the most that the process ever had, resident"
+    memory = Figure(name=f"{size.name}: memory", value=rows["memory"][0], unit="MiB", timed=told, bound=size.memory_mib)
+    return [*ticks, *once, memory]
+
+
+def _growth(small: Rows, large: Rows) -> list[Figure]:
+    """What ten times the world costs: by the processor's time, which other work on the machine leaves alone."""
+    times = LARGE.devices / SMALL.devices
+    least: Callable[[Rows, str], float] = lambda rows, step: min(rows[f"{step}, CPU"])  # noqa: E731
+    return [
+        Figure(
+            name=f"{times:.0f} times the world: {step}", value=least(large, step) / least(small, step), unit="times",
+            timed=f"least CPU time with {LARGE.name}, by that with {SMALL.name}",
+        )
+        for step in (*TOLD, *ONCE)
     ]  # fmt: skip
 
 
-def _memory(rss_mib: float, uss_mib: float) -> list[Figure]:
-    told = "a process that holds the large world and has run the ticks"
-    return [
-        Figure(name="memory with the large world, resident", value=rss_mib, unit="MiB", timed=told, bound=300),
-        Figure(name="memory with the large world, unique", value=uss_mib, unit="MiB", timed=told),
-    ]
-
-
-def _own_pid() -> int:
-    return int(Path("/proc/self").resolve().name)
+def main(words: list[str]) -> None:
+    if not words:
+        print_plainly(figures())
+        return
+    verb, folder, size = words[0], words[1], Size(**json.loads(words[2]))
+    if verb == "build":
+        build(folder, size)
+    else:
+        json.dump(measure(folder, size), sys.stdout)
 
 
 if __name__ == "__main__":
-    json.dump([asdict(figure) for figure in measure()], sys.stdout)
+    main(sys.argv[1:])

@@ -7,7 +7,7 @@
  *   system error FUNCTION CODE     0 name NVIDIA H200       0 percent 37
  *   system hang FUNCTION MS        0 error FUNCTION CODE    0 temperature 45     0 power 300000 (mW)
  *   system die FUNCTION            0 ecc 2                  0 remap 1            0 recovery 1
- *   system limits ok | lie         0 mig 1                  0 xid 79 (told once)
+ *   system limits ok | lie | half  0 mig 1                  0 xid 79 (told once)
  *   0 process PID MIB PERCENT [compute | graphics | mps]    "-" for memory: not available, for percent: no sample
  *   0 sample PID MICROSECONDS SM MEMORY ENCODER DECODER     one more sample, with a time of its own
  *
@@ -336,6 +336,22 @@ API nvmlDeviceGetMaxMigDeviceCount(Handle *of, uint32_t *count) {
     return SUCCESS;
 }
 
+API nvmlDeviceGetHandleByUUID(const char *uuid, Handle **handle) {
+    char scope[LINE], values[LINE];
+    SYSTEM();
+    for (int device = 0; device < DEVICES; device++)
+        for (int place = -1; place < INSTANCES; place++) {
+            if (place < 0) snprintf(scope, sizeof scope, "%d", device);
+            else snprintf(scope, sizeof scope, "%d/%d", device, place);
+            if (!line_of(scope, "uuid", 0, values) || strcmp(values, uuid)) continue;
+            *handle = &handles[device][place < 0 ? INSTANCES : place];
+            **handle = (Handle){device, place};
+            DEVICE(*handle);
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
 API nvmlDeviceGetMigDeviceHandleByIndex(Handle *of, uint32_t index, Handle **handle) {
     char values[LINE];
     DEVICE(of);
@@ -345,7 +361,28 @@ API nvmlDeviceGetMigDeviceHandleByIndex(Handle *of, uint32_t index, Handle **han
     return value_of(*handle, "uuid", values) ? SUCCESS : NOT_FOUND;
 }
 
-/* --- memory limits of a control group (driver 615) ------------------------------------------------------------------ */
+/* --- memory limits of a control group (driver 615) ------------------------------------------------------------------
+ * They outlast a process, as those of a driver do: in a file beside the script, named FAKE_NVML_SCRIPT.limits, by lines
+ * "DEVICE SOFT HARD NAME". "lie": a set limit is forgotten; "half": only half of it is set. */
+static void recall(void) {
+    char path[LINE];
+    limit_count = 0;
+    snprintf(path, sizeof path, "%s.limits", getenv("FAKE_NVML_SCRIPT"));
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    while (limit_count < LIMITS && fscanf(file, "%d %lu %lu %511s", &limits[limit_count].device, &limits[limit_count].soft, &limits[limit_count].hard, limits[limit_count].name) == 4) limit_count++;
+    fclose(file);
+}
+
+static void keep(void) {
+    char path[LINE];
+    snprintf(path, sizeof path, "%s.limits", getenv("FAKE_NVML_SCRIPT"));
+    FILE *file = fopen(path, "w");
+    if (!file) return;
+    for (int i = 0; i < limit_count; i++) fprintf(file, "%d %lu %lu %s\n", limits[i].device, limits[i].soft, limits[i].hard, limits[i].name);
+    fclose(file);
+}
+
 static int limit_of(int device, const char *name) {
     for (int i = 0; i < limit_count; i++)
         if (limits[i].device == device && !strcmp(limits[i].name, name)) return i;
@@ -357,11 +394,16 @@ API nvmlDeviceSetMemoryLimits_v1(Handle *of, SetLimits *wanted) {
     DEVICE(of);
     if (!line_of("system", "limits", 0, mode)) return NOT_SUPPORTED;
     if (!strcmp(mode, "lie")) return SUCCESS;
+    if (of->instance >= 0) return NOT_SUPPORTED;
+    recall();
     int place = limit_of(of->device, wanted->name);
     if (place < 0 && limit_count == LIMITS) return INVALID;
     if (place < 0) place = limit_count++;
-    limits[place].device = of->device, limits[place].soft = wanted->soft, limits[place].hard = wanted->hard;
+    int parts = strcmp(mode, "half") ? 1 : 2;
+    limits[place].device = of->device, limits[place].soft = wanted->soft / parts;
+    limits[place].hard = wanted->hard == UNSET ? UNSET : wanted->hard / parts;
     snprintf(limits[place].name, LINE, "%s", wanted->name);
+    keep();
     return SUCCESS;
 }
 
@@ -369,8 +411,9 @@ API nvmlDeviceGetMemoryLimits_v1(Handle *of, GetLimits *found) {
     char mode[LINE];
     DEVICE(of);
     if (!line_of("system", "limits", 0, mode)) return NOT_SUPPORTED;
+    recall();
     int place = limit_of(of->device, found->name);
-    found->soft = place < 0 ? UNSET : limits[place].soft, found->hard = place < 0 ? UNSET : limits[place].hard;
+    found->soft = place < 0 ? 0 : limits[place].soft, found->hard = place < 0 ? UNSET : limits[place].hard;
     found->used = 0;
     return SUCCESS;
 }

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from jupyter_gpu_quota.cli import device_probes, main
 from jupyter_gpu_quota.cli.probes import Ability
 from jupyter_gpu_quota.client import connection
+from jupyter_gpu_quota.enforcement import leaf
 from tests.gpu.fake_library import Script
 
 
@@ -37,8 +38,8 @@ def abilities(tmp_path: Path) -> dict[str, dict[str, str]]:
 
 
 def test_a_device_that_tells_everything(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cgroup.controllers").write_text("memory")
-    monkeypatch.setattr(device_probes, "CGROUPS", tmp_path)
+    monkeypatch.setattr(leaf, "mounted", lambda: leaf.WANTED)
+    monkeypatch.setattr(leaf.os, "access", lambda *_: True)
     monkeypatch.setattr(device_probes.os, "geteuid", lambda: 0)
     script.device(0)
     script.add("system limits ok")

@@ -308,11 +308,12 @@ def test_samples_of_the_future_do_not_hide_those_that_come(patched: tuple[FakeGp
 def test_a_driver_that_was_loaded_anew_is_probed_anew(patched: tuple[FakeGpu, Path, Path]) -> None:
     gpu, _, loaded = patched
     gpu.script.add("0 error nvmlDeviceGetTemperature 3", "0 xid 79")
-    assert (gpu.row().temperature_c, gpu.devices()[0].trouble is None) == (None, False)
+    assert gpu.row().temperature_c is None
+    assert [fact.fault for fact in gpu.sampler.facts()] == ["XID 79: the GPU has fallen off the bus"]
     gpu.script.drop("0 error nvmlDeviceGetTemperature", "0 xid")
     assert gpu.row().temperature_c is None
     loaded.write_text("second")
-    assert (gpu.row().temperature_c, gpu.devices()[0].trouble) == (40, None)
+    assert (gpu.row().temperature_c, list(gpu.sampler.facts())) == (40, [])
 
 
 def test_the_notebook_of_a_sleeping_kernel_is_judged_after_a_reload(patched: tuple[FakeGpu, Path, Path]) -> None:

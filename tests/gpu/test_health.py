@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health
+from jupyter_gpu_quota.sampling.asking import Reader
 from jupyter_gpu_quota.sampling.xids import FATAL, fatal
-from tests.gpu.world import FakeGpu
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.protocol import ChangeNode, Recorded, SetInventory
+from tests.gpu.fake_library import Script
+from tests.gpu.world import FakeGpu, until
 
 
 @pytest.fixture(autouse=True)
@@ -15,14 +21,51 @@ def one_device(fake: FakeGpu) -> None:
     fake.script.device(0)
 
 
-def state(fake: FakeGpu) -> tuple[Health, str | None]:
-    fake.sample({})
-    fake.sample({})
-    (device,) = fake.devices()
-    return device.health, device.trouble
+class Kept:
+    """A store, told what the scheduler tells it of devices."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+
+    def devices(self) -> dict[Device, list[str]]:
+        return {device: [] for device in self.store.changes(0).devices}
+
+    def follow(self, fake: FakeGpu) -> None:
+        """One inventory and one sample, with the facts that it leads to."""
+        found = fake.sampler.inventory("here") or until(lambda: fake.sampler.inventory("here"), "an inventory")
+        self.store.record([SetInventory(nodes=found[0], devices=found[1])], now=1)
+        fake.sample(self.devices())
+        lease = self.store.acquire_lease("test", now=1, ttl_ms=1000)
+        assert lease is not None
+        self.store.observe(fake.sampler.facts(), lease=lease, now=1)
+
+    def uncordon(self) -> None:
+        (told,) = self.store.record([ChangeNode(node="here", actor="root", change="uncordon")], now=1)
+        assert isinstance(told, Recorded)
+
+    def states(self) -> list[tuple[Health, str | None]]:
+        return [(device.health, device.trouble) for device in sorted(self.devices(), key=lambda each: each.id)]
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def state(fake: FakeGpu, kept: Kept) -> tuple[Health, str | None]:
+    for _ in range(3):  # a sample that reads nothing new, one that does, and an inventory after it
+        kept.follow(fake)
+    return kept.states()[0]
 
 
 WELL = (Health.HEALTHY, None)
+FELL = (Health.UNHEALTHY, "XID 79: the GPU has fallen off the bus")
+LOADED_ANEW = """
+from jupyter_gpu_quota.sampling import library
+library.driver_loaded = lambda: "another boot"
+from jupyter_gpu_quota.sampling.reader import main
+main()
+"""
 
 
 @pytest.mark.parametrize(
@@ -38,10 +81,10 @@ WELL = (Health.HEALTHY, None)
         pytest.param("0 error nvmlDeviceGetMemoryInfo_v2 16", "GPU requires restart", id="it asks for a reset"),
     ],
 )
-def test_a_device_that_broke_says_why(fake: FakeGpu, line: str, trouble: str) -> None:
-    assert state(fake) == WELL
+def test_a_device_that_broke_says_why(fake: FakeGpu, kept: Kept, line: str, trouble: str) -> None:
+    assert state(fake, kept) == WELL
     fake.script.put(line) if "error" not in line else fake.script.add(line)
-    health, told = state(fake)
+    health, told = state(fake, kept)
     assert health is Health.UNHEALTHY and told is not None and trouble.lower() in told.lower()
 
 
@@ -61,28 +104,75 @@ def test_a_device_that_broke_says_why(fake: FakeGpu, line: str, trouble: str) ->
         pytest.param("0 error nvmlDeviceGetHandleByIndex_v2 999", id="a device that does not answer"),
     ],
 )
-def test_these_end_no_device(fake: FakeGpu, line: str) -> None:
-    assert state(fake) == WELL
+def test_these_end_no_device(fake: FakeGpu, kept: Kept, line: str) -> None:
+    assert state(fake, kept) == WELL
     fake.script.put(line) if "error" not in line else fake.script.add(line)
-    assert state(fake) == WELL
+    assert state(fake, kept) == WELL
 
 
-def test_only_the_device_of_the_event_is_ended(fake: FakeGpu) -> None:
+def test_only_the_device_of_the_event_is_ended(fake: FakeGpu, kept: Kept) -> None:
     fake.script.device(1)
-    fake.sample({})
+    state(fake, kept)
     fake.script.add("1 xid 119")
-    fake.sample({})
-    fake.sample({})
-    assert [device.health for device in fake.devices()] == [Health.HEALTHY, Health.UNHEALTHY]
+    state(fake, kept)
+    assert [health for health, _ in kept.states()] == [Health.HEALTHY, Health.UNHEALTHY]
 
 
-def test_an_event_counts_after_the_reader_was_begun_anew(fake: FakeGpu) -> None:
-    fake.sample({})
+# --- a fault stays until somebody says otherwise ------------------------------------------------------------------
+def broken(fake: FakeGpu, kept: Kept) -> None:
+    """A device of which the driver told a fatal event, and of which it does not speak again."""
+    state(fake, kept)
     fake.script.add("0 xid 79")
-    fake.sample({})
+    assert state(fake, kept) == FELL
     fake.script.drop("0 xid")
+
+
+def test_a_fault_outlives_the_reader_and_the_sampler(fake: FakeGpu, kept: Kept, script: Script) -> None:
+    broken(fake, kept)
     fake.sampler.close()
-    assert state(fake)[0] is Health.UNHEALTHY
+    assert state(fake, kept) == FELL
+    with FakeGpu(script) as after_a_restart:
+        assert state(after_a_restart, kept) == FELL
+
+
+def test_an_admin_who_uncordons_the_node_ends_a_fault(fake: FakeGpu, kept: Kept, script: Script) -> None:
+    broken(fake, kept)
+    kept.uncordon()
+    assert kept.states() == [WELL]
+    assert state(fake, kept) == WELL, "the sampler told of the old event again"
+    with FakeGpu(script) as after_a_restart:
+        assert state(after_a_restart, kept) == WELL
+
+
+def test_the_next_event_counts_after_the_last_was_cleared(fake: FakeGpu, kept: Kept) -> None:
+    broken(fake, kept)
+    kept.uncordon()
+    fake.script.add("0 xid 79", "0 xid 79")  # the fake library tells each line once, in their order
+    assert state(fake, kept) == FELL
+
+
+def test_a_driver_that_was_loaded_anew_ends_a_fault(fake: FakeGpu, kept: Kept, script: Script) -> None:
+    broken(fake, kept)
+    with FakeGpu(script, Reader(command=(sys.executable, "-c", LOADED_ANEW))) as after_a_boot:
+        assert state(after_a_boot, kept) == WELL
+
+
+def test_what_the_driver_itself_says_stands_after_a_fault_was_cleared(fake: FakeGpu, kept: Kept) -> None:
+    broken(fake, kept)
+    fake.script.put("0 recovery 1")
+    assert state(fake, kept) == FELL
+    kept.uncordon()
+    assert state(fake, kept) == (Health.UNHEALTHY, "the driver says that the GPU must be reset")
+
+
+def test_a_fault_outlives_a_quarantine(fake: FakeGpu, kept: Kept) -> None:
+    broken(fake, kept)
+    for health in ("quarantined", "healthy"):
+        lease = kept.store.acquire_lease("test", now=1, ttl_ms=1000)
+        assert lease is not None
+        kept.store.observe([DeviceFact(device="GPU-0", health=health)], lease=lease, now=1)
+        kept.follow(fake)
+    assert state(fake, kept) == FELL
 
 
 def test_the_store_is_told_once_and_a_quarantine_is_not_ended(fake: FakeGpu) -> None:
@@ -101,10 +191,10 @@ def test_the_store_is_told_once_and_a_quarantine_is_not_ended(fake: FakeGpu) -> 
     assert list(fake.sampler.facts()) == []
 
 
-def test_a_device_that_is_lost_keeps_its_name(fake: FakeGpu) -> None:
-    assert state(fake) == WELL
+def test_a_device_that_is_lost_keeps_its_name(fake: FakeGpu, kept: Kept) -> None:
+    assert state(fake, kept) == WELL
     fake.script.add("0 error nvmlDeviceGetUUID 15")
-    assert state(fake)[0] is Health.UNHEALTHY
+    assert state(fake, kept)[0] is Health.UNHEALTHY
     assert [device.id for device in fake.devices()] == ["GPU-0"]
 
 

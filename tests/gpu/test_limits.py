@@ -29,8 +29,8 @@ for name in (b"/sys/fs/cgroup/j", b"/sys/fs/cgroup/other"):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        pytest.param("system limits ok", [(8 * MIB, 9 * MIB), (NONE, NONE)], id="it is set, for this group alone"),
-        pytest.param("system limits lie", [(NONE, NONE), (NONE, NONE)], id="it says so, and what is read back differs"),
+        pytest.param("system limits ok", [(8 * MIB, 9 * MIB), (0, NONE)], id="it is set, for this group alone"),
+        pytest.param("system limits lie", [(0, NONE), (0, NONE)], id="it says so, and what is read back differs"),
         pytest.param("system driver 615", "refused: Not Supported", id="a driver that cannot"),
         pytest.param("0 error nvmlDeviceSetMemoryLimits_v1 4", "refused: Insufficient Permissions", id="not root"),
     ],

@@ -115,6 +115,7 @@ class LocalWorld:
         for executor in (last, self.executor):
             executor.close()
             eventually(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
+        last._holding.sweep(lambda *rank: False, ())
 
 
 class FakeWorld:

@@ -22,7 +22,7 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
-from jupyter_gpu_quota.wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView
+from jupyter_gpu_quota.wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView, WakeAnswer
 
 TOKEN, SERVER_TOKEN = "tokenofannsserver", "t" * 20
 NOTEBOOK = "nb-1"
@@ -40,7 +40,7 @@ def until(true: Callable[[], Any], within_s: float = 30) -> Any:
 
 @dataclass
 class Service:
-    """What the stand-in answers, and what it was told. ``silent``: it takes no report (503)."""
+    """What the stand-in answers, and what it was told. ``silent``: it takes no report and no question (503)."""
 
     port: int
     reports: list[ActivityReport] = field(default_factory=list)
@@ -50,6 +50,8 @@ class Service:
     silent: bool = False
     keep_status: int = 200
     kept: int = 0
+    slice: WakeAnswer = field(default_factory=lambda: WakeAnswer(state="ready", reason="booked", message=""))
+    woken_for: list[str] = field(default_factory=list)
 
     @property
     def last(self) -> ActivityReport:
@@ -84,6 +86,10 @@ class _Activity(web.RequestHandler):
             return
         if service.silent:
             raise web.HTTPError(503)
+        if what == "actions/wake":
+            service.woken_for.append(json.loads(self.request.body)["kernel"])
+            self.finish(service.slice.model_dump_json())
+            return
         service.reports.append(ActivityReport.model_validate_json(self.request.body))
         answer = ActivityAnswer(idle=service.view(), free=service.free, report_in_ms=1_000)
         self.finish(answer.model_dump_json())
@@ -95,7 +101,7 @@ def service_at(service: Service) -> Iterator[Service]:
     ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
 
     async def serve() -> None:
-        routes = [(f"{PREFIX}notebooks/{NOTEBOOK}/(activity|actions/keep)", _Activity, {"service": service})]
+        routes = [(f"{PREFIX}notebooks/{NOTEBOOK}/(activity|actions/keep|actions/wake)", _Activity, {"service": service})]
         server = HTTPServer(web.Application(routes))
         server.listen(service.port, "127.0.0.1")
         over = asyncio.Event()

@@ -219,8 +219,8 @@ def test_a_busy_kernel_counts_while_nobody_can_tell_whether_it_uses_the_gpu(
 
 
 def test_a_service_that_says_no_delays_nothing(server: JupyterServer, service: Service) -> None:
-    service.silent = True
     kernel = server.start_kernel()
+    service.silent = True
     begun = time.monotonic()
     assert run(server, kernel, "print(6 * 7)") == "42\n"
     assert time.monotonic() - begun < 10

@@ -16,6 +16,7 @@ from jupyter_gpu_quota.cli import device_probes, hub_probes, main, probes
 from jupyter_gpu_quota.cli.hub_settings import Known
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.config import GPUQuota
+from jupyter_gpu_quota.enforcement.leaf import Leaves
 from jupyter_gpu_quota.wire_status import DeploymentView
 from tests.shell.fake_service import TOKEN, World, served
 
@@ -95,12 +96,10 @@ def test_whose_account_jobs_have() -> None:
     assert (probes.accounts(0, None).verdict, "not known" in probes.accounts(0, None).found) == ("skip", True)
 
 
-def test_cgroups_are_named_and_not_said_to_be_used(tmp_path: Path) -> None:
-    assert "no cgroup v2" in probes.cgroups(tmp_path).found
-    (tmp_path / "cgroup.controllers").write_text("cpu")
-    (tmp_path / "cgroup.procs").write_text("")
-    found = probes.cgroups(tmp_path)
-    assert (found.verdict, "writable; not used" in found.found) == ("ok", True)
+def test_control_groups_are_told_of_and_not_needed(tmp_path: Path) -> None:
+    assert "a group of its own" in probes.cgroups(Leaves("s", tmp_path)).found
+    missing = probes.cgroups(Leaves("s", tmp_path / "none"))
+    assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
 
 
 def test_the_subreaper_is_asked_for_and_given_back() -> None:

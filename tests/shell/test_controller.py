@@ -226,9 +226,10 @@ def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_
     assert second.lease is not None and frozen.lease is not None and second.lease.fencing > frozen.lease.fencing
     world.submit("bob", "b2")
     before = world.store.version()
-    frozen._observe(frozen.lease, world.now)
-    assert not frozen._decide(frozen.lease, world.now) or world.state("b2") is JobState.QUEUED
-    frozen._apply(frozen.lease, world.now)
+    held = frozen.lease
+    frozen._observe(held, world.now)
+    assert not frozen._decide(held, world.now) or world.state("b2") is JobState.QUEUED
+    frozen._apply(held, world.now)
     assert world.state("b2") is JobState.QUEUED and len(world.executor.starts) == orders
     assert world.store.version() == before > version
 

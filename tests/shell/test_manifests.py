@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota import manifests
 from jupyter_gpu_quota.core.model import Device, Placement
 from jupyter_gpu_quota.executors.layout import rank_paths
 from jupyter_gpu_quota.manifests import (
     OUR_VARIABLES,
+    framework_caps,
     kernel_environment,
     notebook_environment,
     rank_environment,
@@ -35,11 +38,13 @@ DEVICES = tuple(
 )
 
 
-def rendered(placed: str, *, rank: int = 0, ranks: int = 1, variables: Mapping[str, str] | None = None) -> list[str]:
+def rendered(
+    placed: str, *, rank: int = 0, ranks: int = 1, variables: Mapping[str, str] | None = None, **held: Any
+) -> list[str]:
     environment = rank_environment(
         job="J", attempt=2, rank=rank, ranks=ranks, placements=PLACED[placed], devices=DEVICES,
         places=rank_paths("/s", "J", 2, rank), variables=variables or {}, path_first="/env/bin",
-        port=27_896 if ranks > 1 else None,
+        port=27_896 if ranks > 1 else None, **held,
     )  # fmt: skip
     return sorted(f"{name}={value}" for name, value in environment.items())
 
@@ -68,7 +73,34 @@ def shown(uuids: str, gpu_milli: int, memory_mib: int) -> list[str]:
 
 
 def test_a_fraction_is_told_its_device_and_to_grow_slowly() -> None:
-    assert rendered(HALF) == sorted([*always(), *shown("GPU-0", 500, 4000), "TF_FORCE_GPU_ALLOW_GROWTH=true"])
+    caps = ["TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_CLIENT_MEM_FRACTION=0.425"]
+    assert rendered(HALF) == sorted([*always(), *shown("GPU-0", 500, 4000), *caps])
+
+
+def test_a_fraction_that_the_driver_limits_is_no_fraction_of_a_fraction() -> None:
+    assert not any("XLA" in line for line in rendered(HALF, limited=True))
+    assert "PYTHONSTARTUP" not in notebook_environment(Booked("N", [part("GPU-7")]), limited=True)
+
+
+def test_a_client_of_mps_is_told_so() -> None:
+    assert "CUDA_MPS_PIPE_DIRECTORY=/run/mps" in rendered(HALF, mps={"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
+
+
+@pytest.mark.parametrize(
+    ("gpu_milli", "memory_mib", "fraction"),
+    [
+        pytest.param(500, 40_000, "0.492", id="half of a large device, less a context"),
+        pytest.param(125, 1_900, "0.085", id="an eighth of a small one"),
+        pytest.param(50, 800, "0.025", id="never less than half of the share"),
+    ],
+)
+def test_the_frameworks_cap_leaves_room_for_a_context(gpu_milli: int, memory_mib: int, fraction: str) -> None:
+    assert framework_caps(gpu_milli, memory_mib) == {"XLA_CLIENT_MEM_FRACTION": fraction}
+
+
+@pytest.mark.parametrize(("gpu_milli", "memory_mib"), [(1000, 8000), (500, 0), (0, 8000)])
+def test_a_whole_device_and_one_without_memory_have_no_cap(gpu_milli: int, memory_mib: int) -> None:
+    assert framework_caps(gpu_milli, memory_mib) == {}
 
 
 def test_whole_devices_are_summed() -> None:
@@ -109,14 +141,26 @@ def part(uuid: str | None, gpu_milli: int = 125, memory_mib: int = 1900) -> Any:
 SHARE = '{"gpu_milli": 125, "memory_mib": 1900, "notebook": "N"}'
 
 
-def test_a_notebook_server_is_told_its_device_and_its_share_alone() -> None:
+STARTUP = str(Path(manifests.__file__).parent / "enforcement" / "torch_hook.py")
+
+
+def test_a_notebook_server_is_told_its_device_its_share_and_how_to_keep_to_it() -> None:
+    assert Path(STARTUP).is_file()
     assert notebook_environment(Booked("N", [part("GPU-7")])) == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "GPU-7",
         "NVIDIA_VISIBLE_DEVICES": "GPU-7",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_CLIENT_MEM_FRACTION": "0.085",
+        "PYTHONSTARTUP": STARTUP,
         "JUPYTER_GPU_QUOTA_SHARE": SHARE,
     }
+
+
+@pytest.mark.parametrize(("before", "kept"), [("/mine.py", "/mine.py"), (None, None), (STARTUP, None)])
+def test_a_start_up_file_that_was_named_before_is_kept(before: str | None, kept: str | None) -> None:
+    told = notebook_environment(Booked("N", [part("GPU-7")]), startup_before=before)
+    assert (told["PYTHONSTARTUP"], told.get("JUPYTER_GPU_QUOTA_STARTUP")) == (STARTUP, kept)
 
 
 @pytest.mark.parametrize("booked", [None, Booked("N", [])], ids=["no slice", "a slice without a device"])

@@ -582,14 +582,21 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
     [
         pytest.param("data: [{name: transactions}]", "data cannot be enforced", id="data"),
         pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
-        pytest.param(
-            "policy: {enforcement: {memory: driver}}", "driver cannot be enforced", id="enforcement by the driver"
-        ),
-        pytest.param("policy: {enforcement: {compute: policed}}", "policed cannot be enforced", id="policed compute"),
     ],
 )
 def test_what_this_release_cannot_enforce_is_refused_by_name(section: str, words: str) -> None:
     assert [words in message for line, message in refused(LEAST + section) if line == 4] == [True]
+
+
+@pytest.mark.parametrize("level", ["hardware", "driver", "mps", "policed", "cooperative", "none"])
+def test_the_weakest_enforcement_that_is_accepted(level: str) -> None:
+    least = read(LEAST + f"policy: {{enforcement: {{memory: {level}, compute: none}}}}").least
+    assert (least.memory, least.compute) == (level, "none")
+    assert least.polices == (level in ("hardware", "driver", "mps", "policed"))
+
+
+def test_an_enforcement_of_no_such_name_is_refused() -> None:
+    assert refused(LEAST + "policy: {enforcement: {memory: strong}}")
 
 
 @pytest.mark.parametrize(

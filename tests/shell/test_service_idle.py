@@ -62,7 +62,8 @@ class Watched:
         kernels = [{"quiet_ms": age, "running_ms": self.now - NOW, **_state_only(kernel)} for kernel in self.kernels]
         body = {"instance": "i", "sequence": self.sequence, "running_ms": self.now - NOW, "kernels": kernels}
         self.sequence += 1
-        return self.world.post(f"notebooks/{self.id}/activity", who, {**body, "programs": [], **other})
+        body |= {"programs": [], "asks_first": True}
+        return self.world.post(f"notebooks/{self.id}/activity", who, {**body, **other})
 
     def pass_(self, minutes: float) -> Any:
         """Let time go by, with everything that is seen meanwhile; the newest answer to a report."""

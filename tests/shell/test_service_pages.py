@@ -112,11 +112,11 @@ def test_every_part_that_lives_has_an_id(world: ServiceWorld) -> None:
         )
 
 
-def test_simulated_devices_are_labelled_and_shares_say_that_nothing_enforces_them(world: ServiceWorld) -> None:
+def test_simulated_devices_are_labelled_and_shares_say_that_nothing_holds_them(world: ServiceWorld) -> None:
     for path in ("", f"jobs/{world.job}", "jobs"):  # type: ignore[attr-defined]
         assert "simulated" in page(world, path), path
     assert "memory none, compute none" in page(world, f"jobs/{world.job}")  # type: ignore[attr-defined]
-    assert "enforcement: none" in page(world, "")
+    assert "How a share is held to its part is said beside it" in page(world, "")
 
 
 def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,82 @@
+"""A start-up file of kernels: PyTorch is capped to the kernel's share as soon as it is imported.
+
+PYTHONSTARTUP names this file, so it stands alone: any interpreter reads it, with nothing of ours installed. It sets the
+cap when CUDA is first used, never before, because a CUDA context takes memory itself. A file that
+PYTHONSTARTUP named before is run first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_BEFORE = "JUPYTER_GPU_QUOTA_STARTUP"
+
+
+class _Watch:
+    """Finds torch like anybody else, and caps it once it has been loaded."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec: Any = find_spec(name)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Capping(spec.loader)
+        return spec
+
+
+class _Capping:
+    """A loader that sets the cap after the module's own."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self._loader.exec_module(module)
+        _cap(module)
+
+
+def _cap(torch: Any) -> None:
+    """Have the cap set together with CUDA; a torch that offers no such moment goes without."""
+    fraction = _fraction()
+    later = getattr(getattr(torch, "cuda", None), "_lazy_call", None)
+    if fraction is not None and later is not None:
+        later(lambda: torch.cuda.set_per_process_memory_fraction(fraction, 0))
+
+
+def _fraction() -> float | None:
+    """The kernel's part of its one device; None for a whole one, and for what is no share."""
+    try:
+        milli = int(os.environ.get("GPU_QUOTA_MILLI", ""))
+    except ValueError:
+        return None
+    return milli / 1000 if 0 < milli < 1000 else None
+
+
+def _run_before() -> None:
+    path = os.environ.get(_BEFORE)
+    if path and os.path.isfile(path):  # noqa: PTH113 - a kernel need not load pathlib
+        with open(path, "rb") as file:  # noqa: PTH123
+            exec(compile(file.read(), path, "exec"), sys.modules["__main__"].__dict__)  # noqa: S102
+
+
+try:
+    _run_before()
+finally:
+    if "torch" in sys.modules:
+        _cap(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, _Watch())

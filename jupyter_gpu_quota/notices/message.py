@@ -1,0 +1,158 @@
+"""One message: what happened to whose notebook, what is lost by it and how to prevent that, as facts and as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, assert_never, get_args
+
+from ..amount import gpu_text
+
+Event = Literal["warned", "freed", "stopping", "notified", "reported"]
+EVENTS: tuple[Event, ...] = get_args(Event)
+Lost = Literal["kernel_variables", "all_variables"]
+
+LOST: Mapping[Event, Lost] = {
+    "warned": "kernel_variables",
+    "freed": "kernel_variables",
+    "stopping": "all_variables",
+}
+"""What is gone once it has happened; of the other events nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What one person is told of one notebook.
+
+    ``server`` is "" for the hub's default server; ``free_at`` and ``at`` are milliseconds since 1970 UTC. ``page`` is
+    where the notebook can be kept, None where the hub says no public address. ``id`` stays the same with every attempt.
+    """
+
+    id: str
+    event: Event
+    at: int
+    hub: str
+    user: str
+    notebook: str
+    server: str
+    project: str
+    pool: str
+    gpu_milli: int
+    kernels: tuple[str, ...] = ()
+    free_at: int | None = None
+    keeps_left: int = 0
+    page: str | None = None
+
+    @property
+    def command(self) -> str | None:
+        """What postpones it in a terminal of the notebook; None where there is nothing to postpone."""
+        return f"jupyter gpu-quota keep {self.notebook}" if self.event == "warned" and self.keeps_left else None
+
+    @property
+    def lost(self) -> Lost | None:
+        return LOST.get(self.event)
+
+
+def subject(message: Message) -> str:
+    """One line, without a full stop."""
+    match message.event:
+        case "warned":
+            return f"The GPU of your notebook is freed at {_clock(message.free_at)} unless you use it"
+        case "freed":
+            return "The GPU of your notebook was freed"
+        case "stopping":
+            return "Your notebook server is stopped"
+        case "notified":
+            return "A busy kernel leaves the GPU of your notebook unused"
+        case "reported":
+            return "The GPU of your notebook is unused"
+        case _:
+            assert_never(message.event)
+
+
+def text(message: Message) -> str:
+    """The whole message as plain text, a paragraph each for what, for what is lost, and for what to do."""
+    return "\n\n".join(part for part in (_what(message), _loss(message), _remedy(message)) if part) + "\n"
+
+
+def _what(message: Message) -> str:
+    thing = f"{message.user}, your {_server(message)} holds {gpu_text(message.gpu_milli)} GPU"
+    thing += f" of pool {message.pool} for project {message.project}"
+    match message.event:
+        case "warned":
+            return (
+                f"{thing} and does not use it. At {_clock(message.free_at)} {_kernels(message)} shut down to free it."
+            )
+        case "freed":
+            return f"{thing} and did not use it. At {_clock(message.at)} {_kernels(message)} shut down to free it."
+        case "stopping":
+            return f"{thing}, and nothing has happened in it for long. The hub is stopping that server."
+        case "notified":
+            return f"{thing}; a kernel there is busy and does not use it. Nothing is shut down."
+        case "reported":
+            return f"{thing} and does not use it. The policy only reports: nothing is shut down."
+        case _:
+            assert_never(message.event)
+
+
+def _server(message: Message) -> str:
+    """People choose these names: nothing of them may be a mention or a link where a chat shows the text."""
+    name = re.sub(r"[^\w.-]", "?", message.server)
+    return f"notebook server “{name}”" if name else "notebook server"
+
+
+def _kernels(message: Message) -> str:
+    if len(message.kernels) == 1:
+        return "the kernel that holds it is"
+    return f"the {len(message.kernels)} kernels that hold it are"
+
+
+def _of_which(message: Message) -> str:
+    return "of that kernel" if len(message.kernels) == 1 else "of those kernels"
+
+
+def _loss(message: Message) -> str:
+    match message.event:
+        case "warned":
+            return (
+                f"The variables {_of_which(message)} will be lost. The server, its files and its other kernels live on."
+            )
+        case "freed":
+            return "Their variables are lost. The server, its files and its other kernels live on."
+        case "stopping":
+            return "The variables of all its kernels are lost. Its files stay."
+        case "notified" | "reported":
+            return ""
+        case _:
+            assert_never(message.event)
+
+
+def _remedy(message: Message) -> str:
+    match message.event:
+        case "warned":
+            return _how_to_keep(message)
+        case "freed":
+            return "A new kernel gets the GPU again."
+        case "stopping":
+            return "It can be started again from the hub's page."
+        case "notified" | "reported":
+            return "If you do not need the GPU now, shut the kernel down, so that others can use it."
+        case _:
+            assert_never(message.event)
+
+
+def _how_to_keep(message: Message) -> str:
+    if message.command is None:
+        return "To keep it, run a cell in that kernel. It was postponed as often as the policy allows."
+    page = f"at {message.page}" if message.page else "on the hub's page “GPU quota”"
+    times = "once more" if message.keeps_left == 1 else f"{message.keeps_left} more times"
+    return (
+        "To keep it, run a cell in that kernel. Or postpone this, which the policy allows "
+        f"{times}: press Keep {page}, or type in a terminal\n\n    {message.command}"
+    )
+
+
+def _clock(at: int | None) -> str:
+    return "an unknown time" if at is None else f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,114 @@
+"""The webhook: one POST of JSON for each message, signed as Standard Webhooks says, to one address and nowhere else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ssl
+from collections.abc import Callable
+
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
+
+from .channel import Failed, Outcome, Sent
+from .document import body
+from .message import Message
+from .settings import SecretUnreadable, WebhookSettings, trust
+
+CONNECT_S, ANSWER_S = 5.0, 10.0
+LARGEST_ANSWER = 64 << 10
+WIDTH = 4
+"""Requests under way at once."""
+
+TRY_AGAIN = frozenset({408, 425, 429})
+"""Answers of the 4xx that say: not now."""
+
+
+def signature(key: bytes, id: str, timestamp: int, content: bytes) -> str:
+    """The header webhook-signature. Source: Standard Webhooks, scheme v1: HMAC-SHA256 over id.timestamp.body."""
+    signed = hmac.digest(key, f"{id}.{timestamp}.".encode() + content, hashlib.sha256)
+    return f"v1,{base64.b64encode(signed).decode()}"
+
+
+class Webhook:
+    """The other end is ``settings.url``; redirects are not followed, and of answers only the status counts.
+
+    ``clock`` gives milliseconds since 1970. Needs a running event loop.
+    """
+
+    name = "webhook"
+    width = WIDTH
+
+    def __init__(self, settings: WebhookSettings, clock: Callable[[], int]) -> None:
+        self.settings, self._clock = settings, clock
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=WIDTH, max_body_size=LARGEST_ANSWER)
+        self._trusted: ssl.SSLContext | None = None
+
+    @property
+    def where(self) -> str:
+        return self.settings.where
+
+    async def send(self, message: Message) -> Outcome:
+        content, timestamp = body(message), self._clock() // 1000
+        headers = {"Content-Type": "application/json", "webhook-id": message.id, "webhook-timestamp": str(timestamp)}
+        try:
+            key = self.settings.secret()
+        except SecretUnreadable as error:
+            return Failed(why=str(error))
+        if key is not None:
+            headers["webhook-signature"] = signature(key, message.id, timestamp, content)
+        answer = await self._ask(method="POST", headers=headers, body=content)
+        return answer if isinstance(answer, Failed) else self._judged(answer.code)
+
+    async def probe(self) -> Outcome:
+        """HEAD: whoever answers it, with whatever status but its own failing, is there."""
+        try:
+            self.settings.secret()
+        except SecretUnreadable as error:
+            return Failed(why=str(error), final=True)
+        answer = await self._ask(method="HEAD")
+        if isinstance(answer, Failed):
+            return answer
+        if answer.code >= 500 or 300 <= answer.code < 400:
+            return self._judged(answer.code)
+        return Sent(said=f"answers {answer.code} to HEAD")
+
+    async def _ask(self, **asked: object) -> HTTPResponse | Failed:
+        try:
+            request = HTTPRequest(
+                self.settings.url,
+                connect_timeout=CONNECT_S,
+                request_timeout=ANSWER_S,
+                follow_redirects=False,
+                ssl_options=self._trust(),
+                user_agent="jupyter-gpu-quota",
+                **asked,  # type: ignore[arg-type]
+            )
+            return await self._client.fetch(request, raise_error=False)
+        except (HTTPClientError, OSError, ValueError) as error:
+            return Failed(why=f"{self.where} cannot be asked: {_told(error)}")
+
+    def _trust(self) -> ssl.SSLContext | None:
+        """Read once: the system's certificates are many."""
+        if self._trusted is None and self.settings.url.startswith("https:"):
+            self._trusted = trust(self.settings.ca_file)
+        return self._trusted
+
+    def _judged(self, code: int) -> Outcome:
+        if 200 <= code < 300:
+            return Sent(said=f"answered {code}")
+        if 300 <= code < 400:
+            why = f"{self.where} answered {code}; redirects are not followed, so give the address it leads to"
+            return Failed(why=why, final=True)
+        final = 400 <= code < 500 and code not in TRY_AGAIN
+        return Failed(why=f"{self.where} answered {code}", final=final)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _told(error: Exception) -> str:
+    """An error in a few words: what a library adds of the address is left out."""
+    return (error.strerror if isinstance(error, OSError) else None) or (
+        error.message if isinstance(error, HTTPClientError) else type(error).__name__
+    )

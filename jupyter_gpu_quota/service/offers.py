@@ -1,0 +1,94 @@
+"""What the devices of a pool could hold a share by, as was probed, and why a share that is held by less is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..amount import gpu_text
+from ..core.model import Device, Health
+from ..enforcement.labels import SIMULATED, Offer, best, offer
+from ..enforcement.leaf import Leaves
+from ..enforcement.protocol import STRONGEST_FIRST, Least, Machine
+from ..sampling.asking import Silence
+from ..sampling.here import probe
+from ..sampling.reading import DeviceReading, Reading
+
+PROBE_EVERY_S = 600.0
+place_of = STRONGEST_FIRST.index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A share that is asked for: by whom, how much of one device, where."""
+
+    who: str
+    project: str
+    pool: str
+    gpu_milli: int
+    notebook: bool
+
+
+class Offers:
+    """Probes this machine's devices when a policy asks for more than nothing, and remembers the answer for a while."""
+
+    def __init__(
+        self, leaves: Leaves, mps: Mapping[str, str], ask: Callable[[], Reading | Silence] = probe,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._leaves, self._mps, self._ask, self._clock = leaves, mps, ask, clock
+        self._known: tuple[float, Reading | Silence] | None = None
+        self._turn = asyncio.Lock()
+
+    async def why_refused(self, wish: Wish, least: Least, devices: Sequence[Device]) -> str | None:
+        """A sentence for who asked, where no device of the pool could hold the share as the policy wants; else None.
+
+        Takes the devices on which it may be placed.
+        """
+        devices = [device for device in devices if device.health is Health.HEALTHY]
+        if not least.asks or not devices:
+            return None
+        told = await self._told() if any(not device.simulated for device in devices) else None
+        offers = [self._offer(device, told, wish) for device in devices]
+        if best(offers, least) is not None:
+            return None
+        closest = min(offers, key=lambda each: (place_of(each.memory), place_of(each.compute), each.device))
+        wanted = f"shares whose memory is held by {least.memory} or better, and their compute by {least.compute}"
+        return (
+            f"{wish.who} asked for {gpu_text(wish.gpu_milli)} GPU in the pool {wish.pool}. The quota file accepts only "
+            f"{wanted} or better; {closest.device} offers memory {closest.memory}, compute {closest.compute} "
+            f"({closest.why}). Ask for a whole device or choose another pool; an admin sees with `jupyter gpu-quota "
+            "doctor` what is lacking, or changes policy.enforcement."
+        )
+
+    def _offer(self, device: Device, told: Reading | Silence | None, wish: Wish) -> Offer:
+        if device.simulated:
+            return Offer(device=device.id, why=SIMULATED)
+        found = _reading_of(device, told)
+        if isinstance(found, str):
+            return Offer(device=device.id, why=found)
+        assert isinstance(told, Reading)
+        machine = Machine(
+            driver=told.driver, no_cgroups=self._leaves.why_no_limits, root=os.geteuid() == 0, mps=self._mps
+        )  # fmt: skip
+        return offer(found, machine, wish.gpu_milli, wish.project, notebook=wish.notebook)
+
+    async def _told(self) -> Reading | Silence:
+        async with self._turn:
+            if self._known is None or self._clock() - self._known[0] >= PROBE_EVERY_S:
+                told = await asyncio.to_thread(self._ask)
+                if isinstance(told, Silence):
+                    return told
+                self._known = (self._clock(), told)
+            return self._known[1]
+
+
+def _reading_of(device: Device, told: Reading | Silence | None) -> DeviceReading | str:
+    """The reading of a device, or why there is none."""
+    if not isinstance(told, Reading):
+        return "its devices cannot be read" if told is None else f"its devices cannot be read: {told.why}"
+    found = next((each for each in told.devices if each.uuid == device.uuid), None)
+    return found or told.absent or "NVML does not name it"

@@ -1,0 +1,105 @@
+"""The police: who holds more of a device's memory than its share is warned, then stopped; never its neighbour.
+
+Memory is what the readings name as the workload's own processes'. What is not known is no offence. Nobody is stopped
+unless the quota file's ``policy.enforcement`` asks for it; until then it is only said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..core.plan import Reason, ReasonCode
+from ..enforcement.policed import WARN_FOR_MS, Excess, watched
+from ..enforcement.protocol import Part
+from ..store.protocol import ChangeJob, NotebookRecord, SampleRow
+from .world import World
+
+log = logging.getLogger(__name__)
+
+ACTOR = "system:policing"
+STOP_AGAIN_MS = 60_000
+"""A notebook's server that is to be stopped and still runs is stopped again after so long, then killed."""
+
+Beat = tuple[str, str]
+"""A workload and a device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """What the police, and whoever refuses a share after its start, may do: hold a job, stop a server, kill a leaf."""
+
+    hold: Callable[[ChangeJob], Awaitable[object]]
+    stop: Callable[[NotebookRecord], Awaitable[None]]
+    kill: Callable[[str], object]
+    """Kill what is in the control group of a notebook; nothing where it has none."""
+
+
+class Policing:
+    """Everybody above its share, as the newest readings have it."""
+
+    def __init__(self, world: World, hands: Hands, clock: Callable[[], int]) -> None:
+        self.world, self.hands, self.clock = world, hands, clock
+        self.excess: dict[Beat, Excess] = {}
+        self._asked: dict[str, list[int]] = {}
+
+    def read(self, parts: Iterable[tuple[str, Part]], samples: Mapping[str, SampleRow]) -> None:
+        """Take the newest readings. ``parts`` are shares with their devices' ids; of one device they are summed."""
+        shares = dict[Beat, int]()
+        names = set[str]()
+        for device, part in parts:
+            names.add(part.workload)
+            if part.is_fraction and not part.simulated and part.memory_mib:
+                shares[part.workload, device] = shares.get((part.workload, device), 0) + part.memory_mib
+        self.excess = {beat: found for beat, share in shares.items() if (found := self._look(beat, share, samples))}
+        self._asked = {name: at for name, at in self._asked.items() if name in names}
+
+    def _look(self, beat: Beat, share_mib: int, samples: Mapping[str, SampleRow]) -> Excess | None:
+        before, row = self.excess.get(beat), samples.get(beat[1])
+        if row is None:
+            return before
+        used_mib = row.workload_memory_mib.get(beat[0])
+        found = watched(before, used_mib=used_mib, share_mib=share_mib, read_at=row.at)
+        if found is not None and before is None:
+            log.warning("%s holds %d MiB of %s, its share is %d MiB", beat[0], found.used_mib, beat[1], share_mib)
+        return found
+
+    def warning(self, workload: str, device: str, *, acts: bool) -> str:
+        """What is said to who is above its share, as a clause; empty for everybody else."""
+        found = self.excess.get((workload, device))
+        if found is None:
+            return ""
+        told = f"it holds more of the device's memory than its share of {found.share_mib} MiB"
+        return f"{told}, and is stopped if it still does {WARN_FOR_MS // 1000} s after it was seen" if acts else told
+
+    async def act(self, *, acts: bool) -> None:
+        """Stop those whose warning is over. A repetition changes nothing for a job that is held already."""
+        now = self.clock()
+        for (workload, device), found in sorted(self.excess.items()):
+            if acts and found.is_over(now):
+                await self._stop(workload, device, found, now)
+
+    async def _stop(self, workload: str, device: str, found: Excess, now: int) -> None:
+        notebook = self.world.mirror.notebooks.get(workload)
+        if notebook is not None:
+            await self.stop_server(notebook, now)
+        elif workload in self.world.mirror.jobs:
+            figures = (
+                ("used_mib", found.used_mib), ("device", device), ("share_mib", found.share_mib),
+                ("warned_s", (now - found.since) // 1000),
+            )  # fmt: skip
+            why = Reason(code=ReasonCode.OVER_ITS_SHARE, figures=figures)
+            await self.hands.hold(ChangeJob(job=workload, actor=ACTOR, change="hold", why=why))
+
+    async def stop_server(self, record: NotebookRecord, now: int) -> None:
+        """Stop a notebook's server; one that was asked to before and is still there has its processes killed."""
+        name = record.notebook.id
+        asked = self._asked.setdefault(name, [])
+        if asked and now - asked[-1] < STOP_AGAIN_MS:
+            return
+        if asked:
+            self.hands.kill(name)
+        asked.append(now)
+        log.warning("the server of notebook %s is stopped: its share of the GPU is not kept", name)
+        await self.hands.stop(record)

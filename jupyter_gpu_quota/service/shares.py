@@ -1,0 +1,136 @@
+"""How every share is held: read back again and again, labelled, stored, and compared with what the policy accepts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from ..core.lifecycle import HOLDS_SLICE
+from ..core.model import Allocation, JobState
+from ..core.plan import Reason, ReasonCode
+from ..enforcement.labels import label, too_weak
+from ..enforcement.protocol import Label, Least, Part
+from ..store.protocol import ChangeJob, LabelShares, ShareLabel, StoreUnavailable
+from .hub import HubAway
+from .policing import Hands, Policing
+from .readback import ReadBack
+from .resource import Refused
+from .world import World
+from .writer import Writer
+
+log = logging.getLogger(__name__)
+
+ACTOR = "system:enforcement"
+LOOK_EVERY_S = 2.0
+WEAK_FOR_MS = 60_000
+"""A share that was read back as held by less than the policy accepts may be so for as long: a start takes its time."""
+
+
+class Shares:
+    """Labels of all shares that are held now. ``least`` is what the policy in force accepts."""
+
+    def __init__(
+        self, world: World, writer: Writer, readback: ReadBack, hands: Hands, *, least: Callable[[], Least],
+        clock: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.world, self.writer, self.readback, self.least, self.clock = world, writer, readback, least, clock
+        self.hands, self.policing = hands, Policing(world, hands, clock)
+        self._weak_since: dict[str, int] = {}
+        self._recalled = False
+
+    async def look(self) -> None:
+        """Read back every share that is held now, keep what is new, and stop what must be stopped."""
+        await self._recall()
+        held = list(self._held())
+        self.policing.read(((allocation.device, part) for allocation, part in held), self.world.samples)
+        seen = await self.readback.read(held, policed=self.least().polices)
+        found = {allocation.id: label(part, seen[allocation.id]) for allocation, part in held}
+        await self._keep(held, found)
+        await self.policing.act(acts=self.least().polices)
+        await self._refuse(held, found)
+
+    async def _recall(self) -> None:
+        """Begin with what was last stored, so that nobody is told less meanwhile."""
+        if not self._recalled:
+            names = list(self.world.allocations)
+            self.world.labels = await self.world.read(self.world.store.labels, names)
+            self._recalled = True
+
+    def _held(self) -> Iterator[tuple[Allocation, Part]]:
+        """Shares of jobs that run and of notebooks whose slice is booked, as far as their devices are known."""
+        for allocation in list(self.world.allocations.values()):
+            part = self._part(allocation)
+            if part is not None:
+                yield allocation, part
+
+    def _part(self, allocation: Allocation) -> Part | None:
+        mirror, device = self.world.mirror, self.world.device(allocation.device)
+        job, notebook = mirror.jobs.get(allocation.workload), mirror.notebooks.get(allocation.workload)
+        runs = job is not None and job.job.state in (JobState.RUNNING, JobState.PAUSING)
+        booked = notebook is not None and notebook.notebook.state in HOLDS_SLICE
+        if device is None or not (runs or booked):
+            return None
+        return Part(
+            workload=allocation.workload, device=device.uuid, gpu_milli=allocation.gpu_milli,
+            memory_mib=allocation.memory_mib, rank=allocation.rank, attempt=0 if job is None else job.job.attempt,
+            notebook=booked, simulated=device.simulated,
+        )  # fmt: skip
+
+    async def _keep(self, held: Sequence[tuple[Allocation, Part]], found: dict[str, Label]) -> None:
+        """Store labels that say something new, and only then show them."""
+        now, acts = self.clock(), self.least().polices
+        told = dict[str, ShareLabel]()
+        for allocation, _ in held:
+            each = found[allocation.id]
+            warning = self.policing.warning(allocation.workload, allocation.device, acts=acts)
+            why = "; ".join(filter(None, (warning, each.why)))
+            told[allocation.id] = ShareLabel(
+                allocation=allocation.id, memory=each.memory, compute=each.compute, why=why, read_at=now
+            )
+        known = self.world.labels
+        new = tuple(each for name, each in told.items() if name not in known or known[name].says != each.says)
+        if new:
+            await self.writer.record(LabelShares(labels=new, actor=ACTOR))
+        self.world.labels = told
+
+    # --- what the policy does not accept --------------------------------------------------------------------------
+    async def _refuse(self, held: Sequence[tuple[Allocation, Part]], found: dict[str, Label]) -> None:
+        """Hold jobs, and stop servers, whose share is held by less than the policy accepts, for a while and surely."""
+        now, least = self.clock(), self.least()
+        weak = {
+            allocation.id: allocation
+            for allocation, _ in held
+            if too_weak(found[allocation.id], least) and not found[allocation.id].unsure
+        }
+        self._weak_since = {name: self._weak_since.get(name, now) for name in weak}
+        for name, allocation in weak.items():
+            if now - self._weak_since[name] >= WEAK_FOR_MS:
+                await self._end(allocation, found[name], least, now)
+
+    async def _end(self, allocation: Allocation, found: Label, least: Least, now: int) -> None:
+        notebook = self.world.mirror.notebooks.get(allocation.workload)
+        if notebook is not None:
+            await self.policing.stop_server(notebook, now)
+            return
+        figures = (
+            ("device", allocation.device), ("memory", str(found.memory)), ("compute", str(found.compute)),
+            ("least_memory", str(least.memory)), ("least_compute", str(least.compute)),
+        )  # fmt: skip
+        why = Reason(code=ReasonCode.HELD_TOO_WEAKLY, figures=figures)
+        await self.hands.hold(ChangeJob(job=allocation.workload, actor=ACTOR, change="hold", why=why))
+
+
+async def keep_looking(shares: Shares) -> None:
+    """Look every other second, for ever; a store or a hub that is away is no reason to end."""
+    well = True
+    while True:
+        try:
+            await shares.world.fresh()
+            await shares.world.sampled()
+            await shares.look()
+            well = True
+        except (StoreUnavailable, HubAway, Refused) as error:
+            tell, well = log.warning if well else log.debug, False
+            tell("shares cannot be read back now: %s", error)
+        await asyncio.sleep(LOOK_EVERY_S)

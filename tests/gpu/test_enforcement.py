@@ -1,0 +1,273 @@
+"""The driver's limit on a control group: set, read back, lied about, taken away; leaves on this machine's cgroup v2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.core.model import Device, Placement
+from jupyter_gpu_quota.enforcement import driver, leaf
+from jupyter_gpu_quota.enforcement.driver import Ask, Told, limits
+from jupyter_gpu_quota.enforcement.group import join, kill
+from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, outsiders
+from jupyter_gpu_quota.enforcement.limiter import Limiter
+from jupyter_gpu_quota.executors.holding import Holding
+from jupyter_gpu_quota.executors.local import LocalExecutor
+from jupyter_gpu_quota.executors.protocol import LeaveOrder, StartOrder
+from tests.gpu.fake_library import Script
+from tests.gpu.world import Gpu, until
+
+GROUP = "/sys/fs/cgroup/j"
+SET = "nvmlDeviceSetMemoryLimits_v1"
+ASK = Ask(device="GPU-0", group=GROUP, mib=4096)
+
+
+# --- the process that asks the driver ---------------------------------------------------------------------------------
+def test_a_limit_is_set_read_back_and_taken_away(script: Script) -> None:
+    script.device(0)
+    script.add("system limits ok")
+    assert limits([ASK]) == [Told(limit_mib=4096)]
+    assert limits([Ask(device="GPU-0", group=GROUP)]) == [Told(limit_mib=4096)], "it outlasts who set it"
+    (gone,) = limits([Ask(device="GPU-0", group=GROUP, mib=0)])
+    assert (gone.limit_mib, gone.why) == (None, "the driver tells of no limit")
+
+
+@pytest.mark.parametrize(
+    ("lines", "limit_mib", "why"),
+    [
+        pytest.param(["system limits lie"], None, "no limit", id="it says yes and sets nothing"),
+        pytest.param(["system limits half"], 2048, "", id="it sets another limit than was asked"),
+        pytest.param([], None, "Not Supported", id="an older driver"),
+        pytest.param(["system error nvmlInitWithFlags 9"], None, "NVML cannot be started", id="no driver"),
+        pytest.param(["0 error nvmlDeviceGetHandleByUUID 15"], None, "GPU is lost", id="a lost device"),
+        *(
+            pytest.param(["system limits ok", f"0 error {SET} {code}"], None, "NVML:", id=f"error {code}")
+            for code in (1, 2, 3, 4, 6, 7, 8, 10, 13, 14, 15, 16, 17, 18, 19, 23, 999)
+        ),
+        pytest.param(
+            ["system limits ok", "0 error nvmlDeviceGetMemoryLimits_v1 999"], None, "Unknown", id="read-back fails"
+        ),
+        pytest.param(["system limits ok", "system die nvmlDeviceSetMemoryLimits_v1"], None, "ended", id="a crash"),
+    ],
+)
+def test_what_the_driver_does_is_what_is_told(
+    script: Script, lines: list[str], limit_mib: int | None, why: str
+) -> None:
+    script.device(0)
+    script.add(*lines)
+    (told,) = limits([ASK])
+    assert told.limit_mib == limit_mib and why in told.why, told
+
+
+def test_a_device_that_is_not_there_has_its_reason(script: Script) -> None:
+    script.device(0)
+    (told,) = limits([Ask(device="GPU-9", group=GROUP, mib=1)])
+    assert "Not Found" in told.why
+
+
+def test_a_driver_that_hangs_is_given_up(script: Script) -> None:
+    script.device(0)
+    script.add("system limits ok", "system hang nvmlDeviceSetMemoryLimits_v1 60000")
+    began = time.monotonic()
+    (told,) = limits([ASK], timeout_s=2.0)
+    assert "does not answer" in told.why and time.monotonic() - began < 10
+
+
+def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(driver, "COMMAND", (sys.executable, "-c", "import sys; sys.exit(3)"))
+    (told,) = limits([ASK])
+    assert told.limit_mib is None and "ended the process that asked (3)" in told.why
+
+
+def test_no_two_limits_are_taken_for_one(script: Script) -> None:
+    script.device(0)
+    script.add("system limits ok")
+    script.path.with_name("script.limits").write_text(f"0 {1 << 20} {2 << 20} {GROUP}\n")
+    (told,) = limits([Ask(device="GPU-0", group=GROUP)])
+    assert told.limit_mib is None and "soft limit of 1 MiB and a hard one of 2 MiB" in told.why
+
+
+def test_a_limit_on_this_device_is_held_or_has_its_reason(gpu: Gpu) -> None:
+    (device, *_) = gpu.devices()
+    (told,) = limits([Ask(device=device.uuid or "", group=GROUP)])
+    assert told.limit_mib is None and told.why
+
+
+# --- leaves -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def leaves(tmp_path: Path) -> Iterator[Leaves]:
+    found = Leaves(tmp_path / "state")
+    if found.why_not:
+        pytest.skip(f"no control group can be made here: {found.why_not}")
+    yield found
+    for name in found.names():
+        found.kill(name)
+        until(lambda name=name: found.remove(name) or None, "an empty group")  # type: ignore[misc]
+
+
+ENTER = "import sys; from jupyter_gpu_quota.enforcement.group import join; join(sys.argv[1]); "
+
+
+def inside(leaves: Leaves, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", ENTER + then, str(leaves.path(name))])
+    until(lambda: process.pid in leaves.processes(name) or None, "a process in the group")
+    return process
+
+
+def test_what_enters_a_leaf_stays_in_it_with_its_children_and_is_killed_at_once(leaves: Leaves) -> None:
+    name = job_leaf("J", 1, 0)
+    assert leaves.make(name) == leaves.make(name) == ""
+    escaped = "import os,time; os.fork() or os.setsid() or (os.fork() and os._exit(0)); time.sleep(600)"
+    process = inside(leaves, name, escaped)
+    until(lambda: len(leaves.processes(name)) >= 2 or None, "its daemon")
+    assert not leaves.remove(name), "a group in use stays"
+    assert list(outsiders(leaves.path(name), frozenset({process.pid, os.getpid()}))) == [os.getpid()]
+    assert kill(str(leaves.path(name)))
+    process.wait(10)
+    until(lambda: leaves.remove(name) or None, "an empty group")
+    assert leaves.names() == [] and not leaves.path(name).parent.exists()
+
+
+def test_where_no_group_can_be_made_the_reason_is_told(tmp_path: Path) -> None:
+    nowhere = Leaves(tmp_path / "state", tmp_path / "none")
+    assert "cannot be written" in nowhere.why_not == nowhere.make(job_leaf("J", 1, 0))
+    assert nowhere.names() == [] and not nowhere.exists(job_leaf("J", 1, 0))
+    with pytest.raises(OSError):
+        join(str(tmp_path / "none"))
+    assert not kill(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["../../x", "job", "job.a/b", "other.J", "job." + "x" * 200])
+def test_what_is_no_leaf_is_not_touched(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError):
+        Leaves(tmp_path, tmp_path).path(name)
+
+
+def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "30 1 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n31 1 0:27 / /proc rw - proc proc rw\n"
+    )
+    assert leaf.mounted(str(mounts)) == Path("/sys/fs/cgroup/unified")
+    mounts.write_text("31 1 0:27 / /proc rw - proc proc rw\n")
+    assert leaf.mounted(str(mounts)) is None and leaf.mounted(str(tmp_path / "none")) is None
+    assert "looks for it at /sys/fs/cgroup" in Leaves(tmp_path, tmp_path).why_no_limits
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+def order(command: tuple[str, ...] = ("sleep", "600"), *, gpu_milli: int = 500, job: str = "J") -> StartOrder:
+    device = Device(id="d0", node="here", index=0, model="H200", memory_mib=143_771, pool="p", uuid="GPU-0")
+    placed = Placement(rank=0, device="d0", gpu_milli=gpu_milli, memory_mib=4096)
+    return StartOrder(
+        job=job, attempt=1, fencing=1, command=command, placements=(placed,), devices=(device,), project="vision"
+    )
+
+
+def kept(script: Script) -> list[str]:
+    path = script.path.with_name("script.limits")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("mode", "limited", "left"),
+    [
+        pytest.param("ok", True, 1, id="it is limited"),
+        pytest.param("lie", False, 0, id="what is not read back is not believed"),
+        pytest.param("half", False, 1, id="what differs is taken away again"),
+    ],
+)
+def test_a_rank_is_limited_where_that_is_read_back(
+    script: Script, leaves: Leaves, mode: str, limited: bool, left: int
+) -> None:
+    script.device(0)
+    script.add(f"system limits {mode}")
+    held = Holding(leaves).hold(order(), 0)
+    assert (held.limited, held.leaf) == (limited, str(leaves.path(job_leaf("J", 1, 0))))
+    assert len(kept(script)) == left
+    if mode == "half":
+        assert kept(script)[0].split()[1] == "0", "the soft limit is back at 0"
+
+
+def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Leaves) -> None:
+    asked = list[Ask]()
+    now = [0.0]
+
+    def ask(those: object) -> list[Told]:
+        asked.extend(those)  # type: ignore[arg-type]
+        return [Told(why="NVML: Not Supported")]
+
+    holding = Holding(leaves, limiter=Limiter(leaves, ask, lambda: now[0]))
+    for number in range(3):
+        assert not holding.hold(order(job=f"J{number}"), 0).limited
+    assert len(asked) == 1
+    now[0] = 301
+    holding.hold(order(), 0)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [pytest.param({"gpu_milli": 1000}, "a whole device", id="a whole device needs no limit")],
+)
+def test_who_is_not_limited_is_not_asked_for(leaves: Leaves, more: dict[str, int], why: str) -> None:
+    holding = Holding(leaves, limiter=Limiter(leaves, lambda those: pytest.fail(why)))
+    assert not holding.hold(order(**more), 0).limited  # type: ignore[arg-type]
+
+
+def test_a_leaf_that_was_made_and_never_used_is_swept_with_its_limit(script: Script, leaves: Leaves) -> None:
+    """The service was killed between making the group and limiting it, or between that and the start."""
+    script.device(0)
+    script.add("system limits ok")
+    leaves.make(job_leaf("J", 1, 0))
+    limits([Ask(device="GPU-0", group=str(leaves.path(job_leaf("J", 1, 0))), mib=4096)])
+    leaves.make(job_leaf("K", 1, 0))
+    Holding(leaves).sweep(lambda *rank: rank == ("K", 1, 0), ["GPU-0"])
+    assert leaves.names() == [job_leaf("K", 1, 0)]
+    assert kept(script)[0].split()[1] == "0", "its soft limit was taken away before the group"
+
+
+def test_a_leaf_with_processes_is_not_swept(script: Script, leaves: Leaves) -> None:
+    script.device(0)
+    leaves.make(job_leaf("J", 1, 0))
+    process = inside(leaves, job_leaf("J", 1, 0))
+    Holding(leaves).sweep(lambda *rank: False, [])
+    assert leaves.names() == [job_leaf("J", 1, 0)]
+    process.kill()
+    process.wait(10)
+
+
+def test_a_job_runs_in_its_limited_leaf_and_leaves_nothing_behind(
+    script: Script, leaves: Leaves, tmp_path: Path
+) -> None:
+    script.device(0)
+    script.add("system limits ok")
+    executor = LocalExecutor(tmp_path / "state", node="here")
+    try:
+        executor.start(order(("sh", "-c", "cat /proc/self/cgroup; env; sleep 600 & setsid sleep 600 & wait")))
+        fact = until(lambda: next((f for f in executor.observe() if f.pid), None), "a running rank")
+        name = job_leaf("J", 1, 0)
+        assert fact.pid in until(lambda: leaves.processes(name) or None, "processes in the leaf")
+        assert kept(script)[0].split()[1:3] == [str(4096 << 20)] * 2
+        log = until(lambda: _log(tmp_path, "GPU_QUOTA_MILLI"), "its output")
+        assert "XLA" not in log, "no fraction of a fraction"
+        assert len(executor.pids()["J"]) >= 3
+        executor.leave(LeaveOrder(job="J", attempt=1, fencing=1, grace_s=0, reason="hold"))
+        until(lambda: next((f for f in executor.observe() if f.tree_gone), None), "its end")
+        executor.settled("J", 1)
+        until(lambda: (executor.observe(), not leaves.exists(name))[1] or None, "the group gone")
+        assert kept(script)[0].split()[1] == "0"
+    finally:
+        executor.close()
+
+
+def _log(folder: Path, word: str) -> str | None:
+    attempt = folder / "state" / "jobs" / "J" / "attempts" / "1" / "rank-0"
+    text = "".join(path.read_text(errors="replace") for path in attempt.rglob("*") if path.is_file())
+    return text if word in text else None
