@@ -20,6 +20,9 @@ OrderKey = tuple[int, int, int, str]
 """Inside a project: -priority, what the user holds of the project's GPUs, first submit time, id."""
 
 
+Why = Callable[[], Reason]
+"""Tells why a line is blocked; most reasons are never told."""
+
 FitsUser = Callable[[str], bool] | None
 """Whether a user may have one more job of a line; None where there is no ceiling for each user."""
 
@@ -107,7 +110,7 @@ class Line:
     ) -> None:
         self.shape = shape
         self.size = shape.request.size
-        self.blocked: Reason | None = None
+        self.blocked: Why | None = None
         self._crowd = crowd
         self._turns = turns
         self._fits_user = fits_user
