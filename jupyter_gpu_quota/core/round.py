@@ -185,7 +185,7 @@ class Round:
         for at in {piece.device for holder in self.pool.promised for piece in holder.pieces}:
             short_milli = -self.ledger.plain_after(at)
             if short_milli > 0:
-                self.ledger.shift(at, held=-min(short_milli, self.ledger.held[at]))
+                self.ledger.shift(self.ledger.held, at, -min(short_milli, self.ledger.held[at]))
 
     def _settle_slices(self) -> None:
         for notebook, piece in self.reserved_slices:
