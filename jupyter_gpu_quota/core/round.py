@@ -370,9 +370,11 @@ class Round:
         return ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
 
     def _may_preempt(self, standing: Standing, line: Line) -> bool:
-        borrowed = any(holder.project is standing for holder in self.pool.borrowers)
-        is_lower = standing.lowest < line.shape.priority
-        return self.may_claim and (borrowed or is_lower or standing.movable.has_elastic)
+        if not self.may_claim:
+            return False
+        if standing.lowest < line.shape.priority or standing.movable.has_elastic:
+            return True
+        return any(holder.project is standing for holder in self.pool.borrowers)
 
     def _serve_what_claims_left(self) -> None:
         """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
