@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from . import reasons
 from .backfill import Kept
@@ -93,6 +94,11 @@ class Draft:
                 self.wait(victim.id, reasons.behind_others(victim.project, victim.size))
 
     @property
+    def decided(self) -> int:
+        """How many steps the plan has so far."""
+        return len(self._steps)
+
+    @property
     def claims(self) -> list[Claimed]:
         """The claims so far, in the order in which they were decided."""
         return [step for step in self._steps if isinstance(step, Claimed)]
@@ -175,7 +181,7 @@ class Draft:
                     if not line.takes(job.user):
                         waits[job.id] = reasons.above_user_ceiling(standing, line.size, job.user)
                     else:
-                        waits[job.id] = line.blocked or reasons.behind_others(standing, line.size)
+                        waits[job.id] = why() if (why := line.blocked) else reasons.behind_others(standing, line.size)
         if self.kept is not None:
             waits[self.kept.job] = reasons.place_kept(self.kept, waits[self.kept.job], self.pool.now)
         for claimed in self.claims:
@@ -187,6 +193,7 @@ class Draft:
         for asker in self.failed:
             if would_need_protected(self.pool, asker):
                 shape = Shape(asker.request, asker.preemptible, asker.priority, exhausted=False)
-                reason = reasons.no_room(asker.standing, asker.request.size, ReasonCode.VICTIMS_PROTECTED)
-                asker.standing.queue.lines[shape].blocked = reason
+                asked, code = asker.request.size, ReasonCode.VICTIMS_PROTECTED
+                why = partial(reasons.no_room, asker.standing, asked, code, asker.standing.use)
+                asker.standing.queue.lines[shape].blocked = why
         self.failed = []

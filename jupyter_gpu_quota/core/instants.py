@@ -28,11 +28,14 @@ def next_instant(
     return min((at for at in found if at > now), default=None)
 
 
+_RUNNING = JobState.RUNNING
+
+
 def _of_job(job: Job, policy: Policy) -> Iterator[int]:
     times = policy.preemption
     for at in job.paused_at:
         yield at + times.per_s * SECOND
-    if job.state is JobState.RUNNING and job.started_at is not None:
+    if job.state is _RUNNING and job.started_at is not None:
         yield job.started_at + job.time_limit_s * SECOND
         yield job.started_at + times.min_runtime_s * SECOND
         if (grows := may_grow_at(job, policy)) is not None:

@@ -18,7 +18,9 @@ from .shelves import Shelves
 
 Models = tuple[str, ...]
 ANY_MODEL: Models = ()
-_Amounts = tuple[int, int, int, int, int, int]
+Column = list[int]
+"""One amount of every device: ``ledger.firm``, ``ledger.lent`` and so on."""
+_HostAmounts = tuple[Host, Host, Host]
 
 
 class Levels:
@@ -31,7 +33,10 @@ class Levels:
         self._heaps: dict[int, list[int]] = {}
         for item, level in enumerate(levels):
             if level > 0:
-                self._heaps.setdefault(level, []).append(item)
+                if level in self._heaps:
+                    self._heaps[level].append(item)
+                else:
+                    self._heaps[level] = [item]
         self._filled = sum(1 << level for level in self._heaps)
 
     def __getitem__(self, item: int) -> int:
@@ -99,13 +104,16 @@ class Room:
 
 
 class _Totals:
-    """An amount of every node, and their sum; nodes that changed are ``unknown`` until they are asked for."""
+    """An amount of every node, and their sum; nodes that changed are ``unknown`` until they are asked for.
 
-    __slots__ = ("all", "of", "unknown")
+    ``read``: how much of the ledger's log of changes is in ``unknown``.
+    """
+
+    __slots__ = ("all", "of", "read", "unknown")
 
     def __init__(self, nodes: int) -> None:
         self.of = [0] * nodes
-        self.all = 0
+        self.all = self.read = 0
         self.unknown = set(range(nodes))
 
     def learn(self, node: int, amount: int) -> None:
@@ -151,11 +159,13 @@ class Ledger:
         self.hosts = Hosts(self._sizes)
         self._shelves: dict[bool, Shelves] = {}
         self._rooms: dict[Models, tuple[Room, Room]] | None = None
-        self._moved: set[int] = set()
-        """Devices that changed since somebody last looked at the rooms."""
-        self._journal: list[tuple[int, _Amounts]] = []
-        self.changes = self.gains = 0
-        """How often anything was changed, and how often room may have come back by it."""
+        self._journal: list[tuple[Column | _HostAmounts, int, int]] = []
+        self._log: list[int] = []
+        """Each device that changed, in order, and the complement of each node that did. Who keeps anything that
+        follows from the columns remembers how much of it was read."""
+        self._rooms_read = self._shelves_read = 0
+        self.gains = 0
+        """How often room may have come back by a change."""
         self.refused: dict[tuple[object, bool], int] = {}
         """At which number of gains a request for one rank, as a borrower or not, found no room."""
         self._totals = _Totals(len(self.nodes)), _Totals(len(self.nodes))
@@ -172,19 +182,20 @@ class Ledger:
         self.worth = worth_of(demand) if tells_more(demand) else None
         self._shelves.clear()
 
-    def shift(
-        self, at: int, *, firm: int = 0, lent: int = 0, leaving: int = 0,
-        promised: int = 0, promised_lent: int = 0, held: int = 0,
-    ) -> None:  # fmt: skip
-        """Change what one device carries, by these amounts."""
-        self._journal.append((at, (firm, lent, leaving, promised, promised_lent, held)))
-        self._apply(at, firm, lent, leaving, promised, promised_lent, held)
+    @property
+    def changes(self) -> int:
+        """How often anything was changed."""
+        return len(self._log)
+
+    def shift(self, column: Column, at: int, milli: int) -> None:
+        """Change one of the amounts that a device carries."""
+        self._journal.append((column, at, milli))
+        self._apply(column, at, milli)
 
     def shift_host(self, node: int, *, used: Host = NOTHING, leaving: Host = NOTHING, promised: Host = NOTHING) -> None:
         """Change what one node carries of CPU and memory, by these amounts."""
-        amounts = (*used, *leaving, *promised)
-        self._journal.append((~node, amounts))
-        self._apply_host(node, *amounts)
+        self._journal.append(((used, leaving, promised), node, 1))
+        self._apply_host(node, (used, leaving, promised), 1)
 
     def is_overfull(self, node: int) -> bool:
         """Whether a node has promised more CPU or memory than it has once everything that leaves has left."""
@@ -197,49 +208,21 @@ class Ledger:
     def undo(self, mark: int) -> None:
         """Take back every shift since the mark."""
         while len(self._journal) > mark:
-            at, amounts = self._journal.pop()
-            if at < 0:
-                self._apply_host(~at, *(-amount for amount in amounts))
+            what, at, amount = self._journal.pop()
+            if isinstance(what, tuple):
+                self._apply_host(at, what, -amount)
             else:
-                self._apply(at, *(-amount for amount in amounts))
+                self._apply(what, at, -amount)
 
-    def _apply_host(
-        self, node: int, used: int, used_mib: int, goes: int, goes_mib: int, due: int, due_mib: int
-    ) -> None:
-        self.changes += 1
+    def _apply_host(self, node: int, amounts: _HostAmounts, sign: int) -> None:
+        self._log.append(~node)
         self.gains += 1
-        self.hosts.add(node, Host(used, used_mib), Host(goes, goes_mib), Host(due, due_mib))
-        for shelves in self._shelves.values():
-            shelves.note(node)
+        self.hosts.add(node, *(Host(sign * cpu, sign * memory) for cpu, memory in amounts))
 
-    def _apply(self, at: int, firm: int, lent: int, leaving: int, promised: int, promised_lent: int, held: int) -> None:
-        self.changes += 1
-        self.gains += firm < 0 or lent < 0 or leaving < 0 or promised < 0 or promised_lent < 0 or held < 0
-        self.firm[at] += firm
-        self.lent[at] += lent
-        self.promised[at] += promised
-        self.promised_lent[at] += promised_lent
-        self.held[at] += held
-        self.leaving[at] += leaving
-        node = self.node_of[at]
-        for total in self._totals:
-            total.unknown.add(node)
-        for shelves in self._shelves.values():
-            shelves.note(node)
-        self._moved.add(at)
-
-    def _refresh(self, at: int, rooms: dict[Models, tuple[Room, Room]]) -> None:
-        due = self.lent[at] + self.promised_lent[at]
-        after = self.capacity[at] - self.firm[at] - self.promised[at]
-        now = self.free_now(at)
-        plain, lendable = max(0, min(now, after - max(self.held[at], due))), max(0, min(now, after - due))
-        node = self.node_of[at]
-        drains = self.leaving[at] and after > due
-        (self._draining.add if drains else self._draining.discard)(at)
-        for key, (firm, lent) in rooms.items():
-            if not key or self.model[at] in key:
-                firm.put(at, node, plain)
-                lent.put(at, node, lendable)
+    def _apply(self, column: Column, at: int, milli: int) -> None:
+        column[at] += milli
+        self._log.append(at)
+        self.gains += milli < 0
 
     @property
     def draining(self) -> set[int]:
@@ -252,20 +235,44 @@ class Ledger:
             numbers = range(len(self.devices))
             self._draining = {at for at in numbers if self.leaving[at] and self.lendable_after(at) > 0}
             self._rooms = {ANY_MODEL: self._rooms_for(ANY_MODEL)}
-        elif self._moved:
-            for at in self._moved:
-                self._refresh(at, self._rooms)
-        self._moved.clear()
+        elif self._rooms_read < len(self._log):
+            self._refresh({at for at in self._log[self._rooms_read :] if at >= 0}, self._rooms)
+        self._rooms_read = len(self._log)
         return self._rooms
 
-    def _rooms_for(self, models: Models) -> tuple[Room, Room]:
-        """Of all devices at once, which is the same as asking for each."""
-        now = [a - b - c - d for a, b, c, d in zip(self.capacity, self.firm, self.lent, self.leaving, strict=True)]
-        plain, lendable = self._after(range(len(now)), lent=False), self._after(range(len(now)), lent=True)
-        return self._room(models, now, plain), self._room(models, now, lendable)
+    def _refresh(self, moved: Iterable[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
+        for at in moved:
+            plain, lendable = self.plain_now(at), self.lendable_now(at)
+            node, model = self.node_of[at], self.model[at]
+            drains = self.leaving[at] and self.lendable_after(at) > 0
+            (self._draining.add if drains else self._draining.discard)(at)
+            for key, (firm, lent) in rooms.items():
+                if not key or model in key:
+                    firm.put(at, node, plain)
+                    if lent is not firm:
+                        lent.put(at, node, lendable)
 
-    def _room(self, models: Models, now: Sequence[int], after: Sequence[int]) -> Room:
-        free = [max(0, min(pair)) for pair in zip(now, after, strict=True)]
+    def _rooms_for(self, models: Models) -> tuple[Room, Room]:
+        """For firm work and for borrowers: the same where no notebook quota is held, which a plan only ever lowers."""
+        plain = self._room(models, self._all_now(lent=False))
+        return plain, self._room(models, self._all_now(lent=True)) if any(self.held) else plain
+
+    def _all_now(self, *, lent: bool) -> list[int]:
+        """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""
+        rows = zip(self.capacity, self.firm, self.lent, self.leaving, self._all_due(lent=lent), strict=True)
+        return [
+            free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0
+            for whole, firm, here, goes, due in rows
+        ]
+
+    def _all_due(self, *, lent: bool) -> list[int]:
+        """What of every device nobody else may have, beside firm work, once everything that leaves has left."""
+        rows = zip(self.promised, self.lent, self.promised_lent, self.held, strict=True)
+        if lent:
+            return [due + here + soon for due, here, soon, _ in rows]
+        return [due + (held if held > here + soon else here + soon) for due, here, soon, held in rows]
+
+    def _room(self, models: Models, free: Sequence[int]) -> Room:
         if models:
             free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
         return Room(free, self.node_of, len(self.nodes))
@@ -290,6 +297,10 @@ class Ledger:
             free = self.lendable_now if lent else self.plain_now
             kinds = [self._kind(node) for node in range(len(self.nodes))]
             self._shelves[lent] = Shelves(len(kinds), lambda node: self._state(node, kinds[node], free), self.worth)
+        for at in self._log[self._shelves_read :]:
+            for shelves in self._shelves.values():
+                shelves.note(self.node_of[at] if at >= 0 else ~at)
+        self._shelves_read = len(self._log)
         return self._shelves[lent]
 
     def _kind(self, node: int) -> Kind:
@@ -317,9 +328,17 @@ class Ledger:
     def node_after(self, node: int, *, lent: bool) -> int:
         """The room of all devices of a node once everything that leaves has left, for firm work or for borrowers."""
         totals = self._totals[lent]
+        self._catch_up(totals)
         if node in totals.unknown:
             totals.learn(node, sum([milli for milli in self._after(self.on_node[node], lent=lent) if milli > 0]))
         return totals.of[node]
+
+    def _catch_up(self, totals: _Totals) -> None:
+        """Note which nodes have changed since this was last asked."""
+        for at in self._log[totals.read :]:
+            if at >= 0:
+                totals.unknown.add(self.node_of[at])
+        totals.read = len(self._log)
 
     def _after(self, devices: Iterable[int], *, lent: bool) -> list[int]:
         """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
@@ -343,6 +362,7 @@ class Ledger:
 
     def _all_known(self, lent: bool) -> _Totals:
         totals = self._totals[lent]
+        self._catch_up(totals)
         for node in tuple(totals.unknown):
             self.node_after(node, lent=lent)
         return totals

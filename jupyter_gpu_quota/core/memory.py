@@ -78,6 +78,9 @@ class Memory:
         return (at is None or self._now < at) and not any(map(_has_no_clock, part.busy.values()))
 
 
+_HOLDS = frozenset({JobState.STARTING, JobState.RUNNING})
+
+
 def _has_no_clock(job: Job) -> bool:
     """Whether a job was given devices and was not seen to run yet: what is planned around it moves with the time."""
-    return job.started_at is None and job.state in (JobState.STARTING, JobState.RUNNING)
+    return job.started_at is None and job.state in _HOLDS

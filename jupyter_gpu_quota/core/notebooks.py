@@ -190,13 +190,13 @@ def _hold_split(pool: Pool, milli: int) -> None:
 def release_hold(ledger: Ledger, at: int, milli: int) -> None:
     """A slice of this size now has this device: as much less is held, there first, then where least is held."""
     part = min(milli, ledger.held[at])
-    ledger.shift(at, held=-part)
+    ledger.shift(ledger.held, at, -part)
     milli -= part
     if milli:
         holding = sorted((held, other) for other, held in enumerate(ledger.held) if held)
         for held, other in holding:
             part = min(milli, held)
-            ledger.shift(other, held=-part)
+            ledger.shift(ledger.held, other, -part)
             milli -= part
 
 

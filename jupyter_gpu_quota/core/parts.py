@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from .demand import Shape as DemandShape
 from .demand import shape_of, typical_of
@@ -32,9 +33,27 @@ Kind = tuple[str, Request, bool, int]
 """What jobs of one line have in common: project, request, whether they are preemptible, job priority."""
 
 
+_Looks = tuple[str, int, int, int | None, tuple[str, ...], int, int, bool, int]
+"""What a kind is made from. A long queue is read job by job: that is cheaper than a kind for each."""
+
+
 def kind_of(job: Job) -> Kind:
     """With whom a waiting job stands in line."""
     return job.project, request_of(job, job.least_ranks), job.preemptible, job.priority
+
+
+def _looks_of(job: Job) -> _Looks:
+    return (
+        job.project,
+        job.gpu_milli,
+        job.ranks,
+        job.min_ranks,
+        job.gpu_models,
+        job.cpu_milli,
+        job.memory_mib,
+        job.preemptible,
+        job.priority,
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -58,32 +77,33 @@ class Part:
     bare: Ledger = field(init=False)
     """The devices, carrying nothing."""
     empty: EmptyPool = field(init=False)
-    _asked: dict[DemandShape, int] = field(default_factory=dict)
+    _crowd_of: dict[_Looks, Crowd] = field(default_factory=dict)
+    """The same crowds, one for several looks where only the most ranks differ."""
+    _asked: dict[DemandShape, int] | None = None
+    """How many ranks of each shape there are; counted from the first job on that asks for more than GPUs."""
     _demand: tuple[Demand, ...] = ()
 
     def put(self, job: Job) -> None:
         """A job is there."""
         self.has_changed = True
-        shape = shape_of(job)
-        self._asked[shape] = self._asked.get(shape, 0) + job.ranks
         if not _waits(job):
             self.busy[job.id] = job
-            return
-        self.waiting[job.id] = job
-        if job.paused_at:
-            self.paused[job.id] = job
         else:
-            crowd = self.crowds.get(kind := kind_of(job))
-            if crowd is None:
-                crowd = self.crowds[kind] = Crowd()
-            crowd.add(job)
+            self.waiting[job.id] = job
+            if job.paused_at:
+                self.paused[job.id] = job
+            else:
+                (self._crowd_of.get(looks := _looks_of(job)) or self._new_crowd(looks, job)).add(job)
+        if self._asked is not None:
+            self._count(job, job.ranks)
+        elif job.cpu_milli or job.memory_mib or job.gpu_models:
+            self._count_everybody()
 
     def drop(self, job: Job) -> None:
         """A job that was there is gone, or is another now."""
         self.has_changed = True
-        self._asked[shape := shape_of(job)] -= job.ranks
-        if not self._asked[shape]:
-            del self._asked[shape]
+        if self._asked is not None:
+            self._count(job, -job.ranks)
         if not _waits(job):
             del self.busy[job.id]
             return
@@ -95,6 +115,23 @@ class Part:
         crowd.drop(job)
         if not crowd.count:
             del self.crowds[kind]
+            self._crowd_of = {looks: other for looks, other in self._crowd_of.items() if other is not crowd}
+
+    def _new_crowd(self, looks: _Looks, job: Job) -> Crowd:
+        crowd = self._crowd_of[looks] = self.crowds.setdefault(kind_of(job), Crowd())
+        return crowd
+
+    def _count(self, job: Job, ranks: int) -> None:
+        assert self._asked is not None, "shapes are counted"
+        shape = shape_of(job)
+        count = self._asked[shape] = self._asked.get(shape, 0) + ranks
+        if not count:
+            del self._asked[shape]
+
+    def _count_everybody(self) -> None:
+        self._asked = {}
+        for job in chain(self.busy.values(), self.waiting.values()):
+            self._count(job, job.ranks)
 
     def give(self, one: Allocation) -> None:
         """Somebody has something of a device."""
@@ -111,7 +148,7 @@ class Part:
 
     def learn(self, given: tuple[Demand, ...]) -> None:
         """Place by this demand from now on; where none is given, by what the jobs of the pool ask for."""
-        demand = given or typical_of(self._asked)
+        demand = given or typical_of(self._asked or {})
         if demand != self._demand:
             self._demand = demand
             self.bare.learn(demand)
@@ -132,11 +169,13 @@ class Part:
         return [one for workload in gone for one in self.held[workload].values()]
 
 
+_WAITING = frozenset({JobState.QUEUED, JobState.PAUSED})
+_STAYS_IN_LINE = frozenset({JobTarget.RUNNING, JobTarget.PAUSED})
+
+
 def _waits(job: Job) -> bool:
     """Whether it stands in a queue."""
-    if job.state is not JobState.QUEUED and job.state is not JobState.PAUSED:
-        return False
-    return job.target is JobTarget.RUNNING or job.target is JobTarget.PAUSED
+    return job.state in _WAITING and job.target in _STAYS_IN_LINE
 
 
 class Parts:

@@ -194,34 +194,29 @@ def _by_room(ledger: Ledger, request: Request, *, lent: bool) -> Sequence[int]:
 
 def promise(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool, sign: int = 1) -> None:
     """Reserve pieces in the ledger; ``sign`` -1 gives them back."""
+    column, shift = ledger.promised_lent if lent else ledger.promised, ledger.shift
     for piece in pieces:
-        if lent:
-            ledger.shift(piece.device, promised_lent=sign * piece.gpu_milli)
-        else:
-            ledger.shift(piece.device, promised=sign * piece.gpu_milli)
+        shift(column, piece.device, sign * piece.gpu_milli)
         if piece.cpu_milli or piece.memory_mib:
             ledger.shift_host(ledger.node_of[piece.device], promised=_host(piece, sign))
 
 
 def occupy(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool) -> None:
     """Give pieces to work that starts now."""
+    column, shift = ledger.lent if lent else ledger.firm, ledger.shift
     for piece in pieces:
-        if lent:
-            ledger.shift(piece.device, lent=piece.gpu_milli)
-        else:
-            ledger.shift(piece.device, firm=piece.gpu_milli)
+        shift(column, piece.device, piece.gpu_milli)
         if piece.cpu_milli or piece.memory_mib:
             ledger.shift_host(ledger.node_of[piece.device], used=_host(piece))
 
 
 def vacate(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool, sign: int = 1) -> None:
     """Note that work which runs on pieces is asked to leave; it stays until it is gone. ``sign`` -1 takes it back."""
+    column, leaving, shift = ledger.lent if lent else ledger.firm, ledger.leaving, ledger.shift
     for piece in pieces:
         amount = sign * piece.gpu_milli
-        if lent:
-            ledger.shift(piece.device, lent=-amount, leaving=amount)
-        else:
-            ledger.shift(piece.device, firm=-amount, leaving=amount)
+        shift(column, piece.device, -amount)
+        shift(leaving, piece.device, amount)
         if piece.cpu_milli or piece.memory_mib:
             host = _host(piece, sign)
             ledger.shift_host(ledger.node_of[piece.device], used=_host(piece, -sign), leaving=host)

@@ -123,11 +123,10 @@ def book(standing: Standing, notebook: Notebook) -> None:
 def could_start_alone(pool: Pool, standing: Standing, request: Request, *, preemptible: bool) -> bool:
     """Whether a request could start if nothing else ran: it fits the devices, the limit and, if fixed, the quota."""
     size = request.size
-    within = all(
-        size <= min(level.ceiling, level.user_ceiling) and (preemptible or size <= level.quota)
-        for level in standing.levels
-    )
-    return within and pool.empty.takes(request)
+    for level in standing.levels:
+        if size > level.ceiling or size > level.user_ceiling or (not preemptible and size > level.quota):
+            return False
+    return pool.empty.takes(request)
 
 
 def demand(standing: Standing) -> int:

@@ -20,6 +20,9 @@ OrderKey = tuple[int, int, int, str]
 """Inside a project: -priority, what the user holds of the project's GPUs, first submit time, id."""
 
 
+Why = Callable[[], Reason]
+"""Tells why a line is blocked; most reasons are never told."""
+
 FitsUser = Callable[[str], bool] | None
 """Whether a user may have one more job of a line; None where there is no ceiling for each user."""
 
@@ -37,30 +40,23 @@ class Shape(NamedTuple):
 
 
 class Crowd:
-    """Who waits for the same thing, by user, the oldest first."""
+    """Who waits for the same thing, by user, the oldest first.
 
-    __slots__ = ("_shortest_s", "count", "users")
+    Most lines of a full pool are closed before anybody looks who stands there: newcomers are put in order then.
+    """
+
+    __slots__ = ("_newcomers", "_shortest_s", "_users", "count")
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
-        self.users: dict[str, list[_Row]] = {}
-        self.count = 0
+        self._newcomers = list(jobs)
+        self._users: dict[str, list[_Row]] = {}
+        self.count = len(self._newcomers)
         self._shortest_s = 1 << 62
-        for job in jobs:
-            self.add(job)
 
     def add(self, job: Job) -> None:
         """Let a job wait with the others."""
-        row = job.submitted_at, job.id, job
-        rows = self.users.get(job.user)
-        if rows is None:
-            self.users[job.user] = [row]
-        elif rows[-1] < row:
-            rows.append(row)
-        else:
-            insort(rows, row)
+        self._newcomers.append(job)
         self.count += 1
-        if job.time_limit_s < self._shortest_s:
-            self._shortest_s = job.time_limit_s
 
     def drop(self, job: Job) -> None:
         """Take out a job that waits here."""
@@ -70,18 +66,39 @@ class Crowd:
             del self.users[job.user]
         self.count -= 1
 
+    @property
+    def users(self) -> dict[str, list[_Row]]:
+        """The rows of each user, in order."""
+        if self._newcomers:
+            self._line_up()
+        return self._users
+
+    def _line_up(self) -> None:
+        users, shortest_s = self._users, self._shortest_s
+        for job in self._newcomers:
+            row = job.submitted_at, job.id, job
+            rows = users.get(job.user)
+            if rows is None:
+                users[job.user] = [row]
+            elif rows[-1] < row:
+                rows.append(row)
+            else:
+                insort(rows, row)
+            if job.time_limit_s < shortest_s:
+                shortest_s = job.time_limit_s
+        self._shortest_s = shortest_s
+        self._newcomers.clear()
+
     def joined_by(self, jobs: Iterable[Job]) -> Crowd:
         """The same crowd and others, for one tick."""
-        joined = Crowd()
-        joined.users = {user: list(rows) for user, rows in self.users.items()}
-        joined.count, joined._shortest_s = self.count, self._shortest_s
-        for job in jobs:
-            joined.add(job)
+        joined = Crowd(jobs)
+        joined._users = {user: list(rows) for user, rows in self.users.items()}
+        joined.count, joined._shortest_s = joined.count + self.count, self._shortest_s
         return joined
 
     def may_end_within(self, time_limit_s: int) -> bool:
         """False where certainly nobody has a time limit as short as this."""
-        return self._shortest_s <= time_limit_s
+        return bool(self.users) and self._shortest_s <= time_limit_s
 
     def jobs(self) -> Iterator[Job]:
         """Everybody, in no particular order."""
@@ -95,7 +112,7 @@ class Line:
     that do not stand in line.
     """
 
-    __slots__ = ("_crowd", "_fits_user", "_heads", "_next", "_out", "_turns", "blocked", "shape", "size")
+    __slots__ = ("_crowd", "_fits_user", "_heads", "_next", "_out", "_turns", "_users", "blocked", "shape", "size")
 
     def __init__(
         self,
@@ -107,12 +124,14 @@ class Line:
     ) -> None:
         self.shape = shape
         self.size = shape.request.size
-        self.blocked: Reason | None = None
+        self.blocked: Why | None = None
         self._crowd = crowd
         self._turns = turns
         self._fits_user = fits_user
         self._out = set(out)
         self._next: dict[str, int] = {}
+        self._users: Mapping[str, list[_Row]] = {}
+        """The crowd in order; looked at with the heads, not before."""
         self._heads: list[tuple[int, int, str, str]] | None = None
 
     @property
@@ -148,7 +167,7 @@ class Line:
     def first(self) -> Job:
         """The first job, as :meth:`first_key` found it."""
         user = self._sorted()[0][3]
-        return self._crowd.users[user][self._next[user]][2]
+        return self._users[user][self._next[user]][2]
 
     def take(self) -> Job:
         """Remove and return the first job."""
@@ -182,7 +201,7 @@ class Line:
 
     def moved_up(self, user: str) -> None:
         """A user holds less than before, or has another first job: it may stand further in front."""
-        if self._heads is None or user not in self._crowd.users:
+        if self._heads is None or user not in self._users:
             return
         if (front := self._front(user)) is not None:
             heappush(self._heads, (self._turns.get(user, 0), front[0], front[1], user))
@@ -193,8 +212,8 @@ class Line:
 
     def _sorted(self) -> list[tuple[int, int, str, str]]:
         if self._heads is None:
-            self._heads = []
-            for user in self._crowd.users:
+            self._heads, self._users = [], self._crowd.users
+            for user in self._users:
                 if (front := self._front(user)) is not None:
                     self._heads.append((self._turns.get(user, 0), front[0], front[1], user))
             heapify(self._heads)
@@ -204,7 +223,7 @@ class Line:
         """Whether a job is the first of its user's that still stands in line."""
         at = self._next.get(user)
         if at is not None and job not in self._out:
-            rows = self._crowd.users[user]
+            rows = self._users[user]
             if at < len(rows) and rows[at][1] == job:
                 return True
         front = self._front(user)
@@ -212,7 +231,7 @@ class Line:
 
     def _front(self, user: str) -> _Row | None:
         """The first of a user's jobs that still stands in line."""
-        rows, at = self._crowd.users.get(user, ()), self._next.get(user, 0)
+        rows, at = self._users.get(user, ()), self._next.get(user, 0)
         while at < len(rows) and rows[at][1] in self._out:
             at += 1
         self._next[user] = at

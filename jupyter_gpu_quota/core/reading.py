@@ -90,12 +90,10 @@ def _newcomer(pool: str, policy: Policy, departments: Mapping[str, Standing]) ->
 
 
 def _of(project: Project, pool: str, departments: Mapping[str, Standing]) -> Standing:
-    standing = _standing(project, pool)
-    standing.parent = departments.get(project.department or "")
-    return standing
+    return _standing(project, pool, departments.get(project.department or ""))
 
 
-def _standing(owner: Project | Department, pool: str) -> Standing:
+def _standing(owner: Project | Department, pool: str, parent: Standing | None = None) -> Standing:
     amounts = owner.amounts.get(pool) or Amounts(limit_milli=0, weight=0)
     return Standing(
         name=owner.name,
@@ -106,6 +104,7 @@ def _standing(owner: Project | Department, pool: str) -> Standing:
         limit=_ceiling(amounts.limit_milli),
         weight=amounts.weight,
         is_department=isinstance(owner, Department),
+        parent=parent,
         user_ceiling=_ceiling(amounts.user_jobs_milli),
         user_notebooks=_ceiling(amounts.user_notebook_milli),
     )
@@ -144,13 +143,16 @@ def _read_strangers(pool: Pool, part: Part, parts: Parts) -> None:
             pool.home.add(at)
 
 
+_PAUSING, _HOLDS = JobState.PAUSING, frozenset({JobState.STARTING, JobState.RUNNING})
+
+
 def _read_busy(pool: Pool, part: Part, stopping: Container[str], changed: Mapping[str, Job]) -> None:
     for job in part.busy.values():
         job = changed.get(job.id, job)
         pieces = _pieces(pool.ledger, part.held.get(job.id, {}).values())
-        if job.state is JobState.PAUSING or job.id in stopping:
+        if job.state is _PAUSING or job.id in stopping:
             _read_leaving(pool, job, pieces)
-        elif job.state is JobState.STARTING or job.state is JobState.RUNNING:
+        elif job.state in _HOLDS:
             _read_running(pool, job, pieces)
         else:
             _read_strays(pool.ledger, job, pieces)
@@ -182,9 +184,10 @@ def _read_running(pool: Pool, job: Job, pieces: list[Piece]) -> None:
         pieces = with_host(pieces, job.cpu_milli, job.memory_mib)
         for node, host in host_needs(pieces, ledger).items():
             ledger.hosts.add(node, used=host)
-    running = Running(job, tuple(pieces), standing, job.held_milli)
+    size = job.held_milli
+    running = Running(job, tuple(pieces), standing, size)
     pool.running.append(running)
-    standing.add(running.size, job.user, fixed=not job.preemptible)
+    standing.add(size, job.user, fixed=not job.preemptible)
     standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
     if not job.preemptible:
         for level in standing.levels:
@@ -194,7 +197,8 @@ def _read_running(pool: Pool, job: Job, pieces: list[Piece]) -> None:
         pool.borrowers.append(holder_of(pool.policy, pool.now, running))
     else:
         standing.running.append(running)
-        standing.lowest = min(standing.lowest, job.priority)
+        if job.priority < standing.lowest:
+            standing.lowest = job.priority
 
 
 def _read_leaving(pool: Pool, job: Job, pieces: list[Piece]) -> None:

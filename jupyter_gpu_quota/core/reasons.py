@@ -67,7 +67,8 @@ def no_device(pool: Pool, notebook: Notebook) -> Reason | None:
 
 def no_slice(pool: Pool, notebook: Notebook) -> Reason:
     """Why a slice within its quota waits."""
-    return no_room(pool.standing(notebook.project), notebook.gpu_milli, ReasonCode.NO_FREE_GPU)
+    standing = pool.standing(notebook.project)
+    return no_room(standing, notebook.gpu_milli, ReasonCode.NO_FREE_GPU, standing.use)
 
 
 def paused(pool: Pool, claimed: Claimed, victim: Holder, grace_s: int) -> Reason:
@@ -170,20 +171,20 @@ def waits_for_drain(pool: str, asked_milli: int, victims: Sequence[Holder]) -> R
     return Reason(code=ReasonCode.WAITS_FOR_DRAIN, figures=figures)
 
 
-def no_room(standing: Standing, size: int, code: ReasonCode) -> Reason:
-    """It fits nowhere now, by this rule."""
-    figures = _books(standing, size, standing.use)
+def no_room(standing: Standing, size: int, code: ReasonCode, used: int) -> Reason:
+    """It fits nowhere now, by this rule. ``used``: what its project used when that was found."""
+    figures = _books(standing, size, used)
     if standing.limit != NO_LIMIT:
         figures = (*figures, ("limit_milli", standing.limit), ("notebook_milli", standing.limit - standing.ceiling))
     return Reason(code=code, figures=figures)
 
 
-def above_training_quota(standing: Standing, size: int) -> Reason:
-    """A non-preemptible job must fit inside the training quota, whatever else is idle."""
+def above_training_quota(standing: Standing, size: int, used: int) -> Reason:
+    """A non-preemptible job must fit inside the training quota, of which so much is used, whatever else is idle."""
     figures: Figures = (
         ("project", standing.name),
         ("asked_milli", size),
-        ("used_milli", standing.fixed_use),
+        ("used_milli", used),
         ("quota_milli", standing.quota),
     )
     return Reason(code=ReasonCode.ABOVE_TRAINING_QUOTA, figures=figures)
@@ -212,9 +213,9 @@ def _user_ceiling(standing: Standing, user: str, asked: int, used: int, ceiling:
     return Reason(code=ReasonCode.ABOVE_USER_CEILING, figures=figures)
 
 
-def pauses_used_up(standing: Standing, size: int, policy: Policy) -> Reason:
+def pauses_used_up(standing: Standing, size: int, used: int, policy: Policy) -> Reason:
     """It was paused as often as it may be, so it starts only where no guarantee can take its place."""
-    figures = _books(standing, size, standing.use)
+    figures = _books(standing, size, used)
     limits: Figures = (("max_pauses", policy.preemption.max_pauses), ("per_s", policy.preemption.per_s))
     return Reason(code=ReasonCode.PAUSES_USED_UP, figures=(*figures, *limits))
 
@@ -260,7 +261,7 @@ def hopeless(pool: Pool, job: Job) -> Reason:
         )
         model: Figures = (("gpu_model", ", ".join(job.gpu_models)),) if job.gpu_models else ()
         return Reason(code=ReasonCode.NEVER_FITS, figures=(*books, *room, *model))
-    return above_training_quota(standing, request.size)
+    return above_training_quota(standing, request.size, standing.fixed_use)
 
 
 def _ranks(pool: Pool, request: Request) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from . import reasons
 from .backfill import Kept, beside, is_taken, keep, may_be_kept
@@ -16,9 +17,9 @@ from .model import Job, Notebook, NotebookState, Reservation
 from .notebooks import admit, find_slice, find_slice_anywhere, hold_lent, hold_unbooked, homes_of_slices, release_hold
 from .offers import Offers, first_blocked, stands_before
 from .placement import Fit, Piece, Refusal, Request, host_needs, occupy, place, promise, request_of, with_host
-from .plan import Reason, ReasonCode
+from .plan import ReasonCode
 from .pool import Pool
-from .queue import Line
+from .queue import Line, Why
 from .reading import enqueue
 from .reclaim import Claimed, claim
 from .rights import Asker
@@ -183,7 +184,7 @@ class Round:
         for at in {piece.device for holder in self.pool.promised for piece in holder.pieces}:
             short_milli = -self.ledger.plain_after(at)
             if short_milli > 0:
-                self.ledger.shift(at, held=-min(short_milli, self.ledger.held[at]))
+                self.ledger.shift(self.ledger.held, at, -min(short_milli, self.ledger.held[at]))
 
     def _settle_slices(self) -> None:
         for notebook, piece in self.reserved_slices:
@@ -318,11 +319,22 @@ class Round:
         self._serve_offers(Right.GUARANTEE)
         self._start_reserved(Right.SURPLUS)
         self._serve_the_rest()
+        before: tuple[object, ...] = ()
+        spent = 1
         while self.place_given_up:
             self.place_given_up = False
+            if before == (before := self._progress()):
+                self.keeps_left %= spent  # the same would be kept and given up again until these are used up
+            left = self.keeps_left
             for standing in self.pool.standings.values():
                 standing.queue.reopen()
             self._serve_the_rest()
+            spent = max(1, left - self.keeps_left)
+
+    def _progress(self) -> tuple[object, ...]:
+        """What serving everybody once more depends on, the keeps that are left apart."""
+        kept = self.kept and (self.kept.job, self.kept.pieces)
+        return self.draft.decided, kept, self.pool.searches_left, len(self.pool.unmovable)
 
     def _serve_the_rest(self) -> None:
         for standing in self.pool.standings.values():
@@ -349,7 +361,7 @@ class Round:
                 continue
             if isinstance(place(self.ledger, line.shape.request, lent=line.shape.preemptible), Refusal):
                 forbidden = self._forbidden(standing, line, Right.SURPLUS)
-                line.blocked = forbidden or reasons.no_room(standing, line.size, self._idle_code(standing, line))
+                line.blocked = forbidden or self._no_room(standing, line.size, self._idle_code(standing, line))
 
     @staticmethod
     def _idle_code(standing: Standing, line: Line) -> ReasonCode:
@@ -357,9 +369,11 @@ class Round:
         return ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
 
     def _may_preempt(self, standing: Standing, line: Line) -> bool:
-        borrowed = any(holder.project is standing for holder in self.pool.borrowers)
-        is_lower = standing.lowest < line.shape.priority
-        return self.may_claim and (borrowed or is_lower or standing.movable.has_elastic)
+        if not self.may_claim:
+            return False
+        if standing.lowest < line.shape.priority or standing.movable.has_elastic:
+            return True
+        return any(holder.project is standing for holder in self.pool.borrowers)
 
     def _serve_what_claims_left(self) -> None:
         """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
@@ -376,7 +390,7 @@ class Round:
             return
         at_limit = standing.at_limit(line.size)
         if at_limit and not standing.over_limit(line.size):  # it is under the limit when who leaves is gone
-            line.blocked = reasons.no_room(standing, line.size, ReasonCode.ABOVE_LIMIT)
+            line.blocked = self._no_room(standing, line.size, ReasonCode.ABOVE_LIMIT)
             return
         lent_too = line.shape.preemptible and right is not Right.GUARANTEE
         if not at_limit and self._start_unkept(standing, line, right, lent_too=lent_too):
@@ -480,11 +494,11 @@ class Round:
         self.kept = planned or kept
         promise(self.ledger, self.kept.pieces if self.kept else (), lent=False)
 
-    def _forbidden(self, standing: Standing, line: Line, right: Right) -> Reason | None:
+    def _forbidden(self, standing: Standing, line: Line, right: Right) -> Why | None:
         if not line.shape.preemptible and not standing.fixed_fits(line.size):
-            return reasons.above_training_quota(standing, line.size)
+            return partial(reasons.above_training_quota, standing, line.size, standing.fixed_use)
         if line.shape.exhausted and right is not Right.GUARANTEE:
-            return reasons.pauses_used_up(standing, line.size, self.pool.policy)
+            return partial(reasons.pauses_used_up, standing, line.size, standing.use, self.pool.policy)
         return None
 
     def _start_free(
@@ -526,7 +540,7 @@ class Round:
             return standing
         return next((one for one in standing.levels if one.use + one.leaving + size > one.ceiling), None)
 
-    def _why_blocked(self, asker: Asker, *, at_limit: bool) -> Reason:
+    def _why_blocked(self, asker: Asker, *, at_limit: bool) -> Why:
         code = ReasonCode.NO_FREE_GPU
         if at_limit:
             code = ReasonCode.ABOVE_LIMIT
@@ -534,4 +548,9 @@ class Round:
             code = ReasonCode.ABOVE_FAIR_SHARE
         elif asker.right is Right.FAIR and not asker.own_only:
             self.draft.failed.append(asker)
-        return reasons.no_room(asker.standing, asker.request.size, code)
+        return self._no_room(asker.standing, asker.request.size, code)
+
+    @staticmethod
+    def _no_room(standing: Standing, size: int, code: ReasonCode) -> Why:
+        """It is told with the books of now, and only where somebody asks."""
+        return partial(reasons.no_room, standing, size, code, standing.use)

@@ -92,21 +92,22 @@ def _decide(snapshot: Snapshot, policy: Policy, memory: Memory) -> tuple[Plan, l
 
 
 def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
-    if job.state not in (JobState.STARTING, JobState.RUNNING):
+    if job.state not in _HOLDS:
+        return None
+    ran_ms = 0 if job.started_at is None else now - job.started_at
+    if ran_ms < job.time_limit_s * SECOND and job.target not in _STOPS:
         return None
     grace_s = policy.preemption.lent_grace_s if job.borrower else policy.preemption.grace_s
     code = _STOPS.get(job.target)
     if code is not None:
         reason = Reason(code=code, figures=(("user", job.user), ("grace_s", grace_s)))
         return Stop(workload=job.id, target=job.target, grace_s=grace_s, reason=reason)
-    ran_ms = 0 if job.started_at is None else now - job.started_at
-    if ran_ms < job.time_limit_s * SECOND:
-        return None
     figures = (("ran_s", ran_ms // SECOND), ("time_limit_s", job.time_limit_s), ("grace_s", grace_s))
     reason = Reason(code=ReasonCode.TIME_LIMIT, figures=figures)
     return Stop(workload=job.id, target=JobTarget.FAILED, grace_s=grace_s, reason=reason)
 
 
+_HOLDS = frozenset({JobState.STARTING, JobState.RUNNING})
 _STOPS = {
     JobTarget.HELD: ReasonCode.HELD_BY_PERSON,
     JobTarget.CANCELLED: ReasonCode.CANCELLED_BY_PERSON,

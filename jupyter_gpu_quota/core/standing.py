@@ -29,6 +29,10 @@ class Right(IntEnum):
     SURPLUS = 2
 
 
+GUARANTEE, FAIR, SURPLUS = Right.GUARANTEE, Right.FAIR, Right.SURPLUS
+"""Members of an enumeration are looked up slowly, and this is asked more often than anything else."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Holder:
     """A job that holds devices and stays, or (``promised``) waits for ones that are reserved for it."""
@@ -93,6 +97,8 @@ class Standing:
     is_department: bool = False
     parent: Standing | None = None
     """The department, None where the policy has none."""
+    levels: tuple[Standing, ...] = field(init=False)
+    """The project, and its department where there is one."""
     user_ceiling: int = NO_LIMIT
     user_notebooks: int = NO_LIMIT
     used_before: int = 0
@@ -111,6 +117,15 @@ class Standing:
     _surplus: list[Holder] = field(default_factory=list)
     _shielded: list[Holder] = field(default_factory=list)
     queue: ProjectQueue = field(default_factory=ProjectQueue)
+
+    def __post_init__(self) -> None:
+        self.levels = (self,) if self.parent is None else (self, self.parent)
+
+    @property
+    def has_user_ceiling(self) -> bool:
+        """Whether there is a ceiling for each user, here or above."""
+        parent = self.parent
+        return self.user_ceiling != NO_LIMIT or (parent is not None and parent.user_ceiling != NO_LIMIT)
 
     @property
     def ceiling(self) -> int:
@@ -150,19 +165,17 @@ class Standing:
         if make is not None:
             make(self)
 
-    @property
-    def levels(self) -> tuple[Standing, ...]:
-        """The project, and its department where there is one."""
-        return (self,) if self.parent is None else (self, self.parent)
-
     def right(self, size: int) -> Right:
         """By what right it would use ``size`` more, looking at this level alone."""
         total = self.use + size
-        return Right.GUARANTEE if total <= self.guarantee else Right.FAIR if total <= self.fair else Right.SURPLUS
+        return GUARANTEE if total <= self.guarantee else FAIR if total <= self.fair else SURPLUS
 
     def at_limit(self, size: int) -> bool:
         """Whether a limit forbids ``size`` more while what leaves is still there."""
-        return any(level.use + level.leaving + size > level.ceiling for level in self.levels)
+        for level in self.levels:
+            if level.limit != NO_LIMIT and level.use + level.leaving + size > level.ceiling:
+                return True
+        return False
 
     def over_limit(self, size: int) -> bool:
         """Whether a limit forbids ``size`` more even when what leaves is gone."""
@@ -174,18 +187,18 @@ class Standing:
 
     def has_room_for(self, size: int) -> Callable[[str], bool] | None:
         """Whether a user's jobs may take ``size`` more under the ceiling for each user; None where there is none."""
-        levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
-        if not levels:
+        if not self.has_user_ceiling:
             return None
+        levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
         return lambda user: all(level.by_user.get(user, 0) + size <= level.user_ceiling for level in levels)
 
     def want(self, size: int, user: str, *, fixed: bool) -> None:
         """Count what runs, comes back or waits, and could start."""
         self.wanted += size
-        self.wanted_fixed += size if fixed else 0
-        levels = self.levels
-        if any(level.user_ceiling != NO_LIMIT for level in levels):
-            for level in levels:
+        if fixed:
+            self.wanted_fixed += size
+        if self.has_user_ceiling:
+            for level in self.levels:
                 level.wanted_by[user] = level.wanted_by.get(user, 0) + size
 
     def add(self, size: int, user: str, *, fixed: bool) -> None:
@@ -193,7 +206,8 @@ class Standing:
         for level in self.levels:
             level.by_user[user] = level.by_user.get(user, 0) + size
             level.use += size
-            level.fixed_use += size if fixed else 0
+            if fixed:
+                level.fixed_use += size
 
     def remove(self, size: int, user: str) -> None:
         """Count work out that gives up a promised place."""
@@ -237,12 +251,15 @@ class Movable:
         self.all = self.elastic = self.largest = 0
         self._running = running
         self._most_on_node: int | None = None
-        self.has_elastic = any(one.job.min_ranks is not None for one in running)
+        self.has_elastic = False
         self._by_priority: dict[int, int] = {}
         for job, _, _, size in running:
             self.all += size
-            self.largest = max(self.largest, size)
-            self.elastic += 0 if job.min_ranks is None else size
+            if size > self.largest:
+                self.largest = size
+            if job.min_ranks is not None:
+                self.elastic += size
+                self.has_elastic = True
             self._by_priority[job.priority] = self._by_priority.get(job.priority, 0) + size
 
     def most_on_node(self, node_of: Sequence[int]) -> int:

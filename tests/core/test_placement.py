@@ -88,8 +88,9 @@ def test_undo_gives_everything_back() -> None:
     made = ledger("a:1000 a:1000")
     before = place(made, Request(500))
     mark = made.mark()
-    made.shift(0, firm=700, held=100)
-    made.shift(1, leaving=1000)
+    made.shift(made.firm, 0, 700)
+    made.shift(made.held, 0, 100)
+    made.shift(made.leaving, 1, 1000)
     assert place(made, Request(500)) != before
     made.undo(mark)
     assert place(made, Request(500)) == before
