@@ -57,6 +57,12 @@ class GPUQuota(Configurable):
         help="Devices to simulate on a machine without a GPU: "
         "[{'model': 'Simulated 80G', 'memory_mib': 81920, 'count': 4}].",
     ).tag(config=True, service=True)
+    cgroup = Unicode(
+        "",
+        help="Control group in which those of jobs and notebook servers are made, as a path below where cgroup v2 is "
+        "mounted; empty: the hub's own, so that limits of its unit hold for them. The driver's memory limits may need "
+        "another one, see docs/how-to/gpus.md.",
+    ).tag(config=True, service=True)
     mps = Dict(
         help="MPS daemons for batch jobs that share a device, by project: {'vision': '/run/mps/vision'}, the pipe "
         "directory of a daemon that you run. Off where empty: under MPS a job that is killed can break its neighbours.",

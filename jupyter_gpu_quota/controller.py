@@ -238,10 +238,10 @@ class Controller:
         self.world_changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
         if not plan.actions:
             return False
-        self._commit(plan, policy, snapshot, lease)
+        self._commit(plan, policy, snapshot)
         return True
 
-    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot, lease: Lease) -> None:
+    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot) -> None:
         """Make a plan true. What follows from it alone is decided within a tick, together with what happens by then.
 
         What is left of a plan that became stale is dropped, and decided anew: the pieces before are legal without it.
@@ -249,7 +249,7 @@ class Controller:
         now, seen, version = snapshot.now, self.mirror.digest(snapshot), snapshot.version
         alone = True
         for piece in pieces_of(plan):
-            outcome = self._commit_piece(piece, policy, seen, lease, now)
+            outcome = self._commit_piece(piece, policy, seen, now)
             if not isinstance(outcome, Committed):
                 log.info("the plan for version %d was dropped from action %d on: %s", version, piece.first, outcome)
                 self._rule(self.clock())
@@ -260,11 +260,12 @@ class Controller:
         self._look_again(now)
         self._refresh(now, own=version if alone else None)
 
-    def _commit_piece(
-        self, piece: Piece, policy: Policy, snapshot_digest: str, lease: Lease, now: int
-    ) -> Committed | str:
-        """Write one piece, or say why what is left of the plan is dropped."""
-        if not self._still_rules() or self.lease is None or self.lease.fencing != lease.fencing:
+    def _commit_piece(self, piece: Piece, policy: Policy, snapshot_digest: str, now: int) -> Committed | str:
+        """Write one piece, or say why what is left of the plan is dropped.
+
+        Deciding may take longer than a lease lasts. It is taken again then: the store finds what changed meanwhile.
+        """
+        if not self._still_rules() or self.lease is None:
             return "another controller decides now"
         outcome = self.store.commit(piece, policy=policy, snapshot_digest=snapshot_digest, lease=self.lease, now=now)
         return outcome if isinstance(outcome, Committed) else outcome.why

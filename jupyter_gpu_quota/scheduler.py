@@ -84,6 +84,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
         log_limit_mib=config.log_limit_mib,
         outputs_limit_mib=config.outputs_limit_mib,
         mps=config.mps,
+        cgroup=config.cgroup,
     )
     return Controller(
         clock=now_ms,

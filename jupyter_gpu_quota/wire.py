@@ -135,6 +135,8 @@ class JobView(Wire):
     ``private`` jobs show only to their owner, leads and admins. ``gpu_milli`` is of one rank. An elastic job runs
     with ``min_ranks`` to ``ranks`` of them, now with ``held_ranks``; both are null for others. ``reason`` is why it is
     where it is now; ``paused_because``, of a paused one, why it was paused, whatever it waits for since.
+    ``utilised_milli`` is what it uses of what it holds by the newest readings, null with ``utilised_unknown`` as the
+    reason where that is not known, and null where it holds nothing.
     """
 
     id: str
@@ -181,6 +183,8 @@ class JobView(Wire):
     simulated: bool
     cluster: str
     hub: str
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
 
     @property
     def whole_milli(self) -> int:
@@ -233,7 +237,8 @@ class NotebookView(Wire):
     """One notebook's slice.
 
     ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
-    ``idle`` says why it is busy, idle or unknown, and what follows; null before it was judged.
+    ``idle`` says why it is busy, idle or unknown, and what follows; null before it was judged. ``utilised_milli`` is
+    what it uses of its slice by the newest reading, null with ``utilised_unknown`` as the reason where nobody knows.
     """
 
     id: str
@@ -254,6 +259,8 @@ class NotebookView(Wire):
     cluster: str
     hub: str
     idle: IdleView | None = None
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
 
 
 class ChoiceView(Wire):
@@ -290,6 +297,8 @@ class ProjectPoolView(Wire):
 
     ``in_force_training_milli`` is its guarantee, less than the quota only while not everybody can have theirs.
     ``fair_share_milli`` is what its jobs may claim now: the guarantee, and of the surplus what it asks for and is due.
+    ``utilised_milli`` is what its notebooks and jobs really use of what they hold, by the newest readings; null, with
+    ``utilised_unknown`` as the reason, where that is not known of all of it.
     """
 
     pool: str
@@ -303,6 +312,8 @@ class ProjectPoolView(Wire):
     fair_share_milli: int
     in_force_training_milli: int
     queued_jobs: int
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
 
 
 class DepartmentView(Wire):
@@ -327,7 +338,8 @@ class HolderView(Wire):
     """Who holds a part of a device; ``user`` and ``workload`` are null for work of projects one is not a member of.
 
     ``name`` is a job's; null for a notebook, for what is hidden, and from a service that does not say. ``enforcement``
-    is how the part is held to its share; null for what is hidden.
+    is how the part is held to its share; null for what is hidden. ``utilised_milli`` is what it uses of the device by
+    the newest reading, null with ``utilised_unknown`` as the reason where that is not known, and for what is hidden.
     """
 
     kind: Literal["notebook", "job", "hidden"]
@@ -338,6 +350,8 @@ class HolderView(Wire):
     state: str
     name: str | None = None
     enforcement: Enforcement | None = None
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
 
 
 class DeviceView(Wire):
@@ -413,12 +427,16 @@ class NodeChangeView(Wire):
 
 
 class PoolView(Wire):
+    """One pool. ``utilised_milli`` is what is used of its healthy devices, null where that is not known of each."""
+
     name: str
     devices: int
     capacity_milli: int
     free_milli: int
     models: list[str]
     simulated: bool
+    utilised_milli: int | None = None
+    utilised_unknown: str | None = None
 
 
 class QuotaView(Wire):

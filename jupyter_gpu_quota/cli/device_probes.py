@@ -85,9 +85,8 @@ def _why_unread(figure: str, device: DeviceReading) -> str:
 
 def _mechanisms(driver: str | None, settings: GPUQuota) -> Mapping[str, Callable[[DeviceReading], str]]:
     """What could hold a share to its part, strongest first."""
-    machine = Machine(
-        driver=driver, no_cgroups=Leaves(settings.state_dir).why_no_limits, root=os.geteuid() == 0, mps=settings.mps
-    )  # fmt: skip
+    lacking = Leaves(settings.state_dir, within=settings.cgroup).why_no_limits
+    machine = Machine(driver=driver, no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
     return {each.name: partial(each.probe, machine=machine) for each in MECHANISMS}
 
 

@@ -15,11 +15,11 @@ from ..endings import ended_attempts
 from ..wire import Enforcement, ExplainView, JobDetail, JobView
 from .dry_runs import cores, mib, tell_dry_run
 from .session import DONE, as_json, asks_service, say
-from .tables import amount, counted, gpus, print_facts, print_json, print_table, show, show_one
+from .tables import amount, counted, gpus, print_facts, print_json, print_table, show, show_one, used
 from .waiting import ended
 from .which import JOB, job_of, workload_of
 
-JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "PRIORITY", "STATE", "SUBMITTED")
+JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
 
 
 @click.command()
@@ -36,7 +36,8 @@ def jobs(client: Client, all_: bool, project: str | None, mine: bool, json_: boo
 
 def _row(job: JobView) -> tuple[object, ...]:
     has = amount(job.whole_milli, job.simulated)
-    return (job.id, job.name, job.project, job.user, has, job.priority, describe(job), job.submitted_at)
+    uses = used(job.utilised_milli, job.utilised_unknown)
+    return (job.id, job.name, job.project, job.user, has, uses, job.priority, describe(job), job.submitted_at)
 
 
 @click.command()
@@ -72,6 +73,7 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
         ("priority", f"{job.priority}, {'may be paused' if job.preemptible else 'not preemptible'}"),
         ("time limit", duration_text(job.time_limit_s)),
         ("devices", devices),
+        ("used now", _used(job)),
         ("enforcement", shares),
         ("command", " ".join(job.command)),
         ("code", "in place" if job.live else job.bundle),
@@ -87,6 +89,11 @@ def _facts(job: JobDetail) -> list[tuple[str, object]]:
 def _gpu(job: JobDetail) -> str:
     has, each = amount(job.whole_milli, job.simulated), " on each node" if job.ranks > 1 else ""
     return has if job.gpu == gpus(job.whole_milli) else f"{has}, asked: {job.gpu}{each}"
+
+
+def _used(job: JobDetail) -> str | None:
+    uses = used(job.utilised_milli, job.utilised_unknown)
+    return f"{uses}: {job.utilised_unknown}" if uses and job.utilised_unknown else uses
 
 
 def _host(job: JobDetail) -> str | None:

@@ -11,7 +11,7 @@ import click
 from ..client import Client
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
 from .session import as_json, asks_service, say, service_address
-from .tables import amount, counted, gpus, print_json, show
+from .tables import amount, counted, gpus, print_json, show, used
 
 
 @click.command()
@@ -22,7 +22,7 @@ def notebooks(client: Client, json_: bool) -> None:
     found = client.notebooks()
     show(
         found,
-        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "HELD", "STATE", "ACTIVITY", "IDLE"),
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "HELD", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook, found),
         json_=json_,
     )
@@ -38,6 +38,7 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         each.project,
         each.pool,
         amount(each.gpu_milli, each.simulated),
+        used(each.utilised_milli, each.utilised_unknown),
         each.enforcement.memory if each.enforcement else "",
         why,
         each.activity,
@@ -88,18 +89,20 @@ def _unknown(found: list[DeviceView]) -> dict[str, list[str]]:
 
 def _device(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
-    used = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    percent = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
     health = f"{each.health}: {each.trouble}" if each.trouble else each.health
     holders = ", ".join(map(_holder, each.holders))
     free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
     what = (each.id, each.node, kind, each.model, each.memory_mib)
-    return (*what, each.pool, health, free, foreign, used, holders)
+    return (*what, each.pool, health, free, foreign, percent, holders)
 
 
 def _holder(each: HolderView) -> str:
     """A job by its name and its id, as both are asked for elsewhere."""
     who = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
     held = f", memory {each.enforcement.memory}" if each.enforcement else ""
+    uses = used(each.utilised_milli, each.utilised_unknown)
+    held = f" using {uses}{held}" if uses else held
     return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "") + held
 
 
@@ -174,12 +177,13 @@ def _tell(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
 def pools(client: Client, json_: bool) -> None:
     """List pools: devices, capacity and what is free."""
     found = client.pools()
-    show(found, ("POOL", "DEVICES", "CAPACITY", "FREE", "MODELS", "SIMULATED"), map(_pool, found), json_=json_)
+    show(found, ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"), map(_pool, found), json_=json_)
 
 
 def _pool(each: PoolView) -> tuple[object, ...]:
     models = ", ".join(each.models)
-    return (each.name, each.devices, gpus(each.capacity_milli), gpus(each.free_milli), models, each.simulated)
+    free, uses = gpus(each.free_milli), used(each.utilised_milli, each.utilised_unknown)
+    return (each.name, each.devices, gpus(each.capacity_milli), free, uses, models, each.simulated)
 
 
 @click.command()
@@ -195,6 +199,6 @@ def usage(client: Client, by: str, since: str | None, until: str | None, json_: 
 
 
 def _usage(each: UsageView) -> tuple[object, ...]:
-    used = "unknown" if each.used_milli_h is None else gpus(each.used_milli_h)
+    hours = used(each.used_milli_h, each.used_unknown)
     part = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
-    return (each.name, amount(each.allocated_milli_h, each.simulated), used, part, f"{each.coverage_percent} %")
+    return (each.name, amount(each.allocated_milli_h, each.simulated), hours, part, f"{each.coverage_percent} %")

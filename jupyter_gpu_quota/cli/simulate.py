@@ -67,9 +67,10 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     """Play TRACE in virtual time and print its figures: what would have been, under these quotas and GPUs.
 
     TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
-    pods_*.csv, or bank:calm, bank:usual, bank:deadline, which are made up by a seed. The tasks of a folder fill its
-    empty nodes and never end: with --mode fill each is placed before the next is seen, with --mode decide all that
-    wait are looked at together. Quotas that do not fit the GPUs are refused as `quota preview` refuses them.
+    pods_*.csv, or bank:calm, bank:usual, bank:deadline, each also with :lending or :baseline, which are made up by a
+    seed. The tasks of a folder fill its empty nodes and never end: with --mode fill each is placed before the next is
+    seen, with --mode decide all that wait are looked at together. Quotas that do not fit the GPUs are refused as
+    `quota preview` refuses them.
     """
     path = Path(trace)
     mode = mode or ("fill" if path.is_dir() else "replay")

@@ -81,6 +81,11 @@ def gpus(milli: int | None) -> str | None:
     return None if milli is None else gpu_text(milli)
 
 
+def used(milli: int | None, unknown: str | None) -> str | None:
+    """What is used of a share, "unknown" where that is not known, None where nothing is held."""
+    return gpus(milli) if milli is not None else "unknown" if unknown else None
+
+
 def counted(number: int, what: str) -> str:
     """A number of things in words: "1 job", "2 jobs"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -134,17 +134,24 @@ def demand(standing: Standing) -> int:
 
     Fixed work that runs is wanted whatever was lowered since.
     """
-    fixed = min(standing.wanted_fixed, max(standing.quota, standing.fixed_use))
-    wanted = standing.wanted - standing.wanted_fixed + fixed
+    quota = max(standing.quota, standing.fixed_use)
+    wanted = standing.wanted - standing.wanted_fixed + min(standing.wanted_fixed, quota)
     if standing.wanted_by:
-        wanted = min(wanted, wanted_by_users(standing))
+        preemptible = wanted_by_users(standing, without=standing.wanted_fixed_by)
+        wanted = min(wanted, wanted_by_users(standing), preemptible + quota)
     return max(standing.fixed_here, min(standing.ceiling, wanted))
 
 
-def wanted_by_users(level: Standing) -> int:
-    """What its users want, each under the lowest ceiling for one user, here and above, or what they have already."""
-    ceiling = min(one.user_ceiling for one in level.levels)
-    return sum(min(milli, max(ceiling, level.by_user.get(user, 0))) for user, milli in level.wanted_by.items())
+def wanted_by_users(level: Standing, *, without: Mapping[str, int] | None = None) -> int:
+    """What its users want, each under the lowest ceiling for one user, here and above, or what they have already.
+
+    ``without``: so much of what each wants is left out.
+    """
+    ceiling, left_out = min(one.user_ceiling for one in level.levels), without or {}
+    return sum(
+        min(milli - left_out.get(user, 0), max(ceiling, level.by_user.get(user, 0)))
+        for user, milli in level.wanted_by.items()
+    )
 
 
 def waiting_sizes(pool: Pool, level: Standing) -> Iterable[int]:

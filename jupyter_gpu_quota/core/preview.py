@@ -14,13 +14,14 @@ from .amounts import in_force
 from .foresee import Foresight, foresee
 from .holders import is_protected
 from .lifecycle import HOLDS_SLICE
-from .model import Amounts, Job, JobState, Notebook, Policy, Snapshot
+from .model import Amounts, Department, Job, JobState, Notebook, Policy, Project, Snapshot
 from .plan import Reason, ReasonCode
 from .removal import outlives
+from .standing import NO_LIMIT
 
 RUNS = (JobState.STARTING, JobState.RUNNING)
-Place = tuple[str, str]
-"""A project and a pool."""
+Place = tuple[bool, str, str]
+"""An owner of quota in a pool: whether it is a department, its name, the pool."""
 
 
 class Effect(StrEnum):
@@ -42,7 +43,8 @@ class Affected:
     ``before`` is why it waits under the old policy, ``after`` why it waits, drains or is refused under the new one;
     None where it does not. ``anyway``: the old policy pauses it too. ``used_milli`` and ``quota_milli``: what made its
     project over quota, None where something else did; of work that may not be preempted only such use counts.
-    ``had_milli``: the quota before. ``loses_device``: a device that it has is in another pool, or in none.
+    ``had_milli``: of the quota before, what was used. ``department``: it is this one's quota, and not the project's.
+    ``loses_device``: a device that it has is in another pool, or in none.
     """
 
     work: Job | Notebook
@@ -53,6 +55,7 @@ class Affected:
     used_milli: int | None = None
     quota_milli: int | None = None
     had_milli: int | None = None
+    department: str | None = None
     loses_device: bool = False
 
 
@@ -88,17 +91,24 @@ class _Side:
     pools: frozenset[str]
     deadline: bool
     amounts: Mapping[Place, Amounts]
+    departments: Mapping[str, str | None]
 
     @classmethod
     def of(cls, snapshot: Snapshot, policy: Policy) -> _Side:
-        rows = in_force(policy, snapshot.now).projects
+        amounts = in_force(policy, snapshot.now)
+        rows = amounts.projects
+        owners: list[tuple[bool, Project | Department]] = [
+            *((False, row) for row in rows),
+            *((True, row) for row in amounts.departments),
+        ]
         return cls(
             policy=policy,
             rest=foresee(snapshot, policy),
             projects=frozenset(row.name for row in rows),
             pools=frozenset(policy.pools),
             deadline=policy.drain_by_at is not None,
-            amounts={(row.name, pool): amounts for row in rows for pool, amounts in row.amounts.items()},
+            amounts={(above, row.name, pool): one for above, row in owners for pool, one in row.amounts.items()},
+            departments={row.name: row.department for row in rows},
         )
 
     def outlived(self, work: Job | Notebook) -> Reason | None:
@@ -113,9 +123,19 @@ class _Side:
             return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=(("project", job.project),))
         return None
 
-    def quota_milli(self, work: Job | Notebook) -> int:
-        amounts = self.amounts.get((work.project, work.pool), Amounts())
-        return amounts.training_milli if isinstance(work, Job) else amounts.notebook_milli
+    def places(self, work: Job | Notebook) -> tuple[Place, ...]:
+        """Whose quotas cover it: its project's, and its department's where there are any."""
+        department = self.departments.get(work.project)
+        project = (False, work.project, work.pool)
+        return (project,) if department is None else (project, (True, department, work.pool))
+
+    def quota_milli(self, place: Place, *, notebooks: bool) -> int:
+        """What an owner has; a department that the policy does not have holds nobody back."""
+        department, name, _ = place
+        if department and name not in self.departments.values():
+            return NO_LIMIT
+        amounts = self.amounts.get(place, Amounts())
+        return amounts.notebook_milli if notebooks else amounts.training_milli
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +147,7 @@ class _Both:
     jobs_use: Mapping[Place, int]
     fixed_use: Mapping[Place, int]
     notebooks_use: Mapping[Place, int]
-    falls_over: frozenset[str]
+    falls_over: Mapping[str, Place]
     loses_device: frozenset[str]
 
     def of_job(self, job: Job) -> Affected | None:
@@ -177,25 +197,37 @@ class _Both:
         """A preemptible job that falls over quota by the edit; any other one where such jobs alone are above it."""
         if not job.preemptible:
             return self._over(job, self.fixed_use, Effect.DRAINS)
-        return self._over(job, self.jobs_use, Effect.OVER_QUOTA) if job.id in self.falls_over else None
+        place = self.falls_over.get(job.id)
+        return None if place is None else self._over_at(place, job, self.jobs_use, Effect.OVER_QUOTA)
 
     def _over(self, work: Job | Notebook, use: Mapping[Place, int], effect: Effect) -> Affected | None:
-        """What the edit does to a project's use above its quota; None where that is no more than it was."""
-        used, quota, had = use[work.project, work.pool], self.new.quota_milli(work), self.old.quota_milli(work)
+        """What the edit does to its project's use above quota, or its department's; None where neither is above it."""
+        found = (self._over_at(place, work, use, effect) for place in self.new.places(work))
+        return next((one for one in found if one is not None), None)
+
+    def _over_at(self, place: Place, work: Job | Notebook, use: Mapping[Place, int], effect: Effect) -> Affected | None:
+        """What it does to one owner's; None where that is no more than it was."""
+        notebooks = isinstance(work, Notebook)
+        used, quota = use[place], self.new.quota_milli(place, notebooks=notebooks)
+        had = self.old.quota_milli(place, notebooks=notebooks)
         if used <= quota or quota >= had:
             return None
-        return Affected(work=work, effect=effect, used_milli=used, quota_milli=quota, had_milli=had)
+        department = place[1] if place[0] else None
+        had = min(had, used)
+        return Affected(
+            work=work, effect=effect, used_milli=used, quota_milli=quota, had_milli=had, department=department
+        )
 
 
 def _both(old: _Side, new: _Side, snapshot: Snapshot, moved: Snapshot) -> _Both:
     runs = [job for job in snapshot.jobs if job.state in RUNS and not job.borrower]
-    used = _used(runs)
+    used = _used(runs, new)
     return _Both(
         old=old,
         new=new,
         jobs_use=used,
-        fixed_use=_used(job for job in runs if not job.preemptible),
-        notebooks_use=_booked(snapshot),
+        fixed_use=_used((job for job in runs if not job.preemptible), new),
+        notebooks_use=_booked(snapshot, new),
         falls_over=_falls_over(old, new, used, _in_turn(runs, new, snapshot.now)),
         loses_device=_loses_device(snapshot, moved),
     )
@@ -228,16 +260,21 @@ def _parts(job: Job) -> list[tuple[Job, int, bool]]:
 
 def _falls_over(
     old: _Side, new: _Side, used: Mapping[Place, int], in_turn: Iterable[tuple[Job, int]]
-) -> frozenset[str]:
-    """The jobs that go first of what the edit adds to their project's use above its quota, and no more of them."""
-    gone, found = Counter[Place](), set[str]()
+) -> dict[str, Place]:
+    """The jobs that go first of what the edit adds to their owners' use above quota, and no more of them.
+
+    Each with whose use that is. Of a department those alone may go whose project is above its own quota.
+    """
+    gone, found = Counter[Place](), dict[str, Place]()
     for job, milli in in_turn:
-        place = job.project, job.pool
-        begins, gone[place] = gone[place], gone[place] + milli
-        was, becomes = (max(0, used[place] - side.quota_milli(job)) for side in (old, new))
-        if begins < becomes and gone[place] > was:
-            found.add(job.id)
-    return frozenset(found)
+        for place in new.places(job):
+            begins, gone[place] = gone[place], gone[place] + milli
+            was, becomes = (max(0, used[place] - side.quota_milli(place, notebooks=False)) for side in (old, new))
+            if begins < becomes and gone[place] > was:
+                found.setdefault(job.id, place)
+            if begins >= becomes:
+                break
+    return found
 
 
 def _loses_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
@@ -252,17 +289,17 @@ def _loses_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
     )
 
 
-def _used(runs: Iterable[Job]) -> Counter[Place]:
-    """What each project's jobs run with in each pool."""
+def _used(runs: Iterable[Job], side: _Side) -> Counter[Place]:
+    """What the jobs of each project, and of each department, run with in each pool."""
     used = Counter[Place]()
     for job in runs:
-        used[job.project, job.pool] += job.held_milli
+        used.update(dict.fromkeys(side.places(job), job.held_milli))
     return used
 
 
-def _booked(snapshot: Snapshot) -> Counter[Place]:
+def _booked(snapshot: Snapshot, side: _Side) -> Counter[Place]:
     used = Counter[Place]()
     for notebook in snapshot.notebooks:
         if notebook.state in HOLDS_SLICE:
-            used[notebook.project, notebook.pool] += notebook.gpu_milli
+            used.update(dict.fromkeys(side.places(notebook), notebook.gpu_milli))
     return used

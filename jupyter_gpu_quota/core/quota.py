@@ -195,7 +195,7 @@ def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_
             )
             for row in level
         ]
-        got = pour(parts, amount, history_milli)
+        got = pour(parts, amount, history_milli if any(row.weight for row in level) else 0)
         given |= got
         amount -= sum(got.values())
     return given

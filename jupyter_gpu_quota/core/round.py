@@ -13,17 +13,17 @@ from .division import divide_pool
 from .draft import Draft
 from .elastic import grow
 from .lending import is_waking, lend_and_release
-from .model import Job, Notebook, NotebookState, Reservation
+from .model import Job, Notebook, NotebookState
 from .notebooks import admit, find_slice, find_slice_anywhere, hold_lent, hold_unbooked, homes_of_slices, release_hold
 from .offers import Offers, first_blocked, stands_before
-from .placement import Fit, Piece, Refusal, Request, host_needs, occupy, place, promise, request_of, with_host
+from .placement import Fit, Piece, Refusal, Request, host_needs, occupy, place, promise, request_of
 from .plan import ReasonCode
 from .pool import Pool
 from .queue import Line, Why
-from .reading import enqueue
 from .reclaim import Claimed, claim
+from .reservations import read_reservations, sort_borrowers
 from .rights import Asker
-from .standing import SECOND, Holder, Right, Running, Standing
+from .standing import NO_LIMIT, SECOND, Holder, Right, Running, Standing
 from .trim import trim
 
 MOST_KEEPS = 4
@@ -49,10 +49,10 @@ class Round:
     def run(self) -> Draft:
         """Everything in order; the draft holds what was decided."""
         self._admit_notebooks()
-        self._read_reservations()
+        self.slices, self.reserved_slices = read_reservations(self.pool, self.draft, self.slices)
         self._hold()
         self._divide()
-        self._sort_reserved_borrowers()
+        sort_borrowers(self.pool)
         self._settle_slices()
         self._start_reserved(Right.GUARANTEE)
         self._serve_queue()
@@ -74,84 +74,6 @@ class Round:
         self.draft.refused = list(admission.refused)
         self.draft.lent_or_released = lend_and_release(pool.slices, policy, pool.now)
 
-    def _read_reservations(self) -> None:
-        slices = {notebook.id: notebook for notebook in self.slices}
-        for reservation in self.pool.reservations:
-            pieces = self._pieces(reservation)
-            returning = self.pool.returning.get(reservation.workload)
-            known = reservation.workload in slices or reservation.workload in self.pool.waiting or returning
-            if not known:
-                self.draft.drop(reservation.workload, ReasonCode.CLAIM_ENDED)
-            elif pieces is None or not self._has_room(pieces):
-                self.draft.drop(reservation.workload, ReasonCode.RESERVED_DEVICE_LOST)
-                self._queue_again(reservation.workload)
-            elif returning is not None:
-                self._promise_returning(returning, pieces)
-            elif reservation.workload in slices:
-                promise(self.ledger, pieces, lent=False)
-                self.reserved_slices.append((slices[reservation.workload], pieces[0]))
-            else:
-                self._promise_job(reservation.workload, pieces)
-        placed = {notebook.id for notebook, _ in self.reserved_slices}
-        self.slices = [notebook for notebook in self.slices if notebook.id not in placed]
-
-    def _pieces(self, reservation: Reservation) -> tuple[Piece, ...] | None:
-        number = self.ledger.number
-        if not reservation.placements or any(part.device not in number for part in reservation.placements):
-            return None
-        pieces = [Piece(part.rank, number[part.device], part.gpu_milli) for part in reservation.placements]
-        job = self.pool.waiting.get(reservation.workload) or self.pool.returning.get(reservation.workload)
-        return tuple(with_host(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
-
-    def _has_room(self, pieces: tuple[Piece, ...]) -> bool:
-        wanted: dict[int, int] = {}
-        for piece in pieces:
-            wanted[piece.device] = wanted.get(piece.device, 0) + piece.gpu_milli
-        hosts = host_needs(pieces, self.ledger)
-        fits = all(self.ledger.hosts.after(node).covers(host) for node, host in hosts.items())
-        return fits and all(self.ledger.lendable_after(at) >= milli for at, milli in wanted.items())
-
-    def _queue_again(self, workload: str) -> None:
-        if workload in self.pool.waiting:
-            enqueue(self.pool, self.pool.waiting[workload])
-
-    def _promise_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
-        """A job that is being paused only changes its place or size."""
-        standing = self.pool.standing(job.project)
-        promise(self.ledger, pieces, lent=False)
-        standing.add(sum(piece.gpu_milli for piece in pieces), job.user, fixed=not job.preemptible)
-        standing.returning.remove(job.gpu_milli * job.least_ranks)
-        for level in standing.levels:  # what it leaves and comes back to counts once
-            level.leaving -= min(job.held_milli, sum(piece.gpu_milli for piece in pieces))
-
-    def _promise_job(self, workload: str, pieces: tuple[Piece, ...]) -> None:
-        job = self.pool.waiting[workload]
-        standing = self.pool.standing(job.project)
-        size = sum(piece.gpu_milli for piece in pieces)
-        over = not job.preemptible and not standing.fixed_fits(size)
-        if not standing.known or over or standing.over_limit(size):
-            self.draft.drop(workload, ReasonCode.CLAIM_ENDED)
-            self._queue_again(workload)
-            return
-        promise(self.ledger, pieces, lent=False)
-        standing.add(size, job.user, fixed=not job.preemptible)
-        standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
-        self.pool.promised.append(
-            Holder(
-                id=job.id,
-                project=standing,
-                user=job.user,
-                size=size,
-                pieces=pieces,
-                request=request_of(job, job.ranks),
-                preemptible=job.preemptible,
-                priority=job.priority,
-                lost_ms=0,
-                started_at=self.pool.now,
-                promised=True,
-            )
-        )
-
     def _hold(self) -> None:
         booked = [(standing, standing.booked) for standing in self.pool.standings.values()]
         waking = [one for one in self.slices if one.state is NotebookState.LENT]
@@ -168,23 +90,6 @@ class Round:
         kept = sum(max(0, one.notebook_quota - one.booked) for one in pool.standings.values())
         kept += sum(notebook.gpu_milli for notebook in self.lent)
         divide_pool(pool, amount, amount - kept)
-
-    def _sort_reserved_borrowers(self) -> None:
-        """A promised place that reaches into held room is a borrower's, unless a guarantee stands behind it.
-
-        Then less is held until somebody drains: what was promised is kept.
-        """
-        for holder in sorted(self.pool.promised, key=lambda one: one.id):
-            short = [piece.device for piece in holder.pieces if self.ledger.plain_after(piece.device) < 0]
-            firm = not holder.preemptible or holder.project.use <= holder.project.guarantee
-            if short and not firm:
-                promise(self.ledger, holder.pieces, lent=False, sign=-1)
-                promise(self.ledger, holder.pieces, lent=True)
-                holder.borrower = True
-        for at in {piece.device for holder in self.pool.promised for piece in holder.pieces}:
-            short_milli = -self.ledger.plain_after(at)
-            if short_milli > 0:
-                self.ledger.shift(self.ledger.held, at, -min(short_milli, self.ledger.held[at]))
 
     def _settle_slices(self) -> None:
         for notebook, piece in self.reserved_slices:
@@ -267,13 +172,21 @@ class Round:
         size = claimed.asker.request.size
         reason = reasons.started(standing, size, 0, claimed.asker.right, lent=claimed.lent)
         self.draft.take_over(claimed)
+        self._move_users_up(claimed)
         self.draft.start(job, claimed.pieces, lent=claimed.lent, reason=reason)
 
     def _keep(self, claimed: Claimed) -> None:
-        """Put a claim in the draft; users who lost something stand further in front of their lines."""
         self.draft.claim(claimed)
+        self._move_users_up(claimed)
+
+    def _move_users_up(self, claimed: Claimed) -> None:
+        """Users who lost something stand further in front of their lines, and may have room under a ceiling again."""
         for victim in claimed.victims:
-            victim.project.queue.moved_up(victim.user)
+            department = victim.project.parent
+            shared = department is not None and department.user_ceiling != NO_LIMIT
+            for standing in self.pool.standings.values() if shared else (victim.project,):
+                if standing is victim.project or standing.parent is department:
+                    standing.queue.moved_up(victim.user)
 
     def _start_reserved(self, weakest: Right) -> None:
         for holder in sorted(self.pool.promised, key=lambda one: one.id):
@@ -359,9 +272,22 @@ class Round:
         for line in standing.queue.open_lines():
             if standing.right(line.size) is not Right.SURPLUS or self._may_preempt(standing, line):
                 continue
-            if isinstance(place(self.ledger, line.shape.request, lent=line.shape.preemptible), Refusal):
+            if self._fits_nowhere(line):
                 forbidden = self._forbidden(standing, line, Right.SURPLUS)
                 line.blocked = forbidden or self._no_room(standing, line.size, self._idle_code(standing, line))
+
+    def _fits_nowhere(self, line: Line) -> bool:
+        """Not even in the place that is kept, where who ends before its planned start may overtake."""
+        request, lent = line.shape.request, line.shape.preemptible
+        is_refused = isinstance(place(self.ledger, request, lent=lent), Refusal)
+        if (
+            not is_refused
+            or self.kept is None
+            or all(self.ledger.free_now(one.device) <= 0 for one in self.kept.pieces)
+        ):
+            return is_refused
+        with self._place_lent(given_up=False):
+            return isinstance(place(self.ledger, request, lent=lent), Refusal)
 
     @staticmethod
     def _idle_code(standing: Standing, line: Line) -> ReasonCode:

@@ -106,6 +106,8 @@ class Standing:
     booked_by: dict[str, int] = field(default_factory=dict)
     wanted_by: dict[str, int] = field(default_factory=dict)
     """What each user wants, counted only where there is a ceiling for each user."""
+    wanted_fixed_by: dict[str, int] = field(default_factory=dict)
+    """How much of that may not be preempted."""
     returning: list[int] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
     """Its preemptible work, borrowers left out; the lists of holders are made from it when one is first asked for."""
@@ -200,6 +202,8 @@ class Standing:
         if self.has_user_ceiling:
             for level in self.levels:
                 level.wanted_by[user] = level.wanted_by.get(user, 0) + size
+                if fixed:
+                    level.wanted_fixed_by[user] = level.wanted_fixed_by.get(user, 0) + size
 
     def add(self, size: int, user: str, *, fixed: bool) -> None:
         """Count work that starts, or is promised a place. ``fixed``: not preemptible."""

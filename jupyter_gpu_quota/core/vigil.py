@@ -37,7 +37,7 @@ class Report:
     programs: tuple[ProgramRecord, ...]
     cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
     asks_first: bool = False
-    roots: Roots = Roots()
+    roots: Roots = field(default_factory=Roots)
 
 
 @dataclass(slots=True)
@@ -132,6 +132,11 @@ class Vigil:
         """The newest report of a notebook's server."""
         return self._of(notebook).newest
 
+    def newest_sample(self, notebook: str) -> GpuSample | None:
+        """The newest reading of a notebook's use."""
+        samples = self._of(notebook).samples
+        return samples[-1] if samples else None
+
     def used_at(self, notebook: str) -> int | None:
         """When its GPU was last seen in use, or its readings began where it never was; None where that is not known."""
         samples = self._of(notebook).samples
@@ -145,7 +150,7 @@ class Vigil:
 
 
 def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
-    """What the reports say of a kernel's hold stands where no reading speaks against it: one without a share has none."""
+    """What the reports say of a kernel's hold stands, unless it was seen to hold it: one without a share has none."""
     if kernel.id in seen:
         return replace(kernel, holds_gpu=True)
     if kernel.holds_gpu is not None:
@@ -166,7 +171,9 @@ def _freed(program: ProgramRecord, empty: bool) -> ProgramRecord:
 
 
 def _most(policy: IdlePolicy, every_s: int) -> int:
-    longest_s = max(policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False))
+    longest_s = max(
+        policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False), policy.busy_notify_after_s or 0
+    )
     return min(MOST, longest_s * 5 // (4 * every_s) + 10)
 
 

@@ -124,14 +124,13 @@ class Story:
 
         What the notebooks do not use she has for a job, until Bob comes back to his.
         """
-        await loan.begin()
         begun, busy = time.monotonic(), len(self._busy_devices())
         opening = asyncio.create_task(self._notebook(carol))
         try:
             prefix = f"/user/{carol.name}/"
             await self.until(lambda: server_with_device(self.witness.ours, prefix), "Carol's server with a slice")
             granted_s = time.monotonic() - begun
-            kernel = await opening
+            kernel, _ = await asyncio.gather(opening, loan.begin())
         finally:
             opening.cancel()
         seen = self.kernel_of(carol)

@@ -1,9 +1,10 @@
 """A control group (v2) for each rank and each notebook server: what is in it is known, can be limited, and be killed.
 
-    <where cgroup2 is mounted>/jupyter-gpu-quota-<state folder, hashed>/job.<id>.<attempt>.<rank>
-                                                                       /notebook.<id>
+    <the service's own group>/jupyter-gpu-quota-<state folder, hashed>/job.<id>.<attempt>.<rank>
+                                                                      /notebook.<id>
 
-Nothing fails where no group can be had.
+Below the service's own, whatever limits an admin has put on that hold for its jobs and servers too; ``within`` names
+another one. Nothing fails where no group can be had.
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ def mounted(mounts: str = MOUNTS) -> Path | None:
     return None
 
 
+def own_group(proc: str = "/proc/self/cgroup") -> str:
+    """The control group of this process, as a path below where cgroup v2 is mounted."""
+    with contextlib.suppress(OSError):
+        for line in Path(proc).read_text().splitlines():
+            if line.startswith("0::"):
+                return line[3:]
+    return "/"
+
+
 def job_leaf(job: str, attempt: int, rank: int) -> str:
     return f"job.{job}.{attempt}.{rank}"
 
@@ -58,17 +68,18 @@ def leaf_of(part: Part) -> str:
 class Leaves:
     """The control groups of one state folder. ``root``: where cgroup v2 is mounted, if that need not be looked for."""
 
-    def __init__(self, state_dir: str | os.PathLike[str], root: Path | None = None) -> None:
+    def __init__(self, state_dir: str | os.PathLike[str], root: Path | None = None, within: str = "") -> None:
         self.root = root or mounted()
+        self._within = None if self.root is None else self.root / (within or own_group()).strip("/")
         folder = hashlib.sha256(os.fsencode(Path(state_dir).absolute())).hexdigest()[:8]
-        self._parent = None if self.root is None else self.root / f"jupyter-gpu-quota-{folder}"
+        self._parent = None if self._within is None else self._within / f"jupyter-gpu-quota-{folder}"
 
     @property
     def why_not(self) -> str:
         """Why no group can be made; empty where one can."""
-        if self.root is None:
+        if self._within is None:
             return "cgroup v2 is not mounted"
-        return "" if os.access(self.root, os.W_OK) else f"{self.root} cannot be written to"
+        return "" if os.access(self._within, os.W_OK) else f"{self._within} cannot be written to"
 
     @property
     def why_no_limits(self) -> str:
@@ -88,11 +99,11 @@ class Leaves:
 
     def make(self, name: str) -> str:
         """Make a leaf, with the controller of device memory where there is one. Returns why not, or nothing."""
-        if self.why_not or self._parent is None or self.root is None:
+        if self.why_not or self._parent is None or self._within is None:
             return self.why_not
         try:
             self._parent.mkdir(mode=0o755, exist_ok=True)
-            for folder in (self.root, self._parent):
+            for folder in (self._within, self._parent):
                 _hand_down(folder)
             self.path(name).mkdir(mode=0o755, exist_ok=True)
         except OSError as error:

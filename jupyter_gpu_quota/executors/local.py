@@ -79,7 +79,7 @@ class LocalExecutor:
     ``state_dir`` holds everything (see :mod:`.layout`); ``wake`` is the path of a unix datagram socket that is rung
     when something changed. ``simulated_devices``: ``[{"model", "memory_mib", "count"}]``, else the real ones.
     ``python_home`` is the environment whose ``bin`` leads PATH. ``mps`` are the pipe directories of MPS daemons by
-    project. Close it when done; what runs, runs on.
+    project, ``cgroup`` the control group in which those of ranks are made. Close it when done; what runs, runs on.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class LocalExecutor:
         python_home: str = sys.prefix,
         sampler: MachineSampler | None = None,
         mps: Mapping[str, str] | None = None,
+        cgroup: str = "",
     ) -> None:
         self.state_dir = str(Path(state_dir).absolute())
         self.wake = None if wake is None else str(Path(wake).absolute())
@@ -106,7 +107,7 @@ class LocalExecutor:
         make_layout(self.state_dir)
         self._active: dict[Attempt, None] = dict.fromkeys(_marked_attempts(self.state_dir))
         self._leaving: dict[Attempt, Leaving] = {}
-        self._holding = Holding(Leaves(self.state_dir), mps=mps)
+        self._holding = Holding(Leaves(self.state_dir, within=cgroup), mps=mps)
         self._sweep_at = time.monotonic()
         self._spare = Spare()
         self._background = Background(WORKERS)

@@ -123,6 +123,12 @@ def _positive(seconds: int) -> int:
     return seconds
 
 
+def _within_memory(seconds: int) -> int:
+    if not 60 <= seconds <= DAY_S // 2:
+        raise refuse("readings are looked back on for 12 hours at most; write a duration from 1m to 12h")
+    return seconds
+
+
 class Defaults(Section):
     environment: ItemName | None = None
     pool: KindPools = KindPools()
@@ -162,7 +168,7 @@ class Idle(Section):
     keep_at_most: Count = 3
     release_after: Seconds = 7200
     stop_server_after: Seconds = 43_200
-    busy_notify_after: Seconds | None = None
+    busy_notify_after: Annotated[Seconds, AfterValidator(_within_memory)] | None = None
     maximum_lease: Unenforced = None
 
     def lending(self) -> model.Lending:

@@ -142,15 +142,21 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
                 door, person, met.restarts, "restarts", "would save and go on at once, elsewhere or with fewer ranks."
             ),
         ],
-        reason=_met(met, door.world),
+        reason=_met(met, door.world, person.id),
         charged_milli=spec.gpu_milli * spec.ranks,
         charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
     )
 
 
-def _met(met: foresee.DryRun, world: World) -> ReasonView:
+def _met(met: foresee.DryRun, world: World, user: str) -> ReasonView:
     said = reason_view(met.reason, world)
-    return said.model_copy(update={"message": met.sentence}) if met.reason.code in foresee.NOT_YET else said
+    message = _by_name(met.sentence, user, world)
+    return said.model_copy(update={"message": message}) if met.reason.code in foresee.NOT_YET else said
+
+
+def _by_name(told: str, user: str, world: World) -> str:
+    """What the core says of a person's work, with the person's name; it knows people by their ids alone."""
+    return told.replace(user, world.name_of(user))
 
 
 def _affected(
@@ -193,8 +199,11 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
     return ExplainView(
         id=work.id,
         state=work.state,
-        reason=said.model_copy(update={"message": told.sentence}),
-        would_start=[WouldStart(kind=change.kind, message=change.sentence) for change in told.would_start],
+        reason=said.model_copy(update={"message": _by_name(told.sentence, work.user, door.world)}),
+        would_start=[
+            WouldStart(kind=change.kind, message=_by_name(change.sentence, work.user, door.world))
+            for change in told.would_start
+        ],
         estimate_at=maybe_instant(told.estimate_at),
     )
 

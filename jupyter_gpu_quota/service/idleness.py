@@ -42,6 +42,7 @@ from ..wire import IdleView, NotebookView
 from ..wire_activity import ActivityAnswer, FreeOrder
 from .hub import HubAway
 from .resource import Refused
+from .utilisation import MILLI_OF_PERCENT, STALE_MS
 from .views import notebook_view
 from .world import World
 
@@ -354,7 +355,19 @@ class Idleness:
     def shown(self, record: NotebookRecord) -> NotebookView:
         """A notebook with how it is judged now."""
         view, idle = notebook_view(record, self.world), self.view(record)
-        return view if idle is None else view.model_copy(update={"idle": idle, "activity": idle.verdict})
+        judged = {} if idle is None else {"idle": idle, "activity": idle.verdict}
+        return view.model_copy(update={**judged, **self._simulated_use(record.notebook.id)})
+
+    def _simulated_use(self, name: str) -> dict[str, object]:
+        """What a notebook uses of a simulated device, which its server tells and no reading of the device."""
+        newest = self.vigil.newest_sample(name) if self._is_simulated(name) else None
+        if newest is None or newest.percent is None:
+            return {}
+        milli = newest.percent * MILLI_OF_PERCENT
+        return {"utilised_milli": milli, "utilised_unknown": None} if self._is_fresh(newest) else {}
+
+    def _is_fresh(self, sample: GpuSample) -> bool:
+        return self.clock() - sample.at <= STALE_MS
 
     def view(self, record: NotebookRecord) -> IdleView | None:
         """How a notebook is judged, None before it was."""

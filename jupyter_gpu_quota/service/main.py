@@ -155,7 +155,7 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         ),
         notices=notices,
         shares=_shares(world, writer, lambda: door, hub, settings),
-        offers=Offers(Leaves(settings.state_dir), settings.mps),
+        offers=Offers(Leaves(settings.state_dir, within=settings.cgroup), settings.mps),
         new_id=new_ulid,
     )
     return door
@@ -163,7 +163,7 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
 
 def _shares(world: World, writer: Writer, door: Callable[[], Door], hub: Hub, settings: GPUQuota) -> Shares:
     """What reads every share back, and holds or stops who does not keep to it."""
-    leaves = Leaves(settings.state_dir)
+    leaves = Leaves(settings.state_dir, within=settings.cgroup)
     hands = Hands(
         hold=lambda change: door().record(change),
         stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),

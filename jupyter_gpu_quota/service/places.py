@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ..core.amounts import in_force
-from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, NotebookState
+from ..core.model import WHOLE_DEVICE, Allocation, Health, NotebookState
 from ..store.protocol import JobRecord, NotebookRecord, SampleRow
 from ..wire import (
     ChoiceView,
@@ -23,6 +23,7 @@ from .door import Door
 from .jobs import listed, page_of
 from .notebooks import person_called
 from .resource import Answer, Call, Refused
+from .utilisation import of_devices
 from .views import department_views, device_view, node_view, rows_by_owner, sample_view
 
 Held = dict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]]
@@ -126,6 +127,7 @@ def _notebook_use(door: Door, project: str, pool: str) -> int:
 async def projects(call: Call) -> Answer:
     """The projects of this person, every one for admins: quota, use, fair share, what waits."""
     await call.door.world.fresh()
+    await call.door.world.sampled()
     views = await project_views(call.door, call.person)
     page = page_of(call)
     return listed(views[page.offset : page.offset + page.limit], len(views), page)
@@ -153,6 +155,7 @@ async def project_views(door: Door, person: Person) -> list[ProjectView]:
 
 async def pools(call: Call) -> Answer:
     await call.door.world.fresh()
+    await call.door.world.sampled()
     views, page = pool_views(call.door), page_of(call)
     return listed(views[page.offset : page.offset + page.limit], len(views), page)
 
@@ -162,10 +165,12 @@ def pool_views(door: Door) -> list[PoolView]:
     used = defaultdict[str, int](int)
     for part in door.world.allocations.values():
         used[part.device] += part.gpu_milli
-    return [_pool_view(pool, door.devices_in(pool), used) for pool in (revision.policy.pools if revision else ())]
+    return [_pool_view(pool, door, used) for pool in (revision.policy.pools if revision else ())]
 
 
-def _pool_view(pool: str, devices: list[Device], used: dict[str, int]) -> PoolView:
+def _pool_view(pool: str, door: Door, used: dict[str, int]) -> PoolView:
+    devices = door.devices_in(pool)
+    utilised = of_devices(devices, door.world.samples, door.clock())
     healthy = [device for device in devices if device.health is Health.HEALTHY]
     free = sum(max(0, WHOLE_DEVICE - device.foreign_milli - used.get(device.id, 0)) for device in healthy)
     return PoolView(
@@ -175,6 +180,8 @@ def _pool_view(pool: str, devices: list[Device], used: dict[str, int]) -> PoolVi
         free_milli=free,
         models=sorted({device.model for device in devices}),
         simulated=any(device.simulated for device in devices),
+        utilised_milli=utilised.milli,
+        utilised_unknown=utilised.why,
     )
 
 

@@ -162,7 +162,7 @@ def _what(one: Affected, world: World) -> str:
 
 
 def _over(one: Affected) -> str:
-    """What a lowered quota means for work that runs: how far its project goes over it, and when this leaves."""
+    """What a lowered quota means for work that runs: how far its owner goes over it, and when this leaves."""
     work, used, quota = one.work, one.used_milli or 0, one.quota_milli or 0
     kind, until = ("training", "it ends") if isinstance(work, Job) else ("notebook", "its server stops")
     fixed = " that may not be preempted" if isinstance(work, Job) and not work.preemptible else ""
@@ -172,7 +172,8 @@ def _over(one: Affected) -> str:
     if was:
         above = f"it goes from {gpu_text(was)} to {gpu_text(used - quota)} GPU over quota"
     becomes = f"its {kind} quota becomes {gpu_text(quota)}: {above}"
-    return f"{work.project} uses {gpu_text(used)} GPU{fixed} in pool {work.pool} and {becomes}. {ends}."
+    whose = work.project if one.department is None else f"department {one.department}"
+    return f"{whose} uses {gpu_text(used)} GPU{fixed} in pool {work.pool} and {becomes}. {ends}."
 
 
 def _leaves_pool(one: Affected) -> str:

@@ -6,13 +6,14 @@ Nothing here trusts what was set, or who set it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.model import Allocation
 from ..enforcement.cooperative import first_with, variables_of
 from ..enforcement.driver import Ask, Told, limits
-from ..enforcement.leaf import Leaves, leaf_of
+from ..enforcement.leaf import Leaves, leaf_of, notebook_leaf
+from ..enforcement.limiter import Limiter
 from ..enforcement.protocol import Part, Seen
 from ..executors.process_tree import is_same_process, processes
 from ..manifests import SHARE_VARIABLE
@@ -48,8 +49,16 @@ class ReadBack:
         ask: Callable[[Sequence[Ask]], Sequence[Told]] = limits,
     ) -> None:  # fmt: skip
         self.world, self.leaves, self.clock, self._ask = world, leaves, clock, ask
+        self._limiter = Limiter(leaves, lambda asked: self._ask(asked))  # noqa: PLW0108 - tests tell it later
         self._limits: dict[tuple[str, str], _Limit] = {}
         self._first: dict[Rank, tuple[int, int | None]] = {}
+
+    async def sweep(self, notebooks: Collection[str], devices: Sequence[str]) -> None:
+        """Release the control groups of notebooks that are over: a hub that was killed left them. Those in use stay."""
+        kept = {notebook_leaf(name) for name in notebooks}
+        over = [name for name in self.leaves.names() if name.startswith("notebook.") and name not in kept]
+        for name in over:
+            await asyncio.to_thread(self._limiter.release, name, devices)
 
     async def read(self, held: Held, *, policed: bool) -> Mapping[str, Seen]:
         """What is seen of each share, by allocation. Of simulated devices nothing is."""

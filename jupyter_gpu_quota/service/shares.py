@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 ACTOR = "system:enforcement"
 LOOK_EVERY_S = 2.0
+SWEEP_EVERY_MS = 60_000
 WEAK_FOR_MS = 60_000
 """A share that was read back as held by less than the policy accepts may be so for as long: a start takes its time."""
 
@@ -38,6 +39,7 @@ class Shares:
         self.hands, self.policing = hands, Policing(world, hands, clock)
         self._weak_since: dict[str, int] = {}
         self._recalled = False
+        self._sweep_at = 0
 
     async def look(self) -> None:
         """Read back every share that is held now, keep what is new, and stop what must be stopped."""
@@ -48,6 +50,7 @@ class Shares:
         found = {allocation.id: label(part, seen[allocation.id]) for allocation, part in held}
         await self._keep(held, found)
         await self.policing.act(acts=self.least().polices)
+        await self._sweep()
         await self._refuse(held, found)
 
     async def _recall(self) -> None:
@@ -93,6 +96,14 @@ class Shares:
         if new:
             await self.writer.record(LabelShares(labels=new, actor=ACTOR))
         self.world.labels = told
+
+    async def _sweep(self) -> None:
+        """Clear up, now and then, after notebooks whose slice is given back."""
+        now = self.clock()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_EVERY_MS
+            real = [device.uuid for device in self.world.mirror.devices.values() if not device.simulated]
+            await self.readback.sweep(self.world.mirror.notebooks.keys(), [uuid for uuid in real if uuid])
 
     # --- what the policy does not accept --------------------------------------------------------------------------
     async def _refuse(self, held: Sequence[tuple[Allocation, Part]], found: dict[str, Label]) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.lifecycle import HOLDS_GPU, WAITING
-from ..core.model import Department, NotebookState, Policy, Project, Snapshot
+from ..core.model import Allocation, Department, NotebookState, Policy, Project, Snapshot
 from ..core.quota import Share
 from ..core.reading import read_pools
 from ..core.round import Round
 from ..wire import ProjectPoolView
+from .utilisation import Utilised, of_share, together
 
 if TYPE_CHECKING:
     from .world import World
@@ -46,6 +47,8 @@ class Use:
     training: Counter[Place]
     borrowed: Counter[Place]
     queued: Counter[Place]
+    utilised: Mapping[Place, Sequence[Utilised]]
+    """What is really used, by share."""
 
 
 def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
@@ -69,7 +72,7 @@ def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
 
 def use_of(world: World) -> Use:
     """What every project has in use and in its queue."""
-    use = Use(Counter(), Counter(), Counter(), Counter())
+    use = Use(Counter(), Counter(), Counter(), Counter(), _utilised(world))
     for record in world.mirror.jobs.values():
         job = record.job
         key = (job.project, job.pool)
@@ -81,6 +84,23 @@ def use_of(world: World) -> Use:
         if slice_.notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
             use.notebook[slice_.notebook.project, slice_.notebook.pool] += slice_.notebook.gpu_milli
     return use
+
+
+def _utilised(world: World) -> dict[Place, list[Utilised]]:
+    found, now = defaultdict[Place, list[Utilised]](list), world.now()
+    jobs, notebooks = world.mirror.jobs, world.mirror.notebooks
+    for part in world.allocations.values():
+        record = jobs.get(part.workload)
+        work = record.job if record is not None else None
+        if work is None and (slice_ := notebooks.get(part.workload)) is not None:
+            found[slice_.notebook.project, slice_.notebook.pool].append(_of(world, part, now))
+        elif work is not None:
+            found[work.project, work.pool].append(_of(world, part, now))
+    return found
+
+
+def _of(world: World, part: Allocation, now: int) -> Utilised:
+    return of_share(world.samples.get(part.device), part.workload, now)
 
 
 def standings_of(policy: Policy, use: Use, shares: Shares) -> Standings:
@@ -103,12 +123,15 @@ def _by_department(use: Use, department_of: Mapping[str, str | None]) -> Use:
             found[department_of.get(project) or "", pool] += count
         return found
 
-    return Use(grouped(use.notebook), grouped(use.training), grouped(use.borrowed), grouped(use.queued))
+    parts = defaultdict[Place, list[Utilised]](list)
+    for (project, pool), own in use.utilised.items():
+        parts[department_of.get(project) or "", pool] += own
+    return Use(grouped(use.notebook), grouped(use.training), grouped(use.borrowed), grouped(use.queued), parts)
 
 
 def _row(owner: Project | Department, pool: str, use: Use, shares: Mapping[Place, Share]) -> ProjectPoolView:
     amounts, key = owner.amounts[pool], (owner.name, pool)
-    share = shares.get(key)
+    share, utilised = shares.get(key), together(use.utilised.get(key, ()))
     return ProjectPoolView(
         pool=pool,
         notebook_milli=amounts.notebook_milli,
@@ -121,4 +144,6 @@ def _row(owner: Project | Department, pool: str, use: Use, shares: Mapping[Place
         fair_share_milli=max(share.fair_milli, share.guarantee_milli) if share else 0,
         in_force_training_milli=share.guarantee_milli if share else 0,
         queued_jobs=use.queued[key],
+        utilised_milli=utilised.milli,
+        utilised_unknown=utilised.why,
     )

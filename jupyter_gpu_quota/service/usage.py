@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -76,17 +76,22 @@ async def show(call: Call) -> Answer:
 
 
 async def _sums(door: Door, person: Person, by: str, rows: Iterable[UsageHour]) -> dict[str, _Sum]:
-    sums, key_of = dict[str, _Sum](), KEYS[by]
-    for row in rows:
-        if _is_seen(person, row, by):
-            each = sums.setdefault(key_of(row), _Sum())
-            each.add(row)
-            device = door.world.device(row.device)
-            each.simulated |= device is not None and device.simulated
+    simulated = frozenset(device.id for device in door.world.mirror.devices.values() if device.simulated)
+    sums = summed((row for row in rows if _is_seen(person, row, by)), by, simulated)
     if by != "user":
         return sums
     await door.world.learn_names(sums)
     return {door.world.name_of(user): each for user, each in sums.items()}
+
+
+def summed(rows: Iterable[UsageHour], by: str, simulated: Set[str] = frozenset()) -> dict[str, _Sum]:
+    """The sums of hours by one of KEYS; ``simulated`` are devices."""
+    sums, key_of = dict[str, _Sum](), KEYS[by]
+    for row in rows:
+        each = sums.setdefault(key_of(row), _Sum())
+        each.add(row)
+        each.simulated |= row.device in simulated
+    return sums
 
 
 def _is_seen(person: Person, row: UsageHour, by: str) -> bool:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
 from ..core.model import (
@@ -44,6 +44,7 @@ from ..wire import (
 )
 from ..wire_samples import SampleView
 from .access import Person, sees_work
+from .utilisation import NOTHING_HELD, Utilised
 
 NOT_READ_BACK = "it was not read back yet"
 
@@ -62,6 +63,9 @@ class Picture(Protocol):
 
     def label_of(self, allocation: str) -> ShareLabel | None:
         """How a share is held, as was read back; None before that."""
+
+    def utilised(self, parts: Sequence[Allocation]) -> Utilised:
+        """What is used of these parts of devices, by the newest readings."""
 
     def is_simulated(self, pool: str) -> bool: ...
 
@@ -195,7 +199,14 @@ def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
         "borrower": job.borrower,
         "enforcement": enforcement_view(picture.allocations_of(job.id), picture),
         "simulated": picture.is_simulated(spec.pool),
+        **_utilised(picture.allocations_of(job.id), picture),
     }
+
+
+def _utilised(parts: Sequence[Allocation], picture: Picture) -> dict[str, Any]:
+    """What is used of them, for a view; nothing is said of nothing."""
+    found = picture.utilised(parts) if parts else NOTHING_HELD
+    return {"utilised_milli": found.milli, "utilised_unknown": found.why}
 
 
 def _asked(record: JobRecord) -> dict[str, object]:
@@ -277,6 +288,7 @@ def notebook_view(record: NotebookRecord, picture: Picture) -> NotebookView:
         simulated=picture.is_simulated(notebook.pool),
         cluster=record.cluster,
         hub=record.hub,
+        **_utilised(picture.allocations_of(notebook.id), picture),
     )
 
 
@@ -338,6 +350,7 @@ def holder_view(
         state=work.state,
         name=record.spec.name if isinstance(record, JobRecord) else None,
         enforcement=enforcement_view([part], picture),
+        **_utilised([part], picture),
     )
 
 

@@ -27,6 +27,7 @@ from ..store.protocol import (
 )
 from ..store.readable import in_force
 from ..store.snapshot import Mirror
+from .utilisation import Utilised, of_share, together
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -331,6 +332,11 @@ class World:
             self._names = (file, *names)
         deadline = file.policy_section.drain_by is not None
         return outlives(work, projects=self._names[1], pools=self._names[2], deadline=deadline)
+
+    def utilised(self, parts: Sequence[Allocation]) -> Utilised:
+        """What is used of these parts of devices, by the newest readings."""
+        now = self.now()
+        return together([of_share(self.samples.get(part.device), part.workload, now) for part in parts])
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))

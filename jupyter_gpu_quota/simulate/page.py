@@ -50,8 +50,11 @@ section { background: var(--surface); border: 1px solid var(--line); border-radi
 h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; } p { color: var(--muted); margin: .25rem 0; }
 table { border-collapse: collapse; } thead + tbody th { white-space: nowrap; }
 th, td { text-align: right; padding: .2rem .75rem; border-top: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; } thead th { border-top: 0; color: var(--muted); font-weight: 500; }
-svg { width: 100%; min-width: 40rem; height: auto; display: block; }
+th:first-child, td:first-child { text-align: left; } thead td { border-top: 0; }
+ thead th { border-top: 0; color: var(--muted); font-weight: 500; }
+@media (max-width: 40rem) { main { padding: 1rem .5rem; } section { padding: .75rem; }
+ th, td { padding: .2rem .4rem; } table { font-size: .875rem; } }
+svg { width: 100%; min-width: 36rem; height: auto; display: block; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
 """
 NAMES = {
@@ -63,6 +66,9 @@ NAMES = {
     "jobs_finished": "of them ended",
     "notebooks_total": "notebooks",
     "notebooks_refused": "of them refused",
+    "slices_lent": "times an idle notebook's slice was lent",
+    "gpu_hours_lent": "GPU-hours of slices that were lent",
+    "kernels_shut_down": "idle kernels shut down, with their variables",
     "pauses_per_job_max": "most pauses of one job",
     "gpu_hours_lost_to_pauses": "GPU-hours thrown away by pauses",
     "guarantee_violations": "times a guarantee was not kept in time",
@@ -100,7 +106,7 @@ def page(report: Mapping[str, Any]) -> str:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
-    waits = report["wait_s"]
+    waits = report["wait_s"] | ({"woken notebook": report["woken_wait_s"]} if report.get("slices_lent") else {})
     return [
         _section("Figures", _table(("", ""), _figures(report, NAMES))),
         _section("Waits, in seconds, of those that started", _table(("", *_columns(waits)), _rows(waits))),
@@ -116,11 +122,13 @@ def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+    return f'<section tabindex="0" aria-label="{escape(title)}"><h2>{escape(title)}</h2>{content}</section>'
 
 
 def _figures(report: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[object, ...]]:
-    return [(told, report[name]) for name, told in names.items() if name in report]
+    loans = ("slices_lent", "gpu_hours_lent", "kernels_shut_down")
+    left_out = () if report.get("slices_lent") else loans
+    return [(told, report[name]) for name, told in names.items() if name in report and name not in left_out]
 
 
 def _columns(rows: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
@@ -132,7 +140,7 @@ def _rows(rows: Mapping[str, Mapping[str, object]]) -> list[tuple[object, ...]]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    cells = "".join(f"<th scope='col'>{escape(name.replace('_', ' '))}</th>" for name in head)
+    cells = "".join(f"<th scope='col'>{escape(_heading(name))}</th>" if name else "<td></td>" for name in head)
     thead = f"<thead><tr>{cells}</tr></thead>" if any(head) else ""
     body = "".join(
         f"<tr><th scope='row'>{escape(str(row[0]))}</th>{''.join(f'<td>{_cell(c)}</td>' for c in row[1:])}</tr>"
@@ -141,9 +149,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table>{thead}<tbody>{body}</tbody></table>"
 
 
+def _heading(name: str) -> str:
+    return " ".join("GPU" if word == "gpu" else word for word in name.split("_"))
+
+
 def _cell(value: object) -> str:
     value = ", ".join(map(str, value)) or None if isinstance(value, list) else value
-    return "–" if value is None else f"{value:,.2f}" if isinstance(value, float) else escape(str(value))
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.2f}"
+    return "–" if value is None else escape(str(value))
 
 
 # --- plots ----------------------------------------------------------------------------------------------------------
@@ -156,7 +170,7 @@ def _drawn(draw: Callable[[Axes, Mapping[str, Any]], None], report: Mapping[str,
         axes.set_axisbelow(True)
         draw(axes, report)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0.2, frameon=False)
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawing = out.getvalue()
@@ -178,6 +192,8 @@ def _gpus(axes: Axes, report: Mapping[str, Any]) -> None:
     axes.plot(at, curves["gpus"], color=INK, linewidth=1, label="there are")
     axes.fill_between(at, curves["allocated_gpus"], color=SERIES[0], alpha=0.35, linewidth=0, label="given out")
     axes.plot(at, curves["used_gpus"], color=SERIES[1], linewidth=1.2, label="computed on")
+    if any(curves.get("lent_gpus", ())):
+        axes.plot(at, curves["lent_gpus"], color=SERIES[2], linewidth=1.2, label="lent by notebooks")
     _label(axes, unit, "GPUs")
 
 

@@ -24,11 +24,11 @@ EMPTY_WITHIN_S, LOOK_S = 2.0, 0.05
 _LIMITERS: dict[str, Limiter] = {}
 
 
-def limiter_of(state_dir: str) -> Limiter:
+def limiter_of(state_dir: str, cgroup: str = "") -> Limiter:
     """The one limiter of a state folder: it remembers for all servers whether the driver limits anything."""
     key = os.path.abspath(state_dir)  # noqa: PTH100
     if key not in _LIMITERS:
-        _LIMITERS[key] = Limiter(Leaves(key), partial(limits, timeout_s=LIMIT_WITHIN_S))
+        _LIMITERS[key] = Limiter(Leaves(key, within=cgroup), partial(limits, timeout_s=LIMIT_WITHIN_S))
     return _LIMITERS[key]
 
 

@@ -55,7 +55,7 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         self.gpu_quota = GPUQuota(config=self.config)
         self.slice_times_s: dict[str, float] = {}
         """What the slice cost this start: ``ask`` until booked, ``render`` its variables, ``give_back``."""
-        self._hold = ServerHold(limiter_of(self.gpu_quota.state_dir))
+        self._hold = ServerHold(limiter_of(self.gpu_quota.state_dir, self.gpu_quota.cgroup))
         self._changed = asyncio.Event()
         self._extended_timeout_s: int | None = None
         self._door: SliceDoor | None = None

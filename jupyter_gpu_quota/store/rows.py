@@ -305,6 +305,7 @@ HOURS: Table[HourRow] = Table(
     name="usage_hours",
     keys=("hour_at", "workload", "device"),
     key=lambda row: (row.hour_at, row.workload, row.device),
+    indexes=("hour_at",),
     fields={
         "hour_at": lambda row: row.hour_at,
         "workload": lambda row: row.workload,

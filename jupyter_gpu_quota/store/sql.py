@@ -108,8 +108,15 @@ class SqlScope:
         if len(columns) == 1:
             rows = self._in_chunks(table, columns[0], [key[0] for key in keys])
         else:
-            rows = self._in_chunks(table, tuple_(*columns), list(keys))
+            starts = range(0, len(keys), AT_A_TIME)
+            rows = [row for at in starts for row in self._with_keys(table, columns, keys[at : at + AT_A_TIME])]
         return {table.key(row): row for row in rows}
+
+    def _with_keys(self, table: Table[R], columns: Sequence[Any], keys: Sequence[Key]) -> list[R]:
+        """Rows with these keys of several columns. By whole keys alone, SQLite would read the whole table."""
+        values = [list(dict.fromkeys(each)) for each in zip(*keys, strict=True)]
+        parts = [column.in_(each) for column, each in zip(columns, values, strict=True)]
+        return self._rows(table, SELECTS[table.name].where(tuple_(*columns).in_(list(keys)), *parts))
 
     def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
         also = [_is_live(table)] if column in table.live_indexes else []

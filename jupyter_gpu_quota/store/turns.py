@@ -19,8 +19,8 @@ LOOK_S = 0.003
 LONG_S = 0.050
 """Who held the lock for so long lets others have it first."""
 
-STEP_BACK_S = 0.010
-"""For so long: enough for each that waits to have looked."""
+STEP_BACK_PART, STEP_BACK_S = 0.2, (0.010, 0.100)
+"""For such a part of that time, within these limits: on a busy machine who waits looks late."""
 
 
 class Turns:
@@ -39,7 +39,13 @@ class Turns:
             yield
         finally:
             ended = time.monotonic()
-            self._free_from = ended + STEP_BACK_S if ended - begun >= LONG_S else 0.0
+            self._free_from = ended + _step_back_s(ended - begun)
+
+
+def _step_back_s(held_s: float) -> float:
+    """How long to leave the lock to others after holding it for so long."""
+    least, most = STEP_BACK_S
+    return min(max(held_s * STEP_BACK_PART, least), most) if held_s >= LONG_S else 0.0
 
 
 def _begin(connection: Connection) -> None:

@@ -118,8 +118,8 @@ def fold(work: Work, allocations: Sequence[AllocationRow]) -> None:
 def _hours(work: Work, keys: Iterable[Hour]) -> dict[Hour, HourRow]:
     """The rows of hours, new ones where there are none yet, with the owners of their workloads."""
     wanted = list(keys)
-    work.fetch(HOURS, wanted)
-    known = {key: row for key in wanted if (row := work.get(HOURS, key)) is not None}
+    there = {HOURS.key(row): row for row in work.find(HOURS, "hour_at", sorted({hour_at for hour_at, _, _ in wanted}))}
+    known = {key: row for key in wanted if (row := there.get(key)) is not None}
     new = [key for key in wanted if key not in known]
     owners = _owners(work, {workload for _, workload, _ in new})
     return known | {

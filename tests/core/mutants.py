@@ -39,7 +39,7 @@ def mutant(name: str, *edits: tuple[str, str, str]) -> Mutant:
 MUTANTS = (
     mutant(
         "the entry check is dropped",
-        ("standing.py", "Right.FAIR if total <= self.fair else Right.SURPLUS", "Right.FAIR"),
+        ("standing.py", "FAIR if total <= self.fair else SURPLUS", "FAIR"),
     ),
     mutant(
         "entry looks at the project alone",
@@ -66,6 +66,13 @@ MUTANTS = (
         ),
     ),
     mutant(
+        "siblings on other devices let nobody out", ("outward.py", "    if not pool.departments or", "    if True or")
+    ),
+    mutant(
+        "a sibling that lets a claim out is put back",
+        ("trim.py", "if any(other.leeway_milli < victim.size for other in let_out) or not within:", "if not within:"),
+    ),
+    mutant(
         "victims already picked are not counted",
         (
             "rights.py",
@@ -87,8 +94,8 @@ MUTANTS = (
         "a department's limit is ignored",
         (
             "standing.py",
-            "any(level.use + level.leaving + size > level.ceiling for level in self.levels)",
-            "self.use + self.leaving + size > self.ceiling",
+            "level.limit != NO_LIMIT and level.use + level.leaving + size > level.ceiling",
+            "level is self and level.use + level.leaving + size > level.ceiling",
         ),
     ),
     mutant(
@@ -107,7 +114,10 @@ MUTANTS = (
         "exactly at the notebook quota is refused",
         ("notebooks.py", "level.booked + notebook.gpu_milli > level", "level.booked + notebook.gpu_milli >= level"),
     ),
-    mutant("the ceiling for one user is ignored", ("standing.py", "        if not levels:\n", "        if True:\n")),
+    mutant(
+        "the ceiling for one user is ignored",
+        ("standing.py", "        if not self.has_user_ceiling:\n", "        if True:\n"),
+    ),
     mutant(
         "a claim reserves nothing",
         (
@@ -116,6 +126,15 @@ MUTANTS = (
             "return actions",
         ),
     ),
+    mutant(
+        "no place is kept for the first that cannot start",
+        ("round.py", "if blocked is None or not self.keeps_left or not may_be_kept(*blocked):", "if True:"),
+    ),
+    mutant(
+        "anybody overtakes in a kept place",
+        ("backfill.py", "if pool.now + time_limit_s * SECOND <= self.starts_at:", "if True:"),
+    ),
+    mutant("who is not heard of is judged idle", ("idle.py", "    _no_report,\n    _kernel_unknown,\n", "")),
     mutant(
         "first submit times are forgotten",
         ("queue.py", "row = job.submitted_at, job.id, job", "row = 0, job.id, job"),
@@ -207,7 +226,7 @@ MUTANTS = (
         "who was served keeps another place",
         ("round.py", "            self._forget_place_of_served()\n", ""),
     ),
-    mutant("a restart counts twice", ("round.py", "level.leaving -= min(", "level.leaving -= 0 * min(")),
+    mutant("a restart counts twice", ("reservations.py", "level.leaving -= min(", "level.leaving -= 0 * min(")),
     mutant("broken devices are given out", ("ledger.py", "if d.health is Health.HEALTHY and", "if")),
 )
 

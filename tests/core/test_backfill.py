@@ -114,3 +114,29 @@ def test_a_place_is_kept_though_who_runs_there_until_its_planned_start_was_looke
         """
     )
     assert [kept.workload for kept in made.decide().kept] == ["a2"]
+
+
+def test_a_short_job_above_its_fair_share_starts_in_a_place_that_is_kept_for_later() -> None:
+    """b6 ends before the planned start of a3; that another place was given up first hides it no more."""
+    made = world(
+        """
+        pool t 4
+        department d2 5 of t
+        department d3 1.5 of t, priority 60
+        a 2 of t in d2, priority 60, weight 2
+        b 0.5 of t in d3, weight 2
+        c 2 of t in d2
+        b runs 0.5 by v ranks 2 priority 70 on n1g0,n1g1
+        a runs 0.1 by u on n1g0
+        b runs 0.25 by v on n1g0
+        b runs 1 by v on n1g2
+        a runs 0.6 by u on n1g3
+        b queues 0.1 by u ranks 2 priority 70
+        a queues 0.6 by w ranks 2-3
+        c queues 0.25 by u priority 70
+        b queues 1 by w
+        b queues 0.25 by w
+        """
+    )
+    made.jobs["b6"] = dc.replace(made.jobs["b6"], time_limit_s=20)
+    assert "b6" in started(made)

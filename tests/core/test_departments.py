@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_gpu_quota.core.model import Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause
 from jupyter_gpu_quota.core.sentences import sentence
+from jupyter_gpu_quota.service.standings import shares_of
+from tests.core.promises import check_plan
 from tests.core.world import world
 
 
@@ -236,7 +239,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 0.1 / p2 0.95 / p3 1.6",
             ["p1", "p3"],
-            id="a sibling whose loss lets a guarantee out of the department is not spared because its room is not needed",
+            id="a sibling whose loss lets a guarantee out of its department leaves also where its room is not needed",
         ),
     ],
 )
@@ -286,6 +289,30 @@ def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
     assert sorted(owners([action.workload for action in pauses])) == ["p2", "p3"]
     made.settle()
     assert made.picture() == "p1 2 / p2 0 / p3 2"
+
+
+def test_a_drain_that_is_taken_over_counts_as_a_siblings_loss() -> None:
+    """With the 0.6 promised to p2 counted out, D1 is within its guarantee with p1's claim, and D2 is above its own."""
+    made = world(
+        """
+        pool t 2
+        department D1 1 of t
+        department D2 1 of t
+        p1 1 of t in D1
+        p2 0 of t in D1
+        p3 1 of t in D2
+        p3 runs 0.4 on n1g0
+        p3 runs 1 on n1g1
+        p2 queues 0.6
+        p1 queues 1
+        """
+    )
+    where = (Placement(rank=0, device="n1g0", gpu_milli=600, memory_mib=9600),)
+    made.reserved["p21"] = Reservation(workload="p21", placements=where, reserved_at=made.now)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    taken = {(action.workload, action.reason.code) for action in decision.plan.actions}
+    assert {("p21", "drain_taken_over"), ("p31", "reclaimed"), ("p11", "waits_for_drain")} <= taken
 
 
 @pytest.mark.parametrize(
@@ -350,6 +377,25 @@ class TestCeilingsForOneUser:
         made = world("pool t 4\na 0 of t, limit per user 1\nb 0 of t\na queues 4 of 1 by ann\nb queues 4 of 1")
         made.settle()
         assert made.picture() == "a 1 / b 3"
+
+    def test_beside_what_users_may_have_no_more_fixed_work_is_wanted_than_the_quota(self) -> None:
+        """ann may have 1.5 and bob wants 1; of 1 that may not be preempted, by bob and carl, the quota takes 0.5."""
+        made = world(
+            "pool t 4\na 0.5 of t, limit per user 1.5\nb 0 of t, weight 0\na queues 2 of 1 by ann\na queues 1 by bob\n"
+            "a queues 0.5 by bob fixed\na queues 0.5 by carl fixed\nb queues 4 of 1"
+        )
+        assert shares_of(made.snapshot(), made.policy).projects["a", "t"].fair_milli == 3000
+
+    def test_who_is_in_line_behind_a_ceiling_starts_when_a_place_under_it_is_taken_over(self) -> None:
+        """c1's promised place goes to a within its guarantee, and c2 of the same user fits at once."""
+        made = world(
+            "pool t 2\na 1 of t\nc 0 of t, limit per user 1\nc queues 1 by w\nc queues 0.6 by w\n"
+            "c runs 0.4 by x on n1g1\na queues 0.7"
+        )
+        where = (Placement(rank=0, device="n1g0", gpu_milli=1000, memory_mib=16001),)
+        made.reserved["c1"] = Reservation(workload="c1", placements=where, reserved_at=made.now)
+        made.tick()
+        assert {"a1", "c2"} <= made.owned.keys()
 
     @pytest.mark.parametrize(
         ("asked", "booked"),

@@ -67,6 +67,16 @@ def test_one_milli_more_lowers_no_share_by_more_than_one_with_history_too() -> N
             assert more[name].fair_milli >= less[name].fair_milli - 1
 
 
+def test_those_of_weight_0_share_equally_what_is_left_whatever_they_used() -> None:
+    claims = [
+        Claim(name="a", quota_milli=0, wanted_milli=9000, weight=0, used_before=60),
+        Claim(name="b", quota_milli=0, wanted_milli=9000, weight=0, used_before=0),
+        Claim(name="c", quota_milli=0, wanted_milli=1000, weight=1, used_before=40),
+    ]
+    shares = divide(claims, 3000, history_milli=1000)
+    assert {name: share.fair_milli for name, share in shares.items()} == {"a": 1000, "b": 1000, "c": 1000}
+
+
 def run_for_ever(made: World, ticks: int) -> dict[str, int]:
     """GPU-ticks of every project with endless demand; the one-GPU jobs last three ticks."""
     got = {project.name: 0 for project in made.policy.projects}

@@ -300,6 +300,18 @@ def with_one_more(activity: NotebookActivity, at: int, sign: str) -> NotebookAct
             return replace(activity, kept_at=max(at, activity.kept_at or 0))
 
 
+@pytest.mark.parametrize(
+    "back_ms", [3_600_000, 40_000, -5_000], ids=["an hour", "more than a hole", "after its reading"]
+)
+def test_a_date_that_only_a_clock_that_was_set_can_make_is_not_believed(back_ms: int) -> None:
+    """The use was five minutes ago; its date says otherwise."""
+    used = GpuSample(at=NOW - 5 * MINUTE, percent=30, used_at=NOW - 5 * MINUTE - back_ms)
+    before = tuple(s for s in readings(60) if s.at < used.at)
+    after = tuple(s for s in readings(60) if s.at > used.at)
+    found = verdict(quiet_notebook(samples=(*before, used, *after)))
+    assert said(found) == "busy recent_gpu_use"
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 40 * 6), st.integers(-7_200_000, 7_200_000))
 def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_ms: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
+from tests.core.books import Books
 from tests.core.world import GENTLE, world
 
 
@@ -139,3 +140,14 @@ def test_a_job_stays_where_a_later_claim_fits_where_it_was_to_go() -> None:
     assert [row for row in said(made.tick()) if row[0] == "pause"] == [("pause", "c1", "fair_share_reclaimed")]
     made.settle()
     assert made.picture() == "a 2.8 / b 0.9 / c 0.25"
+
+
+def test_a_job_that_is_moved_counts_as_its_projects_use_while_it_leaves() -> None:
+    made = world(
+        "pool t 3\na 0 of t, priority 60\nb 0 of t\na runs 0.5 on n1g0\nb runs 0.5 on n1g1\nb runs 1 on n1g2\n"
+        "a queues 1"
+    )
+    made.drain_ticks = 3
+    assert ("pause", "a1", "moved") in said(made.tick())
+    made.pass_time()
+    assert Books(made.snapshot(), made.policy, "t").use()["a"] == 1500

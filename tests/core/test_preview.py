@@ -212,3 +212,43 @@ def test_the_wait_before_the_edit_is_that_of_the_old_pools() -> None:
     told = preview(made.snapshot(), old, made.policy, moved=waiting)
     [row] = [one for one in told.affected if one.work.id == "a2"]
     assert (row.effect, row.after and row.after.code) == (Effect.WAITS, "never_fits")
+
+
+TWO_DEPARTMENTS = (
+    "pool t 6\ndepartment d 4 of t\ndepartment e 2 of t\na 1 of t in d\nb 1 of t in d\nc 2 of t in e\n"
+    "a runs 3 of 1\nb runs 1\n"
+)
+
+
+def lowered(made: World, milli: int) -> None:
+    made.department("d", "t", training_milli=milli)
+
+
+def test_a_lowered_quota_of_a_department_names_those_whose_project_is_over_its_own() -> None:
+    told, paused, _ = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 3000))
+    assert (told.of(Effect.OVER_QUOTA), paused) == (("a3",), set())
+    [row] = told.affected
+    assert (row.department, row.used_milli, row.quota_milli, row.had_milli) == ("d", 4000, 3000, 4000)
+
+
+def test_a_department_that_uses_less_than_its_lowered_quota_puts_nobody_over_it() -> None:
+    text = TWO_DEPARTMENTS.replace("a runs 3 of 1", "a runs 2 of 1")
+    assert compared(world(text), lambda made: lowered(made, 3000))[0].affected == ()
+
+
+def test_whom_a_lowered_department_names_is_whom_the_other_department_then_pauses() -> None:
+    told, _, made = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 2000))
+    assert told.of(Effect.OVER_QUOTA) == ("a2", "a3")
+    made.department("e", "t", training_milli=4000)
+    made.project("c", "t", training_milli=4000)
+    for _ in range(4):
+        made.submit("c", 1000)
+    made.settle()
+    assert {job.id for job in made.jobs.values() if job.paused_at} == {"a2", "a3"}
+
+
+def test_a_department_s_lowered_quota_for_notebooks_drains_them() -> None:
+    made = world("pool t 1\ndepartment d 0 of t, notebooks 1\na 0 of t, notebooks 0.5 in d\na notebook 0.5")
+    told, _, _ = compared(made, lambda made: made.department("d", "t", notebook_milli=250))
+    assert told.of(Effect.DRAINS) == ("nb-a1",)
+    assert [row.department for row in told.affected] == ["d"]

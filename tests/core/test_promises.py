@@ -416,13 +416,19 @@ class Worlds(RuleBasedStateMachine):
                 raise AssertionError(f"{broken}\n{self.world.dump()}") from broken
 
     def _come_to_rest(self) -> None:
-        """P8: with demand and clock protections frozen the plan reaches a fixed point; P7: claims were kept."""
+        """P8: with demand and clock protections frozen the plan reaches a fixed point; P7: claims were kept.
+
+        Who has used up the pauses of a window stays so: no pause falls out of the window any more.
+        """
         made = self.world
         self.frozen_at = self.ticks
         made.policy, made.frozen = dc.replace(in_force(made.policy, made.now), windows=(), drain_by_at=None), True
         made.policy = dc.replace(made.policy, lending=dc.replace(made.policy.lending, release_after_s=NEVER_S))
+        rules = made.policy.preemption
+        made.policy = dc.replace(made.policy, preemption=dc.replace(rules, per_s=NEVER_S))
         for name, job in made.jobs.items():
-            made.jobs[name] = dc.replace(job, time_limit_s=NEVER_S)
+            still_counted = tuple(at for at in job.paused_at if at > made.now - rules.per_s * 1000)
+            made.jobs[name] = dc.replace(job, time_limit_s=NEVER_S, paused_at=still_counted)
         while made.leaves_at and self.ticks < self.frozen_at + 4:
             self.tick()  # what was leaving when the world froze
         self.taken.clear()

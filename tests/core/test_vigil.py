@@ -179,6 +179,20 @@ def test_what_follows_is_told(stage: Stage, says: str) -> None:
     assert told(idle, stage, IdleMode.REPORT, NOW) == f"It has been unused for 21 minutes. {says}"
 
 
+def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_so() -> None:
+    busy = Busy(reason=IdleReason.KERNEL_BUSY, since=NOW)
+    assert told(busy, InUse(), IdleMode.REPORT, NOW) == "A kernel is busy; a busy kernel is never shut down."
+    assert told(busy, InUse(notified_at=NOW), IdleMode.REPORT, NOW) == (
+        "A kernel is busy; a busy kernel is never shut down. It has not used the GPU for a long time: stop what it "
+        "does not need, or shut the kernel down."
+    )
+
+
+def test_who_uses_the_gpu_is_named_where_that_is_known() -> None:
+    busy = Busy(reason=IdleReason.GPU_IN_USE, since=NOW, figures=(("percent", 5), ("users", "terminal 1")))
+    assert told(busy, InUse(), IdleMode.REPORT, NOW) == "The GPU is in use by terminal 1."
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [

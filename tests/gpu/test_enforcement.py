@@ -161,6 +161,18 @@ def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
     assert "looks for it at /sys/fs/cgroup" in Leaves(tmp_path, tmp_path).why_no_limits
 
 
+def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("5:devices:/\n0::/system.slice/jupyterhub.service\n")
+    assert leaf.own_group(str(own)) == "/system.slice/jupyterhub.service"
+    assert leaf.own_group(str(tmp_path / "none")) == "/"
+    for within in ("/system.slice/jupyterhub.service", "system.slice/jupyterhub.service/"):
+        (tmp_path / within.strip("/")).mkdir(parents=True, exist_ok=True)
+        found = Leaves("s", tmp_path, within)
+        assert found.why_not == "" and found.path("job.J.1.0").parents[1] == tmp_path / within.strip("/")
+    assert "cannot be written" in Leaves("s", tmp_path, "/elsewhere").why_not
+
+
 # --- ranks ------------------------------------------------------------------------------------------------------------
 def order(command: tuple[str, ...] = ("sleep", "600"), *, gpu_milli: int = 500, job: str = "J") -> StartOrder:
     device = Device(id="d0", node="here", index=0, model="H200", memory_mib=143_771, pool="p", uuid="GPU-0")

@@ -101,7 +101,9 @@ def service_at(service: Service) -> Iterator[Service]:
     ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
 
     async def serve() -> None:
-        routes = [(f"{PREFIX}notebooks/{NOTEBOOK}/(activity|actions/keep|actions/wake)", _Activity, {"service": service})]
+        routes = [
+            (f"{PREFIX}notebooks/{NOTEBOOK}/(activity|actions/keep|actions/wake)", _Activity, {"service": service})
+        ]
         server = HTTPServer(web.Application(routes))
         server.listen(service.port, "127.0.0.1")
         over = asyncio.Event()

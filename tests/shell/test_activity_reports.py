@@ -245,5 +245,5 @@ def test_a_server_without_a_share_reports_nothing(tmp_path: Path) -> None:
     with service_at(service), jupyter_server(tmp_path, service.port, JUPYTER_GPU_QUOTA_SHARE="") as server:
         server.start_kernel()
         time.sleep(2.5)
-        assert server.call("GET", "/gpu-quota/idle") == (200, {"idle": None})
+        assert server.call("GET", "/gpu-quota/idle") == (200, {"idle": None, "waiting": []})
     assert service.reports == []

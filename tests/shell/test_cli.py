@@ -187,7 +187,7 @@ def test_wrong_usage_ends_with_2_before_anything_is_sent(world: World, words: li
 def test_jobs_are_a_table_and_one_document(world: World) -> None:
     world.jobs = {"J1": job_view("J1"), "J2": job_view("J2", state="succeeded", reason=None)}
     table = run("jobs").stdout.splitlines()
-    assert table[0].split() == ["ID", "NAME", "PROJECT", "USER", "GPU", "PRIORITY", "STATE", "SUBMITTED"]
+    assert table[0].split() == ["ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED"]
     assert "queued · 4 of 4 GPUs are in use" in table[1]
     assert len(table) == 2
     assert [job["id"] for job in json.loads(run("jobs", "--all", "--json").stdout)] == ["J1", "J2"]
@@ -234,7 +234,7 @@ def test_one_job_in_words_and_as_a_document(world: World) -> None:
 def test_gpu_is_what_the_job_has_in_every_table(world: World, view: dict[str, Any], column: str, facts: str) -> None:
     world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
     heads, row = run("jobs").stdout.splitlines()[:2]
-    assert row[heads.index("GPU") : heads.index("PRIORITY")].strip() == column
+    assert row[heads.index("GPU") : heads.index("USED")].strip() == column
     [told] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
     assert told.removeprefix("gpu").strip() == facts
 

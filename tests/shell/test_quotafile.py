@@ -783,3 +783,23 @@ def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, object]) -
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, quotafile.schema())
     assert isinstance(quotafile.parse(json.dumps(document)), list)
+
+
+@pytest.mark.parametrize("told", ["30s", "13h", "0"], ids=["too short", "longer than readings are kept", "at once"])
+def test_a_notice_that_cannot_be_given_is_refused(told: str) -> None:
+    found = quotafile.parse(MINIMAL_IDLE.format(told))
+    assert isinstance(found, list) and "from 1m to 12h" in str(found)
+
+
+def test_a_busy_notice_is_that_of_the_judge() -> None:
+    found = quotafile.parse(MINIMAL_IDLE.format("90m"))
+    assert isinstance(found, QuotaFile) and found.idle.busy_notify_after_s == 5_400
+    assert quotafile.QuotaFile.from_document(found.to_document()).idle == found.idle
+
+
+MINIMAL_IDLE = """
+version: 1
+pools: [{{name: train}}]
+projects: [{{name: vision, quota: {{train: {{training: 1}}}}}}]
+policy: {{idle: {{busy_notify_after: {0}}}}}
+"""

@@ -279,6 +279,20 @@ def test_the_hub_stops_the_server_by_its_name(notebook: Watched) -> None:
 
 
 # --- unknown ------------------------------------------------------------------------------------------------------
+def test_a_busy_kernel_that_leaves_the_gpu_alone_is_noticed_and_never_freed(tmp_path: Path) -> None:
+    idle = IDLE.replace("MODE", "reclaim").replace("idle: {", "idle: {busy_notify_after: 30m, ")
+    with service_world(tmp_path) as world:
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(QUOTA + idle, real)
+        notebook = Watched(world)
+        notebook.kernels = [notebook.kernel("k1", state="busy")]
+        assert not notebook.pass_(25)["idle"]["noticed"]
+        found = notebook.pass_(15)["idle"]
+        assert (found["noticed"], found["stage"], found["reason"]) == (True, "in_use", "kernel_busy")
+        assert "has not used the GPU for a long time" in found["message"]
+        assert notebook.audited().count("notebook.notified") == 1
+
+
 def test_a_notebook_without_figures_of_its_own_is_unknown(notebook: Watched) -> None:
     notebook.percent = None
     answer = notebook.pass_(40)

@@ -127,6 +127,41 @@ def test_a_quota_lowered_further_names_the_jobs_that_it_puts_over_it(world: Serv
     assert all("Devices that it has leave pool train by this file" in each["message"] for each in emptied)
 
 
+def test_a_lowered_quota_of_a_department_names_the_jobs_that_it_puts_over_it(world: ServiceWorld) -> None:
+    wide = DEPARTMENTS.replace("{train: {training: 2, limit: 3}", "{train: {training: 3}").replace(
+        "{name: voice, quota: {train: {training: 2}", "{name: voice, quota: {train: {training: 1}"
+    )
+    head, _, tail = wide.partition("name: speech")
+    wide = f"{head}name: speech{tail.replace('{train: {training: 2}', '{train: {training: 1}', 1)}"
+    assert put(world, wide).status == 200
+    jobs = [world.submit("bob")["id"] for _ in range(3)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    lowered = wide.replace("{train: {training: 3}", "{train: {training: 2}", 1)
+    [row] = world.post("quota/preview", "ann", {"text": lowered}).json["affected"]
+    assert row["job"] in jobs and row["effect"] == "over_quota"
+    assert "department sight uses 3 GPU in pool train and its training quota becomes 2: 1 GPU of that" in row["message"]
+
+
+def test_a_ceiling_for_each_user_is_told_with_the_person_s_name(world: ServiceWorld) -> None:
+    assert (
+        put(world, QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)).status
+        == 200
+    )
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    world.run(world.door.world.refresh())
+    [waiting] = [job for job in jobs if world.get(f"jobs/{job}").json["state"] == "queued"]
+    told = world.get(f"explain/{waiting}").json
+    said = [told["reason"]["message"], world.get(f"jobs/{waiting}").json["reason"]["message"]]
+    assert told["reason"]["code"] == "above_user_ceiling" and all("bob" in each for each in said)
+    assert world.door.world.mirror.jobs[waiting].job.user not in str(told)
+    dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
+    assert "bob" in dry["reason"]["message"]
+
+
 def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: ServiceWorld) -> None:
     present = world.get("quota", "ann").json["revision"]
     told = world.post(f"quota/revisions/{present}/actions/revert", "ann").json

@@ -15,7 +15,7 @@ import pytest
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.enforcement.driver import Ask, Told
-from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf
+from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, notebook_leaf
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.service import shares
@@ -179,7 +179,7 @@ def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(
     stage.apply(policy())
     job = stage.running()
     leaves, device = leaf_with_our_child(stage, job), stage.device_of(job)
-    share_mib = stage.view(job)["allocations"][0]["memory_mib"]
+    share_mib, other = stage.view(job)["allocations"][0]["memory_mib"], None
     try:
         stage.limits[device] = Told(limit_mib=share_mib)
         stage.read(**{job: 100})
@@ -189,13 +189,38 @@ def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(
         assert stage.label(job)[0] == "cooperative", "the library told something else later"
         assert f"{share_mib * 2} MiB, not {share_mib} MiB" in stage.view(job)["enforcement"]["why"]
         stage.limits[device] = Told(limit_mib=share_mib)
+        other = subprocess.Popen(["sleep", "600"])
+        (leaves.path(job_leaf(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
         (leaves.root / "cgroup.procs").write_text(str(stage.child.pid))  # type: ignore[operator]
         stage.read(31_000, **{job: 100})
         assert stage.label(job)[0] == "cooperative", "it got out of its group"
+        assert f"({stage.child.pid}) is not in the control group" in stage.view(job)["enforcement"]["why"]
     finally:
+        leaves.kill(job_leaf(job, 1, 0))
         stage.child.kill()
         stage.child.wait()
+        if other is not None:
+            other.wait(10)
         leaves.remove(job_leaf(job, 1, 0))
+
+
+def test_the_group_of_a_notebook_that_is_over_is_swept_and_those_of_others_are_not(stage: Stage) -> None:
+    stage.apply(policy())
+    leaves = Leaves(stage.world.state_dir)
+    if leaves.why_not:
+        pytest.skip(f"no control group can be made here: {leaves.why_not}")
+    slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
+    with stage.world.stepping():
+        booked = stage.world.post("notebooks", "hub", slice).json["id"]
+    names = [notebook_leaf(booked), notebook_leaf("over"), job_leaf("J", 1, 0)]
+    assert [leaves.make(name) for name in names] == [""] * 3
+    asked: list[Ask] = []
+    stage.world.door.shares.readback._ask = lambda those: asked.extend(those) or stage._ask(those)
+    stage.look()
+    assert leaves.names() == sorted([names[0], names[2]])
+    assert {(ask.device, ask.mib) for ask in asked if ask.group.endswith("over")} >= {("GPU-0", 0), ("GPU-1", 0)}
+    for name in names:
+        leaves.remove(name)
 
 
 # --- the police -------------------------------------------------------------------------------------------------------

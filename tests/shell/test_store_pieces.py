@@ -191,16 +191,31 @@ def test_claims_of_which_only_some_were_written_all_come_to_run_and_pause_nobody
     assert sorted(world.controller.mirror.jobs[job].pauses for job in ("b1", "b2", "b3", "b4")) == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("death", [1, 2])
 def test_a_database_that_fails_while_a_plan_is_written_is_tried_again_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, death: int
 ) -> None:
     world = World()
     world.submit("bob", "b1", "b2")
-    Dying(world, monkeypatch, 2)
+    Dying(world, monkeypatch, death)
     with pytest.raises(StoreUnavailable):
         world.turn(1)
     world.turn(2)
     assert world.executor.running() == {"b1", "b2"}
+
+
+def test_a_plan_that_took_longer_than_the_lease_lasts_is_put_into_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    decide = controller_module.decide
+
+    def slowly(*given: object) -> Plan:
+        world.now += 4_000
+        return decide(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(controller_module, "decide", slowly)
+    world.controller.tick()
+    assert (world.state("b1"), world.state("b2")) == (JobState.STARTING, JobState.STARTING)
 
 
 def test_who_writes_between_two_pieces_is_heard_in_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,3 +233,29 @@ def test_who_writes_between_two_pieces_is_heard_in_the_next_decision(monkeypatch
     monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
     world.turn(3)
     assert world.executor.running() == {"b1", "b3"} and world.state("b2") is JobState.CANCELLED
+
+
+def test_work_that_comes_while_a_plan_is_written_is_decided_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    commit, coming = world.store.commit, ["b3"]
+
+    def meanwhile(*given: object, **named: object) -> object:
+        outcome = commit(*given, **named)  # type: ignore[arg-type]
+        world.submit("bob", *[coming.pop() for _ in coming[:]])
+        return outcome
+
+    monkeypatch.setattr(world.store, "commit", meanwhile)
+    monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+    world.controller.tick()
+    world.controller.tick()
+    assert world.state("b3") is JobState.STARTING
+
+
+def test_a_clock_that_is_set_back_does_not_stretch_the_lease() -> None:
+    world = World()
+    world.turn(1)
+    world.now -= 3_600_000
+    world.turn(1)
+    lease = world.store.lease()
+    assert lease is not None and lease.expires_at <= world.now + 3_000

@@ -7,7 +7,9 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -15,6 +17,7 @@ from sqlalchemy import event
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.plan import Reserve, Start
 from jupyter_gpu_quota.store import recall
+from jupyter_gpu_quota.store.coding import CODINGS, Coding
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.protocol import Changes, JobFilter, Page, SetInventory, Stale, StoreUnavailable
@@ -95,6 +98,10 @@ def everything(store: LedgerStore, since: int = 0) -> dict[str, object]:
 def assert_as_on_disk(world: World, path: Path, since: int = 0) -> None:
     with another(path) as fresh:
         assert everything(world.store, since) == everything(fresh, since)
+        with fresh._rows.reading() as scope:
+            for table in (*recall.VERSIONED, recall.RANKS):
+                remembered = known(world).rows[table.name]
+                assert scope.get_many(table, list(remembered)) == remembered
 
 
 def known(world: World) -> recall._Known:
@@ -128,7 +135,8 @@ def _change(world: World, door: World, job: str, change: str) -> object:
 def test_what_another_process_does_is_seen(world: World, door: World, path: Path, what: str) -> None:
     since = world.store.version()
     ELSEWHERE[what](world, door)
-    assert_as_on_disk(world, path, since)
+    for each in range(since, door.store.version() + 1):
+        assert_as_on_disk(world, path, each)
     world.start("waits", "d3") if "cancelled" not in what and what != "a device is gone" else None
     assert_as_on_disk(world, path, since)
 
@@ -239,6 +247,9 @@ def test_what_retention_removed_is_not_told_any_more(world: World, path: Path) -
     assert world.store.job("over") is None
     assert_as_on_disk(world, path, since)
     assert_as_on_disk(world, path, 0)
+    world.submit("over")
+    world.committed(Reserve(workload="over", placements=placements("d2"), reason=WITHIN))
+    assert_as_on_disk(world, path, since)
 
 
 def test_what_is_new_is_told_however_long_ago_was_asked(
@@ -301,13 +312,33 @@ def test_a_mirror_that_begins_reads_no_workload_from_the_file(world: World) -> N
     assert set(read) <= {"quota_revisions"}
 
 
-def test_a_device_that_two_jobs_share_is_counted_in_one_place_when_one_leaves(world: World) -> None:
+def test_a_scheduler_that_begins_reads_no_work_that_is_over(
+    world: World, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many have ended since retention last ran: a restart costs what is alive."""
+    read: list[str] = []
+
+    def counting(table: str) -> Coding[Any]:
+        coding = CODINGS[table]
+        return replace(coding, row=lambda columns: (read.append(columns["id"]), coding.row(columns))[1])
+
+    for table in ("jobs", "allocations"):
+        monkeypatch.setitem(CODINGS, table, counting(table))  # type: ignore[arg-type]
+    with another(path, recalls=True) as store:
+        mirror = Mirror()
+        mirror.update(store)
+    alive = {allocation.id for allocation in mirror.allocations()}
+    assert sorted(read) == sorted({"runs", "waits", "patty's job", *alive})
+
+
+def test_a_device_that_two_jobs_share_is_counted_in_one_place_when_one_leaves(world: World, path: Path) -> None:
     for job, number in zip(("half", "other half"), itertools.count(), strict=False):
         world.record(submit(job, milli=500))
         world.start(job, "d3", milli=500)
         world.see(world.fact(job, pid=number + 1))
     world.see(world.gone("half", 0, pid=1))
     world.see(DeviceFact(device="d3", uuid="GPU-3"))
+    assert_as_on_disk(world, path)
     world.record(submit("whole"))
     start = Start(workload="whole", attempt=1, placements=placements("d3"), borrower=False, reason=WITHIN)
     refused = world.commit(start)

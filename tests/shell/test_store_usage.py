@@ -1,4 +1,4 @@
-"""Hours of use: what was had is exact, what was used is what readings say, and what nobody read is not taken for rest."""
+"""Hours of use: what was had is exact, what was used is what readings say, and what nobody read is no rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.core.activity import ProcessUse
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.store.protocol import SampleRow, UsageHour
 from jupyter_gpu_quota.store.usage import HOUR_MS, pieces
@@ -24,8 +25,8 @@ class Read(World):
 
     def read(self, device: str, **percent: int | None) -> bool:
         row = SampleRow(
-            node="n1", device=device, at=self.now, utilisation_percent=None, memory_used_mib=None, coverage_permille=None,
-            simulated=False, workloads=percent,
+            node="n1", device=device, at=self.now, utilisation_percent=None, memory_used_mib=None,
+            coverage_permille=None, simulated=False, workloads=percent,
         )  # fmt: skip
         self.sequence += 1
         return self.store.add_samples("n1", self.sequence, [row], now=self.now)
@@ -184,3 +185,30 @@ def test_a_database_that_fails_loses_nothing_that_was_read(world: Read, monkeypa
 def test_a_stretch_is_cut_at_whole_hours() -> None:
     assert list(pieces(HOUR - 5, HOUR + HOUR_MS + 7)) == [(HOUR - HOUR_MS, 5), (HOUR, HOUR_MS), (HOUR + HOUR_MS, 7)]
     assert list(pieces(HOUR, HOUR)) == []
+
+
+def test_after_the_clock_went_back_the_newest_reading_is_the_newest(world: Read) -> None:
+    world.read("d0", J=10)
+    world.now -= HOUR_MS
+    world.read("d0", J=20)
+    assert world.store.latest_samples()["d0"].workloads == {"J": 20}
+
+
+def test_an_older_reading_that_comes_late_is_not_the_newest(world: Read) -> None:
+    world.read("d0", J=10)
+    late = SampleRow(
+        node="n1", device="d0", at=world.now - MINUTE, utilisation_percent=None, memory_used_mib=None,
+        coverage_permille=None, simulated=False, workloads={"J": 20},
+    )  # fmt: skip
+    assert world.store.add_samples("n1", 99, [late], now=world.now)
+    assert world.store.latest_samples()["d0"].workloads == {"J": 10}
+
+
+def test_the_processes_of_the_newest_reading_come_back_as_they_were(world: Read) -> None:
+    use = ProcessUse(pid=7, memory_mib=None, percent=3, used_at=world.now, places=(("pid:[1]", 7, 99), ("", 1, 2)))
+    row = SampleRow(
+        node="n1", device="d0", at=world.now, utilisation_percent=None, memory_used_mib=None, coverage_permille=None,
+        simulated=False, workloads={"J": 3}, processes={"J": (use,), "I": ()},
+    )  # fmt: skip
+    world.store.add_samples("n1", 1, [row], now=world.now)
+    assert world.store.latest_samples()["d0"] == row

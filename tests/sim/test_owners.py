@@ -11,6 +11,7 @@ from jupyter_gpu_quota.core.model import NotebookState
 from jupyter_gpu_quota.simulate import tracefile
 from jupyter_gpu_quota.simulate.guarantee import GuaranteeWatch
 from jupyter_gpu_quota.simulate.owners import Wake
+from jupyter_gpu_quota.simulate.page import page
 from jupyter_gpu_quota.simulate.replay import Replay
 from jupyter_gpu_quota.simulate.report import Outcome, document, play
 from jupyter_gpu_quota.store.protocol import Changes, Page
@@ -29,6 +30,7 @@ policy:
   preemption: {min_runtime: 0s, grace: 10s, lent_grace: 5s}
   idle: {mode: reclaim, gpu_idle_after: 20m, kernel_idle_after: 20m, when_nobody_waits: 2h, warn_for: 5m}
 """
+NEVER_IDLE = [(at, at + 1) for at in range(0, 530, 15)]
 LENT_AT = 25 * MINUTE
 """Twenty minutes without use, and five of warning."""
 
@@ -157,6 +159,12 @@ def test_the_report_tells_what_was_lent_and_how_long_who_woke_waited() -> None:
     assert isinstance(waits, dict) and waits["p50"] == waits["max"] and 0 < waits["max"] <= GRACE_S + 2
     lent_h = (35 * MINUTE + SAVES_S + 120 * MINUTE) / HOUR
     assert told["gpu_hours_lent"] == pytest.approx(lent_h, abs=0.01), "until its owner woke, then until it was released"
+
+
+def test_the_page_shows_what_was_lent_and_says_nothing_of_it_where_nothing_was() -> None:
+    told, silent = (page(document([found])) for found in (outcome((60, 61)), outcome(*NEVER_IDLE)))
+    for words in ("lent by notebooks", "woken notebook", "idle kernels shut down"):
+        assert words in told and words not in silent
 
 
 def test_a_notebook_is_counted_as_computing_during_its_bursts_alone() -> None:

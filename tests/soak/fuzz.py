@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads documents: ``python -m tests.soak.fuzz TARGET [options of libFuzzer]``.
+"""Coverage-guided fuzzing of what reads documents: ``python -m tests.soak.fuzz TARGET [options of libFuzzer] CORPUS``.
 
 A target is fed sound documents with a few changes that the fuzzer picks, and its bytes as they are. A reader refuses in
 sentences or accepts, and never raises; what the snapshot reader accepts, ``decide`` decides, and what the reader of
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import atheris
@@ -26,6 +28,7 @@ with atheris.instrument_imports(include=["jupyter_gpu_quota"], enable_loader_ove
 
 from tests.soak.documents import AUDITS, QUOTAS, SNAPSHOTS, TRACES
 
+BEGINNINGS = 100
 NOW = 1_800_000_000_000
 WORDS = ("", "x", "a", "train", "build", "risk", "queued", "running", "paused", "lent", "booked", "idle", "null", "1/3")
 WORDS += (
@@ -43,6 +46,15 @@ WORDS += (
 )
 NUMBERS = (-(10**30), -1, 0, 1, 2, 3, 333, 999, 1000, 1001, 10**6, 10**9, 2**53, 2**63, 10**18, 10**30)
 OTHERS: tuple[Any, ...] = (None, True, False, 0.5, 1e-9, 1e300, -0.0, [], {}, [[]], {"a": {}})
+LIKE: dict[type, tuple[Any, ...]] = {
+    bool: (True, False),
+    int: NUMBERS,
+    str: WORDS,
+    type(None): WORDS + NUMBERS,
+    list: ([], [1], ["x"], [["x", "y"]], [{}]),
+    dict: ({}, {"train": {}}, {"x": 1}),
+}
+"""What may stand in a value's place, by its type."""
 
 
 class Choice:
@@ -57,7 +69,10 @@ class Choice:
     def of(self, values: Sequence[Any]) -> Any:
         return values[self.number(len(values) - 1)]
 
-    def value(self) -> Any:
+    def value(self, like: Any = None) -> Any:
+        """Something hostile, mostly of the type of what stands there: the reader looks at types first."""
+        if type(like) in LIKE and self.number(7):
+            return copy.deepcopy(self.of(LIKE[type(like)]))
         kind = self.number(4)
         if kind < 3:
             return copy.deepcopy(self.of((WORDS, NUMBERS, OTHERS)[kind]))
@@ -71,9 +86,9 @@ class Choice:
 
 
 def changed(document: Any, choice: Choice) -> Any:
-    """The document with up to six changes: a value replaced, left out, doubled, or taken from elsewhere."""
+    """The document with a few changes: a value replaced, left out, doubled, or taken from elsewhere."""
     document = copy.deepcopy(document)
-    for _ in range(1 + choice.number(5)):
+    for _ in range(choice.of((1, 1, 2, 3))):
         holder, key = _place(document, choice)
         if holder is None or not choice.left():
             return document
@@ -82,27 +97,28 @@ def changed(document: Any, choice: Choice) -> Any:
 
 
 def _change(document: Any, holder: Any, key: Any, choice: Choice) -> None:
-    match choice.number(5):
+    match choice.number(19):
         case 0:
             del holder[key]
         case 1 if isinstance(holder, list):
             holder.append(copy.deepcopy(holder[key]))
-        case 2:
+        case 2 | 4 | 5 | 6 | 7 | 8 | 9:
             other, at = _place(document, choice)
-            holder[key] = copy.deepcopy(other[at]) if other is not None else None
+            same = other is not None and type(other[at]) is type(holder[key])
+            holder[key] = copy.deepcopy(other[at]) if same else choice.value(holder[key])
         case 3 if isinstance(holder, dict):
             holder[str(choice.value())] = choice.value()
         case _:
-            holder[key] = choice.value()
+            holder[key] = choice.value(holder[key])
 
 
 def _place(document: Any, choice: Choice) -> tuple[Any, Any]:
-    """Some place, as (what holds it, key): down from the top, as deep as is picked."""
+    """Some place, as (what holds it, key): down from the top, mostly to the bottom."""
     holder, key = None, None
-    value = document
-    while isinstance(value, dict | list) and value and (holder is None or choice.number(7)):
+    value, depth = document, 0
+    while isinstance(value, dict | list) and value and (depth < 2 or choice.number(15)):
         holder, key = value, choice.of(list(value) if isinstance(value, dict) else range(len(value)))
-        value = holder[key]
+        value, depth = holder[key], depth + 1
     return holder, key
 
 
@@ -127,8 +143,8 @@ def _lines_changed(text: str, choice: Choice) -> str:
 
 # --- the targets ------------------------------------------------------------------------------------------------------
 def snapshot(choice: Choice) -> None:
-    raw = not choice.number(9)
-    found = snapshotfile.read(choice.text() if raw else json.dumps(changed(choice.of(SNAPSHOTS), choice)))
+    parts = {key: value for key, value in choice.of(SNAPSHOTS).items() if key != "format"}
+    found = snapshotfile.read(choice.text() if not choice.number(9) else json.dumps(changed(parts, choice)))
     if isinstance(found, SnapshotDocument):
         plan = decide(found.snapshot, found.policy)
         json.dumps(snapshotfile.plan_document(plan))
@@ -182,8 +198,14 @@ TARGETS: dict[str, Callable[[Choice], None]] = {"snapshot": snapshot, "trace": t
 
 
 def main() -> None:
-    """Fuzz the target that the first argument names, until libFuzzer's options say so or something is found."""
-    target = TARGETS[sys.argv.pop(1)]
+    """Fuzz the target that the first argument names, until libFuzzer's options say so or something is found.
+
+    The last argument is the folder of its corpus, which begins with bytes at random: of few bytes it would pick little.
+    """
+    target, corpus = TARGETS[sys.argv.pop(1)], Path(sys.argv[-1])
+    chance = random.Random(1)
+    for number in range(BEGINNINGS):
+        (corpus / f"{number:03d}").write_bytes(chance.randbytes(400))
     atheris.Setup(sys.argv, lambda data: target(Choice(data)))
     atheris.Fuzz()
 

@@ -23,7 +23,9 @@ pytest.importorskip(
 @pytest.mark.parametrize("target", ["snapshot", "trace", "quota"])
 def test_no_input_is_found_that_breaks(target: str, tmp_path: Path) -> None:
     bounds = [f"-max_total_time={FUZZ_S}", "-timeout=60", "-rss_limit_mb=4096", "-max_len=4096", "-len_control=0"]
-    kept = [f"-artifact_prefix={tmp_path}/", str(tmp_path)]
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    kept = [f"-artifact_prefix={tmp_path}/", str(corpus)]
     command = [sys.executable, "-m", "tests.soak.fuzz", target, *bounds, *kept]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=FUZZ_S + 200)
     assert done.returncode == 0, f"what it found lies in {tmp_path}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
