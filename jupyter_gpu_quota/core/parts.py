@@ -212,23 +212,28 @@ class Parts:
         yield self.nowhere
 
     def _follow_jobs(self, jobs: tuple[Job, ...]) -> None:
-        before, now = self._jobs, dict(zip(map(id, jobs), jobs, strict=True))
-        for ref in before.keys() - now.keys():
-            job = before[ref]
+        known = self._jobs
+        now = set(map(id, jobs))
+        for ref in [ref for ref in known if ref not in now]:
+            job = known.pop(ref)
             self._of_work.pop(job.id).drop(job)
-        for job in [job for ref, job in now.items() if ref not in before]:
-            self._of_work[job.id] = part = self.of.get(job.pool, self.nowhere)
-            part.put(job)
-        self._jobs = now
+        if len(known) < len(now):
+            of, of_work, nowhere = self.of, self._of_work, self.nowhere
+            for job in jobs if not known else [job for job in jobs if id(job) not in known]:
+                known[id(job)] = job
+                of_work[job.id] = part = of.get(job.pool, nowhere)
+                part.put(job)
 
     def _follow_allocations(self, allocations: tuple[Allocation, ...]) -> None:
-        before, now = self._allocations, dict(zip(map(id, allocations), allocations, strict=True))
-        for ref in before.keys() - now.keys():
-            one = before[ref]
+        known = self._allocations
+        now = set(map(id, allocations))
+        for ref in [ref for ref in known if ref not in now]:
+            one = known.pop(ref)
             self._of_device.get(one.device, self.nowhere).release(one)
-        for one in [one for ref, one in now.items() if ref not in before]:
-            self._of_device.get(one.device, self.nowhere).give(one)
-        self._allocations = now
+        if len(known) < len(now):
+            for one in [one for one in allocations if id(one) not in known]:
+                known[id(one)] = one
+                self._of_device.get(one.device, self.nowhere).give(one)
 
     def _read_few(self, snapshot: Snapshot) -> None:
         """Notebooks and reservations: few, and read whole."""

@@ -14,6 +14,8 @@ from .standing import Right, Standing
 
 def is_within_reach(pool: Pool, asker: Asker) -> bool:
     """Whether what a claim could be let take, and what is free once all who leave have left, come to its size."""
+    if asker.own_only and not _has_any_of_its_own(pool, asker):
+        return False
     if not _could_be_on_one_node(pool, asker):
         return False
     short = asker.request.size
@@ -23,6 +25,14 @@ def is_within_reach(pool: Pool, asker: Asker) -> bool:
             return True
     lent = asker.lent_too or asker.right is Right.NOTEBOOK
     return short <= pool.ledger.all_after(lent=lent)
+
+
+def _has_any_of_its_own(pool: Pool, asker: Asker) -> bool:
+    """Whether anything runs that may be asked by who may ask its own project only: who waits for a drain claims not."""
+    own = asker.standing
+    if own.lowest < asker.priority or own.movable.has_elastic or asker.right is Right.NOTEBOOK:
+        return True
+    return any(one.project is own for one in pool.borrowers)
 
 
 def _could_be_on_one_node(pool: Pool, asker: Asker) -> bool:
