@@ -8,7 +8,7 @@ The columns are filled directly while a pool is read; from the first look at :me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from .demand import CPU_STEPS, MEMORY_STEPS, Kind, State, tells_more, worth_of
@@ -90,17 +90,21 @@ class Room:
             heappush(heap, device)
         return found
 
-    def put(self, device: int, node: int, amount: int) -> None:
-        """Note the new free amount of a device."""
-        before = self.devices[device]
-        if before == amount:
-            return
-        change = (amount == WHOLE_DEVICE) - (before == WHOLE_DEVICE)
-        if change:
+    def put(self, free: Iterable[tuple[int, int]], node_of: Sequence[int]) -> None:
+        """Note the new free amounts of devices; each node moves once, however many of its devices changed."""
+        whole: dict[int, int] = {}
+        for device, amount in free:
+            before = self.devices[device]
+            if before == amount:
+                continue
+            self.devices.put(device, amount)
+            if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
+                node, change = node_of[device], 1 if amount == WHOLE_DEVICE else -1
+                whole[node] = whole.get(node, 0) + change
+                if change > 0:
+                    heappush(self._whole[node], device)
+        for node, change in whole.items():
             self.nodes.put(node, self.nodes[node] + change)
-        if change > 0:
-            heappush(self._whole[node], device)
-        self.devices.put(device, amount)
 
 
 class _Totals:
@@ -244,17 +248,21 @@ class Ledger:
         self._rooms_read = len(self._log)
         return self._rooms
 
-    def _refresh(self, moved: Iterable[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
-        for at in moved:
-            plain, lendable = self.plain_now(at), self.lendable_now(at)
-            node, model = self.node_of[at], self.model[at]
-            drains = self.leaving[at] and self.lendable_after(at) > 0
-            (self._draining.add if drains else self._draining.discard)(at)
-            for key, (firm, lent) in rooms.items():
-                if not key or model in key:
-                    firm.put(at, node, plain)
-                    if lent is not firm:
-                        lent.put(at, node, lendable)
+    def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
+        if any(self.leaving[at] for at in moved) or self._draining:
+            for at in moved:
+                drains = self.leaving[at] and self.lendable_after(at) > 0
+                (self._draining.add if drains else self._draining.discard)(at)
+        plain = [(at, self.plain_now(at)) for at in moved]
+        is_apart = any(lent is not firm for firm, lent in rooms.values())
+        lendable = [(at, self.lendable_now(at)) for at in moved] if is_apart else plain
+        for key, (firm, lent) in rooms.items():
+            firm.put(self._of_models(plain, key), self.node_of)
+            if lent is not firm:
+                lent.put(self._of_models(lendable, key), self.node_of)
+
+    def _of_models(self, free: list[tuple[int, int]], models: Models) -> list[tuple[int, int]]:
+        return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
 
     def _rooms_for(self, models: Models) -> tuple[Room, Room]:
         """For firm work and for borrowers: the same where no notebook quota is held, which a plan only ever lowers."""
@@ -371,7 +379,11 @@ class Ledger:
 
     def plain_now(self, at: int) -> int:
         """Room for firm work at this instant, 0 or more."""
-        return max(0, min(self.free_now(at), self.plain_after(at)))
+        lent, held = self.lent[at], self.held[at]
+        due, occupied = lent + self.promised_lent[at], lent + self.leaving[at]
+        due = self.promised[at] + (held if held > due else due)
+        free = self.capacity[at] - self.firm[at] - (due if due > occupied else occupied)
+        return free if free > 0 else 0
 
     def lendable_now(self, at: int) -> int:
         """Room for a borrower at this instant, 0 or more."""

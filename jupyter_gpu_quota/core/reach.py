@@ -16,8 +16,10 @@ def is_within_reach(pool: Pool, asker: Asker) -> bool:
     """Whether what a claim could be let take, and what is free once all who leave have left, come to its size."""
     if asker.own_only and not _has_any_of_its_own(pool, asker):
         return False
-    if not _could_be_on_one_node(pool, asker):
-        return False
+    return _is_enough(pool, asker) and _could_be_on_one_node(pool, asker)
+
+
+def _is_enough(pool: Pool, asker: Asker) -> bool:
     short = asker.request.size
     for milli in _takable(pool, asker):
         short -= milli

@@ -319,22 +319,11 @@ class Round:
         self._serve_offers(Right.GUARANTEE)
         self._start_reserved(Right.SURPLUS)
         self._serve_the_rest()
-        before: tuple[object, ...] = ()
-        spent = 1
         while self.place_given_up:
             self.place_given_up = False
-            if before == (before := self._progress()):
-                self.keeps_left %= spent  # the same would be kept and given up again until these are used up
-            left = self.keeps_left
             for standing in self.pool.standings.values():
                 standing.queue.reopen()
             self._serve_the_rest()
-            spent = max(1, left - self.keeps_left)
-
-    def _progress(self) -> tuple[object, ...]:
-        """What serving everybody once more depends on, the keeps that are left apart."""
-        kept = self.kept and (self.kept.job, self.kept.pieces)
-        return self.draft.decided, kept, self.pool.searches_left, len(self.pool.unmovable)
 
     def _serve_the_rest(self) -> None:
         for standing in self.pool.standings.values():
