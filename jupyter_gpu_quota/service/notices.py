@@ -30,6 +30,9 @@ SHORTEST_REST_S = 5
 OF_USE_MS = 12 * 3_600_000
 """How long it is worth telling of something that has happened; a warning is of use until its countdown is over."""
 
+FEW, MANY = 2, 16
+"""Messages in one round, for each that may be under way at once: while the channel fails, and while it is well."""
+
 WELL_AFTER_S, LOOK_AGAIN_S = 5.0, 60.0
 CHANNELS = ("webhook", "mail")
 MOST_READ = Page(limit=1_000)
@@ -215,7 +218,8 @@ class Queue:
         due = sorted((row for row in rows if row.next_at <= now), key=lambda row: (row.attempts, row.at, row.id))
         if due:
             await self._of.world.refresh()  # what it knows of their notebooks is then no older than they are
-            await self._send_some(due[: 2 * self.channel.width])
+            few = FEW if self.fault else MANY  # where each attempt may take its whole time, fresh ones soon get a turn
+            await self._send_some(due[: few * self.channel.width])
             rows = await self._pending()
         next_ms = min((row.next_at for row in rows), default=None)
         return LOOK_AGAIN_S if next_ms is None else min(LOOK_AGAIN_S, max(0.0, (next_ms - self._of.clock()) / 1000))

@@ -26,6 +26,7 @@ from tests.benchmarks import (
     slices,
     submissions,
     tick,
+    usage,
     wake,
 )
 from tests.benchmarks.figures import Figure
@@ -131,7 +132,9 @@ PARTS: dict[str, Part] = {
     "kueue-live": Part(title="Kueue's experiments in real time", measure=of_kueue_live),
     "shapes": Part(title="Deciding on the shapes of others", measure=of_shapes),
     "decide": Part(title="Deciding", measure=of_decide),
-    "tick": Part(title="A tick by its steps", measure=lambda quick: tick.figures()),
+    "tick": Part(
+        title="A tick by its steps", measure=lambda quick: tick.figures(tick.SIZES[:2] if quick else tick.SIZES)
+    ),
     "history": Part(title="Surplus by weight over time", measure=lambda quick: history.figures(8 if quick else 14)),
     "claims": Part(title="A claim within guarantee", measure=of_claims),
     "slices": Part(title="The slice of a notebook", measure=of_slices),
@@ -142,4 +145,5 @@ PARTS: dict[str, Part] = {
     "wake": Part(title="A kernel whose slice is lent", measure=wake.figures),
     "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: idle_accuracy.figures()),
     "sampler": Part(title="Reading the devices", measure=sampler.figures),
+    "usage": Part(title="A month of use", measure=usage.figures),
 }

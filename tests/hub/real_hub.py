@@ -293,8 +293,10 @@ def python_of(release: str) -> str:
 
 
 @contextmanager
-def real_hub(folder: Path, *, release: str = "6", fake_service: bool = False, after: str = "") -> Iterator[RealHub]:
-    """A hub that is up, and its end. ``after`` is lines of its file behind ours."""
+def real_hub(
+    folder: Path, *, release: str = "6", fake_service: bool = False, before: str = "", after: str = ""
+) -> Iterator[RealHub]:
+    """A hub that is up, and its end. ``before`` and ``after`` are lines of its file before and behind ours."""
     python = python_of(release)
     cast = Cast(groups={"builders": ("ann", "ben", "cat", "dan", "eve", "fay")}, users=("outsider",))
     here = Path(__file__).parent
@@ -306,7 +308,7 @@ def real_hub(folder: Path, *, release: str = "6", fake_service: bool = False, af
         python=python,
         small=str(here / "small_server.py"),
     )
-    stage = _TestStage(folder, cast=cast, python=python, extra_config=settings)
+    stage = _TestStage(folder, cast=cast, python=python, extra_config=settings + before)
     fake = str(here / "fake_service.py")
     stage.after = (FAKE_SERVICE.format(python=python, fake=fake) if fake_service else "") + after
     folder.mkdir(parents=True, exist_ok=True)

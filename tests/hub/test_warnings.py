@@ -1,0 +1,86 @@
+"""A warning leaves a real hub: by webhook and by mail, with a link and a command that do what they say."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.notices.document import schema
+from tests.hub.real_hub import QUOTA_FILE, SERVICE_TOKEN, RealHub, real_hub
+from tests.shell.receivers import MailReceiver, WebReceiver, mail_receiver, web_receiver
+
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
+
+SOON = """
+policy:
+  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 20s}
+"""
+BEFORE = """
+c.JupyterHub.public_url = c.JupyterHub.bind_url
+c.GPUQuota.quota_file = {folder!r} + "/soon.yaml"
+c.GPUQuota.notices_webhook_url = {hook!r}
+c.GPUQuota.notices_mail_host = "127.0.0.1"
+c.GPUQuota.notices_mail_port = {mail}
+c.GPUQuota.notices_mail_security = "none"
+c.GPUQuota.notices_mail_from = "hub@example.org"
+c.GPUQuota.notices_mail_to = "{{user}}@example.org"
+"""
+
+
+@pytest.fixture
+def receivers() -> Iterator[tuple[WebReceiver, MailReceiver]]:
+    with web_receiver() as hook, mail_receiver() as postbox:
+        yield hook, postbox
+
+
+@pytest.fixture
+def hub(tmp_path: Path, receivers: tuple[WebReceiver, MailReceiver]) -> Iterator[RealHub]:
+    hook, postbox = receivers
+    (tmp_path / "soon.yaml").write_text(QUOTA_FILE + SOON)
+    with real_hub(tmp_path, before=BEFORE.format(folder=str(tmp_path), hook=hook.url, mail=postbox.port)) as made:
+        yield made
+
+
+def test_who_does_not_look_is_told_and_can_keep_it(hub: RealHub, receivers: tuple[WebReceiver, MailReceiver]) -> None:
+    hook, postbox = receivers
+    ann = hub.person("ann")
+    hub.start("ann", {"gpu_project": "build", "gpu_size": "1/8"})
+    hub.run_in_kernel(ann, "model = 1")
+    hub.until(lambda: hook.posts, 120)
+    told = json.loads(hook.posts[0].body)
+    jsonschema.validate(told, schema())
+    assert (told["type"], told["data"]["user"]) == ("notebook.warned", "ann")
+    (slice_,) = hub.slices("ann")
+    assert (told["data"]["notebook"], len(told["data"]["kernels"])) == (slice_["id"], 1)
+    assert told["data"]["page"] == f"{hub.stage.url}/services/gpu-quota/"
+
+    page = hub.browser("ann").get(told["data"]["page"].removeprefix(hub.stage.url))
+    assert f'data-keep="{slice_["id"]}"' in page
+    _, program, *words = shlex.split(told["data"]["keep_command"])
+    door = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.token]
+    kept = CliRunner().invoke(main, [*words, *door])
+    assert (program, kept.exit_code) == ("gpu-quota", 0), kept.output
+
+    hub.until(lambda: postbox.letters, 30)
+    content = postbox.letters[0].content
+    assert isinstance(content, bytes)
+    letter = email.message_from_bytes(content, policy=email.policy.default)
+    assert postbox.letters[0].rcpt_tos == ["ann@example.org"]
+    assert letter.get_content().replace("\r\n", "\n") == told["text"]
+
+    def freed() -> bool:
+        return any(json.loads(each.body)["type"] == "notebook.freed" for each in hook.posts)
+
+    hub.until(freed, 120)
+    assert hub.server("ann").get("ready"), "the server lives on"
+    everything = b"".join(each.body + repr(each.headers).encode() for each in hook.posts)
+    assert not any(secret.encode() in everything for secret in (ann.token, SERVICE_TOKEN))
