@@ -94,11 +94,6 @@ class Draft:
                 self.wait(victim.id, reasons.behind_others(victim.project, victim.size))
 
     @property
-    def decided(self) -> int:
-        """How many steps the plan has so far."""
-        return len(self._steps)
-
-    @property
     def claims(self) -> list[Claimed]:
         """The claims so far, in the order in which they were decided."""
         return [step for step in self._steps if isinstance(step, Claimed)]

@@ -8,7 +8,7 @@ The columns are filled directly while a pool is read; from the first look at :me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from .demand import CPU_STEPS, MEMORY_STEPS, Kind, State, tells_more, worth_of
@@ -90,37 +90,45 @@ class Room:
             heappush(heap, device)
         return found
 
-    def put(self, device: int, node: int, amount: int) -> None:
-        """Note the new free amount of a device."""
-        before = self.devices[device]
-        if before == amount:
-            return
-        change = (amount == WHOLE_DEVICE) - (before == WHOLE_DEVICE)
-        if change:
+    def put(self, free: Iterable[tuple[int, int]], node_of: Sequence[int]) -> None:
+        """Note the new free amounts of devices; each node moves once, however many of its devices changed."""
+        whole: dict[int, int] = {}
+        for device, amount in free:
+            before = self.devices[device]
+            if before == amount:
+                continue
+            self.devices.put(device, amount)
+            if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
+                node, change = node_of[device], 1 if amount == WHOLE_DEVICE else -1
+                whole[node] = whole.get(node, 0) + change
+                if change > 0:
+                    heappush(self._whole[node], device)
+        for node, change in whole.items():
             self.nodes.put(node, self.nodes[node] + change)
-        if change > 0:
-            heappush(self._whole[node], device)
-        self.devices.put(device, amount)
 
 
 class _Totals:
-    """An amount of every node, and their sum; nodes that changed are ``unknown`` until they are asked for.
+    """The room on every node, and their sum, from what is on every device; less than nothing counts as nothing.
 
-    ``read``: how much of the ledger's log of changes is in ``unknown``.
+    ``read``: how much of the ledger's log of changes is in them.
     """
 
-    __slots__ = ("all", "of", "read", "unknown")
+    __slots__ = ("_on", "all", "of", "read")
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, on_device: Sequence[int], node_of: Sequence[int], nodes: int, read: int) -> None:
+        self._on = [max(0, milli) for milli in on_device]
         self.of = [0] * nodes
-        self.all = self.read = 0
-        self.unknown = set(range(nodes))
+        for node, milli in zip(node_of, self._on, strict=True):
+            self.of[node] += milli
+        self.all, self.read = sum(self.of), read
 
-    def learn(self, node: int, amount: int) -> None:
-        """The amount of a node that was unknown."""
-        self.all += amount - self.of[node]
-        self.of[node] = amount
-        self.unknown.discard(node)
+    def put(self, device: int, node: int, milli: int) -> None:
+        """Note the new room on a device."""
+        change = max(0, milli) - self._on[device]
+        if change:
+            self._on[device] += change
+            self.of[node] += change
+            self.all += change
 
 
 class Ledger:
@@ -168,7 +176,7 @@ class Ledger:
         """How often room may have come back by a change."""
         self.refused: dict[tuple[object, bool], int] = {}
         """At which number of gains a request for one rank, as a borrower or not, found no room."""
-        self._totals = _Totals(len(self.nodes)), _Totals(len(self.nodes))
+        self._totals: dict[bool, _Totals] = {}
 
     def emptied(self) -> Ledger:
         """The same devices and demand, carrying nothing."""
@@ -240,24 +248,28 @@ class Ledger:
         self._rooms_read = len(self._log)
         return self._rooms
 
-    def _refresh(self, moved: Iterable[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
-        for at in moved:
-            plain, lendable = self.plain_now(at), self.lendable_now(at)
-            node, model = self.node_of[at], self.model[at]
-            drains = self.leaving[at] and self.lendable_after(at) > 0
-            (self._draining.add if drains else self._draining.discard)(at)
-            for key, (firm, lent) in rooms.items():
-                if not key or model in key:
-                    firm.put(at, node, plain)
-                    if lent is not firm:
-                        lent.put(at, node, lendable)
+    def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
+        if any(self.leaving[at] for at in moved) or self._draining:
+            for at in moved:
+                drains = self.leaving[at] and self.lendable_after(at) > 0
+                (self._draining.add if drains else self._draining.discard)(at)
+        plain = [(at, self.plain_now(at)) for at in moved]
+        is_apart = any(lent is not firm for firm, lent in rooms.values())
+        lendable = [(at, self.lendable_now(at)) for at in moved] if is_apart else plain
+        for key, (firm, lent) in rooms.items():
+            firm.put(self._of_models(plain, key), self.node_of)
+            if lent is not firm:
+                lent.put(self._of_models(lendable, key), self.node_of)
+
+    def _of_models(self, free: list[tuple[int, int]], models: Models) -> list[tuple[int, int]]:
+        return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
 
     def _rooms_for(self, models: Models) -> tuple[Room, Room]:
         """For firm work and for borrowers: the same where no notebook quota is held, which a plan only ever lowers."""
-        plain = self._room(models, self._all_now(lent=False))
-        return plain, self._room(models, self._all_now(lent=True)) if any(self.held) else plain
+        plain = self._room(models, self.all_now(lent=False))
+        return plain, self._room(models, self.all_now(lent=True)) if any(self.held) else plain
 
-    def _all_now(self, *, lent: bool) -> list[int]:
+    def all_now(self, *, lent: bool) -> list[int]:
         """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""
         rows = zip(self.capacity, self.firm, self.lent, self.leaving, self._all_due(lent=lent), strict=True)
         return [
@@ -327,18 +339,19 @@ class Ledger:
 
     def node_after(self, node: int, *, lent: bool) -> int:
         """The room of all devices of a node once everything that leaves has left, for firm work or for borrowers."""
-        totals = self._totals[lent]
-        self._catch_up(totals)
-        if node in totals.unknown:
-            totals.learn(node, sum([milli for milli in self._after(self.on_node[node], lent=lent) if milli > 0]))
-        return totals.of[node]
+        return self._totals_after(lent).of[node]
 
-    def _catch_up(self, totals: _Totals) -> None:
-        """Note which nodes have changed since this was last asked."""
-        for at in self._log[totals.read :]:
-            if at >= 0:
-                totals.unknown.add(self.node_of[at])
-        totals.read = len(self._log)
+    def _totals_after(self, lent: bool) -> _Totals:
+        totals = self._totals.get(lent)
+        if totals is None:
+            everywhere = self._after(range(len(self.devices)), lent=lent)
+            totals = self._totals[lent] = _Totals(everywhere, self.node_of, len(self.nodes), len(self._log))
+        elif totals.read < len(self._log):
+            after = self.lendable_after if lent else self.plain_after
+            for at in {at for at in self._log[totals.read :] if at >= 0}:
+                totals.put(at, self.node_of[at], after(at))
+            totals.read = len(self._log)
+        return totals
 
     def _after(self, devices: Iterable[int], *, lent: bool) -> list[int]:
         """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
@@ -354,18 +367,11 @@ class Ledger:
 
     def all_after(self, *, lent: bool) -> int:
         """The room of all nodes once everything that leaves has left."""
-        return self._all_known(lent).all
+        return self._totals_after(lent).all
 
     def most_after(self, *, lent: bool) -> int:
         """The room of the node that has most once everything that leaves has left."""
-        return max(self._all_known(lent).of, default=0)
-
-    def _all_known(self, lent: bool) -> _Totals:
-        totals = self._totals[lent]
-        self._catch_up(totals)
-        for node in tuple(totals.unknown):
-            self.node_after(node, lent=lent)
-        return totals
+        return max(self._totals_after(lent).of, default=0)
 
     def free_now(self, at: int) -> int:
         """What nothing occupies at this instant, promised or not. Below 0 where a device carries too much."""
@@ -373,7 +379,11 @@ class Ledger:
 
     def plain_now(self, at: int) -> int:
         """Room for firm work at this instant, 0 or more."""
-        return max(0, min(self.free_now(at), self.plain_after(at)))
+        lent, held = self.lent[at], self.held[at]
+        due, occupied = lent + self.promised_lent[at], lent + self.leaving[at]
+        due = self.promised[at] + (held if held > due else due)
+        free = self.capacity[at] - self.firm[at] - (due if due > occupied else occupied)
+        return free if free > 0 else 0
 
     def lendable_now(self, at: int) -> int:
         """Room for a borrower at this instant, 0 or more."""

@@ -5,8 +5,8 @@ Source: docs/scheduling.md, sections 4 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from heapq import nlargest
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from .model import WHOLE_DEVICE
@@ -65,13 +65,13 @@ def _is_idle_enough(pool: Pool, request: Request) -> bool:
     room = pool.ledger.room(request.gpu_models, lent=False)
     if room is None or room.devices.at_least(1) is None:
         return False
-    return sum(pool.ledger.plain_now(at) for at in range(len(pool.ledger.devices))) >= request.gpu_milli
+    return sum(pool.ledger.all_now(lent=False)) >= request.gpu_milli
 
 
 def _plans(pool: Pool, request: Request, known: Collection[str]) -> Iterator[_Plan]:
-    on = _movers_by_device(pool, known)
-    need = min(request.gpu_milli, WHOLE_DEVICE)
-    for devices in _roomiest(pool, request):
+    spots, need = list(_roomiest(pool, request)), min(request.gpu_milli, WHOLE_DEVICE)
+    on = _movers_on({at for devices in spots for at in devices}, pool, known)
+    for devices in spots:
         options = [
             (plan, at)
             for at in devices
@@ -92,25 +92,27 @@ def _roomiest(pool: Pool, request: Request) -> Iterator[Sequence[int]]:
         numbers = range(len(ledger.on_node))
         best = nlargest(MOST_LOOKED_AT, numbers, key=lambda node: (ledger.node_after(node, lent=False), -node))
         return (ledger.on_node[node] for node in best)
-    devices = range(len(ledger.devices))
-    return ([at] for at in nlargest(MOST_LOOKED_AT, devices, key=lambda at: (ledger.plain_after(at), -at)))
+    rooms = ((-milli, at) for at, milli in enumerate(ledger.all_plain_after()))
+    return ([at] for _, at in nsmallest(MOST_LOOKED_AT, rooms))
 
 
-def _movers_by_device(pool: Pool, known: Collection[str]) -> dict[int, list[Holder]]:
+def _movers_on(devices: Container[int], pool: Pool, known: Collection[str]) -> dict[int, list[Holder]]:
+    """What may be moved away from these devices, by device."""
     on: dict[int, list[Holder]] = {}
     for standing in pool.standings.values():
         for holder in standing.holders if standing.known else ():
-            whole = holder.size == sum(piece.gpu_milli for piece in holder.pieces)  # none of it where nothing is placed
-            if (
-                whole
-                and holder.above is None
-                and holder.base is None
-                and not holder.elastic
-                and holder.key not in known
-            ):
-                for at in {piece.device for piece in holder.pieces}:
+            here = {piece.device for piece in holder.pieces if piece.device in devices}
+            if here and _may_move(holder) and holder.key not in known:
+                for at in here:
                     on.setdefault(at, []).append(holder)
     return on
+
+
+def _may_move(holder: Holder) -> bool:
+    """Whether it is one whole that does not change its size."""
+    if holder.elastic or holder.above is not None or holder.base is not None:
+        return False
+    return holder.size == sum(piece.gpu_milli for piece in holder.pieces)
 
 
 def _clear(pool: Pool, at: int, need: int, on: dict[int, list[Holder]]) -> tuple[int, list[Holder]] | None:

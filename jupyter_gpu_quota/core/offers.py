@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heapreplace
 from .backfill import may_be_kept
 from .pool import Pool
 from .queue import Line, OrderKey
-from .standing import NO_LIMIT, Right, Standing
+from .standing import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Right, Standing
 
 OfferKey = tuple[int, bool, int, int, int, int, int, str]
 """Right, weight 0, -priority, past use above fair share, (use + job) / entitlement, past use, first submit time, name.
@@ -70,7 +70,11 @@ def _depends_on_siblings(standing: Standing) -> bool:
 def best_offer(standing: Standing) -> tuple[OfferKey, Line] | None:
     """The first job that fits the guarantee, else the first within the fair share, else the first; with its key."""
     lines = standing.queue.open_lines()
-    rows = [(standing.right(line.size), -line.shape.priority, at) for at, line in enumerate(lines)]
+    firm, fair = standing.guarantee - standing.use, standing.fair - standing.use
+    rows = [
+        (GUARANTEE if line.size <= firm else FAIR if line.size <= fair else SURPLUS, line.least, at)
+        for at, line in enumerate(lines)
+    ]
     rows.sort()
     best: tuple[OrderKey, Line, Right] | None = None
     for right, least, at in rows:
@@ -115,9 +119,9 @@ def first_blocked(pool: Pool) -> tuple[Standing, Line] | None:
 def _key(standing: Standing, line: Line, right: Right, submitted_at: int) -> OfferKey:
     total = standing.use + line.size
     ratio = total * RATIO // standing.fair if standing.fair else total * RATIO * RATIO
-    weightless = right is not Right.GUARANTEE and standing.weight == 0
+    weightless = right is not GUARANTEE and standing.weight == 0
     past = standing.used_before * RATIO // (standing.weight or 1)
-    above = past if right is Right.SURPLUS else 0
+    above = past if right is SURPLUS else 0
     return right, weightless, -standing.priority, above, ratio, past, submitted_at, standing.name
 
 

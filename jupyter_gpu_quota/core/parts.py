@@ -26,7 +26,7 @@ from .model import (
     Reservation,
     Snapshot,
 )
-from .placement import EmptyPool, Request, request_of
+from .placement import EmptyPool, Piece, Request, request_of
 from .queue import Crowd
 
 Kind = tuple[str, Request, bool, int]
@@ -82,6 +82,8 @@ class Part:
     _asked: dict[DemandShape, int] | None = None
     """How many ranks of each shape there are; counted from the first job on that asks for more than GPUs."""
     _demand: tuple[Demand, ...] = ()
+    _pieces: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
+    """What was found by :meth:`pieces`, until somebody is given something or gives it back."""
 
     def put(self, job: Job) -> None:
         """A job is there."""
@@ -136,15 +138,29 @@ class Part:
     def give(self, one: Allocation) -> None:
         """Somebody has something of a device."""
         self.has_changed = True
+        self._pieces.pop(one.workload, None)
         self.held.setdefault(one.workload, {})[one.id] = one
 
     def release(self, one: Allocation) -> None:
         """Somebody has it no more."""
         self.has_changed = True
+        self._pieces.pop(one.workload, None)
         rows = self.held[one.workload]
         del rows[one.id]
         if not rows:
             del self.held[one.workload]
+
+    def pieces(self, workload: str) -> tuple[Piece, ...]:
+        """What a workload has of the devices that may be given out, in order."""
+        found = self._pieces.get(workload)
+        if found is None and (rows := self.held.get(workload)):
+            number = self.bare.number
+            pieces = [
+                Piece(one.rank, number[one.device], one.gpu_milli) for one in rows.values() if one.device in number
+            ]
+            pieces.sort()
+            found = self._pieces[workload] = tuple(pieces)
+        return found or ()
 
     def learn(self, given: tuple[Demand, ...]) -> None:
         """Place by this demand from now on; where none is given, by what the jobs of the pool ask for."""
@@ -212,23 +228,28 @@ class Parts:
         yield self.nowhere
 
     def _follow_jobs(self, jobs: tuple[Job, ...]) -> None:
-        before, now = self._jobs, dict(zip(map(id, jobs), jobs, strict=True))
-        for ref in before.keys() - now.keys():
-            job = before[ref]
+        known = self._jobs
+        now = set(map(id, jobs))
+        for ref in [ref for ref in known if ref not in now]:
+            job = known.pop(ref)
             self._of_work.pop(job.id).drop(job)
-        for job in [job for ref, job in now.items() if ref not in before]:
-            self._of_work[job.id] = part = self.of.get(job.pool, self.nowhere)
-            part.put(job)
-        self._jobs = now
+        if len(known) < len(now):
+            of, of_work, nowhere = self.of, self._of_work, self.nowhere
+            for job in jobs if not known else [job for job in jobs if id(job) not in known]:
+                known[id(job)] = job
+                of_work[job.id] = part = of.get(job.pool, nowhere)
+                part.put(job)
 
     def _follow_allocations(self, allocations: tuple[Allocation, ...]) -> None:
-        before, now = self._allocations, dict(zip(map(id, allocations), allocations, strict=True))
-        for ref in before.keys() - now.keys():
-            one = before[ref]
+        known = self._allocations
+        now = set(map(id, allocations))
+        for ref in [ref for ref in known if ref not in now]:
+            one = known.pop(ref)
             self._of_device.get(one.device, self.nowhere).release(one)
-        for one in [one for ref, one in now.items() if ref not in before]:
-            self._of_device.get(one.device, self.nowhere).give(one)
-        self._allocations = now
+        if len(known) < len(now):
+            for one in [one for one in allocations if id(one) not in known]:
+                known[id(one)] = one
+                self._of_device.get(one.device, self.nowhere).give(one)
 
     def _read_few(self, snapshot: Snapshot) -> None:
         """Notebooks and reservations: few, and read whole."""

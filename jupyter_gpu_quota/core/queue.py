@@ -112,7 +112,10 @@ class Line:
     that do not stand in line.
     """
 
-    __slots__ = ("_crowd", "_fits_user", "_heads", "_next", "_out", "_turns", "_users", "blocked", "shape", "size")
+    __slots__ = (
+        "_crowd", "_fits_user", "_heads", "_next", "_out", "_turns", "_users",
+        "blocked", "count", "least", "shape", "size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -123,21 +126,18 @@ class Line:
         out: Collection[str] = (),
     ) -> None:
         self.shape = shape
-        self.size = shape.request.size
+        self.size, self.least = shape.request.size, -shape.priority
         self.blocked: Why | None = None
         self._crowd = crowd
         self._turns = turns
         self._fits_user = fits_user
         self._out = set(out)
+        self.count = crowd.count - len(self._out)
+        """How many stand in line."""
         self._next: dict[str, int] = {}
         self._users: Mapping[str, list[_Row]] = {}
         """The crowd in order; looked at with the heads, not before."""
         self._heads: list[tuple[int, int, str, str]] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many stand in line."""
-        return self._crowd.count - len(self._out)
 
     def counts(self) -> dict[str, int]:
         """How many of each user stand in line."""
@@ -167,7 +167,7 @@ class Line:
     def first(self) -> Job:
         """The first job, as :meth:`first_key` found it."""
         user = self._sorted()[0][3]
-        return self._users[user][self._next[user]][2]
+        return self._users[user][self._next.get(user, 0)][2]
 
     def take(self) -> Job:
         """Remove and return the first job."""
@@ -189,12 +189,14 @@ class Line:
     def pick(self, job: Job) -> Job:
         """Remove and return a job that need not be the first."""
         self._out.add(job.id)
+        self.count -= 1
         self.moved_up(job.user)
         return job
 
     def put_back(self, job: Job) -> None:
         """A job of the crowd stands in line after all."""
         self._out.discard(job.id)
+        self.count = self._crowd.count - len(self._out)
         self._next.pop(job.user, None)
         self.blocked = None
         self.moved_up(job.user)
@@ -212,17 +214,19 @@ class Line:
 
     def _sorted(self) -> list[tuple[int, int, str, str]]:
         if self._heads is None:
-            self._heads, self._users = [], self._crowd.users
-            for user in self._users:
-                if (front := self._front(user)) is not None:
-                    self._heads.append((self._turns.get(user, 0), front[0], front[1], user))
+            self._users, turns = self._crowd.users, self._turns
+            if self._out:
+                fronts = [(user, front) for user in self._users if (front := self._front(user)) is not None]
+            else:
+                fronts = [(user, rows[0]) for user, rows in self._users.items()]
+            self._heads = [(turns.get(user, 0), front[0], front[1], user) for user, front in fronts]
             heapify(self._heads)
         return self._heads
 
     def _is_front(self, user: str, job: str) -> bool:
         """Whether a job is the first of its user's that still stands in line."""
-        at = self._next.get(user)
-        if at is not None and job not in self._out:
+        at = self._next.get(user, 0)
+        if job not in self._out:
             rows = self._users[user]
             if at < len(rows) and rows[at][1] == job:
                 return True

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
+from math import lcm
 
 from .packing import QuotaRefusal, check_quotas
 
@@ -68,8 +69,9 @@ def divide(
     _check(rows, amount_milli)
     firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
     drains = {row.name: row.drains_milli for row in rows}
-    rows = [replace(row, wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
-    amount_milli, firm = (max(0, amount - sum(drains.values())) for amount in (amount_milli, firm))
+    if drained := sum(drains.values()):
+        rows = [replace(row, wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
+        amount_milli, firm = max(0, amount_milli - drained), max(0, firm - drained)
     first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
     reduced = sum(first.values()) > firm
     if reduced:
@@ -92,7 +94,8 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
     """
     if history_milli and any(part.used for part in parts):
         return _poured_by_history(parts, amount, history_milli)
-    order = sorted(parts, key=lambda part: (Fraction(part.ceiling, part.weight), part.name))
+    scale = lcm(*(part.weight for part in parts))
+    order = sorted(parts, key=lambda part: (part.ceiling * (scale // part.weight), part.name))
     rest, weights, given = amount, sum(part.weight for part in order), dict[str, int]()
     for at, part in enumerate(order):
         if part.ceiling * weights > rest * part.weight:

@@ -9,7 +9,6 @@ from .amounts import in_force
 from .holders import holder_of, is_exhausted, make_holders
 from .ledger import Ledger
 from .model import (
-    Allocation,
     Amounts,
     Department,
     Job,
@@ -149,7 +148,7 @@ _PAUSING, _HOLDS = JobState.PAUSING, frozenset({JobState.STARTING, JobState.RUNN
 def _read_busy(pool: Pool, part: Part, stopping: Container[str], changed: Mapping[str, Job]) -> None:
     for job in part.busy.values():
         job = changed.get(job.id, job)
-        pieces = _pieces(pool.ledger, part.held.get(job.id, {}).values())
+        pieces = part.pieces(job.id)
         if job.state is _PAUSING or job.id in stopping:
             _read_leaving(pool, job, pieces)
         elif job.state in _HOLDS:
@@ -158,15 +157,7 @@ def _read_busy(pool: Pool, part: Part, stopping: Container[str], changed: Mappin
             _read_strays(pool.ledger, job, pieces)
 
 
-def _pieces(ledger: Ledger, rows: Iterable[Allocation]) -> list[Piece]:
-    number = ledger.number
-    pieces = [Piece(one.rank, number[one.device], one.gpu_milli) for one in rows if one.device in number]
-    if len(pieces) > 1:
-        pieces.sort()
-    return pieces
-
-
-def _read_strays(ledger: Ledger, job: Job, pieces: list[Piece]) -> None:
+def _read_strays(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
     """What a job still occupies that is asked to leave, or was before it began to wait."""
     for piece in pieces:
         ledger.leaving[piece.device] += piece.gpu_milli
@@ -175,17 +166,17 @@ def _read_strays(ledger: Ledger, job: Job, pieces: list[Piece]) -> None:
             ledger.hosts.add(node, leaving=host)
 
 
-def _read_running(pool: Pool, job: Job, pieces: list[Piece]) -> None:
+def _read_running(pool: Pool, job: Job, pieces: tuple[Piece, ...]) -> None:
     ledger, standing = pool.ledger, pool.standing(job.project)
     column = ledger.lent if job.borrower else ledger.firm
     for piece in pieces:
         column[piece.device] += piece.gpu_milli
     if job.cpu_milli or job.memory_mib:
-        pieces = with_host(pieces, job.cpu_milli, job.memory_mib)
+        pieces = tuple(with_host(pieces, job.cpu_milli, job.memory_mib))
         for node, host in host_needs(pieces, ledger).items():
             ledger.hosts.add(node, used=host)
     size = job.held_milli
-    running = Running(job, tuple(pieces), standing, size)
+    running = Running(job, pieces, standing, size)
     pool.running.append(running)
     standing.add(size, job.user, fixed=not job.preemptible)
     standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
@@ -201,7 +192,7 @@ def _read_running(pool: Pool, job: Job, pieces: list[Piece]) -> None:
             standing.lowest = job.priority
 
 
-def _read_leaving(pool: Pool, job: Job, pieces: list[Piece]) -> None:
+def _read_leaving(pool: Pool, job: Job, pieces: tuple[Piece, ...]) -> None:
     size, standing = job.held_milli, pool.standing(job.project)
     for level in standing.levels:
         level.leaving += size
@@ -218,7 +209,7 @@ def _read_leaving(pool: Pool, job: Job, pieces: list[Piece]) -> None:
 def _read_waiting(pool: Pool, part: Part) -> None:
     """The lines: one for each kind of job that waits. Who has a place reserved does not stand in line."""
     for name in part.held.keys() & part.waiting.keys():
-        _read_strays(pool.ledger, part.waiting[name], _pieces(pool.ledger, part.held[name].values()))
+        _read_strays(pool.ledger, part.waiting[name], part.pieces(name))
     paused = _paused_before(pool, part)
     reserved: dict[Kind, list[Job]] = {}
     for reservation in part.reservations:

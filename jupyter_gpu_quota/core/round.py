@@ -232,22 +232,11 @@ class Round:
         self._serve_offers(Right.GUARANTEE)
         self._start_reserved(Right.SURPLUS)
         self._serve_the_rest()
-        before: tuple[object, ...] = ()
-        spent = 1
         while self.place_given_up:
             self.place_given_up = False
-            if before == (before := self._progress()):
-                self.keeps_left %= spent  # the same would be kept and given up again until these are used up
-            left = self.keeps_left
             for standing in self.pool.standings.values():
                 standing.queue.reopen()
             self._serve_the_rest()
-            spent = max(1, left - self.keeps_left)
-
-    def _progress(self) -> tuple[object, ...]:
-        """What serving everybody once more depends on, the keeps that are left apart."""
-        kept = self.kept and (self.kept.job, self.kept.pieces)
-        return self.draft.decided, kept, self.pool.searches_left, len(self.pool.unmovable)
 
     def _serve_the_rest(self) -> None:
         for standing in self.pool.standings.values():
@@ -319,30 +308,35 @@ class Round:
             line.blocked = self._no_room(standing, line.size, ReasonCode.ABOVE_LIMIT)
             return
         lent_too = line.shape.preemptible and right is not Right.GUARANTEE
-        if not at_limit and self._start_unkept(standing, line, right, lent_too=lent_too):
+        before = self._goes_before(standing, line, right)
+        if not at_limit and self._start_unkept(standing, line, right, before=before, lent_too=lent_too):
             return
         asker = self._asker(standing, line, right, at_limit=at_limit)
-        claimed = self._claim(asker, standing, line) if self.may_claim else None
+        claimed = self._claim(asker, before=before) if self.may_claim else None
         if claimed is not None:
             self._keep_or_start(claimed, line.take())
             return
         may_borrow = line.shape.preemptible and not line.shape.exhausted and not at_limit
-        if may_borrow and right is Right.GUARANTEE and self._start_unkept(standing, line, right, lent_too=True):
+        before = self.kept is not None  # within its guarantee it goes before any
+        if (
+            may_borrow
+            and right is Right.GUARANTEE
+            and self._start_unkept(standing, line, right, before=before, lent_too=True)
+        ):
             return
         line.blocked = self._why_blocked(asker, at_limit=at_limit)
         if right <= Right.FAIR and not at_limit:
             self._keep_place((standing, line))
 
-    def _claim(self, asker: Asker, standing: Standing, line: Line) -> Claimed | None:
+    def _claim(self, asker: Asker, *, before: bool) -> Claimed | None:
         """The place that is kept stops neither a claim within guarantee nor one that stands before its job."""
-        if not self._goes_before(standing, line, asker.right):
+        if not before:
             return claim(self.pool, asker)
         with self._place_lent():
             return claim(self.pool, asker)
 
-    def _start_unkept(self, standing: Standing, line: Line, right: Right, *, lent_too: bool) -> bool:
+    def _start_unkept(self, standing: Standing, line: Line, right: Right, *, before: bool, lent_too: bool) -> bool:
         """Start beside the place that is kept for another, or in it where that may be overtaken."""
-        before = self._goes_before(standing, line, right)
         if not before and self._start_free(standing, line, right, lent_too=lent_too):
             return True
         if not before and self.kept is None:

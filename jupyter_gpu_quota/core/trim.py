@@ -37,11 +37,11 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     claimers = {claimed.asker.standing for claimed in claims}
     for number, claimed in enumerate(claims):
         for victim in [one for one in claimed.victims if _may_stay(one) and one.project not in claimers]:
-            let_out = _let_out_by(victim, claims[number:])
             within = not victim.project.over_limit(victim.size) and pool.ledger.all_after(lent=True) >= victim.size
-            if any(other.leeway_milli < victim.size for other in let_out) or not within:
+            if not within or not _may_fit(pool, victim):
                 continue
-            if _may_fit(pool, victim) and _fits_without(pool, claims, victim):
+            let_out = _let_out_by(victim, claims[number:])
+            if all(other.leeway_milli >= victim.size for other in let_out) and _fits_without(pool, claims, victim):
                 claimed.victims.remove(victim)
                 _count_in(pool, victim)
                 for other in let_out:
@@ -51,11 +51,12 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
 def _let_out_by(victim: Holder, claims: Sequence[Claimed]) -> list[Claimed]:
     """Claims of a victim's department that reach into others: what the victim loses may be what lets them out."""
     department = victim.project.parent
+    if department is None:
+        return []
     return [
         claimed
         for claimed in claims
-        if department is not None
-        and claimed.asker.standing.parent is department
+        if claimed.asker.standing.parent is department
         and any(one.project.parent is not department for one in claimed.victims)
     ]
 

@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     mutant(
         "a sibling that lets a claim out is put back",
-        ("trim.py", "if any(other.leeway_milli < victim.size for other in let_out) or not within:", "if not within:"),
+        ("trim.py", "if all(other.leeway_milli >= victim.size for other in let_out) and ", "if "),
     ),
     mutant(
         "victims already picked are not counted",
