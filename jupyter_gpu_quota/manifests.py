@@ -43,6 +43,11 @@ OUR_VARIABLES = frozenset(
 )
 """What only the platform sets; values that people supply for these, or for any GPU_QUOTA_ name, are stripped."""
 
+MPS_VARIABLES = frozenset(
+    {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
+)
+"""A job that gave these could join the MPS daemon of another project, and look like one that is limited by MPS."""
+
 NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 """For a CPU-only notebook: no device by any road. Images often bake NVIDIA_VISIBLE_DEVICES=all."""
 

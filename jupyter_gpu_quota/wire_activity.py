@@ -11,7 +11,10 @@ from pydantic import Field, StringConstraints
 
 from .wire import IdleView, Wire
 
-Word = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Printable = r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"
+"""No control characters, and none that turn the direction of writing: it is shown on pages and in terminals."""
+
+Word = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=Printable)]
 Age = Annotated[int, Field(strict=True, ge=0, le=1 << 44)]
 Pid = Annotated[int, Field(strict=True, ge=1, le=1 << 31)]
 
@@ -25,7 +28,7 @@ class KernelReport(Wire):
     """
 
     id: Word
-    name: Annotated[str, StringConstraints(max_length=128)]
+    name: Annotated[str, StringConstraints(max_length=128, pattern=Printable)]
     state: Literal["idle", "busy"] | None
     quiet_ms: Age | None
     running_ms: Age | None
@@ -58,7 +61,7 @@ class ActivityReport(Wire):
     instance: Word
     sequence: Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
     running_ms: Age
-    namespace: Annotated[str, StringConstraints(max_length=64)] = ""
+    namespace: Annotated[str, StringConstraints(max_length=64, pattern=Printable)] = ""
     ticks: Age | None = None
     kernels: Annotated[list[KernelReport], Field(max_length=200)]
     programs: Annotated[list[ProgramReport], Field(max_length=200)]

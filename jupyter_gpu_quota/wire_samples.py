@@ -7,22 +7,26 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from .wire import Wire
+from .wire import NoNul, Wire
+
+Label = Annotated[str, StringConstraints(max_length=128, pattern=NoNul)]
+LARGEST = (1 << 63) - 1
+"""What a database keeps of a whole number."""
 
 
 class SampleIn(Wire):
-    device: Annotated[str, StringConstraints(max_length=128)]
+    device: Label
     at: datetime
     utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] | None
-    memory_used_mib: Annotated[int, Field(strict=True, ge=0)] | None
+    memory_used_mib: Annotated[int, Field(strict=True, ge=0, le=LARGEST)] | None
     simulated: bool = False
 
 
 class SampleBatch(Wire):
     """``POST samples``: one node's readings; a sequence number already seen is accepted and ignored."""
 
-    node: Annotated[str, StringConstraints(max_length=128)]
-    sequence: Annotated[int, Field(strict=True, ge=0)]
+    node: Label
+    sequence: Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
     samples: Annotated[list[SampleIn], Field(max_length=10_000)]
 
 

@@ -90,7 +90,7 @@ def _plan(pool: Pool, standing: Standing, request: Request) -> tuple[int, tuple[
     use = {level: level.use + request.size for level in standing.levels}
     if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
         return pool.now, rooms.places()
-    for running in sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces)):
+    for running in sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces, one.standing.name)):
         for level in running.standing.levels:
             if level in use:
                 use[level] -= running.size

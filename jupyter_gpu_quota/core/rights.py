@@ -200,8 +200,15 @@ class Rules:
         return at_floor
 
     def _claims_back(self, level: Standing, after: int, chosen: Sequence[Holder]) -> bool:
-        paused = (holder.size for holder in (*self.picked.values(), *chosen) if level in holder.project.levels)
-        return any(after + size <= level.guarantee for size in (*paused, *waiting_sizes(self.pool, level)))
+        """Whether something could claim within the guarantee again, at once or as soon as what runs on has ended.
+
+        What runs on beside a job that fits the guarantee, and fills less of it, is what ran on surplus.
+        """
+        leaving = [holder for holder in (*self.picked.values(), *chosen) if level in holder.project.levels]
+        if any(after < holder.size <= level.guarantee and not holder.borrower for holder in leaving):
+            return True
+        sizes = (*(holder.size for holder in leaving), *waiting_sizes(self.pool, level))
+        return any(after + size <= level.guarantee for size in sizes)
 
     def _stays_balanced(self, victim: Standing, after: int, sums: Mapping[Standing, Taken]) -> bool:
         """Imbalance is never switched: the claimer ends no further above its quota, by weight, than a victim.

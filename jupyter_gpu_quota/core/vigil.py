@@ -19,6 +19,9 @@ MOST = 20_000
 MOST_USERS = 400
 """Kernels and programs of one notebook of which the last use of the GPU is remembered."""
 
+MOST_GONE = 100
+"""Earlier starts of one server of which late reports are known for such."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -45,7 +48,7 @@ class _Watched:
     samples: deque[GpuSample] = field(default_factory=deque)
     reports: deque[int] = field(default_factory=deque)
     newest: Report | None = None
-    gone: set[str] = field(default_factory=set)
+    gone: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
     used: dict[str, int] = field(default_factory=dict)
 
     def note_use(self, sample: GpuSample) -> None:
@@ -84,7 +87,7 @@ class Vigil:
         watched = self._of(notebook)
         newest = watched.newest
         if newest is not None and newest.instance != report.instance:
-            watched.gone.add(newest.instance)
+            watched.gone.append(newest.instance)
             watched.reports.clear()
         elif newest is not None and report.sequence <= newest.sequence:
             return False

@@ -77,8 +77,10 @@ class Leaves:
     @property
     def why_not(self) -> str:
         """Why no group can be made; empty where one can."""
-        if self._within is None:
+        if self._within is None or self.root is None:
             return "cgroup v2 is not mounted"
+        if ".." in self._within.relative_to(self.root).parts or "\0" in str(self._within):
+            return f"{str(self._within)!r} is no path below {self.root}"
         return "" if os.access(self._within, os.W_OK) else f"{self._within} cannot be written to"
 
     @property

@@ -47,7 +47,7 @@ FORCE_AFTER_S = 3.0
 """How long after its grace a rank whose supervisor still does not answer is killed without it."""
 
 LOST_KILL_S = 1.0
-SWEEP_EVERY_S = 30.0
+SWEEP_EVERY_S, SWEEP_AGAIN_S = 30.0, 1.0
 REMOVE_TIMEOUT_S = 600.0
 WORKERS = 8
 MIB = 1 << 20
@@ -229,11 +229,14 @@ class LocalExecutor:
         )  # fmt: skip
 
     def _sweep(self) -> None:
-        """Release the control groups of ranks that are over."""
-        if self._holding.leaves.names():
-            found = self._sampler.inventory(self.node)
-            devices = () if found is None else found[1]
-            self._holding.sweep(self._is_live, [d.uuid for d in devices if d.uuid and not d.simulated])
+        """Release the control groups of ranks that are over, once it is known on which devices they may be limited."""
+        if not self._holding.leaves.names():
+            return
+        found = self._sampler.inventory(self.node)
+        if found is None:
+            self._sweep_at = time.monotonic() + SWEEP_AGAIN_S
+            return
+        self._holding.sweep(self._is_live, [each.uuid for each in found[1] if each.uuid and not each.simulated])
 
     def _is_live(self, job: str, attempt: int, rank: int) -> bool:
         """Whether a rank may still begin, or run."""

@@ -98,7 +98,7 @@ class Watch:
         running = self.starts.of(name, pid)
         return KernelReport(
             id=name,
-            name=str(getattr(kernel, "kernel_name", ""))[:LONGEST_NAME],
+            name=plain(str(getattr(kernel, "kernel_name", "")))[:LONGEST_NAME],
             state=STATES.get(state or ""),  # type: ignore[arg-type]
             quiet_ms=None if last is None else age,
             running_ms=running,
@@ -123,7 +123,7 @@ class Watch:
         for name, terminal in getattr(found, "terminals", {}).items():
             pid = getattr(getattr(terminal, "ptyproc", None), "pid", None)
             if pid:
-                yield f"terminal {name}"[:LONGEST_NAME], int(pid)
+                yield plain(f"terminal {name}")[:LONGEST_NAME], int(pid)
 
 
 def children_of(pid: int) -> set[int]:
@@ -165,7 +165,7 @@ def boot_ticks() -> int:
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat behind the name, which may hold anything."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a long name is cut within a letter
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()
@@ -174,10 +174,15 @@ def _stat(pid: int) -> list[str] | None:
 def command_of(pid: int) -> str:
     """What a process calls itself, with its number: names repeat."""
     try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         name = "program"
-    return f"{name} {pid}"
+    return f"{plain(name)} {pid}"
+
+
+def plain(name: str) -> str:
+    """A name that somebody chose, without what a page or a terminal would not show as it is."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def pid_namespace() -> str:

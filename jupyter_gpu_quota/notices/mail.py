@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
+from typing import BinaryIO
 
 from .channel import Failed, Outcome, Sent
 from .message import Message, subject, text
@@ -19,6 +20,9 @@ from .settings import MailSettings, SecretUnreadable, trust
 
 STEP_S, WHOLE_S = 10.0, 30.0
 """The longest wait for one answer, and for a whole conversation."""
+
+MOST_SAID = 1 << 20
+"""Bytes that a server may say in one conversation."""
 
 
 class Mail:
@@ -92,6 +96,28 @@ class _Connection(smtplib.SMTP):
         self._opened(wrapped)
         wrapped.do_handshake()
         return wrapped
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _Words(self.sock.makefile("rb"))
+        return super().getreply()
+
+
+class _Words:
+    """What a server says, line by line; OSError where it does not come to an end."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._said = stream, 0
+
+    def readline(self, most: int) -> bytes:
+        line = self._stream.readline(most)
+        self._said += len(line)
+        if self._said > MOST_SAID:
+            raise OSError(f"it says more than {MOST_SAID} bytes")
+        return line
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 class _Conversation:

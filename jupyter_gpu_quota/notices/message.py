@@ -78,7 +78,7 @@ def text(message: Message) -> str:
 
 
 def _what(message: Message) -> str:
-    thing = f"{message.user}, your {_server(message)} holds {gpu_text(message.gpu_milli)} GPU"
+    thing = f"{_person(message)}, your {_server(message)} holds {gpu_text(message.gpu_milli)} GPU"
     thing += f" of pool {message.pool} for project {message.project}"
     match message.event:
         case "warned":
@@ -95,6 +95,11 @@ def _what(message: Message) -> str:
             return f"{thing} and does not use it. The policy only reports: nothing is shut down."
         case _:
             assert_never(message.event)
+
+
+def _person(message: Message) -> str:
+    """A name as a hub knows it; where people sign themselves up they choose it, as they do those of servers."""
+    return re.sub(r"(?<!\w)@|[^\w.@+ -]", "?", message.user)
 
 
 def _server(message: Message) -> str:

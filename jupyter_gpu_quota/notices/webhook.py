@@ -8,7 +8,9 @@ import hmac
 import ssl
 from collections.abc import Callable
 
-from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+from tornado.httputil import HTTPInputError, parse_response_start_line
+from tornado.iostream import UnsatisfiableReadError
 
 from .channel import Failed, Outcome, Sent
 from .document import body
@@ -58,7 +60,7 @@ class Webhook:
         if key is not None:
             headers["webhook-signature"] = signature(key, message.id, timestamp, content)
         answer = await self._ask(method="POST", headers=headers, body=content)
-        return answer if isinstance(answer, Failed) else self._judged(answer.code)
+        return answer if isinstance(answer, Failed) else self._judged(answer)
 
     async def probe(self) -> Outcome:
         """HEAD: whoever answers it, with whatever status but its own failing, is there."""
@@ -69,11 +71,13 @@ class Webhook:
         answer = await self._ask(method="HEAD")
         if isinstance(answer, Failed):
             return answer
-        if answer.code >= 500 or 300 <= answer.code < 400:
-            return self._judged(answer.code)
-        return Sent(said=f"answers {answer.code} to HEAD")
+        if answer >= 500 or 300 <= answer < 400:
+            return self._judged(answer)
+        return Sent(said=f"answers {answer} to HEAD")
 
-    async def _ask(self, **asked: object) -> HTTPResponse | Failed:
+    async def _ask(self, **asked: object) -> int | Failed:
+        """The status of the answer; once it has come, whatever follows, or does not, changes nothing."""
+        codes = list[int]()
         try:
             request = HTTPRequest(
                 self.settings.url,
@@ -82,11 +86,14 @@ class Webhook:
                 follow_redirects=False,
                 ssl_options=self._trust(),
                 user_agent="jupyter-gpu-quota",
+                decompress_response=False,  # what is small on the way may be large here
+                header_callback=lambda line: codes.extend(_code_of(line)),
                 **asked,  # type: ignore[arg-type]
             )
-            return await self._client.fetch(request, raise_error=False)
-        except (HTTPClientError, OSError, ValueError) as error:
-            return Failed(why=f"{self.where} cannot be asked: {_told(error)}")
+            answer = await self._client.fetch(request, raise_error=False)
+        except (HTTPClientError, HTTPInputError, OSError, UnsatisfiableReadError, ValueError) as error:
+            return codes[-1] if codes else Failed(why=f"{self.where} cannot be asked: {_told(error)}")
+        return answer.code
 
     def _trust(self) -> ssl.SSLContext | None:
         """Read once: the system's certificates are many."""
@@ -105,6 +112,14 @@ class Webhook:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _code_of(line: str) -> list[int]:
+    """The status, of the first line of an answer; nothing of any other."""
+    try:
+        return [parse_response_start_line(line.strip()).code]
+    except HTTPInputError:
+        return []
 
 
 def _told(error: Exception) -> str:

@@ -175,6 +175,14 @@ def inner_pid_of(pid: int) -> int | None:
     return None
 
 
+def user_of(pid: int) -> int | None:
+    """The system's user that it runs as; None where that is not told."""
+    for line in (_read(f"/proc/{pid}/status") or b"").splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[2])
+    return None
+
+
 def namespace_of(pid: int) -> str:
     """The pid namespace that it is in; empty where that may not be looked up."""
     try:

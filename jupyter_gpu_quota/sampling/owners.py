@@ -1,7 +1,8 @@
 """Whose the processes on a device are, and what each holder used of it.
 
-A process is a workload's whose process it descends from; or whose name its variables, or those of a parent, carry; or
-whose cgroup it is in, where nobody else is. All other use is foreign, unless it cannot be told whose it is.
+A process is a workload's whose process it descends from; or whose name its variables, or those of a parent, carry,
+unless that is a job of another of the system's users; or whose cgroup it is in, where nobody else is. All other use is
+foreign, unless it cannot be told whose it is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..core.activity import Place, ProcessUse
 from ..executors.process_tree import is_same_process
-from .lineage import cgroup_of
+from .lineage import cgroup_of, user_of
 from .reading import DeviceReading, GpuProcess
 
 UNNAMED_MIB = 256
@@ -49,6 +50,7 @@ class Owners:
     ) -> None:
         self._by_pid = {pid: workload for workload, found in pids.items() for pid in found}
         self._workloads, self._alive = frozenset(workloads), alive
+        self._pids, self._users = pids, dict[str, set[int]]()
         self._found: dict[tuple[object, ...], str | None] = {}
         self._by_cgroup = self._cgroups(processes)
 
@@ -72,7 +74,15 @@ class Owners:
             owner = self._by_pid.get(pid)
             if owner is not None and self._alive(pid, started):  # else the number is another process's by now
                 return owner
-        return process.claim if process.claim in self._workloads else None
+        return process.claim if process.claim in self._workloads and self._may_be_of(process, process.claim) else None
+
+    def _may_be_of(self, process: GpuProcess, job: str) -> bool:
+        """Whether a process that left a job's tree can be its own: a variable may be set by anybody, a user may not."""
+        if job not in self._users:
+            self._users[job] = {user for pid in self._pids.get(job, ()) if (user := user_of(pid)) is not None}
+        users = self._users[job]
+        own = user_of(process.pid) if users else None
+        return own is None or own in users
 
     def of(self, processes: Iterable[GpuProcess]) -> Owned:
         """The processes of one device; foreign ones that have ended meanwhile are left out."""

@@ -22,6 +22,9 @@ async def report(call: Call) -> Answer:
     record = await _booked(call)
     if record.notebook.user != call.person.id:
         raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was noted.")
+    if not call.door.idleness.reports.takes(record.notebook.id):
+        sentence = "This notebook's server reports more often than it can have looked; nothing was noted. Wait a bit."
+        raise Refused(429, "too_often", sentence, {"Retry-After": "1"})
     body: ActivityReport = call.body
     return Answer(body=await call.door.idleness.report(record, report_of(body, call.door.clock())))
 

@@ -41,6 +41,7 @@ from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow, StoreUnav
 from ..wire import IdleView, NotebookView
 from ..wire_activity import ActivityAnswer, FreeOrder
 from .hub import HubAway
+from .pace import Pace
 from .resource import Refused
 from .utilisation import MILLI_OF_PERCENT, STALE_MS
 from .views import notebook_view
@@ -67,6 +68,13 @@ STOP_AGAIN_MS = 60_000
 """A server that is to be stopped and still runs is stopped again after so long."""
 
 
+REPORTS_AT_ONCE, REPORT_EACH_MS = 60, 500
+"""A server looks at itself once a second, and reports at most what it saw."""
+
+ASKINGS_AT_ONCE = 10
+"""So often a slice that went back is asked for in a row; each time it is queued, decided on and put into the audit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """The newest judgement of one notebook. ``stage`` is in the store, and so is whether its slice may be lent."""
@@ -88,6 +96,8 @@ class Idleness:
         self._asked_at: dict[str, int] = {}
         self._read_from: dict[str, Report] = {}
         self.vigil = Vigil()
+        self.reports = Pace(clock, at_once=REPORTS_AT_ONCE, each_ms=REPORT_EACH_MS)
+        self.askings = Pace(clock, at_once=ASKINGS_AT_ONCE, each_ms=ASK_AGAIN_MS)
         self.judged: dict[str, Judged] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._began: int | None = None

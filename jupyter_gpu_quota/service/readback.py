@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.activity import ProcessUse
 from ..core.model import Allocation
 from ..enforcement.cooperative import first_with, variables_of
 from ..enforcement.driver import Ask, Told, limits
@@ -81,7 +82,7 @@ class ReadBack:
             unread=unread,
             limit_mib=told.limit_mib,
             no_limit=told.why,
-            outside="" if told.limit_mib is None else self._outside(part, pid),
+            outside="" if told.limit_mib is None else self._outside(part, pid) or self._got_away(part, row),
             variables=None if pid is None else variables_of(pid),
             no_memory="" if known else unknown or "the memory of its processes was not read",
             mps=unknown == MPS,
@@ -104,6 +105,15 @@ class ReadBack:
         if pid is None:
             return NO_PROCESS
         return "" if pid in inside else f"its first process ({pid}) is not in the control group that has the limit"
+
+    def _got_away(self, part: Part, row: SampleRow | None) -> str:
+        """Why the limit does not hold all that is on the device; the groups of all ranks of a job are its own."""
+        own = leaf_of(part) if part.notebook else f"job.{part.workload}."
+        groups = [name for name in self.leaves.names() if name == own or (not part.notebook and name.startswith(own))]
+        inside = frozenset[int]().union(*map(self.leaves.processes, groups))
+        there = () if row is None else row.processes.get(part.workload, ())
+        away = [each.pid for each in there if each.pid not in inside and _lives(each)]
+        return f"its process {away[0]} is not in the control group that has the limit" if away else ""
 
     # --- the driver -----------------------------------------------------------------------------------------------
     def _read_limits(self, parts: Sequence[Part]) -> None:
@@ -142,6 +152,11 @@ def _key(part: Part) -> Rank:
 def _first_of(ranks: Sequence[RankRecord]) -> dict[Rank, tuple[int, int | None]]:
     live = (rank for rank in ranks if rank.ended_at is None)
     return {(rank.job, rank.attempt, rank.rank): (rank.pid, rank.pid_started) for rank in live if rank.pid is not None}
+
+
+def _lives(process: ProcessUse) -> bool:
+    """Whether it is still there; one of which no start is known counts as such."""
+    return not process.places or is_same_process(process.pid, process.places[0][2])
 
 
 def _servers(notebooks: Sequence[str]) -> dict[Rank, tuple[int, int | None]]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from ..amount import AmountRefusal, duration_s, is_model
 from ..core.model import Device, Node
-from ..manifests import OUR_PREFIX, OUR_VARIABLES
+from ..manifests import MPS_VARIABLES, OUR_PREFIX, OUR_VARIABLES
 from ..quotafile import QuotaFile
 from ..store.protocol import JobSpec
 from ..wire import JobRequest
@@ -184,7 +184,7 @@ def _may_have_priority(priority: int, person: Person, project: str) -> None:
 
 def _own_variables_only(variables: Mapping[str, str], secrets: Mapping[str, str]) -> None:
     for name in (*variables, *secrets):
-        if name in OUR_VARIABLES | RENDEZVOUS or name.startswith(OUR_PREFIX):
+        if name in OUR_VARIABLES | RENDEZVOUS | MPS_VARIABLES or name.startswith(OUR_PREFIX):
             raise Refused(400, "our_variable", f"{name} is set by the queue itself in every job; choose another name.")
     both = sorted(variables.keys() & secrets.keys())
     if both:

@@ -28,7 +28,8 @@ async def wake(call: Call) -> Answer:
     assert isinstance(body, WakeRequest)
     if record.notebook.user != call.person.id:
         raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was asked for.")
-    record = await _asked(call, record)
+    if record.notebook.state not in NOTEBOOK_FINAL or call.door.idleness.askings.takes(record.notebook.id):
+        record = await _asked(call, record)
     if record.notebook.state not in NOTEBOOK_FINAL and body.wait_s:
         await call.door.world.wait_until(lambda: not _waits(call, record.notebook.id), body.wait_s)
     return Answer(body=await answer(call, await record_of(call, record.notebook.id)))

@@ -45,7 +45,10 @@ def move_notebook(work: Work, record: NotebookRecord, event: str, reason: Reason
 
 
 def observe_notebook(work: Work, fact: NotebookFact) -> None:
-    """Record how a notebook with a slice is used; one that is not known, or has no slice any more, is left alone."""
+    """Record how a notebook with a slice is used; one that is not known, or has no slice any more, is left alone.
+
+    What plans rest on goes into the audit: whether it is idle, and empty. Busy and unknown are the same to them.
+    """
     record = work.get(NOTEBOOKS, (fact.notebook,))
     if record is None or record.ended_at is not None:
         return
@@ -53,6 +56,9 @@ def observe_notebook(work: Work, fact: NotebookFact) -> None:
     if seen == record.notebook:
         return
     work.put(NOTEBOOKS, replace(record, notebook=seen, changed=work.stamp()))
+    before = record.notebook
+    if (before.activity is Activity.IDLE, before.seen_empty) == (seen.activity is Activity.IDLE, seen.seen_empty):
+        return
     payload = {"was": record.notebook.activity, "is": seen.activity, "seen_empty": seen.seen_empty}
     work.audit("system:controller", "notebook.activity", seen.id, payload, seen.project)
 

@@ -235,7 +235,7 @@ class _Walk:
                 seen.add((own, other))
                 if (own, other) == pairs[0] and not self._is_balanced(own, other):
                     yield f"{claimer.id} leaves {own} further above its quota by weight than {other}"
-                if back := self._claims_back(other):
+                if back := self._claims_back(other) or self._fits_the_quota(claimer, other):
                     yield f"{claimer.id} brings {other} below its quota, and {back} could claim it back"
 
     def _is_balanced(self, own: str, other: str) -> bool:
@@ -255,6 +255,15 @@ class _Walk:
             waits = waits or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED) or job.id in paused
             could = waits and key in self.books.levels(job.project) and self.books.could_start(job)
             if could and self.use[key] + least(job) <= self.guarantee[key] - self.rounded:
+                return job.id
+        return None
+
+    def _fits_the_quota(self, claimer: Job, key: str) -> str | None:
+        """Who lost its place in the quota to what ran beside it on surplus, and fills less of the quota."""
+        bar = self.guarantee[key] - self._slack(key)
+        for job in self.victims[claimer.id]:
+            whole = job.id not in self.again and not job.borrower and key in self.books.levels(job.project)
+            if whole and self.use[key] + self.rounded < least(job) <= bar:
                 return job.id
         return None
 

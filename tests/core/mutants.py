@@ -149,6 +149,10 @@ MUTANTS = (
         ("rights.py", "(after < level.guarantee and self._claims_back(level, after, chosen))", "False"),
     ),
     mutant(
+        "what runs on surplus keeps a job out of its quota",
+        ("rights.py", "if any(after < holder.size <= level.guarantee and not holder.borrower", "if any(False"),
+    ),
+    mutant(
         "a victim may end below its quota at once",
         ("reclaim.py", "_WIDENING = ((False, False), (False, True),", "_WIDENING = ((False, True), (False, True),"),
     ),

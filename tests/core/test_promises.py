@@ -17,6 +17,8 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_gpu_quota.core.model import (
@@ -447,6 +449,13 @@ class Worlds(RuleBasedStateMachine):
         assert not made.reserved, f"P7: {made.reserved} are kept for nobody"
         assert not self.owed, f"P7: {self.owed} paused others and did not start"
         assert not any(isinstance(action, Reserve) for action in plan.actions)
+
+
+@pytest.fixture(autouse=True)
+def worlds_of_this_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis also draws constants of whatever is loaded: other tests would change which worlds are played."""
+    monkeypatch.setattr(providers, "_get_local_constants", Constants)
+    monkeypatch.setattr(providers, "CONSTANTS_CACHE", {})
 
 
 Worlds.TestCase.settings = settings(

@@ -165,6 +165,61 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="one milli above the training quota is not admitted, whatever is idle",
         ),
+        pytest.param(
+            """
+            pool t 3
+            a 0.5 of t
+            d 1.85 of t, priority 60
+            d runs 0.5 fixed on n1g0
+            d runs 0.75 fixed on n1g1
+            d runs 0.6 fixed on n1g2
+            d runs 0.5 on n1g0
+            a queues 0.5
+            a queues 0.25
+            """,
+            "a 0.75 / d 1.85",
+            ["d4"],
+            id="who paused others within its guarantee is not paused by them because a smaller job joins it on surplus",
+        ),
+        pytest.param(
+            """
+            pool t 5
+            a 3 of t
+            d 0 of t, priority 60
+            a runs 2 of 2
+            d queues 2
+            """,
+            "a 2 / d 2",
+            ["a2"],
+            id="of two equal jobs that together exceed the quota one leaves for a fair share",
+        ),
+        pytest.param(
+            """
+            pool t 2
+            a 1 of t
+            d 0 of t, priority 60
+            a runs 2
+            d queues 2 of 1
+            """,
+            "a 0 / d 2",
+            ["a1"],
+            id="a job larger than the quota leaves for a fair share",
+        ),
+        pytest.param(
+            """
+            pool t 2
+            a 1 of t
+            d 0 of t, priority 60
+            n 0 of t, notebooks 0.5
+            a runs 0.3 on n1g0
+            a runs 0.75 on n1g1 lent
+            d runs 0.7 on n1g0
+            d queues 0.3
+            """,
+            "a 0.3 / d 1 / n 0",
+            ["a2"],
+            id="a borrower leaves for a fair share, whatever is left of its project's quota",
+        ),
     ],
 )
 def test_the_world_comes_to_rest_as_the_contract_says(text: str, picture: str, paused: list[str]) -> None:

@@ -64,6 +64,14 @@ def test_a_server_that_has_ended_says_nothing_any_more() -> None:
     assert not vigil.report("nb", after(FIRST), POLICY)
 
 
+def test_a_server_that_says_it_is_another_each_time_fills_no_memory() -> None:
+    vigil = Vigil()
+    for number in range(1_000):
+        vigil.report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
+    assert len(vigil._of("nb").gone) == 100
+    assert not vigil.report("nb", replace(FIRST, instance="i998", at=NOW + 1_000), POLICY)
+
+
 def test_a_hold_that_a_kernel_cannot_have_stays_denied() -> None:
     vigil = Vigil()
     unknown = replace(QUIET, holds_gpu=None)

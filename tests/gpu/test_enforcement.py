@@ -173,6 +173,15 @@ def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them
     assert "cannot be written" in Leaves("s", tmp_path, "/elsewhere").why_not
 
 
+@pytest.mark.parametrize("within", ["../else", "/a/../../else", "..", "a\0b"])
+def test_no_group_is_made_elsewhere_than_below_the_mount(tmp_path: Path, within: str) -> None:
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "else").mkdir()
+    leaves = Leaves("s", tmp_path / "mount", within)
+    assert "is no path below" in leaves.why_not == leaves.make(job_leaf("J", 1, 0))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["else", "mount"]
+
+
 # --- ranks ------------------------------------------------------------------------------------------------------------
 def order(command: tuple[str, ...] = ("sleep", "600"), *, gpu_milli: int = 500, job: str = "J") -> StartOrder:
     device = Device(id="d0", node="here", index=0, model="H200", memory_mib=143_771, pool="p", uuid="GPU-0")
@@ -245,6 +254,28 @@ def test_a_leaf_that_was_made_and_never_used_is_swept_with_its_limit(script: Scr
     assert kept(script)[0].split()[1] == "0", "its soft limit was taken away before the group"
 
 
+def test_a_leaf_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
+    script: Script, leaves: Leaves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that starts anew finds what was left before its first reading: NVML is slow, or hangs."""
+    script.device(0)
+    script.add("system limits ok")
+    name = job_leaf("J", 1, 0)
+    leaves.make(name)
+    limits([Ask(device="GPU-0", group=str(leaves.path(name)), mib=4096)])
+    executor = LocalExecutor(tmp_path / "state", node="here")
+    try:
+        with monkeypatch.context() as unknown:
+            unknown.setattr(executor._sampler, "inventory", lambda node: None)
+            executor._sweep()
+            assert leaves.exists(name) and kept(script)[0].split()[1] == str(4096 << 20)
+        until(executor.inventory, "a first reading")
+        executor._sweep()
+        assert not leaves.exists(name) and kept(script)[0].split()[1] == "0"
+    finally:
+        executor.close()
+
+
 def test_a_leaf_with_processes_is_not_swept(script: Script, leaves: Leaves) -> None:
     script.device(0)
     leaves.make(job_leaf("J", 1, 0))
@@ -269,7 +300,7 @@ def test_a_job_runs_in_its_limited_leaf_and_leaves_nothing_behind(
         assert kept(script)[0].split()[1:3] == [str(4096 << 20)] * 2
         log = until(lambda: _log(tmp_path, "GPU_QUOTA_MILLI"), "its output")
         assert "XLA" not in log, "no fraction of a fraction"
-        assert len(executor.pids()["J"]) >= 3
+        until(lambda: len(executor.pids()["J"]) >= 3 or None, "its children")
         executor.leave(LeaveOrder(job="J", attempt=1, fencing=1, grace_s=0, reason="hold"))
         until(lambda: next((f for f in executor.observe() if f.tree_gone), None), "its end")
         executor.settled("J", 1)

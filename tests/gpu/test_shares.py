@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -224,6 +225,25 @@ def test_a_number_that_another_process_has_by_now_is_no_claim() -> None:
     same = Owners({"J": frozenset({10})}, ["J"], [process()], alive=lambda pid, started: (pid, started) == (10, 7))
     assert reused.of([process()]).by_workload == {}
     assert same.of([process()]).by_workload == {"J": [process()]}
+
+
+@pytest.mark.parametrize(
+    ("user", "owner"),
+    [
+        pytest.param(12_345, None, id="another user of the system puts its use on a neighbour, who would be stopped"),
+        pytest.param(None, "J", id="the same user: it left the job's tree"),
+    ],
+)
+def test_a_process_that_carries_the_name_of_a_job(user: int | None, owner: str | None) -> None:
+    if user is not None and os.getuid() != 0:
+        pytest.skip("only root can run as another user")
+    with subprocess.Popen(["sleep", "600"], user=user) as other:
+        try:
+            claims = GpuProcess(pid=other.pid, memory_mib=1, percent=0, lineage=((other.pid, 1),), claim="J")
+            owned = Owners({"J": frozenset({os.getpid()})}, ["J"], [claims], alive=lambda *_: True).of([claims])
+        finally:
+            other.kill()
+    assert (list(owned.by_workload), owned.foreign) == (([owner], []) if owner else ([], [claims]))
 
 
 def test_a_cgroup_that_one_workload_has_for_itself_is_a_claim() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from tornado.websocket import websocket_connect
 
 from jupyter_gpu_quota.demo.people import Kernel
 from jupyter_gpu_quota.notebook.activity import SCHEMA_ID
-from jupyter_gpu_quota.wire_activity import FreeOrder
+from jupyter_gpu_quota.notebook.watching import command_of, cpu_ms_below, started_of
+from jupyter_gpu_quota.wire_activity import FreeOrder, ProgramReport
 from tests.shell.jupyter_world import (
     SERVER_TOKEN,
     TOKEN,
@@ -128,6 +131,22 @@ def test_terminals_and_programs_beside_the_kernels_are_named(server: JupyterServ
     kernel = idle_kernel(server, service)
     assert service.kernel(kernel).pid not in {program.pid for program in service.last.programs}
     assert server.call("DELETE", f"/api/terminals/{name}")[0] == 204
+
+
+def test_a_program_whose_name_is_cut_within_a_letter_or_clears_screens_is_reported() -> None:
+    """The kernel keeps fifteen bytes of a name: the eighth umlaut is cut. A report must not fail for that."""
+    program = (
+        "import ctypes, sys\n"
+        "ctypes.CDLL(None).prctl(15, '\\x1b[2J'.encode() + ('ö' * 8).encode(), 0, 0, 0)\n"
+        "print(flush=True); input()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
+        assert named.stdout is not None
+        named.stdout.readline()
+        name = command_of(named.pid)
+        told = ProgramReport(name=name, kind="proxied", pid=named.pid, cpu_ms=cpu_ms_below(named.pid))
+        assert told.name.startswith("?[2Jööööö") and told.cpu_ms is not None and started_of(named.pid)
+        named.kill()
 
 
 def test_only_the_named_kernel_is_shut_down_and_the_others_keep_their_variables(

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from jupyter_gpu_quota.notices.channel import Channel, Failed, Outcome, Sent
 from jupyter_gpu_quota.notices.document import body, document, schema
 from jupyter_gpu_quota.notices.mail import Mail, letter
 from jupyter_gpu_quota.notices.message import EVENTS, Message, subject, text
-from jupyter_gpu_quota.notices.settings import MailSettings, mail_of, mistakes, webhook_of
+from jupyter_gpu_quota.notices.settings import MailSettings, WebhookSettings, mail_of, mistakes, webhook_of
 from jupyter_gpu_quota.notices.webhook import Webhook
 from tests.shell.receivers import PASSWORD, MailReceiver, WebReceiver, certificate, mail_receiver, web_receiver
 
@@ -81,6 +82,8 @@ def test_a_warning_says_who_which_when_what_is_lost_and_how_to_keep_it() -> None
         pytest.param({"kernels": ("a", "b")}, "the 2 kernels that hold it are shut down", "that kernel will", id="two"),
         pytest.param({"server": "two"}, "server “two”", "”?", id="a named server"),
         pytest.param({"server": "<!channel> @all"}, "“??channel???all”", "@", id="a name that would call a whole chat"),
+        pytest.param({"user": "<!here> @all\u202e"}, "??here? ?all?, your", "@", id="a person named so"),
+        pytest.param({"user": "bob@example.org"}, "bob@example.org, your", "?,", id="a person named by an address"),
         pytest.param({"event": "freed"}, "Their variables are lost", "keep 01N", id="the GPU was freed"),
         pytest.param({"event": "stopping"}, "Its files stay", "keep 01N", id="the server is stopped"),
         pytest.param({"event": "notified"}, "Nothing is shut down", "lost", id="a kernel is busy without the GPU"),
@@ -257,6 +260,61 @@ def test_a_receiver_that_never_answers_is_left(monkeypatch: pytest.MonkeyPatch) 
     assert (outcome.final, "Timeout" in outcome.why) == (False, True)
 
 
+@contextmanager
+def talker(*said: bytes) -> Iterator[int]:
+    """A server that says something, and its last word again for as long as anybody listens; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=_talk, args=(listening, said), daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+    thread.join(10)
+
+
+def _talk(listening: socket.socket, said: tuple[bytes, ...]) -> None:
+    with suppress(OSError):
+        connection, _ = listening.accept()
+        with connection:
+            for word in said[:-1]:
+                connection.sendall(word)
+                connection.recv(65_536)
+            while True:
+                connection.sendall(said[-1])
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(HEAD + b"Content-Length: 1073741824\r\n\r\n" + b"x" * 65_536, id="of a gigabyte"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n10000\r\n" + b"x" * 65_536, id="without an end"),
+    ],
+)
+def test_an_answer_counts_by_its_status(said: bytes) -> None:
+    """Or a receiver that took the message would be sent it again and again."""
+    with talker(said) as port:
+        channel = Webhook(WebhookSettings(url=f"http://127.0.0.1:{port}/", secret_file=None, ca_file=None), lambda: NOW)
+        assert _waited(channel) == Sent(said="answered 200")
+
+
+def _waited(channel: Webhook) -> Outcome:
+    async def go() -> Outcome:
+        try:
+            return await channel.send(WARNED)
+        finally:
+            channel.close()
+
+    return asyncio.run(go())
+
+
+def test_an_answer_of_headers_without_end_is_a_failure_of_the_receiver() -> None:
+    with talker(HEAD + b"X: " + b"y" * 60_000 + b"\r\n") as port:
+        channel = Webhook(WebhookSettings(url=f"http://127.0.0.1:{port}/", secret_file=None, ca_file=None), lambda: NOW)
+        outcome = _waited(channel)
+    assert isinstance(outcome, Failed) and not outcome.final
+
+
 def test_a_certificate_of_nobody_is_not_trusted_and_the_sites_own_is(pair: tuple[Path, Path]) -> None:
     with web_receiver(pair) as receiver:
         refused = hooked(receiver)
@@ -375,6 +433,20 @@ def test_a_mail_server_that_says_nothing_is_left_and_its_thread_ends() -> None:
         while any(each.name.startswith("mail") for each in threading.enumerate()):
             assert time.monotonic() < deadline, "the thread still waits for an answer"
             threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param((b"220-" + b"x" * 8_000 + b"\r\n",), id="in its greeting"),
+        pytest.param((b"220 hello\r\n", b"250-" + b"x" * 8_000 + b"\r\n"), id="in what it can do"),
+    ],
+)
+def test_a_mail_server_that_talks_for_ever_is_left_before_it_fills_the_memory(said: tuple[bytes, ...]) -> None:
+    with talker(*said) as port:
+        outcome = sent(mail(port))
+    assert isinstance(outcome, Failed)
+    assert ("cannot be spoken with" in outcome.why, outcome.final) == (True, False), outcome
 
 
 def test_a_mail_probe_says_hello_and_sends_nothing(postbox: MailReceiver) -> None:

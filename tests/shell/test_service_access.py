@@ -61,6 +61,7 @@ EXPECTED = {
     "POST nodes/{id}/actions/{change:cordon|uncordon|drain}": "401 403 403 403 403 403 200 403 403",
     "GET devices": READERS,
     "GET samples": READERS,
+    "GET usage": READERS,
     "POST samples": "401 403 403 403 403 403 200 403 200",
     "GET quota": "401 403 403 403 403 200 200 200 403",
     "PUT quota": "401 403 403 403 403 403 200 403 403",
@@ -203,6 +204,7 @@ def test_devices_show_that_others_hold_them_and_not_who(scene: Scene) -> None:
     holders = [holder for device in scene.world.get("devices", "patty").json["items"] for holder in device["holders"]]
     assert holders
     nothing = {"kind": "hidden", "workload": None, "name": None, "user": None, "project": None, "state": "hidden"}
+    nothing |= {"enforcement": None, "utilised_milli": None, "utilised_unknown": None}
     assert all(holder == nothing | {"gpu_milli": holder["gpu_milli"]} for holder in holders)
 
 

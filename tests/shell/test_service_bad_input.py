@@ -84,6 +84,9 @@ REFUSED = [
         job(variables={"CUDA_VISIBLE_DEVICES": "0"}), 400, "CUDA_VISIBLE_DEVICES", id="choosing devices oneself"
     ),
     pytest.param(job(variables={"GPU_QUOTA_JOB_ID": "x"}), 400, "GPU_QUOTA_JOB_ID", id="pretending to be another job"),
+    pytest.param(
+        job(variables={"CUDA_MPS_PIPE_DIRECTORY": "/x"}), 400, "CUDA_MPS_PIPE", id="the MPS daemon of another project"
+    ),
     pytest.param(job(variables={"RANK": "0"}), 400, "RANK", id="a variable of gangs"),
     pytest.param(job(secrets={"MASTER_ADDR": "x"}), 400, "MASTER_ADDR", id="ours as a secret"),
     pytest.param(job(variables={f"V{i}": "x" * 7000 for i in range(10)}), 400, "65536", id="variables by the yard"),
@@ -185,6 +188,25 @@ def test_one_person_keeps_so_much_code_and_no_more(tmp_path: Path) -> None:
 def test_a_page_holds_no_large_body_in_memory(world: ServiceWorld) -> None:
     headers = {"Content-Length": str(17 << 20)}
     assert world.call("POST", "/services/gpu-quota/log-out", raw=b"", headers=headers).status == 400
+
+
+READING = {"device": "build-0", "at": "2030-01-01T00:00:00Z", "utilisation_percent": 1, "memory_used_mib": 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"sequence": 1 << 63}, id="a sequence that no database keeps"),
+        pytest.param({"node": "\0"}, id="a NUL in a node's name"),
+        pytest.param({"samples": [READING | {"memory_used_mib": 1 << 70}]}, id="more memory than there is anywhere"),
+        pytest.param({"samples": [READING | {"device": "a\0"}]}, id="a NUL in a device's name"),
+        pytest.param({"samples": [READING | {"at": "2030-01-01T00:00:00"}]}, id="an instant without a zone"),
+    ],
+)
+def test_readings_that_cannot_be_kept_are_refused(world: ServiceWorld, wrong: dict[str, object]) -> None:
+    batch = {"node": "node-1", "sequence": 1, "samples": []}
+    answer = world.post("samples", "hub", batch | wrong)
+    assert (answer.status, answer.json["reason"]) == (400, "invalid"), answer.body
 
 
 def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:

@@ -151,10 +151,35 @@ def test_who_keeps_a_notebook(notebook: Watched, who: str | None, status: int) -
         pytest.param({"running_ms": -1}, id="an age below nothing"),
         pytest.param({"surprise": 1}, id="a key that nobody knows"),
         pytest.param({"programs": [{"name": "x", "kind": "cat", "pid": 1}]}, id="a kind that nobody knows"),
+        pytest.param(
+            {"programs": [{"name": "x\x1b[2J", "kind": "proxied", "pid": 1}]}, id="a name that clears screens"
+        ),
+        pytest.param({"instance": "i\u202e"}, id="a name that turns what is written after it"),
+        pytest.param({"namespace": "\0"}, id="a NUL, which not every database keeps"),
     ],
 )
 def test_a_report_that_is_none_is_refused(notebook: Watched, wrong: dict[str, Any]) -> None:
     assert notebook.report(**wrong).status == 400
+
+
+def test_a_server_that_reports_without_a_rest_is_refused_until_it_rests(notebook: Watched) -> None:
+    answers = [notebook.report().status for _ in range(70)]
+    assert answers == [200] * 60 + [429] * 10
+    assert notebook.world.get(f"notebooks/{notebook.id}").status == 200
+    notebook.now += 2 * SECOND
+    assert [notebook.report().status for _ in range(5)] == [200] * 4 + [429]
+    notebook.now -= 3600 * SECOND
+    back = notebook.report(running_ms=0, kernels=[])
+    assert back.status == 200, "a clock that was set back locks nobody out"
+
+
+def test_kernels_that_are_busy_and_then_not_fill_no_audit(notebook: Watched) -> None:
+    notebook.pass_(1)
+    before = len(notebook.audited())
+    for turn in range(20):
+        notebook.now += SECOND
+        notebook.report(kernels=[notebook.kernel("k1", quiet_ms=1, running_ms=1, state=["busy", "idle"][turn % 2])])
+    assert len(notebook.audited()) == before
 
 
 def test_a_slice_that_was_given_back_is_not_judged(notebook: Watched) -> None:

@@ -306,6 +306,24 @@ def test_the_slice_that_went_back_may_be_anothers_by_then(notebook: Lent) -> Non
     assert notebook.wake().json["state"] == "ready"
 
 
+def test_a_server_that_asks_again_and_again_does_not_fill_the_audit(notebook: Lent) -> None:
+    released(notebook)
+    with notebook.world.stepping():
+        for server in ("", "big"):
+            asked = {"user": "olga", "project": "vision", "gpu": "1/4", "server": server}
+            assert notebook.world.post("notebooks", "hub", asked).json["state"] == "booked"
+    began = notebook.now
+    for _ in range(30):
+        assert notebook.wake().status == 200
+        notebook.decide()
+    more = (notebook.now - began) // (5 * SECOND)
+    assert 10 <= notebook.audited().count("notebook.ask_again") <= 10 + more < 20
+    told = notebook.wake().json
+    assert (told["state"], "notebook quota" in told["message"]) == ("refused", True)
+    notebook.now += 5 * SECOND
+    assert notebook.wake().json["state"] == "waiting"
+
+
 def test_a_release_that_comes_in_between_is_asked_against(notebook: Lent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slice is released after the request saw it lent and before its wake is noted."""
     notebook.idle()

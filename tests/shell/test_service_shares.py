@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.core.activity import ProcessUse
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.enforcement.driver import Ask, Told
@@ -57,6 +58,7 @@ class Stage:
             world.add(name)
         world.door.shares.readback._ask = self._ask
         self.stopped: list[str] = []
+        self.using: dict[str, tuple[ProcessUse, ...]] = {}
         world.door.offers = Offers(Leaves(world.state_dir), {}, self._probe)
 
     def _ask(self, asked: Sequence[Ask]) -> list[Told]:
@@ -98,7 +100,7 @@ class Stage:
             SampleRow(
                 node="node-1", device=device.id, at=self.now, utilisation_percent=1, memory_used_mib=1,
                 coverage_permille=1000, simulated=False, workloads=dict.fromkeys(memory_mib, 1),
-                workload_memory_mib=memory_mib,
+                workload_memory_mib=memory_mib, processes=self.using,
             )
             for device in DEVICES
         ]  # fmt: skip
@@ -202,6 +204,37 @@ def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(
         if other is not None:
             other.wait(10)
         leaves.remove(job_leaf(job, 1, 0))
+
+
+def test_a_process_of_a_job_that_is_in_another_group_ends_the_drivers_label(stage: Stage) -> None:
+    """Its first process stays where the limit is, and sends another one out of it."""
+    stage.apply(policy())
+    job = stage.running()
+    leaves, device = leaf_with_our_child(stage, job), stage.device_of(job)
+    share_mib, other = stage.view(job)["allocations"][0]["memory_mib"], subprocess.Popen(["sleep", "600"])
+    stage.limits[device] = Told(limit_mib=share_mib)
+    found = process(other.pid)
+    assert found is not None
+    stage.using = {
+        job: (ProcessUse(pid=other.pid, memory_mib=100, percent=1, places=(("", other.pid, found.started),)),)
+    }
+    try:
+        stage.read(**{job: 100})
+        assert stage.label(job)[0] == "cooperative"
+        assert f"its process {other.pid} is not in the control group" in stage.view(job)["enforcement"]["why"]
+        rank = job_leaf(job, 1, 1)
+        assert leaves.make(rank) == ""
+        (leaves.path(rank) / "cgroup.procs").write_text(str(other.pid))
+        stage.read(1_000, **{job: 100})
+        assert stage.label(job)[0] == "driver", "another rank of the same job is in a group of its own"
+    finally:
+        for each in (job_leaf(job, 1, 0), job_leaf(job, 1, 1)):
+            leaves.kill(each)
+        for child in (stage.child, other):
+            child.kill()
+            child.wait()
+        for each in (job_leaf(job, 1, 0), job_leaf(job, 1, 1)):
+            leaves.remove(each)
 
 
 def test_the_group_of_a_notebook_that_is_over_is_swept_and_those_of_others_are_not(stage: Stage) -> None:

@@ -1,0 +1,31 @@
+"""How often a door takes something of one thing: some at once, and from then on one every so often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+MOST_KNOWN = 10_000
+
+
+class Pace:
+    """``at_once`` are taken in a row by whoever has rested; then one each ``each_ms``. Names are bounded in number.
+
+    ``clock`` gives milliseconds. Source: the generic cell rate algorithm, ITU-T I.371.
+    """
+
+    def __init__(self, clock: Callable[[], int], *, at_once: int, each_ms: int) -> None:
+        self._clock, self._each_ms, self._most_ms = clock, each_ms, at_once * each_ms
+        self._rests_at: dict[str, int] = {}
+
+    def takes(self, name: str) -> bool:
+        """Whether one more is taken now; a refused one does not count."""
+        now = self._clock()
+        rests_at = self._rests_at.get(name, now)
+        if not now <= rests_at <= now + self._most_ms:  # it has rested, or the clock was set back
+            rests_at = now
+        if rests_at + self._each_ms > now + self._most_ms:
+            return False
+        self._rests_at[name] = rests_at + self._each_ms
+        if len(self._rests_at) > MOST_KNOWN:
+            self._rests_at = {each: at for each, at in self._rests_at.items() if at > now}
+        return True
