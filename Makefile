@@ -50,7 +50,7 @@ soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must notice each time
 	$(BIN)/python -m tests.core.mutants
 
-bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure (25 minutes; ONLY="openb bank", QUICK=1), keep it in docs/figures.json
+bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure (hours; ONLY="openb bank", QUICK=1), keep it in docs/figures.json
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks \
 		$(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick); status=$$?; $(BIN)/python docs/_ext/figures.py; exit $$status
 

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,15 +148,3 @@ def _hand_down(folder: Path) -> None:
     with contextlib.suppress(OSError):
         if DEVICE_MEMORY in (folder / "cgroup.controllers").read_text().split():
             (folder / "cgroup.subtree_control").write_text(f"+{DEVICE_MEMORY}")
-
-
-def outsiders(leaf: Path, pids: frozenset[int], proc: Path = Path("/proc")) -> Iterator[int]:
-    """Those of these processes that live, and are not in the leaf."""
-    for pid in sorted(pids):
-        try:
-            lines = (proc / str(pid) / "cgroup").read_text().splitlines()
-        except OSError:
-            continue  # it has ended
-        own = next((line[3:] for line in lines if line.startswith("0::")), "")
-        if not str(leaf).endswith(own) or own in ("", "/"):
-            yield pid
