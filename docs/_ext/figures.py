@@ -16,7 +16,20 @@ KEPT = ROOT / "docs" / "figures.json"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
-FIRST = ("openb", "bank", "kueue", "kueue-live", "shapes", "history", "claims", "slices")
+FIRST = (
+    "openb",
+    "bank",
+    "kueue",
+    "kueue-live",
+    "shapes",
+    "tick",
+    "history",
+    "claims",
+    "slices",
+    "wake",
+    "idle-accuracy",
+    "sampler",
+)
 """The parts of the README."""
 HEAD = "| figure | measured | promised | others |\n|---|---|---|---|"
 NONE = "No figures are kept in this checkout. `make bench` measures them on your machine.\n"
@@ -35,7 +48,8 @@ def rendered(document: Mapping[str, Any] | None) -> str:
     parts = [document["parts"][name] for name in FIRST if name in document["parts"]]
     rows = [_row(figure) for part in parts for figure in part["figures"] if figure["promised"]]
     lacking = [f"\n{part['title']}: not measured ({part['not_measured']})." for part in parts if "not_measured" in part]
-    return "\n".join([HEAD, *rows, *lacking, "", REST])
+    machines = sorted({_machine(part["machine"]) for part in parts})
+    return "\n".join([HEAD, *rows, *lacking, "", f"Measured on {', and on '.join(machines)}. {REST}"])
 
 
 def page(document: Mapping[str, Any] | None) -> str:
@@ -63,8 +77,11 @@ def _where(part: Mapping[str, Any]) -> str:
     """On what, and when; the load from before is told, since it weighs on every figure."""
     one = part["machine"]
     quick = " A quick look." if part["quick"] else ""
-    where = f"{one['cores']} cores ({one['cpu']}), {one['memory_mib'] / 1024:.0f} GiB, Python {one['python']}"
-    return f"On {where}, on {part['at'][:10]}, at a load of {one['load_before']:.1f} before.{quick}"
+    return f"On {_machine(one)}, on {part['at'][:10]}, at a load of {one['load_before']:.1f} before.{quick}"
+
+
+def _machine(one: Mapping[str, Any]) -> str:
+    return f"{one['cores']} cores ({one['cpu']}), {one['memory_mib'] / 1024:.0f} GiB, Python {one['python']}"
 
 
 def kept() -> Mapping[str, Any] | None:

@@ -178,12 +178,24 @@ def figures() -> list[Figure]:
     idle, undated = _idle(plain), _idle(results(dated=False, idle_only=True))
     holes = f"{told}; {len(gaps)} sessions with gaps, {len(_idle(gaps))} of them idle at last"
     return [
-        _count("busy sessions reclaimed", [r for r in plain if r.wrong], f"{told}; {len(plain)} sessions", 0),
-        _count("busy sessions reclaimed, with gaps", [r for r in gaps if r.wrong], holes, 0),
-        _late("truly idle ones not freed in time", idle, f"{told}; a driver that dates what it tells", 5),
-        _late("the same, with a driver that does not", undated, told, None),
+        _count(
+            "idle notebooks: busy sessions reclaimed",
+            [r for r in plain if r.wrong],
+            f"{told}; {len(plain)} sessions",
+            0,
+        ),
+        _count("idle notebooks: busy sessions reclaimed, with gaps", [r for r in gaps if r.wrong], holes, 0),
+        _late(
+            "idle notebooks: truly idle ones not freed in time", idle, f"{told}; a driver that dates what it tells", 5
+        ),
+        _late("idle notebooks: the same, with a driver that does not", undated, told, None),
         _slowest(idle, told),
-        _count("truly idle ones freed at last, with gaps", [r for r in _idle(gaps) if r.freed_at], holes, None),
+        _count(
+            "idle notebooks: truly idle ones freed at last, with gaps",
+            [r for r in _idle(gaps) if r.freed_at],
+            holes,
+            None,
+        ),
     ]
 
 
@@ -208,4 +220,6 @@ def _slowest(idle: Sequence[Result], told: str) -> Figure:
     """The slowest beyond what the policy's own waits take."""
     over = [r.freed_at - (r.session.idle_from or 0) - UNUSED - COUNTDOWN for r in idle if r.freed_at is not None]
     timed = f"{told}; from the script's last doing to the kernel's end, less gpu_idle_after and warn_for"
-    return Figure(name="the slowest beyond the policy's waits", value=max(over) / SECOND, unit="s", timed=timed)
+    return Figure(
+        name="idle notebooks: the slowest beyond the policy's waits", value=max(over) / SECOND, unit="s", timed=timed
+    )

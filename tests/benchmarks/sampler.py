@@ -45,15 +45,15 @@ def figures(quick: bool) -> list[Figure]:
     size = f"{DEVICES} devices, {PROCESSES} processes, fake library; {samples} samples"
     return [
         Figure(
-            name="a sample", value=each_ms, unit="ms", bound=50,
+            name="sampler: a sample of 8 devices, 200 processes", value=each_ms, unit="ms", bound=50,
             timed=f"CPU time, reader (mean, {reader_s * 1000:.1f} ms) and scheduler (median); {size}",
         ),
         Figure(
-            name="a sample, until it is there", value=median(wall_s) * 1000, unit="ms",
+            name="sampler: until a sample is there", value=median(wall_s) * 1000, unit="ms",
             timed=f"wall clock, median, looked for every 10 ms; {size}",
         ),
         Figure(
-            name="sampling, of one core", value=each_ms / (SAMPLE_S * 10), unit="%", bound=1,
+            name="sampler: part of one core", value=each_ms / (SAMPLE_S * 10), unit="%", bound=1,
             timed=f"that CPU time every {SAMPLE_S} s",
         ),
     ]  # fmt: skip
