@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from jupyter_gpu_quota.cli import main
 from tests.gpu.conftest import built  # noqa: F401 - a fixture
 from tests.hub.real_gpu import DEVICE, MEMORY_MIB, GpuHub, GpuOwner, gpu_hub, page_row
 from tests.hub.test_lending import comes_back, lives
+from tests.shell.receivers import WebReceiver, web_receiver
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(500)]
 
@@ -57,7 +61,17 @@ def tile(hub: GpuHub) -> str:
     return page.split(f'id="device-{DEVICE}"')[1].split("</article>")[0].replace("&#39;", "'")
 
 
-def test_who_takes_more_than_its_share_is_stopped_and_its_neighbour_is_not(hub: GpuHub) -> None:
+def test_who_takes_more_is_warned_stopped_and_told_why_and_its_neighbour_goes_on(
+    tmp_path: Path,
+    built: Path,  # noqa: F811
+) -> None:
+    with web_receiver() as hook:
+        before = f"c.GPUQuota.notices_webhook_url = {hook.url!r}\n"
+        with gpu_hub(tmp_path, built, policy=POLICES, before=before) as hub:
+            stopped_for_its_memory(hub, hook)
+
+
+def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
     ann = GpuOwner(hub)
     job = hub.runs(hub.begin_job("import time; time.sleep(600)", gpu="1/2"))
     hub.uses(job, 20_000, None)
@@ -66,6 +80,20 @@ def test_who_takes_more_than_its_share_is_stopped_and_its_neighbour_is_not(hub: 
     hub.until(lambda: not hub.server("ann"), 150)
     assert lives(job), "the neighbour was stopped"
     assert not lives(ann.pid)
+
+    why = "The police of shares had this notebook's server stopped: its processes held 40942 MiB of device GPU-0"
+    stopped = "/services/gpu-quota/"
+    hub.until(lambda: why in hub.browser("ann").get(stopped).replace("&#39;", "'"))
+    door = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.person.token]
+    listed = CliRunner().invoke(main, ["notebooks", "--json", *door])
+    assert [each["reason"]["message"].startswith(why) for each in json.loads(listed.output)] == [True], listed.output
+    form = hub.browser("ann").get("/hub/spawn/ann").replace("&#x27;", "'")
+    assert why in form, form
+    hub.until(lambda: len(hook.posts) >= 2)
+    told = [json.loads(post.body) for post in hook.posts]
+    assert [each["type"] for each in told] == ["notebook.over_share", "notebook.stopped"]
+    assert told[0]["data"]["stop_at"] and "free memory now" in told[0]["text"]
+    assert told[1]["data"]["why"].startswith(why) and told[1]["data"]["user"] == "ann"
 
 
 def test_an_idle_slice_is_freed_lent_and_comes_back_by_what_is_read(tmp_path: Path, built: Path) -> None:  # noqa: F811
