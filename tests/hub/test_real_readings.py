@@ -79,7 +79,7 @@ def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
     hub.until(lambda: "more of the device's memory" in str(ann.slice()["enforcement"]["why"]), READ_WITHIN_S)
     hub.until(lambda: not hub.server("ann"), 150)
     assert lives(job), "the neighbour was stopped"
-    assert not lives(ann.pid)
+    hub.until(lambda: not lives(ann.pid))
 
     why = "The police of shares had this notebook's server stopped: its processes held 40942 MiB of device GPU-0"
     stopped = "/services/gpu-quota/"

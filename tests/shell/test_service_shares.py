@@ -18,6 +18,7 @@ from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.enforcement.driver import Ask, Told
 from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, notebook_leaf
 from jupyter_gpu_quota.executors.process_tree import process
+from jupyter_gpu_quota.sampling.asking import Silence
 from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.service import shares
 from jupyter_gpu_quota.service.offers import Offers
@@ -60,18 +61,24 @@ class Stage:
         world.door.shares.readback._ask = self._ask
         self.stopped: list[str] = []
         self.using: dict[str, tuple[ProcessUse, ...]] = {}
+        self.weak = self.gone = ""
         world.door.offers = Offers(Leaves(world.state_dir), {}, self._probe)
 
     def _ask(self, asked: Sequence[Ask]) -> list[Told]:
         return [self.limits.get(ask.device, Told(why="NVML: Not Supported")) for ask in asked]
 
-    def _probe(self) -> Reading:
+    def _probe(self) -> Reading | Silence:
+        """What NVML tells of the devices: not of one that is ``gone``, and of ``weak`` no processes."""
         able = {"mig": "turned off", "limits": "NVML: Not Supported"}
         devices = tuple(
-            DeviceReading(uuid=each.id, index=each.index, model=each.model, memory_mib=each.memory_mib, able=able)
+            DeviceReading(
+                uuid=each.id, index=each.index, model=each.model, memory_mib=each.memory_mib, able=able,
+                why={"processes": "NVML: No Permission"} if each.id == self.weak else {},
+            )
             for each in DEVICES
-        )
-        return Reading(devices=devices, driver="580.1")
+            if each.id != self.gone
+        )  # fmt: skip
+        return Silence(why="it hangs") if self.gone == "all" else Reading(devices=devices, driver="580.1")
 
     def apply(self, text: str) -> None:
         self.world.apply(text, DEVICES)
@@ -355,6 +362,69 @@ def test_what_no_device_could_hold_is_refused_with_what_to_do(
         for word in (f"held by {memory} or better", "offers memory policed", "Ask for a whole device", "doctor"):
             assert word in answer.json["message"], answer.json["message"]
         assert "bob asked for 0.5" in answer.json["message"]
+
+
+def previewed(stage: Stage, memory: str, compute: str = "none") -> list[str]:
+    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = stage.world.post("quota/preview", "root", {"text": policy(memory, compute)})
+    assert reply.status == 200, reply.body
+    return list(reply.json["warnings"])
+
+
+@pytest.mark.parametrize("memory", ["none", "cooperative", "policed"])
+def test_a_policy_that_the_devices_can_meet_warns_of_nothing(stage: Stage, memory: str) -> None:
+    stage.apply(policy())
+    assert previewed(stage, memory) == []
+
+
+def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(stage: Stage) -> None:
+    stage.apply(policy())
+    (told,) = previewed(stage, "hardware")
+    for part in (
+        "Pool train: policy.enforcement asks for memory hardware and compute none or better, and of 2 devices 0 can",
+        "as read at 20", "GPU-0, offers memory policed, compute none (", "less than a whole device are refused there",
+        "accept less in policy.enforcement", "doctor",
+    ):  # fmt: skip
+        assert part in told, told
+    assert "held there now" not in told
+
+
+def test_it_counts_the_shares_that_it_would_end(stage: Stage) -> None:
+    stage.apply(policy())
+    stage.read(**{stage.running(): 100})
+    assert "1 share that is held there now is held by less" in previewed(stage, "driver")[0]
+
+
+def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
+    stage.apply(policy())
+    stage.weak = "GPU-1"
+    (told,) = previewed(stage, "policed")
+    assert "of 2 devices 1 can hold a fraction so" in told and "GPU-1, offers memory cooperative" in told
+    assert "on another device is stopped" in told
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        pytest.param("all", "Of 2 devices it is not known: its devices cannot be read: it hangs", id="no answer"),
+        pytest.param("GPU-1", "Of 1 device it is not known: NVML does not name it", id="a device that is not named"),
+    ],
+)
+def test_what_cannot_be_read_stays_unknown(stage: Stage, gone: str, told: str) -> None:
+    stage.apply(policy())
+    stage.gone = gone
+    (warning,) = previewed(stage, "policed")
+    assert told in warning and "offers memory" not in warning
+
+
+def test_applying_says_it_too_and_is_done_all_the_same(stage: Stage) -> None:
+    stage.apply(policy())
+    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = stage.world.call("PUT", "quota", "root", {"text": policy("driver")}, {"If-Match": "2"})
+    assert (reply.status, len(reply.json["warnings"])) == (200, 1), reply.body
+    back = stage.world.post("quota/revisions/3/actions/revert", "root")
+    assert (back.status, len(back.json["warnings"])) == (200, 1), back.body
+    assert stage.world.get("quota", "root").json["warnings"] == []
 
 
 def test_simulated_devices_hold_nothing(tmp_path: Path) -> None:
