@@ -440,7 +440,10 @@ class PoolView(Wire):
 
 
 class QuotaView(Wire):
-    """One revision of the quota file. ``unchanged`` answers an edit whose text was in force already."""
+    """One revision of the quota file. ``unchanged`` answers an edit whose text was in force already.
+
+    ``warnings`` answers an edit: pools whose devices cannot hold shares as its ``policy.enforcement`` asks.
+    """
 
     revision: int
     text: str
@@ -448,6 +451,7 @@ class QuotaView(Wire):
     at: datetime
     comment: str
     unchanged: bool = False
+    warnings: list[str] = []
 
 
 class QuotaEdit(Wire):
@@ -477,13 +481,15 @@ class PreviewView(Wire):
     """What a quota file would do: the arithmetic of every pool, and everybody affected.
 
     ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
-    projects and pools that it takes out although they have work, which an admin may accept by name, too.
+    projects and pools that it takes out although they have work, which an admin may accept by name, too. ``warnings``:
+    pools whose devices cannot hold shares as the file's ``policy.enforcement`` asks; they refuse nothing.
     """
 
     arithmetic: list[str]
     refusals: list[str]
     acceptable: bool = True
     removals: list[str] = []
+    warnings: list[str] = []
     affected: list[AffectedView]
 
 

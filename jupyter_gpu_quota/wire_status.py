@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
-from .wire import ChoiceView, Wire
+from .wire import ChoiceView, ReasonView, Wire
 
 
 class ChannelView(Wire):
@@ -32,11 +33,19 @@ class DeploymentView(Wire):
     channels: list[ChannelView] | None = None
 
 
+class StopView(Wire):
+    """A server of which the service had the hub end the last run: when, and why, as a code and a sentence."""
+
+    server: str
+    at: datetime
+    reason: ReasonView
+
+
 class MeView(Wire):
     """``GET me``: who the token is, and what they may do.
 
     ``own_accounts``: whether jobs run under their submitters' accounts; null from a service that does not say.
-    ``deployment``: for admins, what the service was told of itself.
+    ``deployment``: for admins, what the service was told of itself. ``stopped``: servers that were stopped of late.
     """
 
     name: str
@@ -47,6 +56,7 @@ class MeView(Wire):
     hub_token: bool = False
     own_accounts: bool | None = None
     deployment: DeploymentView | None = None
+    stopped: list[StopView] = []
 
 
 class HealthView(Wire):

@@ -18,8 +18,8 @@ from .tables import amount, counted, gpus, print_json, show, used
 @as_json
 @asks_service
 def notebooks(client: Client, json_: bool) -> None:
-    """List running notebooks with their slices and activity."""
-    found = client.notebooks()
+    """List running notebooks with their slices and activity, and why a server was stopped of late."""
+    found = client.notebooks(stopped=True)
     show(
         found,
         ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "HELD", "STATE", "ACTIVITY", "IDLE"),
@@ -30,7 +30,8 @@ def notebooks(client: Client, json_: bool) -> None:
 
 def _notebook(each: NotebookView) -> tuple[object, ...]:
     usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
-    why = f"{each.state} · {each.reason.message}" if each.reason and not usual else each.state
+    state = "stopped" if each.ended_at else each.state
+    why = f"{state} · {each.reason.message}" if each.reason and not usual else state
     return (
         each.id,
         each.user,
@@ -41,7 +42,7 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         used(each.utilised_milli, each.utilised_unknown),
         each.enforcement.memory if each.enforcement else "",
         why,
-        each.activity,
+        "" if each.ended_at else each.activity,
         each.idle.message if each.idle else "",
     )
 

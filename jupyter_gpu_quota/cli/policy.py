@@ -59,6 +59,8 @@ def _print_preview(found: PreviewView) -> None:
         say(f"to be accepted: {line}")
     if found.removals:
         say("to put it in force nevertheless: quota apply --accept-removal")
+    for line in found.warnings:
+        say(f"warning: {line}")
     for each in found.affected:
         click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
     if not found.affected:
@@ -83,6 +85,8 @@ def apply(client: Client, file: TextIO, json_: bool, **accepted: Any) -> None:
             if found.unchanged
             else f"revision {found.revision} is in force"
         )
+        for line in found.warnings:
+            say(f"warning: {line}")
 
 
 def _text(file: TextIO) -> str:
@@ -123,6 +127,8 @@ def revert(client: Client, revision: int, accept_removal: bool) -> None:
         say(f"nothing was changed: revision {found.revision} is in force already{same}")
         return
     say(f"revision {found.revision} is in force: {found.comment}")
+    for line in found.warnings:
+        say(f"warning: {line}")
 
 
 @click.group(invoke_without_command=True)

@@ -284,8 +284,9 @@ class Client:
     def me(self) -> MeView:
         return self._connection.get(MeView, "me")
 
-    def notebooks(self) -> list[NotebookView]:
-        return self._list(NotebookView, "notebooks", {})
+    def notebooks(self, *, stopped: bool = False) -> list[NotebookView]:
+        """Live slices; ``stopped``: behind them those whose server was stopped of late, each with why."""
+        return self._list(NotebookView, "notebooks", {"stopped": "1"} if stopped else {})
 
     def keep(self, notebook: str) -> IdleView:
         """Postpone an idle warning of a notebook."""

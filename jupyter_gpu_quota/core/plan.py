@@ -31,6 +31,9 @@ class ReasonCode(StrEnum):
     CANCELLED_BY_PERSON = "cancelled_by_person"
     OVER_ITS_SHARE = "over_its_share"
     HELD_TOO_WEAKLY = "held_too_weakly"
+    STOPPED_OVER_SHARE = "stopped_over_share"
+    STOPPED_TOO_WEAK = "stopped_too_weak"
+    STOPPED_IDLE = "stopped_idle"
     DEVICE_UNHEALTHY = "device_unhealthy"
     NODE_DRAINED = "node_drained"
     DRAIN_DEADLINE = "drain_deadline"
@@ -66,6 +69,9 @@ class ReasonCode(StrEnum):
 
 HELD_BY_ENFORCEMENT = frozenset({ReasonCode.OVER_ITS_SHARE, ReasonCode.HELD_TOO_WEAKLY})
 """Of a job that is held: not a person held it, and this stays why while it is asked to leave."""
+
+SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TOO_WEAK, ReasonCode.STOPPED_IDLE})
+"""Of a notebook: the service had the hub stop its server, and this stays why after its slice went back."""
 
 RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
 """Of a pause: the job goes on at once with other ranks, and it counts in no limit of pauses."""

@@ -103,6 +103,24 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "device or changes policy.enforcement, and releases it.",
         "Its share was held by less than the quota file accepts, and it was held.",
     ),
+    R.STOPPED_OVER_SHARE: (
+        "The police of shares had this notebook's server stopped: its processes held {used_mib} MiB of device "
+        "{device}, and its share is {share_mib} MiB. It was warned for {warned_s} s. Its files are kept, the "
+        "variables of its kernels are lost. Start it again with a larger share, or make it use less.",
+        "The server was stopped: its processes held more of the device's memory than its share.",
+    ),
+    R.STOPPED_TOO_WEAK: (
+        "This notebook's server was stopped: its share of device {device} was read back as memory {memory}, compute "
+        "{compute}, and the quota file accepts memory {least_memory} and compute {least_compute} at least. Its files "
+        "are kept, the variables of its kernels are lost. Start it with a whole device, in another pool or without a "
+        "GPU; an admin mends the device or changes policy.enforcement.",
+        "The server was stopped: its share was held by less than the quota file accepts.",
+    ),
+    R.STOPPED_IDLE: (
+        "This notebook's server was stopped: its GPU was freed as unused {freed_s} s before, and nothing happened in "
+        "the server since. Its files are kept, the variables of its kernels are lost. It can be started again.",
+        "The server was stopped: nothing had happened in it for as long as the quota file's stop_server_after.",
+    ),
     R.DEVICE_UNHEALTHY: (
         "Device {device} of pool {pool} on node {node} is unhealthy or gone ({trouble}), and this {kind} has a part of "
         "it. "

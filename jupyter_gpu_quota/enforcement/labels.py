@@ -53,12 +53,20 @@ def too_weak(found: Label, least: Least) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The best that a share of so much of one device could have, as was probed, and why no better."""
+    """The best that a share of so much of one device could have, as was probed, and why no better.
+
+    ``unsure``: the device could not be read, so that nothing is known of it.
+    """
 
     device: str
     memory: Strength = Strength.NONE
     compute: Strength = Strength.NONE
     why: str = ""
+    unsure: bool = False
+
+    def is_enough(self, least: Least) -> bool:
+        """Whether a policy accepts it."""
+        return not is_weaker(self.memory, least.memory) and not is_weaker(self.compute, least.compute)
 
 
 def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str, *, notebook: bool) -> Offer:
@@ -89,10 +97,4 @@ def _why_no_fraction(
 
 def best(offers: Iterable[Offer], least: Least) -> Offer | None:
     """The first offer that is enough; None where none is."""
-    return next(
-        (
-            each for each in offers
-            if not is_weaker(each.memory, least.memory) and not is_weaker(each.compute, least.compute)
-        ),
-        None,
-    )  # fmt: skip
+    return next((each for each in offers if each.is_enough(least)), None)

@@ -10,7 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..amount import gpu_text
 from .message import Event, Lost, Message, subject, text
 
-Type = Literal["notebook.warned", "notebook.freed", "notebook.stopping", "notebook.notified", "notebook.reported"]
+Type = Literal[
+    "notebook.warned",
+    "notebook.freed",
+    "notebook.stopping",
+    "notebook.notified",
+    "notebook.reported",
+    "notebook.over_share",
+    "notebook.stopped",
+]
 
 
 class NoticeData(BaseModel):
@@ -37,6 +45,8 @@ class NoticeData(BaseModel):
     keep_command: str | None = Field(description="What postpones it in a terminal of the notebook.")
     page: str | None = Field(description="The page on which it can be postponed; null where no address is known.")
     subject: str
+    why: str | None = Field(default=None, description="Why, in a sentence; of over_share and stopped alone.")
+    stop_at: datetime | None = Field(default=None, description="When the server is stopped; of over_share alone.")
 
 
 class NoticeDocument(BaseModel):
@@ -69,6 +79,8 @@ def document(message: Message) -> NoticeDocument:
         keep_command=message.command,
         page=message.page,
         subject=subject(message),
+        why=message.why or None,
+        stop_at=None if message.stop_at is None else _instant(message.stop_at),
     )
     kind: dict[str, Any] = {"type": f"notebook.{message.event}"}
     return NoticeDocument(timestamp=_instant(message.at), data=data, text=text(message), **kind)

@@ -10,7 +10,7 @@ from typing import Literal, assert_never, get_args
 
 from ..amount import gpu_text
 
-Event = Literal["warned", "freed", "stopping", "notified", "reported"]
+Event = Literal["warned", "freed", "stopping", "notified", "reported", "over_share", "stopped"]
 EVENTS: tuple[Event, ...] = get_args(Event)
 Lost = Literal["kernel_variables", "all_variables"]
 
@@ -18,6 +18,8 @@ LOST: Mapping[Event, Lost] = {
     "warned": "kernel_variables",
     "freed": "kernel_variables",
     "stopping": "all_variables",
+    "over_share": "all_variables",
+    "stopped": "all_variables",
 }
 """What is gone once it has happened; of the other events nothing is."""
 
@@ -28,6 +30,7 @@ class Message:
 
     ``server`` is "" for the hub's default server; ``free_at`` and ``at`` are milliseconds since 1970 UTC. ``page`` is
     where the notebook can be kept, None where the hub says no public address. ``id`` stays the same with every attempt.
+    ``why``: a sentence, of what the police of shares says; ``stop_at``: when the server is stopped.
     """
 
     id: str
@@ -44,6 +47,8 @@ class Message:
     free_at: int | None = None
     keeps_left: int = 0
     page: str | None = None
+    why: str = ""
+    stop_at: int | None = None
 
     @property
     def command(self) -> str | None:
@@ -68,6 +73,10 @@ def subject(message: Message) -> str:
             return "A busy kernel leaves the GPU of your notebook unused"
         case "reported":
             return "The GPU of your notebook is unused"
+        case "over_share":
+            return f"Your notebook server is stopped at {_clock(message.stop_at)} unless it frees GPU memory"
+        case "stopped":
+            return "Your notebook server was stopped"
         case _:
             assert_never(message.event)
 
@@ -93,6 +102,10 @@ def _what(message: Message) -> str:
             return f"{thing}; a kernel there is busy and does not use it. Nothing is shut down."
         case "reported":
             return f"{thing} and does not use it. The policy only reports: nothing is shut down."
+        case "over_share":
+            return f"{thing}. {message.why} If that is still so at {_clock(message.stop_at)}, the server is stopped."
+        case "stopped":
+            return f"{_person(message)}, your {_server(message)} of project {message.project}. {message.why}"
         case _:
             assert_never(message.event)
 
@@ -128,7 +141,9 @@ def _loss(message: Message) -> str:
             return "Their variables are lost. The server, its files and its other kernels live on."
         case "stopping":
             return "The variables of all its kernels are lost. Its files stay."
-        case "notified" | "reported":
+        case "over_share":
+            return "The variables of all its kernels will be lost with it. Its files stay."
+        case "notified" | "reported" | "stopped":
             return ""
         case _:
             assert_never(message.event)
@@ -142,6 +157,10 @@ def _remedy(message: Message) -> str:
             return "A new kernel gets the GPU again."
         case "stopping":
             return "It can be started again from the hub's page."
+        case "over_share":
+            return "To keep it, free memory now: delete what you do not need, or shut down a kernel that holds the GPU."
+        case "stopped":
+            return ""
         case "notified" | "reported":
             return "If you do not need the GPU now, shut the kernel down, so that others can use it."
         case _:

@@ -104,7 +104,10 @@ class _Told:
         return ", ".join(dict.fromkeys(part["device"] for part in self.action["placements"]))
 
     def why(self, *, began: bool = False) -> str:
-        reason = self.action["reason"]
+        """In words why the plan did it."""
+        return self.in_words(self.action["reason"], began=began)
+
+    def in_words(self, reason: Payload, *, began: bool = False) -> str:
         figures = tuple((name, value) for name, value in reason["figures"])
         return reason_view(Reason(code=ReasonCode(reason["code"]), figures=figures), self.picture, began=began).message
 
@@ -132,7 +135,31 @@ def _ended(told: _Told) -> str:
 
 
 def _changed(verb: str) -> Callable[[_Told], str]:
-    return lambda told: f"{verb} {told.whom}, which was {told.payload['was']}"
+    def words(told: _Told) -> str:
+        why = told.payload.get("reason")
+        return f"{verb} {told.whom}, which was {told.payload['was']}" + (f". {told.in_words(why)}" if why else "")
+
+    return words
+
+
+def _stopped(told: _Told) -> str:
+    """A job is asked to leave: for whom, where that is neither a person nor the queue."""
+    for_whom = _FOR.get(told.action["reason"]["code"], "")
+    return f"asked {told.whom} to leave{for_whom}. {told.why()}"
+
+
+_FOR = {
+    ReasonCode.OVER_ITS_SHARE: ", for the police of shares",
+    ReasonCode.HELD_TOO_WEAKLY: ", for the reading back of shares",
+}
+
+
+def _over_share(told: _Told) -> str:
+    figures = dict(told.payload["reason"]["figures"])
+    return (
+        f"warned {told.whom}: it holds {figures['used_mib']} MiB of device {figures['device']}, and its share is"
+        f" {figures['share_mib']} MiB"
+    )
 
 
 def _steps(number: int) -> str:
@@ -162,7 +189,7 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "start": lambda told: f"started {told.whom} on {told.devices}. {told.why(began=True)}",
     "resume": lambda told: f"resumed {told.whom} on {told.devices}. {told.why(began=True)}",
     "pause": lambda told: f"paused {told.whom}. {told.why()}",
-    "stop": lambda told: f"asked {told.whom} to leave. {told.why()}",
+    "stop": _stopped,
     "refuse": lambda told: f"refused {told.whom}. {told.why()}",
     "reserve": lambda told: f"kept {told.devices} for {told.whom}",
     "unreserve": lambda told: f"gave up the place kept for {told.whom}. {told.why()}",
@@ -185,6 +212,8 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "retention": lambda told: f"forgot {told.payload['jobs']} jobs that had ended long ago",
     "user.erase_name": lambda told: "erased the name of a person",
     **{f"notebook.{turn}": _judged for turn in _TURNS},
+    "notebook.over_share": _over_share,
+    "notebook.stopped": lambda told: f"had the hub stop {told.whom}. {told.in_words(told.payload['reason'])}",
     "notice.sent": lambda told: f"told the owner of {told.whom} by {told.payload['channel']} ({told.payload['event']}):"
     f" {told.payload['why']}",
     "notice.given_up": lambda told: f"could not tell the owner of {told.whom} by {told.payload['channel']}"

@@ -20,6 +20,7 @@ from .offers import Offers
 from .people import People
 from .resource import refused
 from .shares import Shares
+from .stops import Stops
 from .streams import Streams
 from .world import World
 from .writer import Writer
@@ -63,6 +64,7 @@ class Door:
     notices: Notices
     shares: Shares
     offers: Offers
+    stops: Stops
     new_id: Callable[[int], str]
     clock: Callable[[], int] = now_ms
     arriving: Counter[str] = field(default_factory=Counter)

@@ -42,6 +42,7 @@ from .readback import ReadBack
 from .reconcile import keep_reconciling
 from .resource import LARGEST_DRAINED
 from .shares import Shares, keep_looking
+from .stops import Stops
 from .streams import Streams
 from .world import World
 from .writer import Writer
@@ -127,6 +128,7 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         quota=lambda: world.quota_file,
     )
     door: Door
+    leaves = Leaves(settings.state_dir, within=settings.cgroup)
     writer = Writer(slot, now_ms, committed=lambda: door.committed())  # noqa: PLW0108 - made after this
     notices = Notices(
         world,
@@ -154,21 +156,26 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
             clock=lambda: door.clock(),  # noqa: PLW0108
         ),
         notices=notices,
-        shares=_shares(world, writer, lambda: door, hub, settings),
-        offers=Offers(Leaves(settings.state_dir, within=settings.cgroup), settings.mps),
+        shares=_shares(world, writer, lambda: door, _hands(world, lambda: door, hub, notices, leaves), leaves),
+        offers=Offers(leaves, settings.mps),
+        stops=Stops(world),
         new_id=new_ulid,
     )
     return door
 
 
-def _shares(world: World, writer: Writer, door: Callable[[], Door], hub: Hub, settings: GPUQuota) -> Shares:
-    """What reads every share back, and holds or stops who does not keep to it."""
-    leaves = Leaves(settings.state_dir, within=settings.cgroup)
-    hands = Hands(
+def _hands(world: World, door: Callable[[], Door], hub: Hub, notices: Notices, leaves: Leaves) -> Hands:
+    """What is done to who does not keep to a share."""
+    return Hands(
         hold=lambda change: door().record(change),
         stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
+        note=notices.policed,
         kill=lambda notebook: leaves.kill(notebook_leaf(notebook)),
     )
+
+
+def _shares(world: World, writer: Writer, door: Callable[[], Door], hands: Hands, leaves: Leaves) -> Shares:
+    """What reads every share back, and holds or stops who does not keep to it."""
     clock = lambda: door().clock()  # noqa: E731
     least = lambda: world.quota_file.least if world.quota_file else Least()  # noqa: E731
     return Shares(world, writer, ReadBack(world, leaves, clock), hands, least=least, clock=clock)

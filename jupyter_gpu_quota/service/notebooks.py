@@ -137,16 +137,16 @@ def _seen_as(call: Call, notebook: str) -> tuple[str | None, str | None] | None:
     return record.notebook.state.value, reason.code if reason else None
 
 
-async def listing(call: Call) -> Answer:
-    """The live slices that this person may see, newest first."""
+async def listing(call: Call, *, stopped: bool = False) -> Answer:
+    """The live slices that this person may see, newest first; ``stopped``: behind them those stopped lately, too."""
     world, page = call.door.world, page_of(call)
     await world.fresh()
+    ended = await call.door.stops.recent() if stopped or call.flag("stopped") else []
     live = sorted(world.mirror.notebooks.values(), key=lambda r: (r.notebook.requested_at, r.notebook.id), reverse=True)
     seen = [
         record
-        for record in live
-        if record.notebook.state not in NOTEBOOK_FINAL
-        and sees_work(call.person, project=record.notebook.project, owner=record.notebook.user)
+        for record in (*(each for each in live if each.notebook.state not in NOTEBOOK_FINAL), *ended)
+        if sees_work(call.person, project=record.notebook.project, owner=record.notebook.user)
     ]
     items = [call.door.idleness.shown(record) for record in seen[page.offset : page.offset + page.limit]]
     return listed(items, len(seen), page)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from ..core.ladder import Freed, Freeing, Stage, Stopping, Warned
+from ..core.plan import SERVER_STOPPED, Reason, ReasonCode
+from ..core.sentences import sentence
 from ..core.stages import from_document
 from ..notices.channel import Channel, Failed, Outcome, Sent
 from ..notices.message import EVENTS, Event, Message
 from ..store.notices import ChangeNotice, NewNotice, NoticeRecord
-from ..store.protocol import JudgeNotebook, NotebookRecord, Page, Recorded, StoreUnavailable
+from ..store.protocol import JudgeNotebook, NotebookRecord, Page, PoliceNotebook, Recorded, StoreUnavailable
 from .resource import Refused
 from .world import World
 
@@ -37,7 +39,7 @@ WELL_AFTER_S, LOOK_AGAIN_S = 5.0, 60.0
 CHANNELS = ("webhook", "mail")
 MOST_READ = Page(limit=1_000)
 
-Record = Callable[[JudgeNotebook | ChangeNotice], Awaitable[Recorded]]
+Record = Callable[[JudgeNotebook | PoliceNotebook | ChangeNotice], Awaitable[Recorded]]
 
 
 class Notices:
@@ -66,8 +68,20 @@ class Notices:
     async def judged(self, request: JudgeNotebook) -> Recorded:
         """Record a judgement together with the messages that follow from it."""
         notices = self._following(request)
-        recorded = await self.record(replace(request, notices=notices) if notices else request)
-        if notices:
+        return await self._told(replace(request, notices=notices) if notices else request)
+
+    async def policed(self, request: PoliceNotebook) -> Recorded:
+        """Record what the police of shares says to a notebook, together with the message to its owner."""
+        facts: dict[str, object] = {
+            "code": request.why.code.value,
+            "figures": [list(each) for each in request.why.figures],
+        }
+        notices = self._queued(request.turn, facts) if request.turn in self.events else ()
+        return await self._told(replace(request, notices=notices))
+
+    async def _told(self, request: JudgeNotebook | PoliceNotebook) -> Recorded:
+        recorded = await self.record(request)
+        if request.notices:
             for queue in self.queues:
                 queue.news.set()
         return recorded
@@ -76,14 +90,16 @@ class Notices:
         if not self.queues or request.turn not in self.events:
             return ()
         facts = self._facts(request)
-        if facts is None:
-            return ()
+        return () if facts is None else self._queued(str(request.turn), facts)
+
+    def _queued(self, event: str, facts: dict[str, object]) -> tuple[NewNotice, ...]:
+        """One message for each way out."""
         now = self.clock()
-        until = facts.get("free_at")
+        until = facts.get("free_at") or _stop_at(facts)
         return tuple(
             NewNotice(
                 notice=self._new_id(now),
-                event=str(request.turn),
+                event=event,
                 channel=queue.channel.name,
                 facts=facts,
                 until=until if isinstance(until, int) else now + OF_USE_MS,
@@ -162,6 +178,9 @@ def _still(row: NoticeRecord, notebook: NotebookRecord) -> bool:
             return isinstance(stage, Warned) and stage.until == row.facts.get("free_at")
         case "stopping":
             return notebook.ended_at is not None or isinstance(stage, Stopping)
+        case "over_share":
+            stopped = notebook.reason is not None and notebook.reason.code in SERVER_STOPPED
+            return notebook.ended_at is None and not stopped
         case _:
             return True
 
@@ -183,7 +202,33 @@ def _message(row: NoticeRecord, event: Event, record: NotebookRecord, user: str,
         free_at=free_at if isinstance(free_at, int) else None,
         keeps_left=left if isinstance(left, int) else 0,
         page=page,
+        why=_why(row.facts),
+        stop_at=_stop_at(row.facts),
     )
+
+
+def _figures(facts: Mapping[str, object]) -> dict[str, int | str]:
+    """The figures of a reason, as the store keeps them with a message of the police."""
+    told = facts.get("figures")
+    return {str(name): value for name, value in told} if isinstance(told, list) else {}
+
+
+def _stop_at(facts: Mapping[str, object]) -> int | None:
+    found = _figures(facts).get("stop_at")
+    return found if isinstance(found, int) else None
+
+
+def _why(facts: Mapping[str, object]) -> str:
+    """What the police says, in a sentence; empty of every other message."""
+    figures = _figures(facts)
+    if not figures:
+        return ""
+    if facts.get("code") == ReasonCode.OVER_ITS_SHARE:
+        return (
+            f"It holds {figures.get('used_mib')} MiB of device {figures.get('device')}, and its share is "
+            f"{figures.get('share_mib')} MiB."
+        )
+    return sentence(Reason(code=ReasonCode(str(facts.get("code"))), figures=tuple(figures.items())))
 
 
 class Queue:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..amount import gpu_text
-from ..core.model import Device, Health
+from ..core.model import WHOLE_DEVICE, Device, Health
 from ..enforcement.labels import SIMULATED, Offer, best, offer
 from ..enforcement.leaf import Leaves
 from ..enforcement.protocol import STRONGEST_FIRST, Least, Machine
@@ -37,10 +37,11 @@ class Offers:
 
     def __init__(
         self, leaves: Leaves, mps: Mapping[str, str], ask: Callable[[], Reading | Silence] = probe,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:  # fmt: skip
-        self._leaves, self._mps, self._ask, self._clock = leaves, mps, ask, clock
+        self._leaves, self._mps, self._ask, self._clock, self._now = leaves, mps, ask, clock, now
         self._known: tuple[float, Reading | Silence] | None = None
+        self._read_at = 0
         self._turn = asyncio.Lock()
 
     async def why_refused(self, wish: Wish, least: Least, devices: Sequence[Device]) -> str | None:
@@ -64,12 +65,23 @@ class Offers:
             "doctor` what is lacking, or changes policy.enforcement."
         )
 
+    async def of_fractions(self, pool: str, devices: Sequence[Device]) -> tuple[Sequence[Offer], int]:
+        """The best that a notebook's fraction of each device could be held by, and when that was read.
+
+        The instant is in milliseconds; it is now where nothing had to be read or could be. Jobs have the same, and by
+        an MPS daemon those of projects that the settings name.
+        """
+        wish = Wish(who="", project="", pool=pool, gpu_milli=WHOLE_DEVICE // 2, notebook=True)
+        told = await self._told() if any(not device.simulated for device in devices) else None
+        known = isinstance(told, Reading)
+        return [self._offer(device, told, wish) for device in devices], self._read_at if known else self._now()
+
     def _offer(self, device: Device, told: Reading | Silence | None, wish: Wish) -> Offer:
         if device.simulated:
             return Offer(device=device.id, why=SIMULATED)
         found = _reading_of(device, told)
         if isinstance(found, str):
-            return Offer(device=device.id, why=found)
+            return Offer(device=device.id, why=found, unsure=True)
         assert isinstance(told, Reading)
         machine = Machine(
             driver=told.driver, no_cgroups=self._leaves.why_no_limits, root=os.geteuid() == 0, mps=self._mps
@@ -82,7 +94,7 @@ class Offers:
                 told = await asyncio.to_thread(self._ask)
                 if isinstance(told, Silence):
                     return told
-                self._known = (self._clock(), told)
+                self._known, self._read_at = (self._clock(), told), self._now()
             return self._known[1]
 
 

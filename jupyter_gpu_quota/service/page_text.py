@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from ..amount import duration_text, gpu_text, host_text, ranks_text
 from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ..core.model import JobState
+from ..core.plan import SERVER_STOPPED
 from ..endings import how_it_ended
 from ..wire import DeviceView, JobDetail, JobView
 from .resource import Answer, Call
@@ -27,7 +28,7 @@ OTHER = "other"
 SIGNS = {
     "queued": "○", "starting": "◔", "running": "●", "pausing": "◑", "paused": "❙❙", "held": "■",
     "succeeded": "✓", "failed": "✕", "cancelled": "–", "requested": "○", "booked": "●", "lent": "◐",
-    "refused": "✕", "returned": "–",
+    "refused": "✕", "returned": "–", "stopped": "■",
 }  # fmt: skip
 """A shape for each state, so that colour is never the only sign."""
 
@@ -164,6 +165,10 @@ class JobRow:
 
 TOLD = frozenset({"queued", "paused", "held", "pausing", "failed"})
 """States whose reason the list of jobs shows."""
+
+
+TOLD_OF_NOTEBOOKS = frozenset({"project_gone", "pool_gone", *SERVER_STOPPED})
+"""Reasons that the list of notebooks shows of every state."""
 
 
 def actions_of(job: JobView) -> tuple[str, ...]:

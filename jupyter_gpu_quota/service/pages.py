@@ -108,7 +108,7 @@ class Overview(Page):
         for device in places.device_views(self.door, person):
             by_pool.setdefault(device.pool or "", []).append(device)
         projects = await places.project_views(self.door, person)
-        slices = _items(await notebooks.listing(call))
+        slices = _items(await notebooks.listing(call, stopped=True))
         return {
             "pools": places.pool_views(self.door),
             "devices": by_pool,
@@ -116,6 +116,7 @@ class Overview(Page):
             "departments": list({each.name: each for one in projects if (each := one.department)}.values()),
             "notebooks": slices,
             "keepable": {each.id for each in slices if changeable(person, each)},
+            "told": page_text.TOLD_OF_NOTEBOOKS,
             "counts": page_text.counts(world),
         }
 

@@ -17,14 +17,14 @@ from ..wire import (
     ProjectView,
 )
 from ..wire_samples import IngestedView, SampleBatch, SampleIn
-from ..wire_status import ChannelView, DeploymentView, MeView
+from ..wire_status import ChannelView, DeploymentView, MeView, StopView
 from .access import Person, sees_project
 from .door import Door
 from .jobs import listed, page_of
 from .notebooks import person_called
 from .resource import Answer, Call, Refused
 from .utilisation import of_devices
-from .views import department_views, device_view, node_view, rows_by_owner, sample_view
+from .views import department_views, device_view, instant, node_view, reason_view, rows_by_owner, sample_view
 
 Held = dict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]]
 
@@ -55,10 +55,20 @@ async def me(call: Call) -> Answer:
         if not person.is_hub:
             raise Refused(403, "not_allowed", f"{person.name} may ask about nobody else.")
         person = await person_called(call, asked)
-    return Answer(body=me_view(call.door, person))
+    return Answer(body=me_view(call.door, person, await stops_of(call.door, person)))
 
 
-def me_view(door: Door, person: Person) -> MeView:
+async def stops_of(door: Door, person: Person) -> list[StopView]:
+    """Why the last runs of somebody's servers were stopped, those of late."""
+    recent = [record for record in await door.stops.recent() if record.notebook.user == person.id]
+    return [
+        StopView(server=record.server, at=instant(record.ended_at), reason=reason_view(record.reason, door.world))
+        for record in recent
+        if record.ended_at is not None and record.reason is not None
+    ]
+
+
+def me_view(door: Door, person: Person, stopped: list[StopView]) -> MeView:
     return MeView(
         name=person.name,
         admin=person.admin,
@@ -68,6 +78,7 @@ def me_view(door: Door, person: Person) -> MeView:
         hub_token=person.is_hub,
         own_accounts=door.settings.accounts,
         deployment=_deployment(door) if person.admin else None,
+        stopped=stopped,
     )
 
 

@@ -10,10 +10,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..core.lifecycle import HOLDS_SLICE
 from ..core.plan import Reason, ReasonCode
 from ..enforcement.policed import WARN_FOR_MS, Excess, watched
 from ..enforcement.protocol import Part
-from ..store.protocol import ChangeJob, NotebookRecord, SampleRow
+from ..store.policed import is_stopped
+from ..store.protocol import ChangeJob, NotebookRecord, PoliceNotebook, SampleRow
+from .resource import Refused
 from .world import World
 
 log = logging.getLogger(__name__)
@@ -21,6 +24,11 @@ log = logging.getLogger(__name__)
 ACTOR = "system:policing"
 STOP_AGAIN_MS = 60_000
 """A notebook's server that is to be stopped and still runs is stopped again after so long, then killed."""
+
+
+def _figures(found: Excess, device: str) -> tuple[tuple[str, int | str], ...]:
+    return ("used_mib", found.used_mib), ("device", device), ("share_mib", found.share_mib)
+
 
 Beat = tuple[str, str]
 """A workload and a device."""
@@ -32,6 +40,9 @@ class Hands:
 
     hold: Callable[[ChangeJob], Awaitable[object]]
     stop: Callable[[NotebookRecord], Awaitable[None]]
+    note: Callable[[PoliceNotebook], Awaitable[object]]
+    """Keep what is said to a notebook, and tell its owner; raises Refused for one that has ended."""
+
     kill: Callable[[str], object]
     """Kill what is in the control group of a notebook; nothing where it has none."""
 
@@ -43,6 +54,7 @@ class Policing:
         self.world, self.hands, self.clock = world, hands, clock
         self.excess: dict[Beat, Excess] = {}
         self._asked: dict[str, list[int]] = {}
+        self._warned = set[Beat]()
 
     def read(self, parts: Iterable[tuple[str, Part]], samples: Mapping[str, SampleRow]) -> None:
         """Take the newest readings. ``parts`` are shares with their devices' ids; of one device they are summed."""
@@ -74,23 +86,49 @@ class Policing:
         return f"{told}, and is stopped if it still does {WARN_FOR_MS // 1000} s after it was seen" if acts else told
 
     async def act(self, *, acts: bool) -> None:
-        """Stop those whose warning is over. A repetition changes nothing for a job that is held already."""
+        """Warn who is newly above its share, and stop those whose warning is over.
+
+        A repetition changes nothing for a job that is held already. A stop that was decided is carried out, whatever
+        is read since: its reason is what people see.
+        """
         now = self.clock()
-        for (workload, device), found in sorted(self.excess.items()):
+        self._warned &= self.excess.keys() if acts else set()
+        for beat, found in sorted(self.excess.items()):
+            if acts and beat not in self._warned:
+                await self._warn(beat, found)
             if acts and found.is_over(now):
-                await self._stop(workload, device, found, now)
+                await self._stop(*beat, found, now)
+        for record in list(self.world.mirror.notebooks.values()):
+            if is_stopped(record) and record.notebook.state in HOLDS_SLICE:
+                await self.stop_server(record, now)
+
+    async def _warn(self, beat: Beat, found: Excess) -> None:
+        """Tell the owner of a notebook, once while it lasts."""
+        self._warned.add(beat)
+        if beat[0] in self.world.mirror.notebooks:
+            figures = (*_figures(found, beat[1]), ("stop_at", found.ends_at))
+            why = Reason(code=ReasonCode.OVER_ITS_SHARE, figures=figures)
+            await self._note(PoliceNotebook(notebook=beat[0], actor=ACTOR, turn="over_share", why=why))
 
     async def _stop(self, workload: str, device: str, found: Excess, now: int) -> None:
+        figures = (*_figures(found, device), ("warned_s", (now - found.since) // 1000))
         notebook = self.world.mirror.notebooks.get(workload)
         if notebook is not None:
-            await self.stop_server(notebook, now)
+            await self.order_stop(notebook, Reason(code=ReasonCode.STOPPED_OVER_SHARE, figures=figures), ACTOR)
         elif workload in self.world.mirror.jobs:
-            figures = (
-                ("used_mib", found.used_mib), ("device", device), ("share_mib", found.share_mib),
-                ("warned_s", (now - found.since) // 1000),
-            )  # fmt: skip
             why = Reason(code=ReasonCode.OVER_ITS_SHARE, figures=figures)
             await self.hands.hold(ChangeJob(job=workload, actor=ACTOR, change="hold", why=why))
+
+    async def order_stop(self, record: NotebookRecord, why: Reason, actor: str) -> None:
+        """Store that a notebook's server is to be stopped, and why, before the hub is asked to; once."""
+        if not is_stopped(record):
+            await self._note(PoliceNotebook(notebook=record.notebook.id, actor=actor, turn="stopped", why=why))
+
+    async def _note(self, request: PoliceNotebook) -> None:
+        try:
+            await self.hands.note(request)
+        except Refused as refused:  # its server ended just now
+            log.debug("%s", refused)
 
     async def stop_server(self, record: NotebookRecord, now: int) -> None:
         """Stop a notebook's server; one that was asked to before and is still there has its processes killed."""

@@ -16,6 +16,7 @@ from ..quotafile import QuotaFile
 from ..wire import AffectedView, PreviewView
 from .arithmetic import Arithmetic, arithmetic_of_file
 from .views import instant, reason_view
+from .weak_pools import weak_pools
 
 if TYPE_CHECKING:
     from .door import Door
@@ -60,16 +61,21 @@ def under(file: QuotaFile, snapshot: Snapshot, node_names: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objections:
-    """What stands against putting a file in force: it does not fit, or takes out what has work."""
+    """What stands against putting a file in force: it does not fit, or takes out what has work.
+
+    ``warnings`` stand against nothing: its pools cannot hold shares as it asks.
+    """
 
     sums: Arithmetic
     removals: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 async def objections_to(door: Door, file: QuotaFile) -> Objections:
     """What a preview of the file would object to, without looking at anybody's work."""
     edit = _edit(door, file)
-    return Objections(sums=await door.world.ponder(edit.sums), removals=tuple(_removals(edit)))
+    warnings = await weak_pools(door, edit.file, edit.moved.devices)
+    return Objections(sums=await door.world.ponder(edit.sums), removals=tuple(_removals(edit)), warnings=warnings)
 
 
 async def preview_of(door: Door, file: QuotaFile) -> PreviewView:
@@ -81,6 +87,7 @@ async def preview_of(door: Door, file: QuotaFile) -> PreviewView:
         refusals=[*sums.refusals],
         acceptable=sums.acceptable,
         removals=_removals(edit),
+        warnings=[*await weak_pools(door, edit.file, edit.moved.devices)],
         affected=[*(_row(one, world) for one in seen.affected), *await _leavers(door, edit)],
     )
 

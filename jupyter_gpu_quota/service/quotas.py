@@ -8,7 +8,7 @@ from dataclasses import replace
 from .. import quotafile
 from ..quotafile import QuotaFile
 from ..store.protocol import ApplyQuota, Page, QuotaRevision
-from ..wire import QuotaEdit
+from ..wire import QuotaEdit, QuotaView
 from .access import reads_policy
 from .arithmetic import amounts_in_force
 from .jobs import listed, page_of
@@ -66,8 +66,14 @@ async def apply(call: Call) -> Answer:
     await call.door.world.fresh()
     file = await _parsed(call, edit.text)
     expected = _expected(call, file)
-    await _acceptable(call, file, edit)
-    return await _put(call, file, edit.text, expected, edit.comment)
+    warnings = await _acceptable(call, file, edit)
+    return _with(warnings, await _put(call, file, edit.text, expected, edit.comment))
+
+
+def _with(warnings: Sequence[str], answer: Answer) -> Answer:
+    """The revision that was put in force, with what an admin should know of it."""
+    assert isinstance(answer.body, QuotaView)
+    return replace(answer, body=answer.body.model_copy(update={"warnings": [*warnings]}))
 
 
 ACCEPT_OVERCOMMIT = "Accept it by name with --accept-overcommit (in REST: accept_overcommit), or lower a quota."
@@ -77,8 +83,11 @@ ACCEPT_REMOVAL = (
 )
 
 
-async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> None:
-    """Refuse what contradicts itself, and unless it is accepted what does not fit or takes out what has work."""
+async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> Sequence[str]:
+    """Refuse what contradicts itself, and unless it is accepted what does not fit or takes out what has work.
+
+    Returns the warnings: they refuse nothing.
+    """
     found = await objections_to(call.door, file)
     sums = found.sums
     if not sums.acceptable:
@@ -87,6 +96,7 @@ async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> None:
         raise Refused(409, "overcommitted", "\n".join([*sums.refusals, ACCEPT_OVERCOMMIT]))
     if not edit.accept_removal:
         _removes_nothing(found.removals)
+    return found.warnings
 
 
 def _removes_nothing(removals: Sequence[str]) -> None:
@@ -191,7 +201,8 @@ async def revert(call: Call) -> Answer:
     old = await _revision(call)
     text = await call.door.world.read(quotafile.export, old.text, old.revision)
     file = await _parsed(call, text)
+    found = await objections_to(call.door, file)
     if not call.flag("accept_removal"):
-        _removes_nothing((await objections_to(call.door, file)).removals)
+        _removes_nothing(found.removals)
     present = _in_force(call).revision
-    return await _put(call, file, text, present, f"back to revision {old.revision}")
+    return _with(found.warnings, await _put(call, file, text, present, f"back to revision {old.revision}"))

@@ -89,7 +89,7 @@ ROUTES: tuple[Route, ...] = (
           says="Whether one's own bundle is kept."),
     # --- notebooks
     Route(method="GET", path="notebooks", scope=S.READ_OR_HUB, act=notebooks.listing, gives=NotebookView, listing=True,
-          query=PAGED, says="Live slices of one's projects."),
+          query=("stopped", *PAGED), says="Live slices of one's projects; stopped=1: and those stopped of late."),
     Route(method="POST", path="notebooks", scope=S.HUB, act=notebooks.request, takes=NotebookRequest,
           deed="ask for a slice",
           gives=NotebookView, status=201, says="Ask for a slice; the hub's spawner alone."),

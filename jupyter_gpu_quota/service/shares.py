@@ -117,17 +117,18 @@ class Shares:
         self._weak_since = {name: self._weak_since.get(name, now) for name in weak}
         for name, allocation in weak.items():
             if now - self._weak_since[name] >= WEAK_FOR_MS:
-                await self._end(allocation, found[name], least, now)
+                await self._end(allocation, found[name], least)
 
-    async def _end(self, allocation: Allocation, found: Label, least: Least, now: int) -> None:
+    async def _end(self, allocation: Allocation, found: Label, least: Least) -> None:
         notebook = self.world.mirror.notebooks.get(allocation.workload)
-        if notebook is not None:
-            await self.policing.stop_server(notebook, now)
-            return
         figures = (
             ("device", allocation.device), ("memory", str(found.memory)), ("compute", str(found.compute)),
             ("least_memory", str(least.memory)), ("least_compute", str(least.compute)),
         )  # fmt: skip
+        if notebook is not None:
+            why = Reason(code=ReasonCode.STOPPED_TOO_WEAK, figures=figures)
+            await self.policing.order_stop(notebook, why, ACTOR)
+            return
         why = Reason(code=ReasonCode.HELD_TOO_WEAKLY, figures=figures)
         await self.hands.hold(ChangeJob(job=allocation.workload, actor=ACTOR, change="hold", why=why))
 

@@ -12,6 +12,7 @@ from html import escape
 
 from ..core.model import WHOLE_DEVICE
 from ..wire import ChoiceView
+from ..wire_status import MeView
 
 CPU = "cpu"
 FIELD = "gpu_choice"
@@ -103,6 +104,16 @@ def _split(choice: str) -> dict[str, object]:
         dict(zip(("gpu_project", "gpu_pool", "gpu_size"), parts, strict=True))
         if len(parts) == 3
         else {"gpu_size": choice}
+    )
+
+
+# What happened to the last server
+
+
+def why_stopped(me: MeView, server: str) -> str:
+    """Why the last run of this server was stopped, as a sentence with its instant; empty where it was not."""
+    return next(
+        (f"{each.at:%Y-%m-%d %H:%M:%S} UTC: {each.reason.message}" for each in me.stopped if each.server == server), ""
     )
 
 

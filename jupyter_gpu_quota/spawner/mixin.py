@@ -18,7 +18,7 @@ from jupyterhub.utils import maybe_future
 from ..config import SERVICE_NAME, GPUQuota
 from ..manifests import notebook_environment, without_ours
 from ..wire import ChoiceView, NotebookRequest, NotebookView
-from .form import FIELD, BadOptions, Options, chosen_in_form, read_options, render
+from .form import FIELD, BadOptions, Options, chosen_in_form, read_options, render, why_stopped
 from .holding import ServerHold, entering, limiter_of
 from .refusal import refused, uncounted
 from .slices import Away, Refusal, SliceDoor
@@ -293,10 +293,11 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         if isinstance(me, Refusal | Away):
             self.log.warning("%s: no GPU sizes in the form: %s", self._log_name, me.message)
             return own + render((), notice=f"GPU sizes cannot be shown now. {me.message}")
-        choices: list[ChoiceView] = list(me.notebook_choices)
+        choices, stopped = list[ChoiceView](me.notebook_choices), why_stopped(me, self.name)
         if choices:
-            return own + render(choices, default=self.gpu_quota.default_gpu)
-        return own + (render((), notice="No project gives you a GPU for notebooks now.") if self._chose_once() else "")
+            return own + render(choices, default=self.gpu_quota.default_gpu, notice=stopped)
+        notice = f"{stopped} No project gives you a GPU for notebooks now.".strip()
+        return own + (render((), notice=notice) if stopped or self._chose_once() else "")
 
     def _chose_once(self) -> bool:
         """Whether the options that the hub keeps of the last start ask for a GPU."""

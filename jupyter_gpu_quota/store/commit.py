@@ -120,6 +120,7 @@ def _apply(work: Work, action: Action, *, policy: Policy, lease: Lease) -> None:
         case Pause():
             project = _pause(work, action, policy)
         case Stop():
+            action = _with_its_reason(work, action)
             project = _stop(work, action)
         case Refuse():
             drop_reservation(work, action.workload)
@@ -251,9 +252,14 @@ def _stop(work: Work, action: Stop) -> str:
         pausing_since_at=work.now,
         paused_for=None,
     )
-    kept = record.reason is not None and record.reason.code in HELD_BY_ENFORCEMENT
-    put_job(work, record, job=job, reason=record.reason if kept else action.reason)
+    put_job(work, record, job=job, reason=action.reason)
     return job.project
+
+
+def _with_its_reason(work: Work, action: Stop) -> Stop:
+    """The stop with why it is asked for: a plan knows that a job is to be held, the job's row knows by whom."""
+    reason = _job(work, action.workload).reason
+    return replace(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
 
 
 def _lend(work: Work, action: Lend) -> str:

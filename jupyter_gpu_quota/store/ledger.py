@@ -238,11 +238,12 @@ class LedgerStore:
             return scope.get_many(NOTEBOOKS, [(notebook,)]).get((notebook,))
 
     def notebooks(
-        self, *, states: Sequence[NotebookState] = (), page: Page = FIRST_PAGE
+        self, *, states: Sequence[NotebookState] = (), ended_since: int | None = None, page: Page = FIRST_PAGE
     ) -> tuple[list[NotebookRecord], int]:
         among = {"state": [state.value for state in states]} if states else {}
+        at_least = {} if ended_since is None else {"ended_at": ended_since}
         with self._rows.reading() as scope:
-            return scope.listing(NOTEBOOKS, Where(among=among), page)
+            return scope.listing(NOTEBOOKS, Where(among=among, at_least=at_least), page)
 
     def notices(
         self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ..core.activity import ProcessUse
 from ..core.facts import Fact
@@ -155,6 +155,21 @@ class JudgeNotebook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoliceNotebook:
+    """A notebook does not keep to its share: it is warned (``over_share``), or its server is to be ``stopped``.
+
+    ``why`` of a stop stays with the notebook, and is stored before the hub is asked to; the same stop again changes
+    nothing. ``notices`` are queued with it, all or none. Refused for a slice that has ended.
+    """
+
+    notebook: str
+    actor: str
+    turn: Literal["over_share", "stopped"]
+    why: Reason
+    notices: tuple[NewNotice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLabel:
     """How the share of one allocation is held, as was read back at an instant.
 
@@ -236,6 +251,7 @@ Request = (
     | ReturnNotebook
     | AskAgain
     | JudgeNotebook
+    | PoliceNotebook
     | LabelShares
     | ChangeNotice
     | ApplyQuota
@@ -530,8 +546,9 @@ class Store(Protocol):
     def notebook(self, notebook: str) -> NotebookRecord | None: ...
 
     def notebooks(
-        self, *, states: Sequence[NotebookState] = (), page: Page = FIRST_PAGE
-    ) -> tuple[list[NotebookRecord], int]: ...
+        self, *, states: Sequence[NotebookState] = (), ended_since: int | None = None, page: Page = FIRST_PAGE
+    ) -> tuple[list[NotebookRecord], int]:
+        """Slices in every state, newest first, and how many there are; ``ended_since``: that ended then or later."""
 
     def notices(
         self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE

@@ -18,6 +18,7 @@ from .judged import judge_notebook
 from .labelled import label_shares
 from .notices import ChangeNotice
 from .outbox import change_notice
+from .policed import is_stopped, police_notebook, why_it_ended
 from .protocol import (
     ApplyQuota,
     AskAgain,
@@ -28,6 +29,7 @@ from .protocol import (
     KeepBundle,
     LabelShares,
     NotebookRecord,
+    PoliceNotebook,
     QuotaRevision,
     Recorded,
     Refusal,
@@ -103,6 +105,8 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             return ask_again(work, request)
         case JudgeNotebook():
             return judge_notebook(work, request)
+        case PoliceNotebook():
+            return police_notebook(work, request)
         case LabelShares():
             return label_shares(work, request)
         case ChangeNotice():
@@ -268,7 +272,9 @@ def _change_job(work: Work, request: ChangeJob) -> Recorded | Refusal:
     put_job(work, changed)
     if changed.job.state in FINAL or changed.job.state is JobState.HELD:
         drop_reservation(work, request.job)
-    payload = {"was": record.job.state, "is": changed.job.state, "target": changed.job.target}
+    payload: dict[str, object] = {"was": record.job.state, "is": changed.job.state, "target": changed.job.target}
+    if request.why is not None:
+        payload["reason"] = request.why
     work.audit(request.actor, f"job.{request.change}", request.job, payload, record.job.project)
     return _done(work, request.job)
 
@@ -328,17 +334,23 @@ def _request_notebook(work: Work, request: RequestNotebook) -> Recorded | Refusa
         if earlier.server != request.server:
             continue
         has = (earlier.notebook.project, earlier.notebook.pool, earlier.notebook.gpu_milli)
-        if has == wanted:
+        if has == wanted and not is_stopped(earlier):
             return (
                 _wake(work, earlier)
                 if earlier.notebook.state is NotebookState.LENT
                 else _existed(work, earlier.notebook.id)
             )
-        _end_notebook(work, earlier, actor=request.user, why="the same server asked for another slice")
+        _end_notebook(work, earlier, actor=request.user, why=ASKED_ANEW if has == wanted else ASKED_OTHERWISE)
     work.put(NOTEBOOKS, _requested(work, request))
     payload = {"server": request.server, "pool": request.pool, "gpu_milli": request.gpu_milli}
     work.audit(request.user, "notebook.request", request.notebook, payload, request.project)
     return _done(work, request.notebook)
+
+
+ASKED_OTHERWISE, ASKED_ANEW = (
+    "the same server asked for another slice",
+    "the server was stopped and asked for a slice anew",
+)
 
 
 def _wake(work: Work, record: NotebookRecord) -> Recorded:
@@ -374,7 +386,7 @@ def _return_notebook(work: Work, request: ReturnNotebook) -> Recorded | Refusal:
 def _end_notebook(work: Work, record: NotebookRecord, *, actor: str, why: str) -> None:
     """Give a slice back at once: the hub says that its server is gone, so nobody uses the devices any more."""
     notebook = record.notebook
-    move_notebook(work, record, "return", record.reason)
+    move_notebook(work, record, "return", why_it_ended(record, work.now))
     release_devices(work, notebook.id)
     drop_reservation(work, notebook.id)
     work.audit(actor, "notebook.return", notebook.id, {"was": notebook.state, "why": why}, notebook.project)

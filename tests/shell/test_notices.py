@@ -120,7 +120,7 @@ def test_the_body_of_a_warning() -> None:
             "project": "vision", "pool": "build", "gpu": "0.125", "kernels": ["k1"],
             "free_at": "2030-03-17T17:51:40Z", "lost": "kernel_variables", "keeps_left": 2,
             "keep_command": "jupyter gpu-quota keep 01N", "page": "https://hub.example.org/services/gpu-quota/",
-            "subject": subject(WARNED),
+            "subject": subject(WARNED), "why": None, "stop_at": None,
         },
     }  # fmt: skip
 

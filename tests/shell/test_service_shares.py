@@ -18,11 +18,13 @@ from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.enforcement.driver import Ask, Told
 from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, notebook_leaf
 from jupyter_gpu_quota.executors.process_tree import process
+from jupyter_gpu_quota.sampling.asking import Silence
 from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.service import shares
 from jupyter_gpu_quota.service.offers import Offers
 from jupyter_gpu_quota.store.protocol import SampleRow
-from tests.shell.service_world import QUOTA, ServiceWorld, service_world
+from tests.gpu.world import share_of
+from tests.shell.service_world import PREFIX, QUOTA, ServiceWorld, service_world
 
 DEVICES = tuple(
     Device(id=f"GPU-{n}", node="node-1", index=n, model="H200", memory_mib=8000, pool=None, uuid=f"GPU-{n}")
@@ -59,18 +61,24 @@ class Stage:
         world.door.shares.readback._ask = self._ask
         self.stopped: list[str] = []
         self.using: dict[str, tuple[ProcessUse, ...]] = {}
+        self.weak = self.gone = ""
         world.door.offers = Offers(Leaves(world.state_dir), {}, self._probe)
 
     def _ask(self, asked: Sequence[Ask]) -> list[Told]:
         return [self.limits.get(ask.device, Told(why="NVML: Not Supported")) for ask in asked]
 
-    def _probe(self) -> Reading:
+    def _probe(self) -> Reading | Silence:
+        """What NVML tells of the devices: not of one that is ``gone``, and of ``weak`` no processes."""
         able = {"mig": "turned off", "limits": "NVML: Not Supported"}
         devices = tuple(
-            DeviceReading(uuid=each.id, index=each.index, model=each.model, memory_mib=each.memory_mib, able=able)
+            DeviceReading(
+                uuid=each.id, index=each.index, model=each.model, memory_mib=each.memory_mib, able=able,
+                why={"processes": "NVML: No Permission"} if each.id == self.weak else {},
+            )
             for each in DEVICES
-        )
-        return Reading(devices=devices, driver="580.1")
+            if each.id != self.gone
+        )  # fmt: skip
+        return Silence(why="it hangs") if self.gone == "all" else Reading(devices=devices, driver="580.1")
 
     def apply(self, text: str) -> None:
         self.world.apply(text, DEVICES)
@@ -356,6 +364,69 @@ def test_what_no_device_could_hold_is_refused_with_what_to_do(
         assert "bob asked for 0.5" in answer.json["message"]
 
 
+def previewed(stage: Stage, memory: str, compute: str = "none") -> list[str]:
+    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = stage.world.post("quota/preview", "root", {"text": policy(memory, compute)})
+    assert reply.status == 200, reply.body
+    return list(reply.json["warnings"])
+
+
+@pytest.mark.parametrize("memory", ["none", "cooperative", "policed"])
+def test_a_policy_that_the_devices_can_meet_warns_of_nothing(stage: Stage, memory: str) -> None:
+    stage.apply(policy())
+    assert previewed(stage, memory) == []
+
+
+def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(stage: Stage) -> None:
+    stage.apply(policy())
+    (told,) = previewed(stage, "hardware")
+    for part in (
+        "Pool train: policy.enforcement asks for memory hardware and compute none or better, and of 2 devices 0 can",
+        "as read at 20", "GPU-0, offers memory policed, compute none (", "less than a whole device are refused there",
+        "accept less in policy.enforcement", "doctor",
+    ):  # fmt: skip
+        assert part in told, told
+    assert "held there now" not in told
+
+
+def test_it_counts_the_shares_that_it_would_end(stage: Stage) -> None:
+    stage.apply(policy())
+    stage.read(**{stage.running(): 100})
+    assert "1 share that is held there now is held by less" in previewed(stage, "driver")[0]
+
+
+def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
+    stage.apply(policy())
+    stage.weak = "GPU-1"
+    (told,) = previewed(stage, "policed")
+    assert "of 2 devices 1 can hold a fraction so" in told and "GPU-1, offers memory cooperative" in told
+    assert "on another device is stopped" in told
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        pytest.param("all", "Of 2 devices it is not known: its devices cannot be read: it hangs", id="no answer"),
+        pytest.param("GPU-1", "Of 1 device it is not known: NVML does not name it", id="a device that is not named"),
+    ],
+)
+def test_what_cannot_be_read_stays_unknown(stage: Stage, gone: str, told: str) -> None:
+    stage.apply(policy())
+    stage.gone = gone
+    (warning,) = previewed(stage, "policed")
+    assert told in warning and "offers memory" not in warning
+
+
+def test_applying_says_it_too_and_is_done_all_the_same(stage: Stage) -> None:
+    stage.apply(policy())
+    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = stage.world.call("PUT", "quota", "root", {"text": policy("driver")}, {"If-Match": "2"})
+    assert (reply.status, len(reply.json["warnings"])) == (200, 1), reply.body
+    back = stage.world.post("quota/revisions/3/actions/revert", "root")
+    assert (back.status, len(back.json["warnings"])) == (200, 1), back.body
+    assert stage.world.get("quota", "root").json["warnings"] == []
+
+
 def test_simulated_devices_hold_nothing(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         world.add("bob")
@@ -403,3 +474,146 @@ def test_the_server_of_a_notebook_that_takes_more_is_stopped(stage: Stage) -> No
     assert (stage.stopped, killed) == ([notebook], [])
     readings(stage, 4, **{notebook: 7000})
     assert (len(stage.stopped), killed) == (2, [notebook]), "one that did not stop is killed"
+
+
+class Stopped:
+    """Bob's notebook, whose server the hub stops when it is told to."""
+
+    def __init__(self, stage: Stage, memory: str = "policed") -> None:
+        self.stage, self.world = stage, stage.world
+        stage.apply(policy(memory))
+        self.world.hub.users["bob"].servers[""] = {"name": "", "stopped": False}
+        police = self.world.door.shares.policing
+        police.hands = replace(police.hands, stop=self._stop)
+        self.id = self.ask("0.5")
+
+    async def _stop(self, record: Any) -> None:
+        self.stage.stopped.append(record.notebook.id)
+
+    def ask(self, gpu: str) -> str:
+        slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": gpu}
+        with self.world.stepping():
+            answer = self.world.post("notebooks", "hub", slice)
+        assert answer.status == 201, answer.body
+        return str(answer.json["id"])
+
+    def over(self) -> None:
+        self.stage.read(**{self.id: 7000})
+        readings(self.stage, 4, **{self.id: 7000})
+
+    def end(self) -> None:
+        """The hub's spawner gives the slice back."""
+        assert self.world.call("DELETE", f"notebooks/{self.id}", "hub").status == 204
+
+    def listed(self, query: str = "?stopped=1") -> list[Any]:
+        return list(self.world.get(f"notebooks{query}", "bob").json["items"])
+
+    def audited(self) -> list[str]:
+        rows = self.world.get("audit?limit=100", "root").json["items"]
+        return [f"{row['who']} {row['what']}" for row in rows]
+
+
+@pytest.fixture
+def stopped(stage: Stage) -> Stopped:
+    stage.world.add("root", admin=True)
+    return Stopped(stage)
+
+
+WHY = "The police of shares had this notebook's server stopped: its processes held 7000 MiB of device GPU-"
+
+
+def test_why_a_server_was_stopped_is_shown_until_it_has_a_slice_again(stopped: Stopped) -> None:
+    stopped.over()
+    stopped.end()
+    assert stopped.listed("") == []
+    (found,) = stopped.listed()
+    assert (found["state"], found["reason"]["code"]) == ("returned", "stopped_over_share")
+    assert found["reason"]["message"].startswith(WHY) and "its share is 40" in found["reason"]["message"]
+    (told,) = stopped.world.get("me?user=bob", "hub").json["stopped"]
+    assert (told["server"], told["reason"]["message"]) == ("", found["reason"]["message"])
+    page = stopped.world.get(PREFIX, "bob").body.decode()
+    assert "stopped</span>" in page and "this notebook&#39;s server stopped" in page
+    stopped.ask("0.5")
+    assert [each["state"] for each in stopped.listed()] == ["booked"]
+    assert stopped.world.get("me?user=bob", "hub").json["stopped"] == []
+
+
+def test_a_stop_of_long_ago_is_not_told_any_more(stopped: Stopped) -> None:
+    stopped.over()
+    stopped.end()
+    assert len(stopped.listed()) == 1
+    world, days = stopped.world.door.world, 86_400_000
+    world.now, stopped.world.door.stops._read_s = lambda: stopped.stage.now + 4 * days, float("-inf")
+    assert stopped.listed() == []
+
+
+def test_nobody_else_sees_why_a_server_was_stopped(stopped: Stopped) -> None:
+    stopped.over()
+    stopped.end()
+    stopped.world.add("eve")
+    assert stopped.world.get("notebooks?stopped=1", "eve").json["items"] == []
+    assert stopped.world.get("me", "eve").json["stopped"] == []
+
+
+def test_the_audit_says_who_warned_and_stopped_a_server_and_why(stopped: Stopped) -> None:
+    stopped.over()
+    said = stopped.audited()
+    assert any(line.startswith("the police of shares warned bob's notebook: it holds 7000 MiB") for line in said), said
+    stops = [line for line in said if line.startswith(f"the police of shares had the hub stop bob's notebook. {WHY}")]
+    assert len(stops) == 1, said
+
+
+def test_a_stop_that_was_decided_is_carried_out_by_who_comes_next(stopped: Stopped) -> None:
+    """The hub was away, or the service died: the reason stands in the store, so the server is stopped all the same."""
+
+    async def away(record: Any) -> None:
+        raise shares.HubAway("the hub cannot be asked")
+
+    police = stopped.world.door.shares.policing
+    ours, police.hands = police.hands, replace(police.hands, stop=away)
+    with pytest.raises(shares.HubAway):
+        stopped.over()
+    police.hands = ours
+    police._asked.clear()
+    police.excess.clear()
+    stopped.stage.read(1_000, **{stopped.id: 100})
+    assert stopped.stage.stopped == [stopped.id]
+
+
+def test_a_server_that_starts_again_before_its_slice_went_back_gets_a_new_one(stopped: Stopped) -> None:
+    stopped.over()
+    assert stopped.ask("0.5") != stopped.id
+    stopped.stage.stopped.clear()
+    stopped.stage.read(61_000)
+    assert stopped.stage.stopped == []
+
+
+def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
+    stopped = Stopped(stage, "none")
+    stage.apply(policy("driver"))
+    server = subprocess.Popen(["sleep", "600"], env={**os.environ, **share_of(stopped.id)})
+    try:
+        stage.read(**{stopped.id: 100})
+        readings(stage, 5, **{stopped.id: 100})
+    finally:
+        server.kill()
+        server.wait()
+    stopped.end()
+    (found,) = stopped.listed()
+    assert found["reason"]["code"] == "stopped_too_weak" and "accepts memory driver" in found["reason"]["message"]
+    assert stage.stopped == [stopped.id]
+
+
+def test_the_audit_s_stop_of_a_job_says_that_the_police_held_it_and_why(stage: Stage) -> None:
+    stage.world.add("root", admin=True)
+    stage.apply(policy("policed"))
+    job = stage.running()
+    stage.read(**{job: 7000})
+    readings(stage, 4, **{job: 7000})
+    stage.world.step()
+    rows = stage.world.get("audit?limit=100", "root").json["items"]
+    (row,) = [row for row in rows if row["kind"] == "stop"]
+    assert row["payload"]["action"]["reason"]["code"] == "over_its_share"
+    assert "to leave, for the police of shares. The job held 7000 MiB of device GPU-" in row["what"]
+    (held,) = [row for row in rows if row["kind"] == "job.hold"]
+    assert held["who"] == "the police of shares" and "which was running. The job held 7000 MiB" in held["what"]

@@ -61,6 +61,7 @@ form.addEventListener("submit", async (event) => {
     show([
       ...list("Does not fit", view.refusals),
       ...list("Takes out what has work", view.removals),
+      ...list("Pools that cannot hold shares as it asks", view.warnings),
       ...list("Arithmetic", view.arithmetic),
       ...list("Whose work it touches", moved.length ? moved : ["Nobody's."]),
     ]);
@@ -82,8 +83,8 @@ judge();
 apply.addEventListener("click", async () => {
   try {
     const view = await call("PUT", "quota", edit(), { "If-Match": `"${form.dataset.revision}"` });
-    say(`Revision ${view.revision} is in force.`);
-    setTimeout(() => location.reload(), 700);
+    say([`Revision ${view.revision} is in force.`, ...view.warnings].join(" "));
+    setTimeout(() => location.reload(), view.warnings.length ? 10_000 : 700);
   } catch (error) {
     say(error.message);
   }

@@ -1,0 +1,100 @@
+"""What a quota file's ``policy.enforcement`` asks beside what the devices of its pools can do, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..core.lifecycle import HOLDS_SLICE
+from ..core.model import WHOLE_DEVICE, Device, Health, JobState
+from ..enforcement.labels import Offer, too_weak
+from ..enforcement.protocol import Label, Least, Strength
+from ..quotafile import QuotaFile
+from .offers import place_of
+from .views import instant
+
+if TYPE_CHECKING:
+    from .door import Door
+
+WHAT_TO_DO = (
+    "To give fractions out there, accept less in policy.enforcement, or mend what `jupyter gpu-quota doctor` says is"
+    " lacking."
+)
+LONGEST_WHY = 200
+
+
+async def weak_pools(door: Door, file: QuotaFile, devices: Sequence[Device]) -> tuple[str, ...]:
+    """A sentence for each pool of the file in which not every device could hold a fraction as the file asks.
+
+    Takes all devices, in the pools of the file. What could not be read is told as unknown.
+    """
+    if not file.least.asks:
+        return ()
+    found = [await _pool(door, name, file.least, devices) for name in sorted(row.name for row in file.pools)]
+    return tuple(filter(None, found))
+
+
+async def _pool(door: Door, pool: str, least: Least, devices: Sequence[Device]) -> str:
+    """What stands against one pool; empty where nothing does, or where it has no device that is well."""
+    here = [device for device in devices if device.pool == pool and device.health is Health.HEALTHY]
+    if not here:
+        return ""
+    offers, read_at = await door.offers.of_fractions(pool, here)
+    asked = f"Pool {pool}: policy.enforcement asks for memory {least.memory} and compute {least.compute} or better"
+    short = [each for each in offers if not each.unsure and not each.is_enough(least)]
+    unknown = [each for each in offers if each.unsure]
+    if not short and not unknown:
+        return ""
+    able = f"of {_counted(len(offers), 'device')} {len(offers) - len(short) - len(unknown)} can hold a fraction so"
+    parts = [f"{asked}, and {able}, as read at {instant(read_at):%Y-%m-%dT%H:%M:%SZ}."]
+    parts += [_best_of(short), _unknown_of(unknown), _follows(len(short) + len(unknown) == len(offers))]
+    return " ".join(filter(None, [*parts, _held_now(door, pool, least), WHAT_TO_DO]))
+
+
+def _best_of(short: Sequence[Offer]) -> str:
+    if not short:
+        return ""
+    closest = min(short, key=lambda each: (place_of(each.memory), place_of(each.compute), each.device))
+    why = closest.why[:LONGEST_WHY]
+    return (
+        f"The best of the others, {closest.device}, offers memory {closest.memory}, compute {closest.compute} ({why})."
+    )
+
+
+def _unknown_of(unknown: Sequence[Offer]) -> str:
+    if not unknown:
+        return ""
+    return f"Of {_counted(len(unknown), 'device')} it is not known: {unknown[0].why[:LONGEST_WHY]}."
+
+
+def _follows(none: bool) -> str:
+    if none:
+        return "Requests for less than a whole device are refused there; whole devices are given out."
+    return "A fraction that is placed on another device is stopped when that is read back."
+
+
+def _held_now(door: Door, pool: str, least: Least) -> str:
+    """How many fractions that are held now are read back as held by less, and end."""
+    world = door.world
+    in_pool = {device.id for device in world.mirror.devices.values() if device.pool == pool}
+    held = [part for part in world.allocations.values() if part.device in in_pool and part.gpu_milli < WHOLE_DEVICE]
+    labels = [label for part in held if _lives(door, part.workload) and (label := world.label_of(part.id)) is not None]
+    weak = [
+        each for each in labels if too_weak(Label(memory=Strength(each.memory), compute=Strength(each.compute)), least)
+    ]
+    if not weak:
+        return ""
+    are = "share that is held there now is" if len(weak) == 1 else "shares that are held there now are"
+    return f"{len(weak)} {are} held by less: jobs are held for that, and notebook servers stopped."
+
+
+def _lives(door: Door, workload: str) -> bool:
+    mirror = door.world.mirror
+    job, notebook = mirror.jobs.get(workload), mirror.notebooks.get(workload)
+    return (job is not None and job.job.state is JobState.RUNNING) or (
+        notebook is not None and notebook.notebook.state in HOLDS_SLICE
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,113 @@
+"""A real hub, its service and scheduler over one device of the fake NVML library: what is told is what is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.cli import main
+from tests.gpu.conftest import built  # noqa: F401 - a fixture
+from tests.hub.real_gpu import DEVICE, MEMORY_MIB, GpuHub, GpuOwner, gpu_hub, page_row
+from tests.hub.test_lending import comes_back, lives
+from tests.shell.receivers import WebReceiver, web_receiver
+
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(500)]
+
+POLICES = "{enforcement: {memory: policed}}"
+READ_WITHIN_S = 40
+QUARTER_MIB = MEMORY_MIB // 4
+
+
+@pytest.fixture
+def hub(tmp_path: Path, built: Path) -> Iterator[GpuHub]:  # noqa: F811
+    with gpu_hub(tmp_path, built, policy=POLICES) as made:
+        yield made
+
+
+def test_what_a_kernel_holds_is_read_and_what_cannot_be_read_is_unknown_with_its_reason(hub: GpuHub) -> None:
+    ann = GpuOwner(hub)
+    hub.now_uses(ann.pid, 2_000, 37)
+    hub.until(lambda: ann.slice()["utilised_milli"] == 370, READ_WITHIN_S)
+    device = hub.device()
+    assert (device["id"], device["simulated"], device["foreign_milli"]) == (DEVICE, False, 0)
+    assert (device["utilisation_percent"], device["memory_used_mib"]) == (37, 2_000)
+    hub.until(lambda: (ann.slice()["enforcement"] or {}).get("memory") == "policed", READ_WITHIN_S)
+    assert ann.slice()["enforcement"]["compute"] == "none"
+    assert hub.holder("notebook")["enforcement"]["memory"] == "policed"
+    assert "37 %" in hub.browser("ann").get("/services/gpu-quota/")
+
+    hub.script.put("0 percent 4000")
+    hub.until(lambda: "cannot be" in (hub.device()["utilisation_unknown"] or ""), READ_WITHIN_S)
+    assert hub.device()["utilisation_percent"] is None
+
+    hub.script.put("0 percent 0")
+    hub.script.add("system hang nvmlDeviceGetUtilizationRates 600000")
+    told = "the driver's library does not answer"
+    hub.until(lambda: hub.device()["utilisation_unknown"] == told, READ_WITHIN_S * 2)
+    slice_ = ann.slice()
+    assert (slice_["utilised_milli"], slice_["utilised_unknown"]) == (None, told)
+    assert told in tile(hub) and told in page_row(hub, "ann", slice_["id"]).replace("&#39;", "'")
+    assert hub.service("GET", "/health").status == 200
+    hub.script.drop("system hang")
+    hub.until(lambda: hub.device()["utilisation_percent"] == 0, READ_WITHIN_S * 2)
+
+
+def tile(hub: GpuHub) -> str:
+    page = hub.browser("ann").get("/services/gpu-quota/")
+    return page.split(f'id="device-{DEVICE}"')[1].split("</article>")[0].replace("&#39;", "'")
+
+
+def test_who_takes_more_is_warned_stopped_and_told_why_and_its_neighbour_goes_on(
+    tmp_path: Path,
+    built: Path,  # noqa: F811
+) -> None:
+    with web_receiver() as hook:
+        before = f"c.GPUQuota.notices_webhook_url = {hook.url!r}\n"
+        with gpu_hub(tmp_path, built, policy=POLICES, before=before) as hub:
+            stopped_for_its_memory(hub, hook)
+
+
+def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
+    ann = GpuOwner(hub)
+    job = hub.runs(hub.begin_job("import time; time.sleep(600)", gpu="1/2"))
+    hub.uses(job, 20_000, None)
+    hub.now_uses(ann.pid, QUARTER_MIB + 5_000, None)
+    hub.until(lambda: "more of the device's memory" in str(ann.slice()["enforcement"]["why"]), READ_WITHIN_S)
+    hub.until(lambda: not hub.server("ann"), 150)
+    assert lives(job), "the neighbour was stopped"
+    hub.until(lambda: not lives(ann.pid))
+
+    why = "The police of shares had this notebook's server stopped: its processes held 40942 MiB of device GPU-0"
+    stopped = "/services/gpu-quota/"
+    hub.until(lambda: why in hub.browser("ann").get(stopped).replace("&#39;", "'"))
+    door = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.person.token]
+    listed = CliRunner().invoke(main, ["notebooks", "--json", *door])
+    assert [each["reason"]["message"].startswith(why) for each in json.loads(listed.output)] == [True], listed.output
+    form = hub.browser("ann").get("/hub/spawn/ann").replace("&#x27;", "'")
+    assert why in form, form
+    hub.until(lambda: len(hook.posts) >= 2)
+    told = [json.loads(post.body) for post in hook.posts]
+    assert [each["type"] for each in told] == ["notebook.over_share", "notebook.stopped"]
+    assert told[0]["data"]["stop_at"] and "free memory now" in told[0]["text"]
+    assert told[1]["data"]["why"].startswith(why) and told[1]["data"]["user"] == "ann"
+
+
+def test_an_idle_slice_is_freed_lent_and_comes_back_by_what_is_read(tmp_path: Path, built: Path) -> None:  # noqa: F811
+    idle = "{mode: reclaim, gpu_idle_after: 30s, kernel_idle_after: 30s, when_nobody_waits: 10m, warn_for: 3s}"
+    policy = f"{{idle: {idle}, preemption: {{min_runtime: 0s, lent_grace: 3s, max_pauses: 100}}}}"
+    with gpu_hub(tmp_path, built, policy=policy) as hub:
+        ann = GpuOwner(hub)
+        ann.run(ann.cpu, "kept = 43")
+        job = hub.begin_job("import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); time.sleep(600)")
+        hub.until(lambda: ann.kernels() == {ann.cpu}, 180)
+        assert not lives(ann.pid)
+        assert ann.slice()["state"] == "booked", "lent before a reading shows that nothing of it is there"
+        hub.off(ann.pid)
+        pid = hub.runs(job)
+        assert ann.slice()["state"] == "lent"
+        assert comes_back(ann, pid) <= 5
+        assert ann.run(ann.cpu, "print(kept)") == "43\n"
