@@ -24,6 +24,7 @@ from ..enforcement.leaf import Leaves, notebook_leaf
 from ..enforcement.protocol import Least
 from ..heart import Heart
 from ..notices.ways import channels_of
+from ..servers import Servers
 from ..store.ids import new_ulid
 from ..store.open import open_store
 from ..store.protocol import StoreUnavailable
@@ -171,7 +172,9 @@ def _shares(world: World, writer: Writer, door: Callable[[], Door], hub: Hub, se
     )
     clock = lambda: door().clock()  # noqa: E731
     least = lambda: world.quota_file.least if world.quota_file else Least()  # noqa: E731
-    return Shares(world, writer, ReadBack(world, leaves, clock), hands, least=least, clock=clock)
+    return Shares(
+        world, writer, ReadBack(world, leaves, Servers(settings.state_dir), clock), hands, least=least, clock=clock
+    )
 
 
 def close(door: Door) -> None:
