@@ -36,6 +36,7 @@ from .idleness import Idleness, keep_judging
 from .keeper import CONTROLLER
 from .notices import Notices
 from .offers import Offers
+from .pace import Pace
 from .people import Accounts, People
 from .policing import Hands
 from .predecessor import lives
@@ -157,6 +158,11 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         notices=notices,
         shares=_shares(world, writer, lambda: door, hub, settings),
         offers=Offers(Leaves(settings.state_dir, within=settings.cgroup), settings.mps),
+        changes=Pace(
+            lambda: door.clock(),  # noqa: PLW0108
+            at_once=settings.changes_at_once,
+            each_ms=1000 / settings.changes_per_s,
+        ),
         new_id=new_ulid,
     )
     return door
