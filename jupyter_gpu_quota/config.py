@@ -91,6 +91,18 @@ class GPUQuota(Configurable):
     waiting_jobs_limit = Int(
         1000, min=1, help="Jobs that one person may have waiting: queued, paused or held, in all projects together."
     ).tag(config=True, service=True)
+    changes_per_s = Int(
+        50,
+        min=1,
+        help="Requests that one person, an admin too, may send a second to submit, clone, rerun, hold, release or "
+        "cancel jobs or keep notebooks; more are answered with 429 and Retry-After, which the client obeys. A request "
+        "counts once, whatever it brings: for the number of jobs there is waiting_jobs_limit.",
+    ).tag(config=True, service=True)
+    changes_at_once = Int(
+        500,
+        min=1,
+        help="How many of these requests a person who has rested may send at once, before changes_per_s holds.",
+    ).tag(config=True, service=True)
     log_limit_mib = Int(64, min=1, help="What is kept of one rank's log, in MiB; the oldest lines go first.").tag(
         config=True, service=True
     )

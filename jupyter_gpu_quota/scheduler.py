@@ -76,7 +76,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
     """The controller of this machine, as its settings describe it."""
     state = Path(config.state_dir)
     simulated = [dict(device) for device in config.simulated_devices]
-    sampler = open_sampler(simulated)  # its reader, if it has one, ends with this process
+    sampler = open_sampler(simulated, state)  # its reader, if it has one, ends with this process
     executor = LocalExecutor(
         state,
         wake=state / "controller.sock",

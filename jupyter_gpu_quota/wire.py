@@ -355,7 +355,10 @@ class HolderView(Wire):
 
 
 class DeviceView(Wire):
-    """One device. ``trouble`` is why it is not healthy, ``utilisation_unknown`` why its use is null."""
+    """One device. ``trouble`` is why it is not healthy, ``utilisation_unknown`` why its use is null.
+
+    ``foreign_why`` is what else there is to say of foreign use: who would have it booked on somebody, say.
+    """
 
     id: str
     uuid: str | None
@@ -368,6 +371,7 @@ class DeviceView(Wire):
     trouble: str | None = None
     simulated: bool
     foreign_milli: int
+    foreign_why: str | None = None
     free_milli: int
     holders: list[HolderView]
     utilisation_percent: int | None

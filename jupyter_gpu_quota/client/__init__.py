@@ -77,7 +77,8 @@ class Client:
     """The service as one person sees it.
 
     ``url`` is the hub's address or the service's own, ``token`` one of the hub's; both default to what a notebook
-    of the hub has in its environment. ``timeout_s`` is how long one answer may take.
+    of the hub has in its environment. ``timeout_s`` is how long one answer may take,
+    and for how long a call that the service takes too often is tried again.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """HTTP to the service, on the standard library: one request, a body streamed up, events streamed down.
 
 A kernel or a hub image needs nothing for it but pydantic. Calls that may be repeated are tried again, a few times,
-when the service cannot be reached.
+when the service cannot be reached; and any call that came too often, after the rest that the service asks for.
 """
 
 from __future__ import annotations
@@ -54,11 +54,14 @@ class GPUQuotaError(Exception):
 
 
 class Refused(GPUQuotaError):
-    """The service said no: ``status`` of HTTP, ``reason`` a short word for programs."""
+    """The service said no: ``status`` of HTTP, ``reason`` a short word for programs.
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    ``retry_after_s``: after so many seconds it may say something else; None where it did not tell.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
 
 
 class Unreachable(GPUQuotaError):
@@ -99,11 +102,20 @@ class Connection:
         self._opener = urllib.request.build_opener(*handlers)
 
     def send(self, call: Call, timeout_s: float | None = None) -> http.client.HTTPResponse:
-        """The answer of a call, open for reading; raises Refused, or Unreachable after the last try."""
-        pauses = iter(PAUSES_S if call.repeatable else ())
+        """The answer of a call, open for reading; raises Refused, or Unreachable after the last try.
+
+        Who asks too often rests as long as the service says, all in all for the time-out; then it is Refused.
+        """
+        pauses, rest_s = iter(PAUSES_S if call.repeatable else ()), self.timeout_s
         while True:
             try:
                 return self._once(call, timeout_s or self.timeout_s)
+            except Refused as refusal:
+                wait_s = refusal.retry_after_s
+                if refusal.status != HTTPStatus.TOO_MANY_REQUESTS or wait_s is None or wait_s > rest_s:
+                    raise
+                rest_s -= max(1, wait_s)
+                self.sleep(wait_s)
             except Unreachable:
                 pause = next(pauses, None)
                 if pause is None:
@@ -277,8 +289,15 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
         body = b""
     for read in (_error_of, _unready_of):
         with contextlib.suppress(ValidationError):
-            return read(body)
+            refused = read(body)
+            refused.retry_after_s = _seconds(error.headers.get("Retry-After"))
+            return refused
     return _no_answer_of_ours(error, url)
+
+
+def _seconds(text: str | None) -> int | None:
+    """Retry-After as this service sends it; a proxy's may be a date, which is none."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 def _error_of(body: bytes) -> Refused:

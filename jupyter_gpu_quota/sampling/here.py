@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.model import Device
+from ..servers import Servers
 from .asking import Silence
 from .nvml import NvmlSampler
 from .protocol import MachineSampler
@@ -13,9 +15,15 @@ from .reading import Reading
 from .simulated import SimulatedSampler
 
 
-def open_sampler(simulated_devices: Sequence[Mapping[str, Any]]) -> MachineSampler:
-    """The sampler that belongs to these settings: simulated where devices are. Close it when done."""
-    return SimulatedSampler(simulated_devices) if simulated_devices else NvmlSampler()
+def open_sampler(
+    simulated_devices: Sequence[Mapping[str, Any]], state_dir: str | os.PathLike[str] | None = None
+) -> MachineSampler:
+    """The sampler that belongs to these settings: simulated where devices are. Close it when done.
+
+    ``state_dir`` is where the hub records the servers of notebooks.
+    """
+    servers = None if state_dir is None else Servers(state_dir)
+    return SimulatedSampler(simulated_devices) if simulated_devices else NvmlSampler(servers=servers)
 
 
 def probe() -> Reading | Silence:

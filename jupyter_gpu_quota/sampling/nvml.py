@@ -6,10 +6,11 @@ What cannot be read is None with its reason, never 0; a device of which nothing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..core.facts import DeviceFact
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health
+from ..servers import Server, Servers
 from ..store.protocol import SampleRow
 from .asking import Reader, Silence
 from .owners import Owners, Shares, shares_of
@@ -27,10 +28,16 @@ UNNAMED = "NVML does not name this device"
 
 
 class NvmlSampler:
-    """Readings of real devices. What an event says of one is told until the store has it, which keeps it from then."""
+    """Readings of real devices. What an event says of one is told until the store has it, which keeps it from then.
 
-    def __init__(self, reader: Reader | None = None) -> None:
+    ``servers`` has the servers of notebooks as the hub recorded them; root believes no variable of any other. None:
+    nobody records them, and variables are believed.
+    """
+
+    def __init__(self, reader: Reader | None = None, servers: Servers | None = None) -> None:
         self._reader = reader or Reader()
+        self._servers, self._known = servers, dict[str, Server]()
+        self._forgeries: dict[str, str] = {}
         self._seen: Reading | None = None
         self._fatal: dict[str, str] = {}
         self._stored: dict[str, str] = {}
@@ -73,11 +80,19 @@ class NvmlSampler:
         found = {each.uuid: each for each in told.devices}
         workloads = {part.workload for held in real.values() for part in held}
         processes = [process for each in told.devices for process in each.processes or ()]
-        owners = Owners(pids, workloads, processes)
+        strict = self._servers is not None and self._servers.are_all
+        owners = Owners(pids, workloads, processes, servers=self._servers_of(workloads - pids.keys()), strict=strict)
         return [
             self._row(device, held, found.get(device.uuid or ""), owners, told.absent or UNNAMED, now)
             for device, held in real.items()
         ]
+
+    def _servers_of(self, notebooks: Iterable[str]) -> Mapping[str, Server]:
+        """The servers that are recorded; a notebook has one and the same for as long as it has a slice."""
+        if self._servers is not None:
+            found = {name: self._known.get(name) or self._servers.of(name) for name in notebooks}
+            self._known = {name: server for name, server in found.items() if server is not None}
+        return self._known
 
     def _row(
         self,
@@ -92,7 +107,13 @@ class NvmlSampler:
             return _unread(device, held, lacking, now)
         shares = shares_of(found, sorted({part.workload for part in held}), owners, away_of(held))
         self._facts += [*self._news(device, found, shares), *self._faults(device, found)]
+        self._tell_of_forgery(device, "" if shares.foreign_mib is None else shares.why.get("foreign", ""))
         return _row(device, found, shares, now)
+
+    def _tell_of_forgery(self, device: Device, found: str) -> None:
+        if found and found != self._forgeries.get(device.id):
+            log.warning("device %s: %s; its use is foreign", device.id, found)
+        self._forgeries[device.id] = found
 
     # --- health and foreign use -------------------------------------------------------------------------------------
     def _note(self, reading: Reading) -> None:

@@ -1,8 +1,8 @@
 """Whose the processes on a device are, and what each holder used of it.
 
-A process is a workload's whose process it descends from; or whose name its variables, or those of a parent, carry,
-unless that is a job of another of the system's users; or whose cgroup it is in, where nobody else is. All other use is
-foreign, unless it cannot be told whose it is.
+A process is a workload's whose process it descends from; or whose name its variables, or those of a parent, carry, if
+it runs under that workload's account, since anybody sets variables; or whose cgroup it is in, where nobody else is. All
+other use is foreign, unless it cannot be told whose it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ..core.activity import Place, ProcessUse
 from ..executors.process_tree import is_same_process
+from ..servers import Server, account_of
 from .lineage import cgroup_of, user_of
 from .reading import DeviceReading, GpuProcess
 
@@ -23,22 +24,30 @@ UNNAMED_MIB = 256
 MOST_PARENTS = 16
 """More parents than a notebook's program has below its server."""
 
+FORGED = "{} names a notebook of ours in its variables, but does not run under the account of that notebook's server"
+
 MPS = "its processes share the device by MPS, which tells no figures of theirs"
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Processes of one device by workload; those of nobody of ours; and those of which it cannot be told."""
+    """Processes of one device by workload; those of nobody of ours; and those of which it cannot be told.
+
+    ``forged`` are those of the foreign ones that name a workload whose they are not.
+    """
 
     by_workload: Mapping[str, list[GpuProcess]]
     foreign: list[GpuProcess]
     untold: list[GpuProcess]
+    forged: list[GpuProcess]
 
 
 class Owners:
     """Whose the processes of one reading are.
 
     Takes live processes by job, as the executor lists them, and every workload that owns a part of some device.
+    ``servers`` are those of notebooks, as the hub recorded them. ``strict``: a notebook of which none was recorded is
+    believed by no variable; otherwise everybody is believed who names it.
     """
 
     def __init__(
@@ -47,8 +56,13 @@ class Owners:
         workloads: Iterable[str],
         processes: Iterable[GpuProcess],
         alive: Callable[[int, int], bool] = is_same_process,
+        servers: Mapping[str, Server] | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._by_pid = {pid: workload for workload, found in pids.items() for pid in found}
+        self._servers, self._strict = servers or {}, strict
+        self._by_server = {(server.pid, server.started): name for name, server in self._servers.items()}
         self._workloads, self._alive = frozenset(workloads), alive
         self._pids, self._users = pids, dict[str, set[int]]()
         self._found: dict[tuple[object, ...], str | None] = {}
@@ -74,10 +88,19 @@ class Owners:
             owner = self._by_pid.get(pid)
             if owner is not None and self._alive(pid, started):  # else the number is another process's by now
                 return owner
+            if (pid, started) in self._by_server:
+                return self._by_server[pid, started]
         return process.claim if process.claim in self._workloads and self._may_be_of(process, process.claim) else None
 
-    def _may_be_of(self, process: GpuProcess, job: str) -> bool:
-        """Whether a process that left a job's tree can be its own: a variable may be set by anybody, a user may not."""
+    def _may_be_of(self, process: GpuProcess, workload: str) -> bool:
+        """Whether a process that left its tree can be of it: a variable may be set by anybody, a user may not."""
+        server = self._servers.get(workload)
+        if server is not None:
+            own = account_of(process.pid)
+            return own == server.account and self._alive(*process.lineage[0])  # else it was another process's account
+        return self._may_be_of_job(process, workload) if workload in self._pids else not self._strict
+
+    def _may_be_of_job(self, process: GpuProcess, job: str) -> bool:
         if job not in self._users:
             self._users[job] = {user for pid in self._pids.get(job, ()) if (user := user_of(pid)) is not None}
         users = self._users[job]
@@ -86,7 +109,7 @@ class Owners:
 
     def of(self, processes: Iterable[GpuProcess]) -> Owned:
         """The processes of one device; foreign ones that have ended meanwhile are left out."""
-        owned = Owned(defaultdict(list), [], [])
+        owned = Owned(defaultdict(list), [], [], [])
         for each in processes:
             owner = self._by_descent(each) or self._by_cgroup.get(each.cgroup or "")
             if owner is not None:
@@ -95,6 +118,8 @@ class Owners:
                 owned.untold.append(each)
             elif self._alive(*each.lineage[0]):
                 owned.foreign.append(each)
+                if each.claim in self._workloads:
+                    owned.forged.append(each)
         return owned
 
 
@@ -102,6 +127,7 @@ class Owners:
 class Shares:
     """What each holder of a device used of it, and what nobody of ours did; None is unknown, and ``why`` says why.
 
+    Foreign use that is known may have its reason too: that somebody would have it taken for a neighbour's.
     ``processes`` has those holders all of whose processes are known.
     """
 
@@ -129,6 +155,8 @@ def shares_of(
     found.foreign_mib = _sum([each.memory_mib for each in owned.foreign])
     if found.foreign_mib is None:
         found.why["foreign"] = f"memory of {_named(owned.foreign)}: {device.why.get('process_memory', 'not told')}"
+    elif owned.forged:
+        found.why["foreign"] = FORGED.format(_named(owned.forged))
     hidden = _hidden(device, owned)
     present = [holder for holder in holders if holder not in away or owned.by_workload.get(holder)]
     for holder in holders:

@@ -17,6 +17,7 @@ from .foresight import Foresight
 from .idleness import Idleness
 from .notices import Notices
 from .offers import Offers
+from .pace import Pace
 from .people import People
 from .resource import refused
 from .shares import Shares
@@ -48,8 +49,8 @@ class StoreSlot:
 class Door:
     """The parts: settings, who people are, the mirror of the store, the one writer, the bundles on disk.
 
-    ``arriving`` holds the bytes of bundles on their way, by person. ``controller_alive`` tells whether the scheduler's
-    process runs. ``new_id`` makes ULIDs from an instant.
+    ``arriving`` holds the bytes of bundles on their way, by person; ``changes`` is how often each may change something.
+    ``controller_alive`` tells whether the scheduler's process runs. ``new_id`` makes ULIDs from an instant.
     """
 
     settings: GPUQuota
@@ -65,6 +66,7 @@ class Door:
     shares: Shares
     offers: Offers
     stops: Stops
+    changes: Pace
     new_id: Callable[[int], str]
     clock: Callable[[], int] = now_ms
     arriving: Counter[str] = field(default_factory=Counter)

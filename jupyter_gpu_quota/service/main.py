@@ -24,6 +24,7 @@ from ..enforcement.leaf import Leaves, notebook_leaf
 from ..enforcement.protocol import Least
 from ..heart import Heart
 from ..notices.ways import channels_of
+from ..servers import Servers
 from ..store.ids import new_ulid
 from ..store.open import open_store
 from ..store.protocol import StoreUnavailable
@@ -35,6 +36,7 @@ from .idleness import Idleness, keep_judging
 from .keeper import CONTROLLER
 from .notices import Notices
 from .offers import Offers
+from .pace import Pace
 from .people import Accounts, People
 from .policing import Hands
 from .predecessor import lives
@@ -121,64 +123,68 @@ def hub_auth() -> HubOAuth:
 def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> Door:
     """Put the parts together; needs a running event loop."""
     world = World(slot, now_ms)
-    people = People(
-        auth=auth,
-        accounts=Accounts(hub),
-        user_id=lambda name: world.read(slot().user_id, name, now=now_ms()),
-        quota=lambda: world.quota_file,
-    )
     door: Door
+    the_door = lambda: door  # noqa: E731 - made last
     leaves = Leaves(settings.state_dir, within=settings.cgroup)
     writer = Writer(slot, now_ms, committed=lambda: door.committed())  # noqa: PLW0108 - made after this
-    notices = Notices(
-        world,
-        channels_of(settings, lambda: door.clock()),  # noqa: PLW0108 - made after this
-        events=settings.notices,
-        record=lambda request: door.record(request),  # noqa: PLW0108
-        clock=lambda: door.clock(),  # noqa: PLW0108
-        new_id=new_ulid,
-        hub=settings.hub,
-        page=settings.notices_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
+    notices = _notices(settings, world, the_door)
+    stop = lambda record: hub.stop(world.name_of(record.notebook.user), record.server)  # noqa: E731
+    hands = Hands(
+        hold=lambda change: door.record(change),  # noqa: PLW0108
+        stop=stop,
+        note=notices.policed,
+        kill=lambda notebook: leaves.kill(notebook_leaf(notebook)),
     )
+    back = ReadBack(world, leaves, Servers(settings.state_dir), _clock(the_door))
     door = Door(
         settings=settings,
         slot=slot,
-        people=people,
+        people=_people(auth, hub, world, slot),
         world=world,
         foresight=Foresight(world),
         writer=writer,
         bundles=BundleStore(Path(settings.state_dir) / "bundles", limit_bytes=settings.bundle_limit_mib << 20),
         streams=Streams(),
-        idleness=Idleness(
-            world,
-            record=notices.judged,
-            stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
-            clock=lambda: door.clock(),  # noqa: PLW0108
-        ),
+        idleness=Idleness(world, record=notices.judged, stop=stop, clock=_clock(the_door)),
         notices=notices,
-        shares=_shares(world, writer, lambda: door, _hands(world, lambda: door, hub, notices, leaves), leaves),
+        shares=Shares(world, writer, back, hands, least=lambda: _least(world), clock=_clock(the_door)),
         offers=Offers(leaves, settings.mps),
         stops=Stops(world),
+        changes=Pace(_clock(the_door), at_once=settings.changes_at_once, each_ms=1000 / settings.changes_per_s),
         new_id=new_ulid,
     )
     return door
 
 
-def _hands(world: World, door: Callable[[], Door], hub: Hub, notices: Notices, leaves: Leaves) -> Hands:
-    """What is done to who does not keep to a share."""
-    return Hands(
-        hold=lambda change: door().record(change),
-        stop=lambda record: hub.stop(world.name_of(record.notebook.user), record.server),
-        note=notices.policed,
-        kill=lambda notebook: leaves.kill(notebook_leaf(notebook)),
+def _clock(door: Callable[[], Door]) -> Callable[[], int]:
+    """The door's clock, which a test may set later."""
+    return lambda: door().clock()
+
+
+def _people(auth: HubOAuth, hub: Hub, world: World, slot: StoreSlot) -> People:
+    return People(
+        auth=auth,
+        accounts=Accounts(hub),
+        user_id=lambda name: world.read(slot().user_id, name, now=now_ms()),
+        quota=lambda: world.quota_file,
     )
 
 
-def _shares(world: World, writer: Writer, door: Callable[[], Door], hands: Hands, leaves: Leaves) -> Shares:
-    """What reads every share back, and holds or stops who does not keep to it."""
-    clock = lambda: door().clock()  # noqa: E731
-    least = lambda: world.quota_file.least if world.quota_file else Least()  # noqa: E731
-    return Shares(world, writer, ReadBack(world, leaves, clock), hands, least=least, clock=clock)
+def _least(world: World) -> Least:
+    return world.quota_file.least if world.quota_file else Least()
+
+
+def _notices(settings: GPUQuota, world: World, door: Callable[[], Door]) -> Notices:
+    return Notices(
+        world,
+        channels_of(settings, _clock(door)),
+        events=settings.notices,
+        record=lambda request: door().record(request),
+        clock=_clock(door),
+        new_id=new_ulid,
+        hub=settings.hub,
+        page=settings.notices_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
+    )
 
 
 def close(door: Door) -> None:

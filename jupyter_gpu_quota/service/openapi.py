@@ -70,6 +70,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": _parameters(route),
         "responses": {str(route.status): _answer(route), "default": _error()},
     }
+    if route.paced:
+        operation["responses"]["429"] = _too_often()
     if route.takes is not None:
         operation["requestBody"] = {"required": True, "content": _content(_ref(route.takes), "application/json")}
     if route.path == "bundles/{digest}" and route.method == "PUT":
@@ -119,6 +121,11 @@ def _content(schema: dict[str, Any], media_type: str) -> dict[str, Any]:
 
 def _ref(model: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": REF.format(model=model.__name__)}
+
+
+def _too_often() -> dict[str, Any]:
+    header = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+    return _error() | {"description": "This person's changes come too often.", "headers": header}
 
 
 def _error() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..enforcement.protocol import Part, Seen
 from ..executors.process_tree import is_same_process, processes
 from ..manifests import SHARE_VARIABLE
 from ..sampling.owners import MPS
+from ..servers import Servers
 from ..store.protocol import RankRecord, SampleRow
 from .world import World
 
@@ -46,20 +47,22 @@ class ReadBack:
     """Reads shares back. ``ask`` reads the driver's limits, in a process of its own; it may wait."""
 
     def __init__(
-        self, world: World, leaves: Leaves, clock: Callable[[], int],
+        self, world: World, leaves: Leaves, servers: Servers, clock: Callable[[], int],
         ask: Callable[[Sequence[Ask]], Sequence[Told]] = limits,
     ) -> None:  # fmt: skip
         self.world, self.leaves, self.clock, self._ask = world, leaves, clock, ask
+        self.servers = servers
         self._limiter = Limiter(leaves, lambda asked: self._ask(asked))  # noqa: PLW0108 - tests tell it later
         self._limits: dict[tuple[str, str], _Limit] = {}
         self._first: dict[Rank, tuple[int, int | None]] = {}
 
     async def sweep(self, notebooks: Collection[str], devices: Sequence[str]) -> None:
-        """Release the control groups of notebooks that are over: a hub that was killed left them. Those in use stay."""
+        """Release what a hub that was killed left of notebooks that are over: groups, records. Those in use stay."""
         kept = {notebook_leaf(name) for name in notebooks}
         over = [name for name in self.leaves.names() if name.startswith("notebook.") and name not in kept]
         for name in over:
             await asyncio.to_thread(self._limiter.release, name, devices)
+        await asyncio.to_thread(self.servers.sweep, frozenset(notebooks))
 
     async def read(self, held: Held, *, policed: bool) -> Mapping[str, Seen]:
         """What is seen of each share, by allocation. Of simulated devices nothing is."""
@@ -141,7 +144,7 @@ class ReadBack:
             self._first |= _first_of(await self.world.read(self.world.store.ranks, job))
         notebooks = [part.workload for part in missing if part.notebook]
         if notebooks:
-            self._first |= await asyncio.to_thread(_servers, notebooks)
+            self._first |= await asyncio.to_thread(_servers, notebooks, self.servers)
         return {key: pid for key, (pid, _) in self._first.items()}
 
 
@@ -159,8 +162,13 @@ def _lives(process: ProcessUse) -> bool:
     return not process.places or is_same_process(process.pid, process.places[0][2])
 
 
-def _servers(notebooks: Sequence[str]) -> dict[Rank, tuple[int, int | None]]:
-    """The servers of notebooks, known by the share that their variables name."""
-    everybody = processes()
-    found = {name: first_with(SHARE_VARIABLE, f'"{name}"', everybody) for name in notebooks}
-    return {(name, 0, 0): (pid, everybody[pid].started) for name, pid in found.items() if pid is not None}
+def _servers(notebooks: Sequence[str], records: Servers) -> dict[Rank, tuple[int, int | None]]:
+    """The servers of notebooks as the hub recorded them; where it need not, known by the share that variables name."""
+    recorded = {name: server for name in notebooks if (server := records.of(name)) is not None}
+    known: dict[Rank, tuple[int, int | None]] = {
+        (name, 0, 0): (server.pid, server.started) for name, server in recorded.items()
+    }
+    others = () if records.are_all else [name for name in notebooks if name not in recorded]
+    everybody = processes() if others else {}
+    found = {name: first_with(SHARE_VARIABLE, f'"{name}"', everybody) for name in others}
+    return known | {(name, 0, 0): (pid, everybody[pid].started) for name, pid in found.items() if pid is not None}

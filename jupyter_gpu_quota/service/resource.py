@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -123,7 +124,8 @@ class Route:
 
     ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
     models; ``listing`` says that ``gives`` comes as items with a pagination; ``query`` names what the query may hold;
-    ``deed`` is what a refusal says somebody may not do, with the names of the path.
+    ``paced``: a person may do it so often a second; ``deed`` is what a refusal says somebody may not do, with the names
+    of the path.
     """
 
     method: str
@@ -136,6 +138,7 @@ class Route:
     listing: bool = False
     status: int = 200
     query: tuple[str, ...] = ()
+    paced: bool = False
     deed: str = "do this"
     media_type: str = "application/json"
 
@@ -212,10 +215,25 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if self.received > self.largest_body:
             raise self._too_large()
         route = self.route
+        if route.paced:
+            self._keep_pace()
         body = self._checked(route.takes) if route.takes else None
         answer = await route.act(Call(door=self.door, resource=self, names=names, body=body, maybe_person=self.person))
         if answer is not None:
             self._send(answer)
+
+    def _keep_pace(self) -> None:
+        """Refuse what comes faster than one person may send changes; nothing of it is looked at."""
+        assert self.person is not None
+        changes, settings = self.door.changes, self.door.settings
+        if changes.takes(self.person.id):
+            return
+        wait_s = max(1, math.ceil(changes.wait_ms(self.person.id) / 1000))
+        sentence = (
+            f"{self.person.name} sent more than {settings.changes_per_s} changes a second, after"
+            f" {settings.changes_at_once} at once; nothing was done. Try again in {wait_s} s."
+        )
+        raise Refused(429, "too_often", sentence, {"Retry-After": str(wait_s)})
 
     head = post = put = delete = patch = options = get
 

@@ -318,6 +318,7 @@ def device_view(
         trouble=device.trouble,
         simulated=device.simulated,
         foreign_milli=device.foreign_milli,
+        foreign_why=sample.why.get("foreign") if sample else None,
         free_milli=free,
         holders=[holder_view(part, record, person, picture) for part, record in held],
         utilisation_percent=sample.utilisation_percent if sample else None,

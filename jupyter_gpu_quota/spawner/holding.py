@@ -1,6 +1,7 @@
 """What holds a notebook server to its slice on the hub's own machine: its control group, and the driver's limit on it.
 
-Only a hub that may make control groups has either, which as a rule is one that runs as root.
+Only a hub that may make control groups has either, which as a rule is one that runs as root. Every hub records which
+process the server is: what is used under the slice's name is held against it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ..enforcement.cooperative import variables_of
 from ..enforcement.driver import limits
 from ..enforcement.group import join
 from ..enforcement.leaf import Leaves, notebook_leaf
 from ..enforcement.limiter import Limiter
 from ..enforcement.protocol import Part
+from ..manifests import SHARE_VARIABLE
+from ..servers import Servers
 from ..wire import NotebookView
 
 LIMIT_WITHIN_S = 10.0
@@ -38,8 +42,8 @@ class ServerHold:
     ``path`` is the group to begin in, None where none could be made; ``limited``: the driver limits it.
     """
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
+    def __init__(self, limiter: Limiter, servers: Servers) -> None:
+        self._limiter, self._servers = limiter, servers
         self.path: str | None = None
         self.limited = False
         self.devices: list[str] = []
@@ -54,10 +58,20 @@ class ServerHold:
         self.devices = [part.device_uuid for part in view.allocations if part.device_uuid]
         self.limited = await asyncio.to_thread(self._limiter.limit, name, _parts(view))
 
+    def note(self, notebook: str, pid: int) -> str:
+        """Record which process the server is. Returns why it could not be; empty where it is recorded."""
+        return self._servers.note(notebook, pid)
+
+    def note_again(self, notebook: str, pid: int) -> None:
+        """Record a server that ran before the hub did, unless it is recorded or is not that notebook's any more."""
+        if self._servers.of(notebook) is None and f'"{notebook}"' in (variables_of(pid) or {}).get(SHARE_VARIABLE, ""):
+            self._servers.note(notebook, pid)
+
     async def let_go(self, notebook: str) -> None:
-        """Kill what a server that ended left behind in its group, and remove the group."""
+        """Kill what a server that ended left behind in its group, and remove the group and the record."""
         leaves, name = self._limiter.leaves, notebook_leaf(notebook)
         self.path, self.limited = None, False
+        self._servers.forget(notebook)
         if not leaves.exists(name):
             return
         leaves.kill(name)

@@ -17,6 +17,7 @@ from jupyterhub.utils import maybe_future
 
 from ..config import SERVICE_NAME, GPUQuota
 from ..manifests import notebook_environment, without_ours
+from ..servers import Servers
 from ..wire import ChoiceView, NotebookRequest, NotebookView
 from .form import FIELD, BadOptions, Options, chosen_in_form, read_options, render, why_stopped
 from .holding import ServerHold, entering, limiter_of
@@ -55,7 +56,8 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         self.gpu_quota = GPUQuota(config=self.config)
         self.slice_times_s: dict[str, float] = {}
         """What the slice cost this start: ``ask`` until booked, ``render`` its variables, ``give_back``."""
-        self._hold = ServerHold(limiter_of(self.gpu_quota.state_dir, self.gpu_quota.cgroup))
+        state_dir = self.gpu_quota.state_dir
+        self._hold = ServerHold(limiter_of(state_dir, self.gpu_quota.cgroup), Servers(state_dir))
         self._changed = asyncio.Event()
         self._extended_timeout_s: int | None = None
         self._door: SliceDoor | None = None
@@ -72,12 +74,20 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
                 self._slice = await self._book(self._options)
                 await self._hold.take(self._slice)
             self._settle()
-            return await maybe_future(super().start())
+            where = await maybe_future(super().start())
+            self._note_server()
+            return where
         except BaseException as error:
             self._settle()
             uncounted(error, self.handler)
             await self._give_back()
             raise
+
+    def _note_server(self) -> None:
+        """Record the server's process while it can have used nothing yet, and nobody can have claimed to be of it."""
+        pid = getattr(self, "pid", 0)
+        if self._notebook is not None and pid and (why := self._hold.note(self._notebook, pid)):
+            self.log.warning("%s: the server's process is not recorded: %s", self._log_name, why)
 
     async def stop(self, now: bool = False) -> None:
         """End the server, then give its slice back; doing it again does nothing more."""
@@ -114,6 +124,9 @@ class GPUQuotaMixin(Spawner):  # type: ignore[misc]
         notebook = state.get(STATE_KEY)
         self._notebook = notebook if isinstance(notebook, str) else None
         self._hold.devices = [str(device) for device in state.get(DEVICES_KEY) or ()]
+        pid = getattr(self, "pid", 0)
+        if self._notebook is not None and pid:
+            self._hold.note_again(self._notebook, pid)
 
     def clear_state(self) -> None:
         """Forget the server. The slice's id stays until it is given back: a service that is away gets it later."""

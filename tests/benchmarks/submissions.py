@@ -61,6 +61,8 @@ def _environment(folder: Path, hub_port: int, port: int) -> dict[str, str]:
     settings = {
         "state_dir": str(folder / "state"),
         "waiting_jobs_limit": 10**9,
+        "changes_per_s": 10**6,
+        "changes_at_once": 10**6,
         "quota_file": str(folder / "quota.yaml"),
         "simulated_devices": [
             {"model": "Simulated 80G", "memory_mib": 81_920, "count": 4},

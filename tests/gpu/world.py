@@ -15,6 +15,7 @@ from jupyter_gpu_quota.core.model import Allocation, Device
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
 from jupyter_gpu_quota.sampling.asking import Reader
 from jupyter_gpu_quota.sampling.nvml import NvmlSampler
+from jupyter_gpu_quota.servers import Servers
 from jupyter_gpu_quota.store.protocol import SampleRow
 from tests.gpu import real_library
 from tests.gpu.fake_library import Script
@@ -41,8 +42,8 @@ def share_of(notebook: str) -> dict[str, str]:
 class Gpu:
     """The sampler of this machine, looked at as the controller does: again and again, never waiting."""
 
-    def __init__(self, reader: Reader | None = None) -> None:
-        self.sampler = NvmlSampler(reader)
+    def __init__(self, reader: Reader | None = None, servers: Servers | None = None) -> None:
+        self.sampler = NvmlSampler(reader, servers)
         self.children: list[subprocess.Popen[bytes]] = []
         self.now = 1_000
 
@@ -78,10 +79,12 @@ class Gpu:
         device = self.devices()[0]
         return self.sample({device: names}, pids)[device.id]
 
-    def child(self, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def child(
+        self, *command: str, variables: Mapping[str, str] | None = None, user: int | None = None
+    ) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(variables or {})},
-            start_new_session=True,
+            start_new_session=True, user=user,
         )  # fmt: skip
         self.children.append(child)
         return child
@@ -101,8 +104,8 @@ class Gpu:
 class FakeGpu(Gpu):
     """The fake library: what a process uses is what the script says."""
 
-    def __init__(self, script: Script, reader: Reader | None = None) -> None:
-        super().__init__(reader)
+    def __init__(self, script: Script, reader: Reader | None = None, servers: Servers | None = None) -> None:
+        super().__init__(reader, servers)
         self.script = script
 
     def start(self, mib: int, *, busy: bool = False, variables: Mapping[str, str] | None = None) -> int:

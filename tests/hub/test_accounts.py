@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.demo.stage import Cast, Stage
+from jupyter_gpu_quota.servers import Servers
 from tests.hub.real_hub import ADMIN_TOKEN, QUOTA_FILE, SERVICE_TOKEN, Answer, RealHub
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -137,8 +138,11 @@ def test_a_notebook_with_a_slice_runs_under_its_persons_account(hub: RealHub) ->
     assert hub.environment(pid)["CUDA_VISIBLE_DEVICES"] != ""
     (booked,) = hub.slices("daemon")
     assert (booked["state"], booked["gpu_milli"]) == ("booked", 125)
+    server = Servers(hub.stage.state_dir).of(booked["id"])
+    assert server is not None and (server.pid, server.account.uid) == (pid, pwd.getpwnam("daemon").pw_uid)
     hub.stop("daemon")
     hub.until(lambda: not hub.slices("daemon"))
+    assert Servers(hub.stage.state_dir).of(booked["id"]) is None
 
 
 @pytest.mark.parametrize(

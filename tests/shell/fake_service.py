@@ -27,6 +27,7 @@ from jupyter_gpu_quota import wire, wire_status
 TOKEN = "a-token-of-ann"
 AT = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
 PREFIX = "/services/gpu-quota/api/v1/"
+OFTEN = {"Retry-After": "7"}
 QUOTA_TEXT = "version: 1\nrevision: 4\npools: []\nprojects: []\n"
 
 
@@ -116,6 +117,7 @@ class World:
     breaks: int = 0
     lost: int = 0
     away: int = 0
+    often: int = 0
     cut: int = 0
     refuse: wire.ErrorView | None = None
     whole_audit: bool = True
@@ -148,6 +150,11 @@ class Fake(web.RequestHandler):
             self.finish("<html>Service Unavailable</html>")
         elif self.request.headers.get("Authorization") != f"token {TOKEN}" and path != "version":
             self.refuse(401, "not_authenticated", "The hub does not know this token.")
+        elif world.often:
+            world.often -= 1
+            for name, value in OFTEN.items():
+                self.set_header(name, value)
+            self.refuse(429, "too_often", "ann sent more than 50 changes a second.")
         elif world.refuse:
             self.refuse(world.refuse.status, world.refuse.reason, world.refuse.message)
 
