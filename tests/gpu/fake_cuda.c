@@ -6,6 +6,7 @@
  *   cuda error FUNCTION CODE    cuda hang FUNCTION MS    cuda die FUNCTION
  *   cuda lie                    a checkpoint says that all went well, and the memory stays on the device
  *   cuda forget                 a restore says so, and the memory has lost what it held
+ *   cuda hidden                 NVML lists no process, as in a container with process numbers of its own
  */
 #include <dirent.h>
 #include <stdint.h>

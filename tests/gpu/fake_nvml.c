@@ -261,7 +261,7 @@ static int processes(const Handle *of, const char *kind, uint32_t *count, Proces
         if (seen < room) found[seen] = (Process){pid, *memory == '-' ? UNSET : strtoull(memory, NULL, 10) * MIB, -1, -1};
         seen++;
     }
-    DIR *folder = strcmp(kind, "compute") ? NULL : cuda_of(of);
+    DIR *folder = strcmp(kind, "compute") || line_of("cuda", "hidden", 0, values) ? NULL : cuda_of(of);
     for (int mib, with; folder && (with = next_of(folder, &mib)); seen++)
         if (seen < room) found[seen] = (Process){with, mib * MIB, -1, -1};
     if (folder) closedir(folder);
