@@ -24,7 +24,8 @@ class KernelReport(Wire):
 
     ``pid`` is in the server's own namespace, null for a kernel that runs elsewhere. ``asks_gpu`` is false where its
     kernelspec says so. ``cpu_ms``: what it and all processes below it used of the CPU; a simulated device goes by that.
-    ``started``: when its process did, in clock ticks since its machine's start, as /proc has it.
+    ``started``: when its process did, in clock ticks since its machine's start, as /proc has it. ``suspended``: it
+    lives without its GPU, and wakes with its next message.
     """
 
     id: Word
@@ -37,6 +38,7 @@ class KernelReport(Wire):
     cpu_ms: Age | None = None
     started: Age | None = None
     connections: Annotated[int, Field(strict=True, ge=0, le=1 << 20)] = 0
+    suspended: bool = False
 
 
 class ProgramReport(Wire):
@@ -55,7 +57,8 @@ class ActivityReport(Wire):
     ``instance`` is new with each start of the server, and ``sequence`` grows within it: an older report that comes
     late says nothing. ``running_ms``: since the server started. ``namespace`` is that of the pids, and ``ticks`` the
     time of this look by the clock of their starts. ``asks_first``: the server knows that its slice may be lent, and
-    from now on asks for it before it starts a kernel.
+    from now on asks for it before it starts a kernel. ``suspension``: whether it can suspend kernels, by its self-test,
+    which it makes once the policy says ``suspend``; ``suspension_why``: why it cannot.
     """
 
     instance: Word
@@ -66,6 +69,8 @@ class ActivityReport(Wire):
     kernels: Annotated[list[KernelReport], Field(max_length=200)]
     programs: Annotated[list[ProgramReport], Field(max_length=200)]
     asks_first: bool = False
+    suspension: Literal["off", "testing", "ready", "unavailable"] = "off"
+    suspension_why: Annotated[str, StringConstraints(max_length=300, pattern=Printable)] = ""
 
 
 class WakeRequest(Wire):
@@ -91,17 +96,25 @@ class WakeAnswer(Wire):
 
 
 class FreeOrder(Wire):
-    """Shut these kernels down, each only if it is idle now and has been without a message for ``quiet_ms``."""
+    """Shut these kernels down, each only if it is idle now and has been without a message for ``quiet_ms``.
+
+    ``suspend``: those that are suspended instead, where the server can, with the MiB of GPU memory that each holds.
+    """
 
     kernels: list[str]
     quiet_ms: int
+    suspend: dict[str, int] = {}
 
 
 class ActivityAnswer(Wire):
-    """The answer to a report: the notebook as it is judged, what to shut down, and when to report again at most."""
+    """The answer to a report: the notebook as it is judged, what to shut down, and when to report again at most.
+
+    ``suspend``: the policy says that kernels are suspended where that can be, so a server finds out whether it can.
+    """
 
     idle: IdleView
     free: FreeOrder | None = None
+    suspend: bool = False
     report_in_ms: int = 30_000
 
 

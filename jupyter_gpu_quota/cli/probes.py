@@ -18,6 +18,7 @@ from typing import Literal
 
 from ..client import Client, GPUQuotaError
 from ..enforcement.leaf import Leaves
+from ..notebook.canary import self_test
 from .hub_settings import UNKNOWN
 
 GIB = 1 << 30
@@ -79,6 +80,7 @@ def machine(gpus: Finding, own_accounts: bool | None) -> Iterator[Finding]:
     yield proxy()
     yield gpus
     yield enforcement(gpus.abilities)
+    yield suspension(gpus.abilities)
     yield accounts(os.geteuid(), own_accounts)
     yield cgroups(Leaves("."))
     yield subreaper()
@@ -150,6 +152,18 @@ def enforcement(found: Sequence[Ability]) -> Finding:
         return ok("enforcement", told)
     advice = "with policy.enforcement {memory: policed} in the quota file, who takes more than its share is stopped"
     return warn("enforcement", told, advice)
+
+
+def suspension(found: Sequence[Ability]) -> Finding:
+    """Whether a kernel could be suspended with its state here: a canary is, where there is a real device."""
+    if not found:
+        return skip("suspension", "there is no real GPU here on which a process could be suspended")
+    tested = self_test()
+    if tested.passed:
+        told = f"by this account a process can be suspended and restored (driver {tested.driver}); it is experimental"
+        return ok("suspension", f"{told}, and each server makes this test for itself")
+    advice = "with policy.idle {suspend: true} idle kernels are shut down all the same; see docs/how-to/suspending.md"
+    return skip("suspension", f"no process can be suspended here: {tested.why}; {advice}")
 
 
 def accounts(euid: int, own: bool | None) -> Finding:

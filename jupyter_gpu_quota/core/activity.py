@@ -120,6 +120,7 @@ class IdlePolicy:
     ``busy_notify_after_s``: tell, and only tell, a person whose kernel is busy without using the GPU for so long;
     None: never. ``grace_s`` after a start nothing is judged. ``coverage_percent`` of the readings and reports that are
     expected every so often must be there, and no more than ``missed_at_most`` of them may be missing in a row.
+    ``suspend``: kernels are suspended rather than shut down, where their server can.
     """
 
     mode: IdleMode = IdleMode.REPORT
@@ -131,6 +132,7 @@ class IdlePolicy:
     release_after_s: int = 7_200
     stop_server_after_s: int = 43_200
     busy_notify_after_s: int | None = None
+    suspend: bool = False
     grace_s: int = 300
     sample_every_s: int = 10
     report_every_s: int = 30

@@ -39,6 +39,10 @@ class Roots:
         elsewhere = namespace and self.namespace and namespace != self.namespace
         return None if elsewhere else self.by_process.get((pid, started))
 
+    def is_root(self, process: ProcessUse) -> bool:
+        """Whether a process is the first one of a kernel or program, not one below it."""
+        return bool(process.places) and self._named(process.places[0]) is not None
+
     def was_there(self, process: ProcessUse) -> bool:
         """Whether a process was there long enough before the report for its kernel to be in it."""
         return self.ticks is not None and bool(process.places) and process.places[0][2] < self.ticks - STARTING_TICKS
@@ -72,6 +76,20 @@ def belonging(roots: Roots, processes: Iterable[ProcessUse]) -> Belonging | None
             told = name or stray_name(process)
             users[told] = _later(users[told], process.used_at) if told in users else process.used_at
     return Belonging(holders=frozenset(holders), strays=tuple(strays), users=users)
+
+
+def suspendable(roots: Roots, processes: Iterable[ProcessUse], kernels: Iterable[str]) -> dict[str, int]:
+    """Which of these kernels can be suspended, with the MiB that each holds.
+
+    Only one whose own process, and no other below it, is on one device, with memory that is known.
+    """
+    held = [(roots.owner(process), process) for process in processes]
+    return {
+        kernel: process.memory_mib
+        for kernel in kernels
+        for process in [process for name, process in held if name == kernel][:1]
+        if process.memory_mib and sum(name == kernel for name, _ in held) == 1 and roots.is_root(process)
+    }
 
 
 def stray_name(process: ProcessUse) -> str:

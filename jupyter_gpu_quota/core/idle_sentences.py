@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import assert_never
 
 from .activity import IdleMode
@@ -38,10 +39,22 @@ NOTICE = "It has not used the GPU for a long time: stop what it does not need, o
 """Told of a busy kernel that leaves the GPU alone, where the policy says after how long; nothing is freed."""
 
 
-def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int) -> str:
-    """Why a notebook is judged as it is, and what follows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspends:
+    """What becomes of the variables of its kernels where the policy says ``suspend``.
+
+    ``can``: the server can, else ``why_not`` says why not. ``suspended``: how many are.
+    """
+
+    can: bool = False
+    why_not: str = ""
+    suspended: int = 0
+
+
+def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int, kept: Suspends | None = None) -> str:
+    """Why a notebook is judged as it is, and what follows. ``kept`` None: its kernels are only ever shut down."""
     figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in verdict.figures}
-    return " ".join(part for part in (_why(verdict, figures), _then(stage, mode, now)) if part)
+    return " ".join(part for part in (_why(verdict, figures), _then(stage, mode, now, kept)) if part)
 
 
 def _why(verdict: Busy | Idle | Unknown, figures: dict[str, int | str]) -> str:
@@ -50,7 +63,7 @@ def _why(verdict: Busy | Idle | Unknown, figures: dict[str, int | str]) -> str:
     return WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
 
 
-def _then(stage: Stage, mode: IdleMode, now: int) -> str:
+def _then(stage: Stage, mode: IdleMode, now: int, kept: Suspends | None) -> str:
     match stage:
         case InUse():
             return "" if stage.notified_at is None else NOTICE
@@ -58,18 +71,35 @@ def _then(stage: Stage, mode: IdleMode, now: int) -> str:
             return "Nothing is freed: the policy only reports." if mode is IdleMode.REPORT else ""
         case Warned():
             left = duration(max(0, stage.until - now) // 1000)
-            return (
-                f"In {left} its kernels that hold the GPU are shut down and their variables are lost. "
-                "Run a cell, or keep it, to prevent that."
-            )
+            return f"In {left} its kernels that hold the GPU are {_lost(kept)} Run a cell, or keep it, to prevent that."
         case Freeing():
-            return "Its kernels that hold the GPU are being shut down."
+            how = "suspended, or shut down where they cannot be" if kept and kept.can else "shut down"
+            return f"Its kernels that hold the GPU are being {how}."
         case Freed():
-            return "Its GPU is free; its server, files and other kernels live on, and a new kernel gets the GPU again."
+            return _freed(kept)
         case Stopping():
             return "Its server is being stopped."
         case _:
             assert_never(stage)
+
+
+def _lost(kept: Suspends | None) -> str:
+    """What is done to kernels, and what of them is lost."""
+    if kept is None:
+        return "shut down and their variables are lost."
+    if not kept.can:
+        return f"shut down and their variables are lost: they cannot be suspended ({kept.why_not})."
+    return (
+        "suspended: their variables are kept, and each gets its GPU back with its next cell. "
+        "One that cannot be suspended is shut down, and its variables are lost."
+    )
+
+
+def _freed(kept: Suspends | None) -> str:
+    lives = "Its GPU is free; its server, files and other kernels live on, and a new kernel gets the GPU again."
+    if kept is None or not kept.suspended:
+        return lives
+    return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and wakes with its next cell."
 
 
 def duration(seconds: int) -> str:

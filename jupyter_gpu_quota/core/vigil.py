@@ -30,6 +30,7 @@ class Report:
     ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
     ``roots`` are the processes by which those on the GPU are told apart.
     ``asks_first``: the server asks for its slice before it starts a kernel, and so may be without one meanwhile.
+    ``suspends``: it can suspend a kernel; ``why_not``: why it cannot though it should. ``suspended``: how many are.
     """
 
     instance: str
@@ -40,6 +41,9 @@ class Report:
     programs: tuple[ProgramRecord, ...]
     cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
     asks_first: bool = False
+    suspends: bool = False
+    why_not: str = ""
+    suspended: int = 0
     roots: Roots = field(default_factory=Roots)
 
 

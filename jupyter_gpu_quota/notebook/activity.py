@@ -22,15 +22,22 @@ from traitlets.config import LoggingConfigurable
 
 from ..wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView
 from .asking import Asker, Waiting, asker, notebook_of
-from .watching import Watch, monotonic_ms
+from .gate import install
+from .suspension import Suspension
+from .watching import Watch, monotonic_ms, plain
 
 SCHEMA = Path(__file__).with_name("idle_event.yaml")
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpu_quota/idle/v1"
 WAITING_SCHEMA = Path(__file__).with_name("waiting_event.yaml")
 WAITING_ID = "https://events.jupyter.org/jupyter_gpu_quota/kernel_waiting/v1"
+SUSPENSION_SCHEMA = Path(__file__).with_name("suspension_event.yaml")
+SUSPENSION_ID = "https://events.jupyter.org/jupyter_gpu_quota/kernel_suspension/v1"
 LOOK_EVERY_MS = 1_000
 TIMEOUT_S = 5.0
 SHORTEST_REST_MS, LONGEST_REST_MS = 2_000, 120_000
+HAS_ITS_GPU = {"in_use", "reported", "warned"}
+"""While a notebook is so, its slice is not lent, and the self-test may use it."""
+
 SOURCE = "jupyter_gpu_quota"
 """Under which name the use of the GPU counts as activity of the server."""
 
@@ -43,6 +50,10 @@ class GPUQuotaActivity(LoggingConfigurable):
     report_every_s = Integer(30, config=True, help="The longest time between two reports, in seconds.")
     busy_kernels_are_activity = Bool(False, config=True, help="Whether every busy kernel counts as activity of the "
                                      "server, as GPU use always does, so that the hub's culler spares it.")  # fmt: skip
+    suspension_wait_s = Integer(120, config=True, help="How many seconds a cell of a suspended kernel waits for its "
+                                "GPU; then it is answered why not, and the kernel stays suspended.")  # fmt: skip
+    suspension_step_s = Integer(60, config=True, help="How many seconds the driver may take to suspend or restore a "
+                                "kernel, besides two for each GiB; then the kernel is shut down.")  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +70,9 @@ class GPUQuotaActivity(LoggingConfigurable):
         self.api = variables.get("JUPYTER_GPU_QUOTA_URL", "").rstrip("/") + "/api/v1"
         self.token = variables.get("JUPYTERHUB_API_TOKEN", "")
         self.watch = Watch(server, uuid.uuid4().hex, clock)
+        self.suspension = Suspension(
+            server, self.asks, self.moved, self.suspension_wait_s, self.suspension_step_s, clock=clock
+        )
         self.idle: IdleView | None = None
         self.free_at: int | None = None
         self.sequence, self.failures, self.due = 0, 0, 0
@@ -70,6 +84,8 @@ class GPUQuotaActivity(LoggingConfigurable):
         if self.enabled and self.notebook and self.token:
             self.server.event_logger.register_event_schema(SCHEMA)
             self.server.event_logger.register_event_schema(WAITING_SCHEMA)
+            self.server.event_logger.register_event_schema(SUSPENSION_SCHEMA)
+            install(self.server, self.suspension)
             self.asks.listeners.append(self.waits)
             self.beat = PeriodicCallback(self.turn, LOOK_EVERY_MS)
             self.beat.start()
@@ -77,14 +93,27 @@ class GPUQuotaActivity(LoggingConfigurable):
     async def turn(self) -> None:
         """One look, and a report where one is due. Whatever goes wrong is logged and ends nothing."""
         try:
-            looked = self.watch.look(self.sequence)
-            report = looked.model_copy(update={"asks_first": self.asks.may_be_lent})
+            self.suspension.look()
+            report = self.looked()
             news = what_matters(report)
             countdown_over = self.free_at is not None and self.clock() >= self.free_at
             if self.clock() >= self.due or (not self.failures and (news != self.told or countdown_over)):
                 await self.report(report, news)
         except Exception:  # a server outlives anything that is wrong here
             self.log.exception("jupyter_gpu_quota: this server's activity could not be looked at")
+
+    def looked(self) -> ActivityReport:
+        """This server as it is now, with what is known here alone."""
+        report, tested = self.watch.look(self.sequence), self.suspension.tested
+        kernels = [each.model_copy(update={"suspended": self.suspension.holds(each.id)}) for each in report.kernels]
+        return report.model_copy(
+            update={
+                "kernels": kernels,
+                "asks_first": self.asks.may_be_lent,
+                "suspension": self.suspension.state,
+                "suspension_why": "" if tested is None else plain(tested.why)[:300],
+            }
+        )
 
     async def report(self, report: ActivityReport, news: object) -> None:
         """Send one report and follow its answer."""
@@ -101,6 +130,8 @@ class GPUQuotaActivity(LoggingConfigurable):
         self.due = self.clock() + min(self.report_every_s * 1000, max(1_000, answer.report_in_ms))
         self._count_as_activity(report, answer.idle.used_ms)
         self._take(answer.idle)
+        if answer.suspend and answer.idle.stage in HAS_ITS_GPU:
+            self.suspension.prepare()
         if answer.free is not None:
             await self.free(answer.free)
 
@@ -165,15 +196,30 @@ class GPUQuotaActivity(LoggingConfigurable):
 
     # --- orders ---------------------------------------------------------------------------------------------------
     async def free(self, order: FreeOrder) -> None:
-        """Shut the named kernels down: each only if it is idle at this moment, and quiet for as long as ordered."""
+        """Free the GPU of the named kernels: each only if it is idle at this moment, and quiet for as long as ordered.
+
+        Who may be suspended is, in a task of its own, so that reports go on; who cannot be is shut down.
+        """
         for kernel in order.kernels:
             quiet_ms = self.watch.quiet_ms(kernel)
             if quiet_ms is None or quiet_ms < order.quiet_ms:
                 self.log.info("jupyter_gpu_quota: kernel %s is in use or gone and is left alone", kernel)
                 continue
+            if kernel in order.suspend or self.suspension.holds(kernel):
+                why = self.suspension.suspend(kernel, order.suspend.get(kernel, 0))
+                if not why:
+                    continue
+                self.moved(kernel, "lost", f"It is shut down, and its variables are lost: {why}.")
             self.log.warning("jupyter_gpu_quota: kernel %s held the GPU unused and is shut down", kernel)
             await self.server.kernel_manager.shutdown_kernel(kernel)
         self.due = self.clock()
+
+    def moved(self, kernel: str, state: str, message: str) -> None:
+        """A kernel is suspended, or comes back, or is lost: its person hears of it, and a report goes out soon."""
+        self.due = self.clock()
+        self.log.warning("jupyter_gpu_quota: kernel %s, %s: %s", kernel, state, message)
+        facts = {"kernel": kernel, "state": state, "message": message}
+        self.server.event_logger.emit(schema_id=SUSPENSION_ID, data=facts)
 
     async def keep(self) -> bytes:
         """Ask the service to postpone the warning; raises HTTPClientError or OSError."""
@@ -187,9 +233,10 @@ def what_matters(report: ActivityReport) -> object:
 
     A message in an idle kernel is told with the next report: its age says when it was.
     """
-    kernels = {kernel.id: (kernel.state, kernel.pid) for kernel in report.kernels}
+    kernels = {kernel.id: (kernel.state, kernel.pid, kernel.suspended) for kernel in report.kernels}
     return (
         report.asks_first,
+        report.suspension,
         kernels,
         {(program.name, program.pid) for program in report.programs if program.kind == "terminal"},
     )

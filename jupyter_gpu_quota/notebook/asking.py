@@ -40,9 +40,10 @@ Post = Callable[[str, object, float], Awaitable[Any]]
 
 
 class NoGpuNow(HTTPError):
-    """The kernel was not started, and why: a sentence that a Jupyter server shows to its person."""
+    """The kernel was not started, and ``why``: a sentence that a Jupyter server shows to its person."""
 
     def __init__(self, why: str) -> None:
+        self.why = why
         super().__init__(503, f"The kernel was not started. {why} {WAY_OUT}", reason="No GPU now")
 
 
@@ -85,10 +86,10 @@ class Asker:
         self.waiting: dict[str, Waiting] = {}
         self.listeners: list[Callable[[Waiting], object]] = []
 
-    async def ask(self, kernel: str, within_s: float) -> dict[str, str]:
+    async def ask(self, kernel: str, within_s: float, *, starts: bool = True) -> dict[str, str]:
         """The variables that name the devices of the slice, once it is this server's own; {} for those it has.
 
-        Raises NoGpuNow.
+        ``starts``: the kernel is to be started, and not one that lives already and was suspended. Raises NoGpuNow.
         """
         if not self.notebook or not self.token:
             return {}
@@ -96,7 +97,7 @@ class Asker:
         try:
             found = await self._wait(wait, within_s)
         except NoGpuNow as error:
-            self._end(wait, "refused", str(error.log_message))
+            self._end(wait, "refused", str(error.log_message) if starts else error.why)
             raise
         except GivenUp:
             self._end(wait, "given_up", "Its person gave it up.")

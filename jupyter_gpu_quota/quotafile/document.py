@@ -158,6 +158,7 @@ class Idle(Section):
     """Idle notebooks. In mode report it is shown what would be freed, and nothing is; reclaim frees it.
 
     ``busy_notify_after``: whose kernel is busy for so long without using the GPU is told so; it is never freed.
+    ``suspend``, experimental: a kernel is suspended with its variables rather than shut down, where its server can.
     """
 
     mode: Literal["report", "reclaim"] = "report"
@@ -169,6 +170,7 @@ class Idle(Section):
     release_after: Seconds = 7200
     stop_server_after: Seconds = 43_200
     busy_notify_after: Annotated[Seconds, AfterValidator(_within_memory)] | None = None
+    suspend: Annotated[bool, Field(strict=True)] = False
     maximum_lease: Unenforced = None
 
     def lending(self) -> model.Lending:
@@ -190,6 +192,7 @@ class Idle(Section):
             release_after_s=self.release_after,
             stop_server_after_s=self.stop_server_after,
             busy_notify_after_s=self.busy_notify_after,
+            suspend=self.suspend,
         )
 
 

@@ -14,6 +14,9 @@ from .access import changes_work
 from .notebooks import seen_notebook
 from .resource import Answer, Call, Refused
 
+WHY_NOT = {"off": "its server has not tried whether it can", "testing": "its server is finding out whether it can"}
+"""Why a server suspends no kernel, where it gives no reason itself."""
+
 STATES = {"idle": KernelState.IDLE, "busy": KernelState.BUSY}
 
 
@@ -62,6 +65,9 @@ def report_of(body: ActivityReport, now: int) -> Report:
         },
         roots=roots_of(body),
         asks_first=body.asks_first,
+        suspends=body.suspension == "ready",
+        why_not=body.suspension_why or WHY_NOT.get(body.suspension, ""),
+        suspended=sum(kernel.suspended for kernel in body.kernels),
     )
 
 

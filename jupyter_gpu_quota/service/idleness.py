@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..core.activity import GpuSample, IdleMode, IdlePolicy, NotebookActivity, ProcessUse
-from ..core.belonging import Belonging, belonging
+from ..core.belonging import Belonging, belonging, suspendable
 from ..core.idle import Busy, Idle, IdleReason, Unknown, Verdict, judge
-from ..core.idle_sentences import told
+from ..core.idle_sentences import Suspends, told
 from ..core.ladder import (
     BEGINNING,
     Freeing,
@@ -232,7 +232,7 @@ class Idleness:
                     seen_empty=judged.lendable,
                     stage=to_document(taken.stage),
                     turn=None if taken.turn is None else taken.turn.value,
-                    why=told(judged.verdict, taken.stage, self.policy.mode, judged.at),
+                    why=told(judged.verdict, taken.stage, self.policy.mode, judged.at, self._kept(name)),
                 )
             )
         self.judged[name] = judged
@@ -356,11 +356,29 @@ class Idleness:
         order = None
         if isinstance(stage, Freeing) and policy.mode is IdleMode.RECLAIM:
             quiet_ms = policy.kernel_after_s(waiting=self._somebody_waits(record)) * 1000
-            order = FreeOrder(kernels=list(stage.kernels), quiet_ms=quiet_ms)
+            softly = self._suspendable(record.notebook.id, stage.kernels)
+            order = FreeOrder(kernels=list(stage.kernels), quiet_ms=quiet_ms, suspend=softly)
         left = view.free_in_ms
         usual = (policy.report_every_s - 1) * 1000  # it looks once a second, and may be as much late
         again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
-        return ActivityAnswer(idle=view, free=order, report_in_ms=again)
+        suspend = policy.suspend and policy.mode is IdleMode.RECLAIM
+        return ActivityAnswer(idle=view, free=order, suspend=suspend, report_in_ms=again)
+
+    def _kept(self, name: str) -> Suspends | None:
+        """What becomes of the variables of a notebook's kernels; None where the policy does not suspend."""
+        newest = self.vigil.newest(name)
+        if not self.policy.suspend:
+            return None
+        if newest is None:
+            return Suspends(why_not="its server has not reported")
+        return Suspends(can=newest.suspends, why_not=newest.why_not, suspended=newest.suspended)
+
+    def _suspendable(self, name: str, kernels: tuple[str, ...]) -> dict[str, int]:
+        """The kernels that may be suspended, with what each holds, by the newest reading of the one device."""
+        newest, rows = self.vigil.newest(name), self._rows_of(name)
+        if not self.policy.suspend or newest is None or len(rows) != 1 or rows[0] is None:
+            return {}
+        return suspendable(newest.roots, rows[0].processes.get(name, ()), kernels)
 
     def shown(self, record: NotebookRecord) -> NotebookView:
         """A notebook with how it is judged now."""
@@ -390,7 +408,7 @@ class Idleness:
         return IdleView(
             verdict=word_of(known.verdict),
             reason=known.verdict.reason,
-            message=told(known.verdict, stage, policy.mode, now),
+            message=told(known.verdict, stage, policy.mode, now, self._kept(record.notebook.id)),
             stage=name_of(stage),
             mode=policy.mode.value,
             free_in_ms=max(0, stage.until - now) if isinstance(stage, Warned) else None,

@@ -1,4 +1,4 @@
-"""The fake libnvidia-ml.so.1: built by the machine's compiler, scripted by a file, loaded by the real nvidia-ml-py."""
+"""The fake libnvidia-ml.so.1 and libcuda.so.1: built by the machine's compiler, scripted by one file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("fake_nvml.c")
-NAME = "libnvidia-ml.so.1"
+NVML, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
+SOURCES = {NVML: "fake_nvml.c", CUDA: "fake_cuda.c"}
 
 
 def compiler() -> str | None:
@@ -19,14 +19,16 @@ def compiler() -> str | None:
     )
 
 
-def build(folder: Path) -> Path:
-    """Build the library in a folder, to be put on LD_LIBRARY_PATH."""
+def build(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Path:
+    """Build libraries, by default the NVML one, in a folder to be put on LD_LIBRARY_PATH."""
     program = compiler()
-    assert program is not None, "the fake library needs a C compiler"
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation"]
-    subprocess.run(
-        [program, *flags, f"-Wl,-soname,{NAME}", "-o", str(folder / NAME), str(SOURCE)], check=True, timeout=120
-    )
+    assert program is not None, "the fake libraries need a C compiler"
+    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", *flags)
+    for name in names or (NVML,):
+        source = Path(__file__).with_name(SOURCES[name])
+        subprocess.run(
+            [program, *flags, f"-Wl,-soname,{name}", "-o", str(folder / name), str(source)], check=True, timeout=120
+        )
     return folder
 
 

@@ -13,6 +13,8 @@
  *
  * Whatever has no line answers "not supported". Structures and codes are those of nvml.h, as nvidia-ml-py has them.
  */
+#include <dirent.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,10 +200,13 @@ API nvmlDeviceGetUtilizationRates(Handle *of, Rates *rates) {
     return number(of, "percent", &rates->gpu);
 }
 
+static uint64_t cuda_mib(const Handle *of);
+
 API nvmlDeviceGetMemoryInfo_v2(Handle *of, MemoryV2 *memory) {
     char values[LINE];
     DEVICE(of);
     if (!value_of(of, "memory", values) || sscanf(values, "%lu %lu", &memory->total, &memory->used) != 2) return NOT_SUPPORTED;
+    memory->used += cuda_mib(of);
     memory->total *= MIB, memory->used *= MIB, memory->reserved = 0, memory->free = memory->total - memory->used;
     return SUCCESS;
 }
@@ -212,6 +217,37 @@ API nvmlDeviceGetMemoryInfo(Handle *of, Memory *memory) {
     int code = nvmlDeviceGetMemoryInfo_v2(of, &found);
     *memory = (Memory){found.total, found.free, found.used};
     return code;
+}
+
+/* --- what processes have by the fake libcuda.so.1 ------------------------------------------------------------------ */
+static int held_by(int pid) {
+    char path[LINE];
+    int state = 2, mib = 0, stays = 0, read = 0;
+    snprintf(path, sizeof path, "%s.cuda/%d", getenv("FAKE_NVML_SCRIPT"), pid);
+    FILE *file = kill(pid, 0) ? NULL : fopen(path, "r");
+    if (file) read = fscanf(file, "%d %d %d", &state, &mib, &stays), fclose(file);
+    return read == 3 && (state < 2 || stays) ? mib : 0;
+}
+
+/* The next process of the first device that has memory by it; 0 at the end. */
+static int next_of(DIR *folder, int *mib) {
+    for (struct dirent *entry; (entry = readdir(folder));)
+        if (!strchr(entry->d_name, '.') && (*mib = held_by(atoi(entry->d_name)))) return atoi(entry->d_name);
+    return 0;
+}
+
+static DIR *cuda_of(const Handle *of) {
+    char path[LINE];
+    snprintf(path, sizeof path, "%s.cuda", getenv("FAKE_NVML_SCRIPT"));
+    return of->device || of->instance >= 0 ? NULL : opendir(path);
+}
+
+static uint64_t cuda_mib(const Handle *of) {
+    DIR *folder = cuda_of(of);
+    uint64_t sum = 0;
+    for (int mib; folder && next_of(folder, &mib);) sum += mib;
+    if (folder) closedir(folder);
+    return sum;
 }
 
 /* --- processes ---------------------------------------------------------------------------------------------------- */
@@ -225,6 +261,10 @@ static int processes(const Handle *of, const char *kind, uint32_t *count, Proces
         if (seen < room) found[seen] = (Process){pid, *memory == '-' ? UNSET : strtoull(memory, NULL, 10) * MIB, -1, -1};
         seen++;
     }
+    DIR *folder = strcmp(kind, "compute") || line_of("cuda", "hidden", 0, values) ? NULL : cuda_of(of);
+    for (int mib, with; folder && (with = next_of(folder, &mib)); seen++)
+        if (seen < room) found[seen] = (Process){with, mib * MIB, -1, -1};
+    if (folder) closedir(folder);
     *count = seen;
     return seen > room ? TOO_SMALL : SUCCESS;
 }

@@ -47,6 +47,7 @@ class Service:
     tokens: set[str] = field(default_factory=set)
     idle: dict[str, Any] = field(default_factory=dict)
     free: FreeOrder | None = None
+    suspend: bool = False
     silent: bool = False
     keep_status: int = 200
     kept: int = 0
@@ -91,7 +92,7 @@ class _Activity(web.RequestHandler):
             self.finish(service.slice.model_dump_json())
             return
         service.reports.append(ActivityReport.model_validate_json(self.request.body))
-        answer = ActivityAnswer(idle=service.view(), free=service.free, report_in_ms=1_000)
+        answer = ActivityAnswer(idle=service.view(), free=service.free, suspend=service.suspend, report_in_ms=1_000)
         self.finish(answer.model_dump_json())
 
 
@@ -168,7 +169,7 @@ subprocess.Popen([sys.executable, "-c", "import os; os.read(0, 1)"], stdin=subpr
 
 
 @contextmanager
-def jupyter_server(folder: Path, service_port: int, **variables: str) -> Iterator[JupyterServer]:
+def jupyter_server(folder: Path, service_port: int, *options: str, **variables: str) -> Iterator[JupyterServer]:
     """A real ``jupyter server`` whose environment is what the hub's spawner sets."""
     port, config = free_port(), folder / "jupyter_server_config.py"
     config.write_text(CONFIG % SERVER_TOKEN)
@@ -187,6 +188,7 @@ def jupyter_server(folder: Path, service_port: int, **variables: str) -> Iterato
         "--ip=127.0.0.1",
         "--no-browser",
         f"--ServerApp.root_dir={folder}",
+        *options,
     ]
     with (folder / "server.log").open("wb") as log:
         running = subprocess.Popen(

@@ -163,6 +163,7 @@ def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
         "proxy",
         "gpus",
         "enforcement",
+        "suspension",
         "accounts",
         "cgroups",
         "subreaper",
