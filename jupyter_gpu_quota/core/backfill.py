@@ -28,6 +28,11 @@ class Kept:
     pieces: tuple[Piece, ...]
     starts_at: int
 
+    @property
+    def takes_host(self) -> bool:
+        """Whether CPU or memory is kept, too."""
+        return any(piece.cpu_milli or piece.memory_mib for piece in self.pieces)
+
     def may_be_overtaken(self, pool: Pool, standing: Standing, line: Line, time_limit_s: int) -> bool:
         """Whether another job may start in this place.
 

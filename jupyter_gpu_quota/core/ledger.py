@@ -167,6 +167,7 @@ class Ledger:
         self.hosts = Hosts(self._sizes)
         self._shelves: dict[bool, Shelves] = {}
         self._rooms: dict[Models, tuple[Room, Room]] | None = None
+        self._holds: bool | None = None
         self._journal: list[tuple[Column | _HostAmounts, int, int]] = []
         self._log: list[int] = []
         """Each device that changed, in order, and the complement of each node that did. Who keeps anything that
@@ -233,6 +234,13 @@ class Ledger:
         self.gains += milli < 0
 
     @property
+    def holds(self) -> bool:
+        """Whether anything was held when this was first asked: where not, a borrower has the room of firm work."""
+        if self._holds is None:
+            self._holds = any(self.held)
+        return self._holds
+
+    @property
     def draining(self) -> set[int]:
         """Devices that something leaves and on which room, promised to nobody, is left then."""
         return self._draining if self._rooms_open else set()
@@ -267,7 +275,7 @@ class Ledger:
     def _rooms_for(self, models: Models) -> tuple[Room, Room]:
         """For firm work and for borrowers: the same where no notebook quota is held, which a plan only ever lowers."""
         plain = self._room(models, self.all_now(lent=False))
-        return plain, self._room(models, self.all_now(lent=True)) if any(self.held) else plain
+        return plain, self._room(models, self.all_now(lent=True)) if self.holds else plain
 
     def all_now(self, *, lent: bool) -> list[int]:
         """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""

@@ -6,9 +6,10 @@ What a part holds follows from the snapshot alone, so it is no state of the sche
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, compress
+from typing import TypeVar
 
 from .demand import Shape as DemandShape
 from .demand import shape_of, typical_of
@@ -29,6 +30,7 @@ from .model import (
 from .placement import EmptyPool, Piece, Request, request_of
 from .queue import Crowd
 
+T = TypeVar("T")
 Kind = tuple[str, Request, bool, int]
 """What jobs of one line have in common: project, request, whether they are preemptible, job priority."""
 
@@ -176,13 +178,16 @@ class Part:
 
     def has_guests(self) -> bool:
         """Whether work of other pools is on its devices, of which this part does not see what becomes."""
-        here = {notebook.id for notebook in self.notebooks}
-        return any(workload not in here for workload in self.held.keys() - self.busy.keys() - self.waiting.keys())
+        gone = self._of_no_job()
+        return bool(gone) and not {notebook.id for notebook in self.notebooks}.issuperset(gone)
 
     def strangers(self) -> list[Allocation]:
         """What is held by no job of the pool: by notebooks, by work of other pools, or by nobody that is known."""
-        gone = self.held.keys() - self.busy.keys() - self.waiting.keys()
-        return [one for workload in gone for one in self.held[workload].values()]
+        return [one for workload in self._of_no_job() for one in self.held[workload].values()]
+
+    def _of_no_job(self) -> list[str]:
+        busy, waiting = self.busy, self.waiting
+        return [workload for workload in self.held if workload not in busy and workload not in waiting]
 
 
 _WAITING = frozenset({JobState.QUEUED, JobState.PAUSED})
@@ -228,28 +233,21 @@ class Parts:
         yield self.nowhere
 
     def _follow_jobs(self, jobs: tuple[Job, ...]) -> None:
-        known = self._jobs
-        now = set(map(id, jobs))
-        for ref in [ref for ref in known if ref not in now]:
-            job = known.pop(ref)
-            self._of_work.pop(job.id).drop(job)
-        if len(known) < len(now):
-            of, of_work, nowhere = self.of, self._of_work, self.nowhere
-            for job in jobs if not known else [job for job in jobs if id(job) not in known]:
-                known[id(job)] = job
-                of_work[job.id] = part = of.get(job.pool, nowhere)
-                part.put(job)
+        known, of, of_work, nowhere = self._jobs, self.of, self._of_work, self.nowhere
+        gone, fresh = _differences(known, jobs)
+        for job in gone:
+            of_work.pop(job.id).drop(job)
+        for job in fresh:
+            of_work[job.id] = part = of.get(job.pool, nowhere)
+            part.put(job)
 
     def _follow_allocations(self, allocations: tuple[Allocation, ...]) -> None:
-        known = self._allocations
-        now = set(map(id, allocations))
-        for ref in [ref for ref in known if ref not in now]:
-            one = known.pop(ref)
-            self._of_device.get(one.device, self.nowhere).release(one)
-        if len(known) < len(now):
-            for one in [one for one in allocations if id(one) not in known]:
-                known[id(one)] = one
-                self._of_device.get(one.device, self.nowhere).give(one)
+        of, nowhere = self._of_device, self.nowhere
+        gone, fresh = _differences(self._allocations, allocations)
+        for one in gone:
+            of.get(one.device, nowhere).release(one)
+        for one in fresh:
+            of.get(one.device, nowhere).give(one)
 
     def _read_few(self, snapshot: Snapshot) -> None:
         """Notebooks and reservations: few, and read whole."""
@@ -276,6 +274,19 @@ class Parts:
             return job is not None and job.state in (JobState.STARTING, JobState.RUNNING)
         books = (one for part in self.everybody() for one in part.notebooks)
         return any(one.id == workload and one.state is NotebookState.BOOKED for one in books)
+
+
+def _differences(known: dict[int, T], rows: Sequence[T]) -> tuple[list[T], list[T]]:
+    """The objects that are gone from rows and those that are new, in order; what is known becomes what is there."""
+    refs = list(map(id, rows))
+    there = set(refs)
+    gone = [known.pop(ref) for ref in known.keys() - there]
+    if len(known) == len(there):
+        return gone, []
+    fresh = there - known.keys()
+    new = list(compress(rows, map(fresh.__contains__, refs)))
+    known.update(zip(map(id, new), new, strict=True))
+    return gone, new
 
 
 def _shared_nodes(devices: Iterable[Device]) -> Mapping[str, dict[str, tuple[int, int]]]:

@@ -129,6 +129,7 @@ def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refu
     takes them; a whole device is taken where the fewest whole ones are left, so that whole nodes stay free.
     Ties go by id. Source: docs/scheduling.md, section 7.
     """
+    lent = lent and ledger.holds
     if request.ranks > 1:
         return _all_ranks(ledger, request, lent=lent)
     if ledger.refused.get((request, lent)) == ledger.gains:

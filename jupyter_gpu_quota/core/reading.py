@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from functools import partial
 
 from .amounts import in_force
@@ -231,12 +231,11 @@ def _paused_before(pool: Pool, part: Part) -> dict[tuple[Kind, bool], list[Job]]
     return rows
 
 
-def _line_up(pool: Pool, kind: Kind, crowd: Crowd, reserved: Iterable[Job], *, exhausted: bool) -> None:
+def _line_up(pool: Pool, kind: Kind, crowd: Crowd, reserved: Collection[Job], *, exhausted: bool) -> None:
     """Let a crowd stand in its project's queue and count what it wants, where it could start in the empty pool."""
     project, request, preemptible, priority = kind
     standing, shape = pool.standing(project), Shape(request, preemptible, priority, exhausted)
-    out = {job.id for job in reserved if bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now) == exhausted}
-    out |= {job.id for job in reserved if not job.paused_at and not exhausted}
+    out = {job.id for job in reserved if _is_exhausted(pool, job) == exhausted} if reserved else ()
     if not standing.known or not could_start_alone(pool, standing, request, preemptible=preemptible):
         pool.hopeless += (job for job in crowd.jobs() if job.id not in out)
         return
@@ -244,7 +243,11 @@ def _line_up(pool: Pool, kind: Kind, crowd: Crowd, reserved: Iterable[Job], *, e
     line = standing.queue.lines[shape] = Line(shape, crowd, pool.turns(standing), fits_user, out)
     counts = line.counts() if fits_user else {"": line.count}  # what each user wants is counted for ceilings only
     for user, count in counts.items():
-        standing.want(request.size * count, user, fixed=not preemptible)
+        standing.want(line.size * count, user, fixed=not preemptible)
+
+
+def _is_exhausted(pool: Pool, job: Job) -> bool:
+    return bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)
 
 
 def enqueue(pool: Pool, job: Job) -> None:

@@ -247,7 +247,8 @@ class Round:
 
     def _serve_offers(self, weakest: Right) -> None:
         """Serve the best offer of all projects, down to this right, until no line is open."""
-        offers = Offers(self.pool.standings.values())
+        standings = self.pool.standings.values()
+        offers = Offers(filter(_may_use_guarantee, standings) if weakest is Right.GUARANTEE else standings)
         while (found := offers.first(weakest)) is not None:
             self._serve(*found)
             self._forget_place_of_served()
@@ -269,14 +270,15 @@ class Round:
         """Not even in the place that is kept, where who ends before its planned start may overtake."""
         request, lent = line.shape.request, line.shape.preemptible
         is_refused = isinstance(place(self.ledger, request, lent=lent), Refusal)
-        if (
-            not is_refused
-            or self.kept is None
-            or all(self.ledger.free_now(one.device) <= 0 for one in self.kept.pieces)
-        ):
+        if not is_refused or self.kept is None or not self._place_has_room():
             return is_refused
         with self._place_lent(given_up=False):
             return isinstance(place(self.ledger, request, lent=lent), Refusal)
+
+    def _place_has_room(self) -> bool:
+        """Whether a device of the place that is kept is not all occupied now."""
+        pieces, free_now = self.kept.pieces if self.kept else (), self.ledger.free_now
+        return any(free_now(one.device) > 0 for one in pieces)
 
     @staticmethod
     def _idle_code(standing: Standing, line: Line) -> ReasonCode:
@@ -339,8 +341,8 @@ class Round:
         """Start beside the place that is kept for another, or in it where that may be overtaken."""
         if not before and self._start_free(standing, line, right, lent_too=lent_too):
             return True
-        if not before and self.kept is None:
-            return False
+        if self.kept is None or not (self._place_has_room() or self.kept.takes_host):  # to lend it gives nothing
+            return before and self._start_free(standing, line, right, lent_too=lent_too)
         job = None if before or self._may_overtake(standing, line) else line.first_within(self._time_left_s())
         if not before and job is None and not self._may_overtake(standing, line):
             return False
@@ -425,7 +427,7 @@ class Round:
         self, standing: Standing, line: Line, right: Right, *, lent_too: bool, job: Job | None = None
     ) -> bool:
         """Start the first job of a line, or the given one, where it is free now."""
-        for lent in (False, True) if lent_too else (False,):
+        for lent in (False, True) if lent_too and self.ledger.holds else (False,):
             fit = place(self.ledger, line.shape.request, lent=lent)
             if isinstance(fit, Fit):
                 job = line.take() if job is None else line.pick(job)
@@ -474,3 +476,9 @@ class Round:
     def _no_room(standing: Standing, size: int, code: ReasonCode) -> Why:
         """It is told with the books of now, and only where somebody asks."""
         return partial(reasons.no_room, standing, size, code, standing.use)
+
+
+def _may_use_guarantee(standing: Standing) -> bool:
+    """Whether anybody in its lines could start within its guarantee."""
+    left = standing.guarantee - standing.use
+    return left > 0 and any(line.size <= left for line in standing.queue.open_lines())
