@@ -20,6 +20,7 @@ from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, notebook_leaf
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.sampling.asking import Silence
 from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
+from jupyter_gpu_quota.servers import Servers
 from jupyter_gpu_quota.service import shares
 from jupyter_gpu_quota.service.offers import Offers
 from jupyter_gpu_quota.store.protocol import SampleRow
@@ -592,6 +593,7 @@ def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
     stopped = Stopped(stage, "none")
     stage.apply(policy("driver"))
     server = subprocess.Popen(["sleep", "600"], env={**os.environ, **share_of(stopped.id)})
+    Servers(stage.world.state_dir).note(stopped.id, server.pid)
     try:
         stage.read(**{stopped.id: 100})
         readings(stage, 5, **{stopped.id: 100})
