@@ -13,7 +13,7 @@ from typing import assert_never
 
 from .ledger import Ledger
 from .model import Device, Health, Job, JobState, JobTarget, Node, Notebook, Policy, Snapshot, Upkeep
-from .placement import EmptyPool, Request, request_of
+from .placement import EmptyPool, request_of
 from .plan import Reason, ReasonCode, Stop
 from .standing import SECOND
 
@@ -120,13 +120,19 @@ def awaited(snapshot: Snapshot, waits: Mapping[str, Reason]) -> dict[str, Reason
 
 
 def _awaited_slices(snapshot: Snapshot, waits: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Of slices within their quota that wait in a pool of which no device can be given out."""
+    """Of slices within their quota that wait in a pool of which no device can be given out.
+
+    One that was lent waits for its own device, where that is kept from everybody: its borrowers are killed already.
+    """
     found = dict[str, Reason]()
     for notebook in snapshot.notebooks:
         if notebook.id in waits and waits[notebook.id].code is ReasonCode.NO_FREE_GPU:
             devices = [device for device in snapshot.devices if device.pool == notebook.pool]
             out = _out_of(devices, snapshot)
-            if len(out) == len(devices):
+            home = [device for device in out if device.id == notebook.device and device.health is Health.QUARANTINED]
+            if len(out) == len(devices) and home:
+                found[notebook.id] = _quarantined(snapshot, _asked(notebook, notebook.gpu_milli), home)
+            elif len(out) == len(devices):
                 found[notebook.id] = _devices_out(_asked(notebook, notebook.gpu_milli), out, snapshot.nodes)
     return found
 
@@ -141,7 +147,7 @@ def _awaited_in(snapshot: Snapshot, pool: str, jobs: list[Job]) -> dict[str, Rea
     for job in jobs if out else ():
         request = request_of(job, job.least_ranks)
         if held and freed.takes(request):
-            found[job.id] = _quarantined(snapshot, job, request, _of_model(held, job))
+            found[job.id] = _quarantined(snapshot, _asked(job, request.size), _of_model(held, job))
         elif whole.takes(request):
             found[job.id] = _devices_out(_asked(job, request.size), _of_model(out, job), snapshot.nodes)
     return found
@@ -161,12 +167,12 @@ def _of_model(devices: list[Device], job: Job) -> list[Device]:
     return [device for device in devices if request_of(job, 1).takes(device.model)]
 
 
-def _quarantined(snapshot: Snapshot, job: Job, request: Request, held: list[Device]) -> Reason:
+def _quarantined(snapshot: Snapshot, asked: Figures, held: list[Device]) -> Reason:
     device = held[0]
     on_it = {one.workload for one in snapshot.allocations if one.device == device.id}
     stuck = sorted((each.id, each.attempt) for each in snapshot.jobs if each.id in on_it)
     who: Figures = (("holder", stuck[0][0]), ("attempt", stuck[0][1])) if stuck else ()
-    figures = (*_asked(job, request.size), ("device", device.id), ("devices", len(held)), *who)
+    figures = (*asked, ("device", device.id), ("devices", len(held)), *who)
     return Reason(code=ReasonCode.DEVICE_QUARANTINED, figures=figures)
 
 

@@ -21,6 +21,9 @@ from .settings import MailSettings, SecretUnreadable, trust
 STEP_S, WHOLE_S = 10.0, 30.0
 """The longest wait for one answer, and for a whole conversation."""
 
+TOO_LONG, SMTPLIB_SAYS = 500, "Line too long."
+"""How smtplib says that an answer was too long: nobody refused the message."""
+
 MOST_SAID = 1 << 20
 """Bytes that a server may say in one conversation."""
 
@@ -142,6 +145,8 @@ class _Conversation:
             code = next(iter(error.recipients.values()))[0]
             return Failed(why=f"{where} refused the recipient ({code})", final=code >= 500)
         except smtplib.SMTPResponseException as error:
+            if error.smtp_code == TOO_LONG and error.smtp_error == SMTPLIB_SAYS:
+                return Failed(why=f"{where} answers with a line that is longer than SMTP allows")
             return Failed(why=f"{where} refused the message ({error.smtp_code})", final=error.smtp_code >= 500)
         except (smtplib.SMTPException, OSError, ValueError) as error:
             return Failed(why=f"{where} cannot be spoken with: {_told(error)}")

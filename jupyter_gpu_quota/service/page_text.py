@@ -167,7 +167,7 @@ TOLD = frozenset({"queued", "paused", "held", "pausing", "failed"})
 """States whose reason the list of jobs shows."""
 
 
-TOLD_OF_NOTEBOOKS = frozenset({"project_gone", "pool_gone", *SERVER_STOPPED})
+TOLD_OF_NOTEBOOKS = frozenset({"project_gone", "pool_gone", "device_quarantined", "devices_out", *SERVER_STOPPED})
 """Reasons that the list of notebooks shows of every state."""
 
 

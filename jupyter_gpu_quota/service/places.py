@@ -23,9 +23,10 @@ from .door import Door
 from .jobs import listed, page_of
 from .notebooks import person_called
 from .resource import Answer, Call, Refused
-from .utilisation import of_devices
+from .utilisation import AHEAD_MS, of_devices
 from .views import department_views, device_view, instant, node_view, reason_view, rows_by_owner, sample_view
 
+HOUR_MS = 3_600_000
 Held = dict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]]
 
 
@@ -231,9 +232,24 @@ async def ingest(call: Call) -> Answer:
     """One node's readings; a batch that was seen already is accepted and ignored."""
     batch: SampleBatch = call.body
     world = call.door.world
-    rows = [_sample_row(batch.node, sample) for sample in batch.samples]
-    new = await world.read(world.store.add_samples, batch.node, batch.sequence, rows, now=call.door.clock())
+    rows, now = [_sample_row(batch.node, sample) for sample in batch.samples], call.door.clock()
+    _dated(rows, now, keep_ms=call.door.settings.keep_samples_hours * HOUR_MS)
+    new = await world.read(world.store.add_samples, batch.node, batch.sequence, rows, now=now)
     return Answer(body=IngestedView(accepted=new))
+
+
+def _dated(rows: Iterable[SampleRow], now: int, *, keep_ms: int) -> None:
+    """Refuse readings that nobody can have taken: of the future, or older than any that is kept."""
+    for row in rows:
+        if not now - keep_ms <= row.at <= now + AHEAD_MS:
+            when = "ahead of" if row.at > now else "behind"
+            raise Refused(
+                400,
+                "invalid",
+                f"samples: the reading of {row.device} is dated {abs(row.at - now) // 1000} s {when} this service's "
+                f"clock ({instant(now):%Y-%m-%dT%H:%M:%SZ}); from {keep_ms // 1000} s behind to {AHEAD_MS // 1000} s "
+                f"ahead is taken. Nothing of the batch was kept: set the clock of {row.node} and send new readings.",
+            )
 
 
 def _sample_row(node: str, sample: SampleIn) -> SampleRow:

@@ -21,6 +21,7 @@ from ..manifests import SHARE_VARIABLE
 from ..sampling.owners import MPS
 from ..servers import Servers
 from ..store.protocol import RankRecord, SampleRow
+from .utilisation import AHEAD_MS
 from .world import World
 
 FRESH_MS = 45_000
@@ -98,6 +99,8 @@ class ReadBack:
         age_ms = self.clock() - row.at
         if age_ms > FRESH_MS:
             return f"the newest reading is older than {FRESH_MS // 1000} s"
+        if -age_ms > AHEAD_MS:
+            return f"the newest reading is dated {-age_ms // 1000} s ahead of this machine's clock"
         return "" if row.memory_used_mib is not None else row.why.get("memory_used_mib", "its memory was not told")
 
     def _outside(self, part: Part, pid: int | None) -> str:

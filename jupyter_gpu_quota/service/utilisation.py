@@ -12,6 +12,9 @@ MILLI_OF_PERCENT, WHOLE_MILLI = 10, 1000
 STALE_MS = 60_000
 """A reading that is older says nothing of now."""
 
+AHEAD_MS = 60_000
+"""So far may the clock of who reads be ahead of ours; what is dated later tells nothing of now."""
+
 NOT_READ = "it was not read yet"
 NOT_ITS = "it began after the last reading"
 NOT_TOLD = "no reason was given"
@@ -67,4 +70,6 @@ def together(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
 def _silent(row: SampleRow | None, now: int) -> str | None:
     if row is None:
         return NOT_READ
+    if row.at - now > AHEAD_MS:
+        return f"its reading is dated {(row.at - now) // 1000} seconds ahead of this machine's clock"
     return f"it was last read {(now - row.at) // 1000} seconds ago" if now - row.at > STALE_MS else None

@@ -76,9 +76,13 @@ class Picture(Protocol):
         """Why no quota covers what something holds; None where one does."""
 
 
+EARLIEST, LATEST = 0, 253_402_300_799_000
+"""The years 1970 and 9999."""
+
+
 def instant(at: int) -> datetime:
-    """Milliseconds since 1970 as a UTC datetime."""
-    return datetime.fromtimestamp(at / 1000, UTC)
+    """Milliseconds since 1970 as a UTC datetime; the nearest that there is where a clock went astray."""
+    return datetime.fromtimestamp(min(max(at, EARLIEST), LATEST) / 1000, UTC)
 
 
 def maybe_instant(at: int | None) -> datetime | None:
@@ -110,9 +114,13 @@ def pause_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
 def notebook_reason(record: NotebookRecord, picture: Picture) -> ReasonView | None:
     """Why a slice waits, or was refused, or how it came to be."""
     notebook = record.notebook
-    waits = picture.wait_of(notebook.id) if notebook.state is NotebookState.REQUESTED else None
+    waits = picture.wait_of(notebook.id) if notebook.state in AWAITED else None
     reason = waits or picture.outlives(notebook) or record.reason
     return None if reason is None else reason_view(reason, picture, began=notebook.state in HOLDS_SLICE)
+
+
+AWAITED = frozenset({NotebookState.REQUESTED, NotebookState.LENT})
+"""States in which a slice may be waited for; of a lent one nothing is known while its owner leaves it alone."""
 
 
 def present_reason(record: JobRecord) -> Reason | None:

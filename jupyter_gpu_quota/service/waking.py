@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..amount import gpu_text
 from ..core.lifecycle import NOTEBOOK_FINAL
-from ..core.model import Health, NotebookState
+from ..core.model import Device, Health, NotebookState
+from ..core.plan import ReasonCode
+from ..core.sentences import sentence
 from ..manifests import notebook_environment
 from ..store.protocol import AskAgain, JobRecord, NotebookRecord
 from ..wire_activity import WakeAnswer, WakeRequest
@@ -66,6 +68,7 @@ async def answer(call: Call, record: NotebookRecord) -> WakeAnswer:
             variables = notebook_environment(notebook_view(record, world))
             return WakeAnswer(state="ready", reason="booked", message="", variables=variables)
         case NotebookState.LENT:
+            await call.door.foresight.think()
             return WakeAnswer(state="waiting", reason="lent", message=_comes_back(record, world, call.person))
         case NotebookState.REQUESTED:
             await call.door.foresight.think()
@@ -90,12 +93,24 @@ def _comes_back(record: NotebookRecord, world: World, person: Person) -> str:
     device = world.device(notebook.device or "")
     lent = f"Its slice of {gpu_text(notebook.gpu_milli)} GPU was lent while the notebook was idle."
     if device is not None and device.health is not Health.HEALTHY:
-        return f"{lent} Its device is {device.health}, so another one is looked for."
+        return f"{lent} {_out(record, device, world)}"
     borrowers = _borrowers(notebook.device, world)
     if not borrowers:
         return f"{lent} It comes back now."
     who = " and ".join(_named(each, world, person) for each in borrowers)
     return f"{lent} It comes back when {who}, which borrows it, has saved and left: within {grace_s} s."
+
+
+def _out(record: NotebookRecord, device: Device, world: World) -> str:
+    """What is done for a slice whose device cannot be given out: another one, or it waits, and for what."""
+    pool, waits = record.notebook.pool, world.wait_of(record.notebook.id)
+    if any(each.health is Health.HEALTHY for each in world.devices_in(pool)):
+        return f"Its device is {device.health}, so another one is looked for."
+    told = sentence(waits) if waits is not None and waits.code in NOWHERE else "It comes back when one can be again."
+    return f"Its device is {device.health}, and no other device of pool {pool} can be given out. {told}"
+
+
+NOWHERE = frozenset({ReasonCode.DEVICE_QUARANTINED, ReasonCode.DEVICES_OUT})
 
 
 def _borrowers(device: str | None, world: World) -> list[JobRecord]:

@@ -449,6 +449,45 @@ def test_a_mail_server_that_talks_for_ever_is_left_before_it_fills_the_memory(sa
     assert ("cannot be spoken with" in outcome.why, outcome.final) == (True, False), outcome
 
 
+def test_a_mail_server_that_answers_with_a_line_too_long_refused_nothing() -> None:
+    with talker(b"220 " + b"x" * 9_000 + b"\r\n") as port:
+        outcome = sent(mail(port))
+    assert isinstance(outcome, Failed)
+    assert ("longer than SMTP allows" in outcome.why, outcome.final) == (True, False), outcome
+
+
+SMTP_LINE = 998
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({"page": "https://hub.example.org/" + "x" * 5_000}, id="a link of 5000 characters"),
+        pytest.param({"server": "s" * 3_000}, id="a server's name"),
+        pytest.param({"server": "é" * 3_000, "project": "ü" * 2_000}, id="names that are not ASCII"),
+        pytest.param({"event": "stopped", "why": "w" * 4_000}, id="a reason without a space"),
+    ],
+)
+def test_text_that_is_longer_than_a_line_of_mail_may_be_goes_out_whole(
+    postbox: MailReceiver, told: dict[str, Any]
+) -> None:
+    message = replace(WARNED, **told)
+    assert sent(mail(postbox.port), message) == Sent(said="took it")
+    content = postbox.letters[0].content
+    assert isinstance(content, bytes) and max(map(len, content.split(b"\r\n"))) <= SMTP_LINE
+    got = email.message_from_bytes(content, policy=email.policy.default)
+    assert got.get_content().replace("\r\n", "\n") == text(message)
+
+
+def test_what_the_police_says_names_the_figures_and_what_to_do() -> None:
+    warned = replace(WARNED, event="over_share", why="It holds 9 MiB of device G, and its share is 7 MiB.", stop_at=NOW)
+    assert "It holds 9 MiB of device G" in text(warned) and "free memory now" in text(warned)
+    assert (document(warned).data.lost, document(warned).data.stop_at is not None) == ("all_variables", True)
+    stopped = replace(WARNED, event="stopped", why="The police of shares had it stopped.")
+    assert text(stopped).startswith("bob, your notebook server of project vision. The police of shares")
+    assert document(stopped).data.why == "The police of shares had it stopped."
+
+
 def test_a_mail_probe_says_hello_and_sends_nothing(postbox: MailReceiver) -> None:
     assert asyncio.run(_closing(mail(postbox.port), None)) == Sent(said="says hello")
     assert postbox.letters == []

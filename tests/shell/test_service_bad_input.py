@@ -9,6 +9,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,27 @@ def test_readings_that_cannot_be_kept_are_refused(world: ServiceWorld, wrong: di
     batch = {"node": "node-1", "sequence": 1, "samples": []}
     answer = world.post("samples", "hub", batch | wrong)
     assert (answer.status, answer.json["reason"]) == (400, "invalid"), answer.body
+
+
+@pytest.mark.parametrize(
+    ("at", "when"),
+    [
+        pytest.param("9999-12-31T23:59:59Z", "ahead of", id="the year 9999"),
+        pytest.param("9999-12-31T23:59:59-12:00", "ahead of", id="the year 10000 here"),
+        pytest.param("0001-01-01T00:00:00+14:00", "behind", id="before the first year here"),
+        pytest.param("1970-01-01T00:00:00Z", "behind", id="a clock that was never set"),
+    ],
+)
+def test_a_reading_that_nobody_can_have_taken_is_refused_and_the_next_is_taken(
+    world: ServiceWorld, at: str, when: str
+) -> None:
+    batch = {"node": "node-9", "sequence": 1, "samples": [READING | {"at": at}]}
+    answer = world.post("samples", "hub", batch)
+    assert (answer.status, answer.json["reason"]) == (400, "invalid"), answer.body
+    assert f"s {when} this service's clock" in answer.json["message"] and "node-9" in answer.json["message"]
+    now = datetime.now(UTC).isoformat()
+    assert world.post("samples", "hub", batch | {"samples": [READING | {"at": now}]}).status == 200
+    assert world.get("samples").status == world.get("devices").status == 200
 
 
 def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
 from jupyter_gpu_quota.service.idleness import Idleness
+from tests.shell.jupyter_world import until
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.shell.test_service_idle import IDLE, NOW, SECOND, Watched
 
@@ -66,6 +68,13 @@ class Lent(Watched):
         """The borrower's processes are gone."""
         self.world.see_running(job, ended_at=self.now, exit_status=75, tree_gone=True, pause_requested=True)
         self.decide()
+
+    def set_aside(self, health: Health) -> None:
+        """As the scheduler does with the device of a job that will not die."""
+        lease = self.world.store.acquire_lease("test", now=self.now, ttl_ms=3000)
+        assert lease is not None
+        self.world.store.observe([DeviceFact(device="build-0", health=health)], lease=lease, now=self.now)
+        self.world.run(self.world.door.world.refresh())
 
     def wake(self, who: str = "bob", **body: Any) -> Any:
         return self.world.post(f"notebooks/{self.id}/actions/wake", who, {"kernel": "k9", **body})
@@ -260,10 +269,32 @@ def test_a_borrower_that_is_starting_goes_for_the_owner(notebook: Lent) -> None:
 def test_a_kernel_that_waits_is_told_when_its_device_is_set_aside(notebook: Lent) -> None:
     notebook.lend()
     notebook.wake()
-    away = replace(build_devices()[0], simulated=False, health=Health.QUARANTINED)
-    notebook.world.inventory((*train_devices(), away))
+    home, other = (replace(build_devices()[0], simulated=False, id=f"build-{n}", index=n) for n in (0, 1))
+    notebook.world.inventory((*train_devices(), replace(home, health=Health.QUARANTINED), other))
     notebook.world.run(notebook.world.door.world.refresh())
     assert "Its device is quarantined, so another one is looked for." in notebook.wake().json["message"]
+
+
+def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_and_is_told_for_whom(notebook: Lent) -> None:
+    """The borrower was killed and is still seen: nobody else has the device, and the owner is told nothing else."""
+    job = notebook.lend()
+    notebook.wake()
+    notebook.decide()
+    notebook.now += 21 * SECOND
+    notebook.set_aside(Health.QUARANTINED)
+    assert "and no other device of pool build can be given out" in notebook.wake().json["message"]
+    gone = f"processes of {job}, attempt 1, were killed and are still seen. It starts when they are gone."
+    until(lambda: gone in notebook.wake().json["message"])  # why it waits is thought of again each second
+    assert "another one is looked for" not in notebook.wake().json["message"]
+    assert notebook.shown()["reason"]["code"] == "device_quarantined"
+    assert gone in notebook.world.get(f"explain/{notebook.id}").json["reason"]["message"]
+    assert gone in notebook.world.get("/services/gpu-quota/").body.decode()
+    notebook.decide()
+    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.PAUSING), "nobody is put there"
+    notebook.leaves(job)
+    notebook.set_aside(Health.HEALTHY)
+    notebook.decide()
+    assert notebook.wake().json["state"] == "ready"
 
 
 # --- a slice that went back -----------------------------------------------------------------------------------------

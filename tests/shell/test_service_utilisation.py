@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.core.model import Device, Health
-from jupyter_gpu_quota.service.utilisation import STALE_MS, Utilised, of_devices, of_share, together
+from jupyter_gpu_quota.service.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, together
 from jupyter_gpu_quota.store.protocol import SampleRow
 from tests.shell.jupyter_world import until
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world, train_devices
@@ -63,6 +63,14 @@ def test_a_broken_device_is_no_part_of_its_pool() -> None:
 
     found = of_devices([device("a", Health.HEALTHY), device("b", Health.UNHEALTHY)], {"a": row("a", percent=30)}, NOW)
     assert found == Utilised(300)
+
+
+def test_a_reading_of_the_future_tells_nothing_of_now() -> None:
+    far = 253_402_300_799_000
+    for at, percent in ((far, None), (NOW + 61_000, None), (NOW + 59_000, 300)):
+        found = of_device(row("a", at=at, percent=30), NOW)
+        assert found.milli == percent
+        assert (found.milli is None) == ("ahead of this machine's clock" in (found.why or ""))
 
 
 # --- every door ---------------------------------------------------------------------------------------------------
