@@ -290,6 +290,25 @@ def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: 
     assert asked == [notebook.id] * 2
 
 
+def test_why_an_idle_server_was_stopped_stays_with_its_slice(notebook: Watched) -> None:
+    async def stop(record: NotebookRecord) -> None:
+        return None
+
+    notebook.idleness.stop = stop
+    notebook.kernels = []
+    assert notebook.pass_(31)["idle"]["stage"] == "stopping"
+    assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
+    (found,) = notebook.world.get("notebooks?stopped=1").json["items"]
+    assert (found["state"], found["reason"]["code"]) == ("returned", "stopped_idle")
+    assert "was freed as unused" in found["reason"]["message"] and "can be started again" in found["reason"]["message"]
+
+
+def test_a_server_that_its_person_stops_has_no_such_reason(notebook: Watched) -> None:
+    notebook.pass_(1)
+    assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
+    assert notebook.world.get("notebooks?stopped=1").json["items"] == []
+
+
 def test_the_hub_stops_the_server_by_its_name(notebook: Watched) -> None:
     hub = notebook.world.hub
     hub.users["bob"].servers = {"": {"name": "", "stopped": False}, "two": {"name": "two", "stopped": False}}
