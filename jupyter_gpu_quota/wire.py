@@ -239,6 +239,7 @@ class NotebookView(Wire):
     ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
     ``idle`` says why it is busy, idle or unknown, and what follows; null before it was judged. ``utilised_milli`` is
     what it uses of its slice by the newest reading, null with ``utilised_unknown`` as the reason where nobody knows.
+    ``warning``: what the police of shares says to one that holds more memory than its share.
     """
 
     id: str
@@ -261,6 +262,7 @@ class NotebookView(Wire):
     idle: IdleView | None = None
     utilised_milli: int | None = None
     utilised_unknown: str | None = None
+    warning: str | None = None
 
 
 class ChoiceView(Wire):

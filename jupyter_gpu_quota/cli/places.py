@@ -31,7 +31,8 @@ def notebooks(client: Client, json_: bool) -> None:
 def _notebook(each: NotebookView) -> tuple[object, ...]:
     usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
     state = "stopped" if each.ended_at else each.state
-    why = f"{state} · {each.reason.message}" if each.reason and not usual else state
+    told = each.warning or (each.reason.message if each.reason and not usual else "")
+    why = f"{state} · {told}" if told else state
     return (
         each.id,
         each.user,

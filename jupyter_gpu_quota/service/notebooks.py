@@ -7,7 +7,7 @@ import asyncio
 from ..core.lifecycle import NOTEBOOK_FINAL
 from ..core.model import WHOLE_DEVICE, NotebookState
 from ..store.protocol import NotebookRecord, RequestNotebook, ReturnNotebook
-from ..wire import NotebookRequest
+from ..wire import NotebookRequest, NotebookView
 from .access import Person, sees_work
 from .gangs import milli_of
 from .jobs import listed, page_of
@@ -113,7 +113,13 @@ async def show(call: Call) -> Answer:
     if wait_s and record.notebook.state not in NOTEBOOK_FINAL:
         await _news(call, record.notebook.id, (call.text("seen_state"), call.text("seen_reason")), wait_s)
         record = await record_of(call, record.notebook.id)
-    return Answer(body=call.door.idleness.shown(record))
+    return Answer(body=_shown(call, record))
+
+
+def _shown(call: Call, record: NotebookRecord) -> NotebookView:
+    """A slice with how it is judged, and what the police of shares says to it."""
+    view, warning = call.door.idleness.shown(record), call.door.shares.warning(record.notebook.id)
+    return view if warning is None or record.ended_at is not None else view.model_copy(update={"warning": warning})
 
 
 async def _news(call: Call, notebook: str, seen: tuple[str | None, str | None], wait_s: int) -> None:
@@ -148,7 +154,7 @@ async def listing(call: Call, *, stopped: bool = False) -> Answer:
         for record in (*(each for each in live if each.notebook.state not in NOTEBOOK_FINAL), *ended)
         if sees_work(call.person, project=record.notebook.project, owner=record.notebook.user)
     ]
-    items = [call.door.idleness.shown(record) for record in seen[page.offset : page.offset + page.limit]]
+    items = [_shown(call, record) for record in seen[page.offset : page.offset + page.limit]]
     return listed(items, len(seen), page)
 
 

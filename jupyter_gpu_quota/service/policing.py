@@ -17,6 +17,7 @@ from ..enforcement.protocol import Part
 from ..store.policed import is_stopped
 from ..store.protocol import ChangeJob, NotebookRecord, PoliceNotebook, SampleRow
 from .resource import Refused
+from .views import instant
 from .world import World
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,16 @@ class Policing:
             return ""
         told = f"it holds more of the device's memory than its share of {found.share_mib} MiB"
         return f"{told}, and is stopped if it still does {WARN_FOR_MS // 1000} s after it was seen" if acts else told
+
+    def told(self, workload: str, *, acts: bool) -> str | None:
+        """The same as sentences with their figures, for all devices of a workload; None for who keeps to its share."""
+        found = [(device, excess) for (name, device), excess in sorted(self.excess.items()) if name == workload]
+        said = [
+            f"It holds {excess.used_mib} MiB of device {device}, and its share is {excess.share_mib} MiB."
+            + (f" Its server is stopped at {instant(excess.ends_at):%H:%M:%S} UTC if it still does." if acts else "")
+            for device, excess in found
+        ]
+        return " ".join(said) or None
 
     async def act(self, *, acts: bool) -> None:
         """Warn who is newly above its share, and stop those whose warning is over.

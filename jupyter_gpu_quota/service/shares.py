@@ -41,6 +41,10 @@ class Shares:
         self._recalled = False
         self._sweep_at = 0
 
+    def warning(self, notebook: str) -> str | None:
+        """What the police says to a notebook that holds more than its share; None for who does not."""
+        return self.policing.told(notebook, acts=self.least().polices)
+
     async def look(self) -> None:
         """Read back every share that is held now, keep what is new, and stop what must be stopped."""
         await self._recall()

@@ -77,6 +77,8 @@ def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
     hub.uses(job, 20_000, None)
     hub.now_uses(ann.pid, QUARTER_MIB + 5_000, None)
     hub.until(lambda: "more of the device's memory" in str(ann.slice()["enforcement"]["why"]), READ_WITHIN_S)
+    slice_ = ann.slice()
+    assert slice_["warning"] and slice_["warning"] in page_row(hub, "ann", slice_["id"])
     hub.until(lambda: not hub.server("ann"), 150)
     assert lives(job), "the neighbour was stopped"
     hub.until(lambda: not lives(ann.pid))

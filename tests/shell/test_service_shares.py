@@ -539,6 +539,16 @@ def test_why_a_server_was_stopped_is_shown_until_it_has_a_slice_again(stopped: S
     assert stopped.world.get("me?user=bob", "hub").json["stopped"] == []
 
 
+def test_who_is_above_its_share_is_warned_where_it_looks(stopped: Stopped) -> None:
+    stopped.stage.read(**{stopped.id: 7000})
+    (found,) = stopped.listed("")
+    assert found["warning"].startswith("It holds 7000 MiB of device GPU-") and "is stopped at" in found["warning"]
+    assert found["warning"] in stopped.world.get(PREFIX, "bob").body.decode()
+    assert "memory policed, compute none" in stopped.world.get(PREFIX, "bob").body.decode()
+    stopped.stage.read(1_000, **{stopped.id: 100})
+    assert stopped.listed("")[0]["warning"] is None
+
+
 def test_a_stop_of_long_ago_is_not_told_any_more(stopped: Stopped) -> None:
     stopped.over()
     stopped.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -20,6 +21,7 @@ from jupyter_gpu_quota.store.protocol import (
     JobFilter,
     KeepBundle,
     Page,
+    PoliceNotebook,
     Recorded,
     Refusal,
     RequestNotebook,
@@ -264,6 +266,47 @@ def test_two_servers_of_one_person_hold_two_slices(world: World) -> None:
     world.ask_notebook("n2", server="second")
     live, total = world.store.notebooks(states=[NotebookState.REQUESTED])
     assert (sorted(record.notebook.id for record in live), total) == (["n1", "n2"], 2)
+
+
+OVER = Reason(code=ReasonCode.STOPPED_OVER_SHARE, figures=(("used_mib", 9), ("device", "d0")))
+
+
+def police(turn: Literal["over_share", "stopped"], why: Reason = OVER) -> PoliceNotebook:
+    return PoliceNotebook(notebook="n1", actor="system:policing", turn=turn, why=why)
+
+
+def test_why_a_server_was_stopped_stays_with_its_slice_and_the_first_reason_counts(world: World) -> None:
+    world.ask_notebook("n1")
+    book(world, "n1")
+    world.record(police("over_share"))
+    assert world.notebook("n1").reason == WITHIN, "a warning stops nobody"
+    [first] = world.record(police("stopped"))
+    [again] = world.record(police("stopped", Reason(code=ReasonCode.STOPPED_TOO_WEAK)))
+    assert (first.existed, again.existed) == (False, True)
+    world.record(ReturnNotebook(notebook="n1", actor="system:hub", why="the hub's server stopped"))
+    assert (world.notebook("n1").notebook.state, world.notebook("n1").reason) == (NotebookState.RETURNED, OVER)
+    assert world.audited()[-3:] == ["notebook.over_share n1", "notebook.stopped n1", "notebook.return n1"]
+    [late] = world.store.record([police("stopped")], now=world.now)
+    assert isinstance(late, Refusal) and "has ended" in late.message
+
+
+def test_a_server_that_is_being_stopped_and_asks_again_has_a_slice_of_its_own(world: World) -> None:
+    world.ask_notebook("n1")
+    book(world, "n1")
+    world.record(police("stopped"))
+    answer = world.ask_notebook("n2")
+    assert (answer.id, world.notebook("n2").reason) == ("n2", None)
+    assert world.notebook("n1").reason == OVER
+
+
+def test_slices_that_ended_lately_are_listed_by_when_they_ended(world: World) -> None:
+    world.ask_notebook("n1")
+    world.record(ReturnNotebook(notebook="n1", actor="system:hub", why="stop"))
+    ended = world.notebook("n1").ended_at
+    assert ended is not None
+    world.ask_notebook("n2", server="second")
+    lists = [world.store.notebooks(ended_since=ended + late)[0] for late in (0, 1)]
+    assert [[record.notebook.id for record in found] for found in lists] == [["n1"], []]
 
 
 def test_a_notebook_of_no_size_is_refused(world: World) -> None:
