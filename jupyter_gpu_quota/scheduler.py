@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 UNAVAILABLE_PAUSE_S = 1.0
 """How long the loop rests when the database cannot be used; running jobs do not notice."""
 
+SIMULATED_EVERY_MS = 2_000
+"""Simulated devices are read so often: it costs little, and whoever tries the product sees what it does."""
+
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
@@ -95,6 +98,7 @@ def build(config: GPUQuota, store: Store) -> Controller:
         holder=f"{socket.gethostname()}:{os.getpid()}",
         rhythm=Rhythm(
             lease_ms=config.lease_ms,
+            sample_ms=SIMULATED_EVERY_MS if simulated else Rhythm().sample_ms,
             keep_jobs_ms=config.keep_jobs_days * DAY_MS,
             keep_samples_ms=config.keep_samples_hours * HOUR_MS,
             keep_usage_ms=config.keep_usage_days * DAY_MS,

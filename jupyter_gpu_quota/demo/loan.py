@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ CPU_KERNEL = {
     "metadata": {"gpu": False},
 }
 LENT_WITHIN_S = 90.0
+ASK_EVERY_S = 0.2
 COMES_BACK_S = 12.0
 """A kernel has its lent slice back within the quota file's lent_grace (10 s) and two ticks."""
 
@@ -62,6 +64,7 @@ class Loan:
         while (idle := await self._idle()).get("stage") not in ("warned", "freeing", "freed"):
             if time.monotonic() > deadline:
                 break
+            await asyncio.sleep(ASK_EVERY_S)
         self.story.say(f"Bob's notebook is told: {idle.get('message', 'nothing')}")
         self.story.facts.note("warned", "no warning", ok=idle.get("stage") == "warned" and bool(idle["kernels"]))
 
@@ -89,9 +92,14 @@ class Loan:
             return next((one for one in self.story.running(carol.name) if trainer.epoch_of(log_of(one))), None)
 
         borrower = await self.story.until(runs, "Carol's job on the notebooks' device", LENT_WITHIN_S)
-        what = f"{share_text(borrower.milli)} of {borrower.devices[0]}"
-        self.story.facts.note("lent", what, ok=borrower.milli == 1000)
-        self.story.say(f"[bold]Carol's job borrows[/] {what}, which three idle notebooks have booked")
+        notebooks = self.story.witness.notebooks().values()
+        booked = [one for one in notebooks if one.devices == borrower.devices]
+        resting = [one for one in booked if not one.present]
+        what = f"{share_text(borrower.milli)} of {borrower.devices[0]}, which {len(booked)} notebooks had shares of; "
+        what += f"{len(resting)} of them have no kernel with a GPU now"
+        whole = borrower.milli == 1000 and len(booked) == len(resting) == len(self.story.stage.cast.groups)
+        self.story.facts.note("lent", what, ok=whole)
+        self.story.say(f"[bold]Carol's job borrows[/] {what}")
         return borrower
 
     async def _comes_back(self, borrower: Sighting) -> None:
@@ -101,11 +109,15 @@ class Loan:
         self.story.kernels.append(kernel)
         took_s = time.monotonic() - asked
         seen = await self.story.until(self._present, "Bob's new kernel with a GPU")
+        there_s = seen.since - asked
         printed = await kernel.run("import os; print(os.environ['GPU_QUOTA_MILLI'])")
         saved = trainer.saved_epoch(borrower.environ)
-        what = f"kernel with {share_text(seen.milli)} {took_s:.1f} s after he asked; Carol's job had left, saved at "
-        what += f"epoch {saved}"
-        left = not borrower.present and borrower.last < seen.last
+        gap_s = seen.since - borrower.last
+        what = (
+            f"kernel with {share_text(seen.milli)} {there_s:.1f} s after he asked, {gap_s:.2f} s after Carol's job was "
+        )
+        what += f"seen last, which saved at epoch {saved}"
+        left = not borrower.present and gap_s > 0
         self.story.facts.note(
             "returned", what, ok=left and took_s <= COMES_BACK_S and printed == "125\n" and bool(saved)
         )

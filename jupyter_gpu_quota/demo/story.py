@@ -37,15 +37,15 @@ Found = TypeVar("Found")
 
 FACTS = {
     "shared": "Bob's and Patty's notebooks hold 1/8 each, on one device",
-    "filled": "four of Bob's six jobs run, on all 4 devices",
-    "claimed": "Patty's two run, on devices that two of Bob's left",
-    "saved": "those two of Bob's left a checkpoint",
-    "carol": "Carol's notebook started while every training device was busy",
-    "patty": "Patty's two finish",
-    "resumed": "Bob's two resume from their step",
-    "finished": "all six of Bob's finish",
+    "filled": "Bob's jobs run on every training device, and more of his wait",
+    "claimed": "Patty's jobs run, on devices that as many of Bob's left",
+    "saved": "those of Bob's left a checkpoint",
+    "carol": "Carol asks for a notebook while every training device is busy, and has it at once",
+    "patty": "Patty's jobs finish",
+    "resumed": "Bob's paused jobs resume from their step",
+    "finished": "all of Bob's jobs finish",
     **LOAN_FACTS,
-    "same": "the two that were paused end with the loss of an undisturbed run",
+    "same": "those that were paused end with the loss of an undisturbed run",
     "whole": "no device ever carried more than 1 GPU of shares, no job ran twice at once",
 }
 
@@ -134,10 +134,10 @@ class Story:
         finally:
             opening.cancel()
         seen = self.kernel_of(carol)
-        milli = seen.milli if seen is not None else 0
-        what = f"server with a slice {granted_s:.1f} s after she asked, kernel with {share_text(milli)} after "
-        what += f"{time.monotonic() - begun:.1f} s; {busy} training devices busy then"
-        at_once = granted_s <= AT_ONCE_S and milli == SLICE_MILLI
+        assert seen is not None, "her kernel was opened once the witness had seen it"
+        what = f"{busy} training devices busy when she asked; server with a slice {granted_s:.1f} s later, "
+        what += f"kernel with {share_text(seen.milli)} after {seen.first - begun:.1f} s"
+        at_once = granted_s <= AT_ONCE_S and seen.milli == SLICE_MILLI
         self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
         await loan.play(carol, kernel)
 
@@ -173,7 +173,8 @@ class Story:
 
         first = await self.until(on_all, f"{self.train_gpus} of Bob's jobs at once")
         devices = sorted(device for s in first for device in s.devices)
-        self.facts.note("filled", f"{len(first)} trainers on {', '.join(devices)}")
+        waiting = len(self.owners) - len(first)
+        self.facts.note("filled", f"{len(first)} trainers on {', '.join(devices)}; {waiting} jobs wait", ok=waiting > 0)
         self.say(f"Bob's jobs are on all {self.train_gpus} devices")
         await self.until(lambda: all(trainer.epoch_of(log_of(s)) for s in first) or None, "an epoch of each of them")
         return first

@@ -66,7 +66,8 @@ class Violation:
 class Sighting:
     """When a holder's processes were seen first and last, on which devices, and what they were told.
 
-    ``command`` is the first process's command line.
+    ``command`` is the first process's command line. ``since``: from when on some were there at every look; while none
+    is, of the last time that some were.
     """
 
     holder: Holder
@@ -77,6 +78,7 @@ class Sighting:
     environ: Environ
     command: tuple[str, ...]
     pids: set[int]
+    since: float
     present: bool = True
 
 
@@ -222,12 +224,13 @@ class Witness(threading.Thread):
             self.highest = max(self.highest, *loads(processes).values(), 0)
             known = {violation.what for violation in self.violations}
             self.violations += [Violation(at=at, what=what) for what in broken(processes) if what not in known]
+            before = {holder for holder, sighting in self.sightings.items() if sighting.present}
             for sighting in self.sightings.values():
                 sighting.present = False
             for process in processes:
-                self._see(process, at)
+                self._see(process, at, back=process.holder not in before)
 
-    def _see(self, process: Process, at: float) -> None:
+    def _see(self, process: Process, at: float, *, back: bool) -> None:
         sighting = self.sightings.get(process.holder)
         if sighting is None:
             self.sightings[process.holder] = Sighting(
@@ -239,8 +242,10 @@ class Witness(threading.Thread):
                 process.environ,
                 command_of(process.pid),
                 {process.pid},
+                at,
             )
             return
+        sighting.since = at if back else sighting.since
         sighting.last, sighting.present = at, True
         sighting.pids.add(process.pid)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.facts import DeviceFact
@@ -14,19 +15,21 @@ from .protocol import KNOWN, UNKNOWN, Holders, Inventory, machine
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-UNSEEN = "its processes are not known, or were not there at the reading before"
+UNSEEN = "its processes are not known, or have only just begun"
+SHORTEST_MS = 500
+"""A process that is younger has used too few ticks to tell."""
 NO_MEMORY = "a simulated device has no memory"
 
 
 class SimulatedSampler:
     """Utilisation of simulated devices: one busy core of a holder's processes is a busy device.
 
-    A holder whose processes are not known, or were never read before, is unknown; so is then its device.
-    ``settings``: ``[{"model", "memory_mib", "count"}]``.
+    A holder whose processes are not known, or have only just begun, is unknown; so is then its device.
+    ``settings``: ``[{"model", "memory_mib", "count"}]``; ``uptime_ms``: the clock that starts of processes are of.
     """
 
-    def __init__(self, settings: Sequence[Mapping[str, Any]] = ()) -> None:
-        self._settings = settings
+    def __init__(self, settings: Sequence[Mapping[str, Any]] = (), uptime_ms: Callable[[], int] | None = None) -> None:
+        self._settings, self._uptime_ms = settings, uptime_ms or _uptime_ms
         self._read_at: int | None = None
         self._ticks: dict[int, tuple[int, int]] = {}
 
@@ -52,13 +55,27 @@ class SimulatedSampler:
     def _percent(
         self, pids: Iterable[int], before: Mapping[int, tuple[int, int]], elapsed_ms: int | None
     ) -> int | None:
-        """Percent of one core since the last reading; a process that is new counts from its start."""
+        """Percent of one core since the last reading; what is new counts from its start."""
         read = [pid for pid in pids if pid in self._ticks]
         known = any(pid in before and before[pid][0] == self._ticks[pid][0] for pid in read)
-        if not elapsed_ms or elapsed_ms < 0 or not known:
+        spent_ms = elapsed_ms if known else self._age_ms(read, elapsed_ms)
+        if not spent_ms or spent_ms < 0:
             return None
         used = sum(self._ticks[pid][1] - _earlier(before, pid, self._ticks[pid][0]) for pid in read)
-        return min(100, round(used * 100_000 / (TICKS_PER_S * elapsed_ms)))
+        return min(100, round(used * 100_000 / (TICKS_PER_S * spent_ms)))
+
+    def _age_ms(self, pids: Sequence[int], elapsed_ms: int | None) -> int | None:
+        """How old the oldest of these processes is, if all began since the last reading and long enough ago."""
+        if not pids or elapsed_ms is None:
+            return None
+        oldest_ms = min(self._ticks[pid][0] for pid in pids) * 1000 // TICKS_PER_S
+        age_ms = self._uptime_ms() - oldest_ms
+        return age_ms if SHORTEST_MS <= age_ms <= elapsed_ms else None
+
+
+def _uptime_ms() -> int:
+    """Since the machine started, sleep included, as /proc counts."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def _earlier(before: Mapping[int, tuple[int, int]], pid: int, started: int) -> int:

@@ -43,7 +43,7 @@ from ..wire_activity import ActivityAnswer, FreeOrder
 from .hub import HubAway
 from .pace import Pace
 from .resource import Refused
-from .utilisation import MILLI_OF_PERCENT, STALE_MS
+from .told import Told
 from .views import notebook_view
 from .world import World
 
@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SOON_MS = 5_000
 """How soon a server reports again while something is under way."""
+
+FIRST_MS = 3_000
+"""How soon a server reports for the second time, from which on it is known how much of a simulated device it uses."""
 
 SILENT_MS = 10_000
 """A notebook of which nothing new comes is judged again after so long."""
@@ -127,6 +130,9 @@ class Idleness:
         sample = simulated_sample(before, report)
         if sample is not None:
             self.vigil.read(name, sample, self.policy)
+        newest = self.vigil.newest_sample(name)
+        if newest is not None and newest.percent is not None:
+            self.world.told[name] = Told(percent=newest.percent, at=newest.at)
         if sample is not None or before is report:
             self._read_from[name] = report
 
@@ -150,6 +156,7 @@ class Idleness:
             self._turns.pop(name, None)
             self._asked_at.pop(name, None)
             self._read_from.pop(name, None)
+            self.world.told.pop(name, None)
         for record in booked:
             if self.read(record) or self._is_time(record):
                 await self._judge_unless_over(record)
@@ -361,6 +368,8 @@ class Idleness:
         left = view.free_in_ms
         usual = (policy.report_every_s - 1) * 1000  # it looks once a second, and may be as much late
         again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
+        if self._is_simulated(record.notebook.id) and self.vigil.newest_sample(record.notebook.id) is None:
+            again = min(again, FIRST_MS)
         suspend = policy.suspend and policy.mode is IdleMode.RECLAIM
         return ActivityAnswer(idle=view, free=order, suspend=suspend, report_in_ms=again)
 
@@ -384,18 +393,7 @@ class Idleness:
         """A notebook with how it is judged now."""
         view, idle = notebook_view(record, self.world), self.view(record)
         judged = {} if idle is None else {"idle": idle, "activity": idle.verdict}
-        return view.model_copy(update={**judged, **self._simulated_use(record.notebook.id)})
-
-    def _simulated_use(self, name: str) -> dict[str, object]:
-        """What a notebook uses of a simulated device, which its server tells and no reading of the device."""
-        newest = self.vigil.newest_sample(name) if self._is_simulated(name) else None
-        if newest is None or newest.percent is None:
-            return {}
-        milli = newest.percent * MILLI_OF_PERCENT
-        return {"utilised_milli": milli, "utilised_unknown": None} if self._is_fresh(newest) else {}
-
-    def _is_fresh(self, sample: GpuSample) -> bool:
-        return self.clock() - sample.at <= STALE_MS
+        return view.model_copy(update=judged)
 
     def view(self, record: NotebookRecord) -> IdleView | None:
         """How a notebook is judged, None before it was."""

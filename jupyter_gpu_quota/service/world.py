@@ -27,6 +27,7 @@ from ..store.protocol import (
 )
 from ..store.readable import in_force
 from ..store.snapshot import Mirror
+from .told import Told, with_told
 from .utilisation import Utilised, of_share, together
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class World:
         self.waits: Mapping[str, Reason] = {}
         """Why everything that waits does so, and why the next plan starts what it starts, as was last thought of."""
         self.samples: Mapping[str, SampleRow] = {}
+        self.told: dict[str, Told] = {}
+        """What the servers of notebooks tell of simulated devices; the readings have it from the next look on."""
         self.labels: Mapping[str, ShareLabel] = {}
         """How shares are held, by allocation, as was last read back."""
         self._samples_at = self._looked_at = float("-inf")
@@ -280,11 +283,20 @@ class World:
         if self._clock() - self._samples_at < SAMPLES_FRESH_S:
             return
         self._samples_at = self._clock()
-        before, self.samples = self.samples, await self.read(self.store.latest_samples)
+        before, found = self.samples, await self.read(self.store.latest_samples)
+        notebooks = self._notebooks_by_device()
+        self.samples = {name: with_told(row, notebooks.get(name, ()), self.told) for name, row in found.items()}
         changed = {device for device, row in self.samples.items() if before.get(device) != row}
         known = sorted(changed & self.mirror.devices.keys())
         if known:
             self._tell(Delta(version=self.mirror.version, devices=tuple(known)))
+
+    def _notebooks_by_device(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for part in self.allocations.values():
+            if part.workload in self.mirror.notebooks:
+                found.setdefault(part.device, []).append(part.workload)
+        return found
 
     async def _try(self, step: Awaitable[None]) -> None:
         try:

@@ -46,6 +46,15 @@ def notebook(user: str, milli: int, device: str) -> Process:
     return found
 
 
+def test_a_notebook_that_has_a_kernel_again_is_there_since_then() -> None:
+    witness = Witness(lambda environ: True)
+    for at, seen in enumerate([["bob"], ["bob"], [], ["bob", "ann"], ["bob"]]):
+        witness.note([notebook(name, 125, "g0") for name in seen], float(at))
+    bob, ann = (witness.notebooks()[f"/user/{name}/"] for name in ("bob", "ann"))
+    assert (bob.first, bob.since, bob.last, bob.present) == (0, 3, 4, True)
+    assert (ann.first, ann.since, ann.last, ann.present) == (3, 3, 3, False)
+
+
 @pytest.mark.parametrize(
     ("processes", "expected"),
     [

@@ -97,6 +97,26 @@ def test_a_child_that_is_new_counts_from_its_start(cpu: Callable[..., None]) -> 
     assert percents(reader.sample(holders, {"J": frozenset({10, 11})}, now=10_000)) == {A.id: 40}
 
 
+@pytest.mark.parametrize(
+    ("age_ms", "percent"),
+    [
+        pytest.param(2_000, 50, id="began since the reading before: its use since it began"),
+        pytest.param(400, None, id="has only just begun"),
+        pytest.param(20_000, None, id="is older, and was not known"),
+    ],
+)
+def test_a_job_that_was_not_there_at_the_reading_before(
+    cpu: Callable[..., None], age_ms: int, percent: int | None
+) -> None:
+    started = 700 * os.sysconf("SC_CLK_TCK")
+    reader, holders = SimulatedSampler(uptime_ms=lambda: 700_000 + age_ms), {A: [held("J", A)]}
+    reader.sample(holders, {}, now=0)
+    cpu(10, 1, started)
+    cpu(11, 0, started + 10)
+    row = reader.sample(holders, {"J": frozenset({10, 11})}, now=10_000)[0]
+    assert (row.utilisation_percent, row.workloads) == (percent, {"J": percent})
+
+
 def test_processes_that_are_all_gone_are_unknown(cpu: Callable[..., None]) -> None:
     reader, holders, pids = SimulatedSampler(), {A: [held("J", A)]}, {"J": frozenset({10})}
     reader.sample(holders, pids, now=0)
