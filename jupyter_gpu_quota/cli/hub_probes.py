@@ -23,7 +23,7 @@ from .probes import PROBE_TIMEOUT_S, Finding, fail, ok, skip, warn
 SYSTEMD = Path("/run/systemd/system")
 """There while systemd runs this machine; see sd_booted(3)."""
 
-OF_THE_HUB = ("hub", "proxy", "cgroups", "subreaper", "state folder", "disk", "fsync")
+OF_THE_HUB = ("hub", "proxy", "suspension", "cgroups", "subreaper", "state folder", "disk", "fsync")
 """Probes that say something only where the hub runs, under its account."""
 
 MOST_ERRORS = 5

@@ -43,7 +43,7 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
+class SelfTest:
     """What came of the self-test. ``why`` is empty where it was passed; ``devices`` are those that were seen."""
 
     passed: bool
@@ -52,7 +52,7 @@ class Tested:
     devices: tuple[str, ...] = ()
 
 
-def self_test(variables: Mapping[str, str] = os.environ, step_s: float = STEP_S) -> Tested:
+def self_test(variables: Mapping[str, str] = os.environ, step_s: float = STEP_S) -> SelfTest:
     """Suspend and restore a canary on the first device that these variables show. It waits, a minute a step at most."""
     driver, devices = None, tuple[str, ...]()
     try:
@@ -65,8 +65,8 @@ def self_test(variables: Mapping[str, str] = os.environ, step_s: float = STEP_S)
         with Canary(variables, step_s) as canary:
             _there_and_back(canary, variables, step_s)
     except Failed as error:
-        return Tested(passed=False, why=str(error), driver=driver, devices=devices)
-    return Tested(passed=True, driver=driver, devices=devices)
+        return SelfTest(passed=False, why=str(error), driver=driver, devices=devices)
+    return SelfTest(passed=True, driver=driver, devices=devices)
 
 
 def _there_and_back(canary: Canary, variables: Mapping[str, str], step_s: float) -> None:

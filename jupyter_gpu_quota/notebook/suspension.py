@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .asking import Asker, NoGpuNow
-from .canary import HERE, LOCK_MS, PYTHON, Tested, self_test
+from .canary import HERE, LOCK_MS, PYTHON, SelfTest, self_test
 from .checkpointing import NOT_READY
 from .host_memory import room_mib
 from .watching import monotonic_ms
@@ -85,9 +85,9 @@ class Suspension:
     wait_at_most_s: float = 120.0
     step_s: float = 60.0
     clock: Callable[[], int] = monotonic_ms
-    test: Callable[[], Tested] = self_test
+    test: Callable[[], SelfTest] = self_test
     room: Callable[[], int | None] = room_mib
-    tested: Tested | None = None
+    tested: SelfTest | None = None
     away: dict[str, Away] = field(default_factory=dict)
     testing: asyncio.Task[None] | None = None
     wakes: set[asyncio.Task[None]] = field(default_factory=set)

@@ -39,7 +39,8 @@ class NoticeData(BaseModel):
     kernels: list[str] = Field(description="Ids of the kernels that are to be shut down; of warned alone.")
     free_at: datetime | None = Field(description="When they are shut down unless something happens; of warned alone.")
     lost: Lost | None = Field(
-        description="kernel_variables: of the kernels that hold the GPU; all_variables: of the server; null: nothing."
+        description="kernel_variables: of the kernels that hold the GPU, but of those that are suspended; "
+        "all_variables: of the server; null: nothing."
     )
     keeps_left: int = Field(ge=0, description="How often it can be postponed.")
     keep_command: str | None = Field(description="What postpones it in a terminal of the notebook.")

@@ -31,6 +31,7 @@ class Message:
     ``server`` is "" for the hub's default server; ``free_at`` and ``at`` are milliseconds since 1970 UTC. ``page`` is
     where the notebook can be kept, None where the hub says no public address. ``id`` stays the same with every attempt.
     ``why``: a sentence, of what the police of shares says; ``stop_at``: when the server is stopped.
+    ``suspends``: by the policy kernels are suspended with their variables, where that can be.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Message:
     page: str | None = None
     why: str = ""
     stop_at: int | None = None
+    suspends: bool = False
 
     @property
     def command(self) -> str | None:
@@ -91,11 +93,9 @@ def _what(message: Message) -> str:
     thing += f" of pool {message.pool} for project {message.project}"
     match message.event:
         case "warned":
-            return (
-                f"{thing} and does not use it. At {_clock(message.free_at)} {_kernels(message)} shut down to free it."
-            )
+            return f"{thing} and does not use it. At {_clock(message.free_at)} {_kernels(message)} to free it."
         case "freed":
-            return f"{thing} and did not use it. At {_clock(message.at)} {_kernels(message)} shut down to free it."
+            return f"{thing} and did not use it. At {_clock(message.at)} {_kernels(message)} to free it."
         case "stopping":
             return f"{thing}, and nothing has happened in it for long. The hub is stopping that server."
         case "notified":
@@ -122,9 +122,10 @@ def _server(message: Message) -> str:
 
 
 def _kernels(message: Message) -> str:
+    how = "suspended, or shut down if it cannot be," if message.suspends else "shut down"
     if len(message.kernels) == 1:
-        return "the kernel that holds it is"
-    return f"the {len(message.kernels)} kernels that hold it are"
+        return f"the kernel that holds it is {how}"
+    return f"the {len(message.kernels)} kernels that hold it are {how.replace('it cannot', 'they cannot')}"
 
 
 def _of_which(message: Message) -> str:
@@ -132,6 +133,11 @@ def _of_which(message: Message) -> str:
 
 
 def _loss(message: Message) -> str:
+    if message.suspends and message.event in ("warned", "freed"):
+        return (
+            "A suspended kernel keeps its variables and gets its GPU back with its next cell; those of one that is "
+            "shut down are lost. The server, its files and its other kernels live on."
+        )
     match message.event:
         case "warned":
             return (

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from ..core.activity import IdlePolicy
 from ..core.ladder import Freed, Freeing, Stage, Stopping, Warned
 from ..core.plan import SERVER_STOPPED, Reason, ReasonCode
 from ..core.sentences import sentence
@@ -109,20 +110,21 @@ class Notices:
 
     def _facts(self, request: JudgeNotebook) -> dict[str, object] | None:
         """What a message tells beside the notebook's record; None where nothing that matters to anybody happened."""
-        stage = from_document(request.stage)
+        stage, suspends = from_document(request.stage), {"suspends": True} if self._policy().suspend else {}
         match stage:
             case Warned():
-                left = self._keep_at_most() - stage.kept.times
-                return {"kernels": list(stage.kernels), "free_at": stage.until, "keeps_left": max(0, left)}
+                left = self._policy().keep_at_most - stage.kept.times
+                facts = {"kernels": list(stage.kernels), "free_at": stage.until, "keeps_left": max(0, left)}
+                return {**facts, **suspends}
             case Freed() if request.turn == "freed":
                 before = self._stage_before(request.notebook)  # a GPU that no kernel held is nothing to tell of
-                return {} if isinstance(before, Freeing) else None
+                return {**suspends} if isinstance(before, Freeing) else None
             case _:
                 return {}
 
-    def _keep_at_most(self) -> int:
+    def _policy(self) -> IdlePolicy:
         quota = self.world.quota_file
-        return 0 if quota is None else quota.idle.keep_at_most
+        return IdlePolicy(keep_at_most=0) if quota is None else quota.idle
 
     def _stage_before(self, notebook: str) -> Stage | None:
         record = self.world.mirror.notebooks.get(notebook)
@@ -204,6 +206,7 @@ def _message(row: NoticeRecord, event: Event, record: NotebookRecord, user: str,
         page=page,
         why=_why(row.facts),
         stop_at=_stop_at(row.facts),
+        suspends=row.facts.get("suspends") is True,
     )
 
 

@@ -16,7 +16,7 @@ from jupyter_gpu_quota.core.activity import (
     ProgramKind,
     ProgramRecord,
 )
-from jupyter_gpu_quota.core.belonging import STARTING_TICKS, Belonging, Roots, belonging
+from jupyter_gpu_quota.core.belonging import STARTING_TICKS, Belonging, Roots, belonging, suspendable
 from jupyter_gpu_quota.core.vigil import Report, Vigil
 
 HERE, THERE = "pid:[1]", "pid:[2]"
@@ -134,3 +134,22 @@ def test_a_reading_whose_user_is_told_later_counts_once() -> None:
     assert not vigil.read("N", GpuSample(at=10, percent=5, users=("k1",)), POLICY)
     samples = vigil.activity("N", kept_at=None, holding=None).samples
     assert [(sample.at, sample.users) for sample in samples] == [(10, ("k1",))]
+
+
+ALONE, WORKER = use(KERNEL), use((300, 9_000), KERNEL)
+
+
+@pytest.mark.parametrize(
+    ("processes", "found"),
+    [
+        pytest.param([ALONE], {"k1": 100}, id="its own process alone is on the device"),
+        pytest.param([ALONE, use(OTHER)], {"k1": 100, "k2": 100}, id="each of two kernels"),
+        pytest.param([ALONE, WORKER], {}, id="a worker of it is there, too"),
+        pytest.param([WORKER], {}, id="only a worker of it is"),
+        pytest.param([replace(ALONE, memory_mib=None)], {}, id="nobody knows how much it holds"),
+        pytest.param([use(SHELL)], {}, id="a terminal is no kernel that was asked about"),
+        pytest.param([], {}, id="nothing is there"),
+    ],
+)
+def test_which_kernels_can_be_suspended(processes: list[ProcessUse], found: dict[str, int]) -> None:
+    assert suspendable(ROOTS, processes, ["k1", "k2"]) == found

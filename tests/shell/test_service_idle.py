@@ -200,7 +200,7 @@ def test_an_idle_notebook_is_warned_freed_and_woken(notebook: Watched) -> None:
     assert "their variables are lost" in shown["idle"]["message"]
 
     answer = notebook.pass_(5)
-    assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE}
+    assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
     notebook.kernels = notebook.kernels[1:]
     answer = notebook.pass_(0.5)
     assert (answer["idle"]["stage"], answer["free"]) == ("freed", None)
