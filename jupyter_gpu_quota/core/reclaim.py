@@ -140,7 +140,7 @@ class _Search:
         """
         if self.let_out and not self._siblings_leave():
             return None
-        while self._wants_more() and self._place_without_victims():
+        while self._wants_more() and self._is_under_limits() and self._place_without_victims():
             pass
         if not self._wants_more() and self._waits_for_own_drain():
             return None
@@ -175,8 +175,7 @@ class _Search:
         return chosen is not None
 
     def _waits_for_own_drain(self) -> bool:
-        asker = self.asker
-        return not self.notebook and (asker.own_only or asker.standing.over_limit(asker.request.size))
+        return not self.notebook and self.asker.own_only
 
     def _in_turn(self) -> list[Holder]:
         """The victims in the order in which each is legal: a project's largest is the last that is tested."""
@@ -348,8 +347,15 @@ class _Search:
 
     def _keeps_bound(self, level: Standing, gone: Sequence[Holder]) -> bool:
         inside = level is self.asker.within
-        bound = min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling
-        after = level.use + self.asker.request.size
+        return self._is_within(level, min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling, gone)
+
+    def _is_under_limits(self) -> bool:
+        return self.notebook or all(self._is_within(level, level.ceiling, ()) for level in self.asker.standing.levels)
+
+    def _is_within(self, level: Standing, bound: int, gone: Sequence[Holder]) -> bool:
+        """With the ranks that have a place, the next one, and without who leaves: rank by rank, so at last with all."""
+        request = self.asker.request
+        after = level.use + (self.rank + 1) * request.gpu_milli
         if after <= bound:
             return True
         left = sum(holder.size for holder in (*self.picked.values(), *gone) if level in holder.project.levels)
@@ -486,13 +492,16 @@ class _Search:
         return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
 
     def _may_go(self, holder: Holder) -> bool:
-        return holder.preemptible and (self.protected_too or not holder.protected)
+        asker = self.asker
+        spared = asker.spares is not None and holder.id == asker.spares
+        return holder.preemptible and not spared and (self.protected_too or not holder.protected)
 
     def _rows(self, standing: Standing) -> Iterable[Holder]:
         """What of a project's own may be asked, in order."""
+        rows: Iterable[Holder] = standing.holders
         if self.protected_too and standing.shielded:
-            return merge(standing.holders, standing.shielded, key=lambda one: one.order)
-        return standing.holders
+            rows = merge(standing.holders, standing.shielded, key=lambda one: one.order)
+        return rows if self.asker.spares is None else filter(self._may_go, rows)
 
     def _by_project(self, standings: Iterable[Standing]) -> Iterator[Holder]:
         gone: dict[Standing, int] = defaultdict(int)

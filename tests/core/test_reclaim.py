@@ -119,6 +119,12 @@ def test_who_a_later_claim_of_the_plan_made_unnecessary_runs_on() -> None:
     assert victims(world(text).tick()) == ["c1"]
 
 
+def test_who_a_later_claim_made_unnecessary_runs_on_though_a_part_of_it_is_on_a_device_that_is_out() -> None:
+    made = world("pool t 4\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1 ranks 2\nc runs 2\na queues 2 of 1")
+    made.health("n1g0", Health.QUARANTINED)
+    assert victims(made.tick()) == ["c1"]
+
+
 def test_on_one_device_who_came_first_in_the_order_runs_on_where_the_next_one_suffices() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.6\na runs 0.2\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a1"]
@@ -421,6 +427,36 @@ class TestLimits:
         made = world("pool t 4\na 1 of t, limit 2\na queues 3")
         made.tick()
         assert made.decide().waits["a1"].code == "above_limit"
+
+    @pytest.mark.parametrize(
+        ("text", "paused"),
+        [
+            pytest.param(
+                "pool t 4\na 2 of t, limit 2\na runs 2 of 1\na queues 1 ranks 2 priority 60", ["a1", "a2"],
+                id="of its project: rank by rank others make room for a gang",
+            ),
+            pytest.param(
+                "pool t 4\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
+                "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
+                id="of its department: for a gang siblings leave, whatever is free",
+            ),
+            pytest.param(
+                "pool t 5\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
+                "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
+                id="of its department: for a gang siblings leave, though there is room for all of it",
+            ),
+        ],
+    )  # fmt: skip
+    def test_a_gang_within_guarantee_starts_at_the_limit(self, text: str, paused: list[str]) -> None:
+        made = world(text)
+        made.settle()
+        assert made.paused() == paused
+
+    def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it(self) -> None:
+        text = "pool t 3\ndepartment D 2 of t, limit 2\nb 2 of t in D\nc 0 of t in D\nx 0 of t\n"
+        made = world(text + "c runs 2 of 1\nx runs 1\nb queues 1 ranks 2")
+        made.cancel("x1")
+        assert victims(made.tick()) == ["c2", "c1"]
 
 
 class TestUnequalPolicy:
