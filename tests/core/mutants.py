@@ -51,13 +51,13 @@ MUTANTS = (
     ),
     mutant(
         "a project at its quota is a victim",
-        ("reclaim.py", "one.use > one.guarantee", "one.use >= one.guarantee"),
+        ("asked.py", "one.use > one.guarantee", "one.use >= one.guarantee"),
         ("rights.py", "level.use > bar(level, right)", "level.use >= bar(level, right)"),
         ("rights.py", "after + taken.largest_firm > level.guarantee", "after + taken.largest_firm >= level.guarantee"),
     ),
     mutant(
         "a project at its fair share is a victim",
-        ("reclaim.py", "one.use > one.fair", "one.use >= one.fair"),
+        ("asked.py", "one.use > one.fair", "one.use >= one.fair"),
         ("rights.py", "level.use > bar(level, right)", "level.use >= bar(level, right)"),
         (
             "rights.py",
@@ -195,7 +195,7 @@ MUTANTS = (
     mutant(
         "a job pauses its equals",
         (
-            "reclaim.py",
+            "asked.py",
             "firm = takewhile(lambda one: one.priority < priority,",
             "firm = takewhile(lambda one: one.priority <= priority,",
         ),
