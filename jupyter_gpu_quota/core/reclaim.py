@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 
 from .asked import Asked
@@ -64,7 +64,8 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
         if (protected_too and not pool.protects) or (below_too and not floor_matters):
             continue
         for let_out in (False, True) if is_department_full(pool, asker) else (False,):
-            search = _Search(pool, asker, protected_too, below_too, let_out=let_out)
+            whose = replace(asker, within=None) if let_out else asker
+            search = _Search(pool, whose, protected_too, below_too, let_out=let_out)
             found = search.run()
             if found is not None:
                 return found

@@ -401,64 +401,6 @@ class TestQueueOrder:
         assert resume.workload == "b1"
 
 
-class TestLimits:
-    """The limit is a ceiling on everything."""
-
-    def test_exactly_at_the_limit_starts_and_one_more_does_not(self) -> None:
-        made = world("pool t 4\na 1 of t, limit 2\na queues 3 of 1")
-        made.settle()
-        assert made.picture() == "a 2"
-        assert made.decide().waits["a3"].code == "above_limit"
-
-    def test_notebook_quota_is_kept_free_under_the_limit(self) -> None:
-        made = world("pool t 4\na 1 of t, notebooks 1, limit 2\na queues 2 of 1\na notebook 1")
-        made.settle()
-        assert made.picture() == "a 1"
-
-    def test_work_that_leaves_counts_until_it_is_gone(self) -> None:
-        made = world("pool t 4\na 1 of t, limit 1\na runs 1\na queues 1")
-        made.drain_ticks = 2
-        made.cancel("a1")
-        made.tick()
-        assert made.tick().actions == ()
-        assert len(made.tick().actions) == 1
-
-    def test_a_job_above_the_limit_can_never_start(self) -> None:
-        made = world("pool t 4\na 1 of t, limit 2\na queues 3")
-        made.tick()
-        assert made.decide().waits["a1"].code == "above_limit"
-
-    @pytest.mark.parametrize(
-        ("text", "paused"),
-        [
-            pytest.param(
-                "pool t 4\na 2 of t, limit 2\na runs 2 of 1\na queues 1 ranks 2 priority 60", ["a1", "a2"],
-                id="of its project: rank by rank others make room for a gang",
-            ),
-            pytest.param(
-                "pool t 4\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
-                "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
-                id="of its department: for a gang siblings leave, whatever is free",
-            ),
-            pytest.param(
-                "pool t 5\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
-                "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
-                id="of its department: for a gang siblings leave, though there is room for all of it",
-            ),
-        ],
-    )  # fmt: skip
-    def test_a_gang_within_guarantee_starts_at_the_limit(self, text: str, paused: list[str]) -> None:
-        made = world(text)
-        made.settle()
-        assert made.paused() == paused
-
-    def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it(self) -> None:
-        text = "pool t 3\ndepartment D 2 of t, limit 2\nb 2 of t in D\nc 0 of t in D\nx 0 of t\n"
-        made = world(text + "c runs 2 of 1\nx runs 1\nb queues 1 ranks 2")
-        made.cancel("x1")
-        assert victims(made.tick()) == ["c2", "c1"]
-
-
 class TestUnequalPolicy:
     """Quotas beyond what is there, projects and pools that are gone."""
 
