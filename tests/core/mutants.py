@@ -66,7 +66,8 @@ MUTANTS = (
         ),
     ),
     mutant(
-        "siblings on other devices let nobody out", ("outward.py", "    if not pool.departments or", "    if True or")
+        "siblings on other devices let nobody out",
+        ("outward.py", "    if department is None or asker.right", "    if True or asker.right"),
     ),
     mutant(
         "a sibling that lets a claim out is put back",
