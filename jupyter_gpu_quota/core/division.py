@@ -34,6 +34,8 @@ def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
         inside = children[one.name]
         firm = min(one.fair, one.guarantee)
         _divide(pool, inside, [demand(child) for child in inside], one.fair, firm)
+        for child in inside:
+            child.guarantee = min(child.guarantee, one.guarantee)
 
 
 def _demand_of(department: Standing, children_milli: int) -> int:

@@ -202,6 +202,7 @@ class _World:
             target=JobTarget.RUNNING,
             attempt=action.attempt,
             started_at=now,
+            paused_for=None,
             borrower=action.borrower,
             held_ranks=None if job.min_ranks is None else len({part.rank for part in action.placements}),
         )

@@ -242,10 +242,11 @@ class Job:
     ``submitted_at`` is the first submit time and survives every pause. ``checkpoint_at`` is when the job last
     saved, None when it never did. ``paused_at`` holds the instants of the pauses that count against
     ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and leaves within ``lent_grace_s``.
-    ``paused_for`` names the workload whose claim it is making room for. ``min_ranks``: an elastic job runs with any
-    number of ranks from there to ``ranks``; None is not elastic. ``held_ranks``: how many it has now, None where it
-    holds nothing or all of them. ``gpu_models``: it runs on these, on any where none is named. ``cpu_milli`` and
-    ``memory_mib`` are what each rank needs of its node, 0 where that is not stated.
+    ``paused_for`` names the workload whose claim it makes room for, or made room for while it is paused.
+    ``min_ranks``: an elastic job runs with any number of ranks from there to ``ranks``; None is not elastic.
+    ``held_ranks``: how many it has now, None where it holds nothing or all of them.
+    ``gpu_models``: it runs on these, on any where none is named. ``cpu_milli`` and ``memory_mib`` are what each rank
+    needs of its node, 0 where that is not stated.
     """
 
     id: str

@@ -14,10 +14,10 @@ from .standing import NO_LIMIT, Holder, Right, Standing
 
 def is_department_full(pool: Pool, asker: Asker) -> bool:
     """Whether a claim within guarantee may take from no other department unless siblings lose something first."""
-    if not pool.departments or asker.right is not Right.GUARANTEE or asker.within is not None:
-        return False
     department = asker.standing.parent
-    return department is not None and department.right(asker.request.size) is not Right.GUARANTEE
+    if department is None or asker.right is not Right.GUARANTEE or asker.own_only:
+        return False
+    return department.right(asker.request.size) is not Right.GUARANTEE
 
 
 def siblings_to_leave(rules: Rules, asked: Iterable[Holder]) -> list[Holder] | None:

@@ -8,11 +8,11 @@ taken, and the set is cut to what is needed. Source: docs/scheduling.md, section
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace, merge
-from itertools import chain, combinations, takewhile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
 
+from .asked import Asked
 from .hosts import NOTHING
 from .leaving import count_out, keep_minimum, leave
 from .model import WHOLE_DEVICE
@@ -64,7 +64,8 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
         if (protected_too and not pool.protects) or (below_too and not floor_matters):
             continue
         for let_out in (False, True) if is_department_full(pool, asker) else (False,):
-            search = _Search(pool, asker, protected_too, below_too, let_out=let_out)
+            whose = replace(asker, within=None) if let_out else asker
+            search = _Search(pool, whose, protected_too, below_too, let_out=let_out)
             found = search.run()
             if found is not None:
                 return found
@@ -101,6 +102,7 @@ class _Search:
         self.many = asker.request.devices_per_rank
         self.is_choosy = bool(asker.request.gpu_models) or asker.only is not None
         self.rules = Rules(pool, asker, below_too=below_too)
+        self.asked = Asked(pool, asker, self.rules, protected_too=protected_too)
         self.picked = self.rules.picked
         self.pieces: list[Piece] = []
         self.moved: list[Moved] = []
@@ -109,9 +111,6 @@ class _Search:
         self.near: dict[int, list[Holder]] = defaultdict(list)
         self.freed: dict[int, int] = {}
         self.after: dict[int, tuple[int, list[tuple[int, int]]]] = {}
-        self.known_others: list[Standing] | None = None
-        self.too_large: dict[Standing, int] = defaultdict(lambda: NO_LIMIT)
-        """From this size on no holder of the project may be taken: a larger one is never more legal."""
 
     def run(self) -> Claimed | None:
         """Search, and keep what was found."""
@@ -140,13 +139,13 @@ class _Search:
         """
         if self.let_out and not self._siblings_leave():
             return None
-        while self._wants_more() and self._place_without_victims():
+        while self._wants_more() and self._is_under_limits() and self._place_without_victims():
             pass
         if not self._wants_more() and self._waits_for_own_drain():
             return None
-        self._walk(self._before_moves())
+        self._walk(self.asked.before_moves())
         self._move()
-        self._walk(self._pauses())
+        self._walk(self.asked.pauses())
         if self._wants_more():
             return None
         lent = self.asker.lent_too and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
@@ -166,7 +165,7 @@ class _Search:
         """Before anything is placed: the fewest siblings, in order, that let the claim out of its department."""
         asked = (
             holder
-            for holder in chain(self._before_moves(), self._pauses())
+            for holder in chain(self.asked.before_moves(), self.asked.pauses())
             if self.rules.is_sibling(holder.project) and holder.project is not self.asker.standing
         )
         chosen = siblings_to_leave(self.rules, asked)
@@ -175,8 +174,7 @@ class _Search:
         return chosen is not None
 
     def _waits_for_own_drain(self) -> bool:
-        asker = self.asker
-        return not self.notebook and (asker.own_only or asker.standing.over_limit(asker.request.size))
+        return not self.notebook and self.asker.own_only
 
     def _in_turn(self) -> list[Holder]:
         """The victims in the order in which each is legal: a project's largest is the last that is tested."""
@@ -348,8 +346,15 @@ class _Search:
 
     def _keeps_bound(self, level: Standing, gone: Sequence[Holder]) -> bool:
         inside = level is self.asker.within
-        bound = min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling
-        after = level.use + self.asker.request.size
+        return self._is_within(level, min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling, gone)
+
+    def _is_under_limits(self) -> bool:
+        return self.notebook or all(self._is_within(level, level.ceiling, ()) for level in self.asker.standing.levels)
+
+    def _is_within(self, level: Standing, bound: int, gone: Sequence[Holder]) -> bool:
+        """With the ranks that have a place, the next one, and without who leaves: rank by rank, so at last with all."""
+        request = self.asker.request
+        after = level.use + (self.rank + 1) * request.gpu_milli
         if after <= bound:
             return True
         left = sum(holder.size for holder in (*self.picked.values(), *gone) if level in holder.project.levels)
@@ -417,118 +422,3 @@ class _Search:
     def _pick(self, holder: Holder) -> None:
         self.rules.pick(holder)
         leave(self.pool, holder)
-
-    # -- who may be asked -----------------------------------------------------------------------------------
-
-    def _before_moves(self) -> Iterator[Holder]:
-        """In the order of the contract: promised places, borrowers, what elastic jobs have above their minimum."""
-        if self.asker.own_only:
-            yield from self._surplus([self.asker.standing])
-            return
-        others = self._others()
-        if self.notebook:
-            yield from self._borrowers()
-        if self.asker.right <= Right.GUARANTEE:
-            yield from [holder for holder in self.pool.promised if holder.project in others and holder.preemptible]
-        if not self.notebook:
-            yield from self._borrowers()
-        yield from self._surplus([*others, self.asker.standing])
-
-    def _pauses(self) -> Iterator[Holder]:
-        """Then, after moves, work by project most above; own last."""
-        if not self.asker.own_only:
-            for standings in self._siblings_first(self._others()):
-                yield from self._by_project(standings)
-        if not self.notebook:
-            yield from self._own()
-
-    def _others(self) -> list[Standing]:
-        """The other projects that may lose anything: the same during a search, which changes no books."""
-        if self.known_others is None:
-            self.known_others = self._above()
-        return self.known_others
-
-    def _above(self) -> list[Standing]:
-        standings = self.pool.standings.values()
-        if self.pool.departments:
-            return [standing for standing in standings if self.rules.may_lose(standing)]
-        right, own = self.asker.right, None if self.notebook else self.asker.standing
-        if right is Right.FAIR:
-            return [one for one in standings if one.use > one.fair and one is not own]
-        return [one for one in standings if one.use > one.guarantee and one is not own]
-
-    def _siblings_first(self, standings: list[Standing]) -> list[list[Standing]]:
-        """In the order of the contract; siblings before all others where only what they lose lets the claim out."""
-        if self.rules.outside_right({}) is self.asker.right:
-            return [standings]
-        siblings = [standing for standing in standings if self.rules.is_sibling(standing)]
-        return [siblings, [standing for standing in standings if not self.rules.is_sibling(standing)]]
-
-    def _borrowers(self) -> list[Holder]:
-        """Borrowers count as over quota whatever their project uses; above guarantee their project must be above."""
-        if not self.pool.borrowers:
-            return []
-        asked = [
-            holder
-            for holder in self.pool.borrowers
-            if (self.asker.right <= Right.GUARANTEE or self.rules.may_lose(holder.project))
-            and (holder.project is not self.asker.standing or self.notebook)
-            and self.asker.within in (None, *holder.project.levels)
-            and (self.notebook or self._may_go(holder))
-        ]
-        return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
-
-    def _surplus(self, standings: Sequence[Standing]) -> list[Holder]:
-        """What elastic jobs run with above their minimum; of the asker's own project whatever the priority."""
-        if not self.pool.has_elastic:
-            return []
-        asked = [holder for standing in standings for holder in standing.surplus if self._may_go(holder)]
-        return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
-
-    def _may_go(self, holder: Holder) -> bool:
-        return holder.preemptible and (self.protected_too or not holder.protected)
-
-    def _rows(self, standing: Standing) -> Iterable[Holder]:
-        """What of a project's own may be asked, in order."""
-        if self.protected_too and standing.shielded:
-            return merge(standing.holders, standing.shielded, key=lambda one: one.order)
-        return standing.holders
-
-    def _by_project(self, standings: Iterable[Standing]) -> Iterator[Holder]:
-        gone: dict[Standing, int] = defaultdict(int)
-        heap = [(_most_above(standing, gone), standing) for standing in standings]
-        rows = {standing: iter(self._rows(standing)) for _, standing in heap}
-        heapify(heap)
-        while heap:
-            key, standing = heap[0]
-            if (now := _most_above(standing, gone)) != key:  # a sibling was taken from meanwhile
-                heapreplace(heap, (now, standing))
-                continue
-            holder = next((one for one in rows[standing] if one.size < self.too_large[standing]), None)
-            if holder is None:
-                heappop(heap)
-                continue
-            for level in standing.levels:
-                gone[level] += holder.size
-            heapreplace(heap, (_most_above(standing, gone), standing))
-            if self.rules.is_legal([holder], entered=True):
-                yield holder
-            else:
-                self.too_large[standing] = holder.size
-
-    def _own(self) -> Iterable[Holder]:
-        own, priority = self.asker.standing, self.asker.priority
-        borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
-        firm = takewhile(lambda one: one.priority < priority, self._rows(own))
-        asked = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
-        return filter(self._may_go, asked)
-
-
-def _most_above(standing: Standing, gone: Mapping[Standing, int]) -> tuple[bool, int, bool, int, str]:
-    """Sorts the first victim first: by department, then project: weight 0, furthest above the fair share, then name.
-
-    ``gone`` is what was looked at before, by project and department.
-    """
-    parent = standing.parent
-    above = (True, 0) if parent is None else (parent.weight > 0, parent.fair - parent.use + gone.get(parent, 0))
-    return (*above, standing.weight > 0, standing.fair - standing.use + gone.get(standing, 0), standing.name)

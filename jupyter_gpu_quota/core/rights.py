@@ -31,6 +31,8 @@ class Asker:
     preemptible: bool = True
     lent_too: bool = False
     only: Container[int] | None = None
+    spares: str | None = None
+    """Whose work it does not take: above its guarantee a job never pauses the one that it was paused for."""
     within: Standing | None = None
     """The project or department that every victim must be of, None for anybody's work."""
 

@@ -452,6 +452,7 @@ class Round:
             priority=shape.priority,
             preemptible=shape.preemptible,
             lent_too=shape.preemptible and right is not Right.GUARANTEE,
+            spares=None if right is Right.GUARANTEE else job.paused_for,
             within=self._within(standing, shape.request.size, weak=weak),
         )
 

@@ -37,7 +37,9 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     claimers = {claimed.asker.standing for claimed in claims}
     for number, claimed in enumerate(claims):
         for victim in [one for one in claimed.victims if _may_stay(one) and one.project not in claimers]:
-            within = not victim.project.over_limit(victim.size) and pool.ledger.all_after(lent=True) >= victim.size
+            within = not victim.project.over_limit(victim.size) and pool.ledger.all_after(lent=True) >= _on_devices(
+                victim
+            )
             if not within or not _may_fit(pool, victim):
                 continue
             let_out = _let_out_by(victim, claims[number:])
@@ -68,7 +70,12 @@ def _may_stay(victim: Holder) -> bool:
 
 def _may_fit(pool: Pool, victim: Holder) -> bool:
     """Whether enough is left over to replace what it frees; no more than a guess."""
-    return pool.room_came_back or _left_over(pool) >= victim.size
+    return pool.room_came_back or _left_over(pool) >= _on_devices(victim)
+
+
+def _on_devices(victim: Holder) -> int:
+    """What it frees of the devices that can be given out."""
+    return sum([piece.gpu_milli for piece in victim.pieces])
 
 
 def _left_over(pool: Pool) -> int:

@@ -272,7 +272,7 @@ def _rested(job: Job, state: JobState) -> Job:
         target=JobTarget.HELD if state is JobState.HELD else JobTarget.RUNNING,
         started_at=None,
         pausing_since_at=None,
-        paused_for=None,
+        paused_for=job.paused_for if state is JobState.PAUSED else None,
         borrower=False,
         held_ranks=None,
     )

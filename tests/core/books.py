@@ -312,7 +312,7 @@ class Books:
         guarantee, fair = self._divide(self.departments or self.projects, amount, firm)
         for key in self.departments:
             inside = self._divide(self.children(key), fair[key], min(fair[key], guarantee[key]))
-            guarantee |= inside[0]
+            guarantee |= {name: min(milli, guarantee[key]) for name, milli in inside[0].items()}
             fair |= inside[1]
         return guarantee, fair
 

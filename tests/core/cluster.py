@@ -280,6 +280,7 @@ class World:
             state=JobState.STARTING,
             attempt=action.attempt,
             started_at=self.now,
+            paused_for=None,
             borrower=action.borrower,
             held_ranks=None if job.min_ranks is None else len({one.rank for one in action.placements}),
         )
@@ -313,7 +314,6 @@ class World:
                     state=JobState.PAUSED,
                     target=JobTarget.RUNNING,
                     borrower=False,
-                    paused_for=None,
                     held_ranks=None,
                 )
             elif job.target is JobTarget.HELD:

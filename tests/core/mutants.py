@@ -51,13 +51,13 @@ MUTANTS = (
     ),
     mutant(
         "a project at its quota is a victim",
-        ("reclaim.py", "one.use > one.guarantee", "one.use >= one.guarantee"),
+        ("asked.py", "one.use > one.guarantee", "one.use >= one.guarantee"),
         ("rights.py", "level.use > bar(level, right)", "level.use >= bar(level, right)"),
         ("rights.py", "after + taken.largest_firm > level.guarantee", "after + taken.largest_firm >= level.guarantee"),
     ),
     mutant(
         "a project at its fair share is a victim",
-        ("reclaim.py", "one.use > one.fair", "one.use >= one.fair"),
+        ("asked.py", "one.use > one.fair", "one.use >= one.fair"),
         ("rights.py", "level.use > bar(level, right)", "level.use >= bar(level, right)"),
         (
             "rights.py",
@@ -66,7 +66,8 @@ MUTANTS = (
         ),
     ),
     mutant(
-        "siblings on other devices let nobody out", ("outward.py", "    if not pool.departments or", "    if True or")
+        "siblings on other devices let nobody out",
+        ("outward.py", "    if department is None or asker.right", "    if True or asker.right"),
     ),
     mutant(
         "a sibling that lets a claim out is put back",
@@ -149,6 +150,30 @@ MUTANTS = (
         ("rights.py", "(after < level.guarantee and self._claims_back(level, after, chosen))", "False"),
     ),
     mutant(
+        "who was paused pauses back",
+        ("round.py", "spares=None if right is Right.GUARANTEE else job.paused_for,", "spares=None,"),
+    ),
+    mutant(
+        "a gang needs room under the limit for all its ranks at the first",
+        ("reclaim.py", "level.use + (self.rank + 1) * request.gpu_milli", "level.use + request.size"),
+    ),
+    mutant(
+        "at a limit a claim is placed on what is free",
+        ("reclaim.py", "self._wants_more() and self._is_under_limits() and", "self._wants_more() and"),
+    ),
+    mutant(
+        "a project is guaranteed more than its department",
+        ("division.py", "min(child.guarantee, one.guarantee)", "child.guarantee"),
+    ),
+    mutant(
+        "what is on devices that are out needs room to be put back",
+        ("trim.py", "return sum([piece.gpu_milli for piece in victim.pieces])", "return victim.size"),
+    ),
+    mutant(
+        "of equal jobs the order of the input says which ends first",
+        ("backfill.py", "one.pieces, one.standing.name)", "one.pieces)"),
+    ),
+    mutant(
         "what runs on surplus keeps a job out of its quota",
         ("rights.py", "if any(after < holder.size <= level.guarantee and not holder.borrower", "if any(False"),
     ),
@@ -171,7 +196,7 @@ MUTANTS = (
     mutant(
         "a job pauses its equals",
         (
-            "reclaim.py",
+            "asked.py",
             "firm = takewhile(lambda one: one.priority < priority,",
             "firm = takewhile(lambda one: one.priority <= priority,",
         ),

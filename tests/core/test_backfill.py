@@ -6,6 +6,7 @@ import dataclasses as dc
 
 import pytest
 
+from tests.core.promises import check_order_is_irrelevant
 from tests.core.world import GENTLE, World, world
 
 GANG = """
@@ -140,3 +141,28 @@ def test_a_short_job_above_its_fair_share_starts_in_a_place_that_is_kept_for_lat
     )
     made.jobs["b6"] = dc.replace(made.jobs["b6"], time_limit_s=20)
     assert "b6" in started(made)
+
+
+def test_which_of_two_equal_jobs_is_thought_to_end_first_is_not_the_order_of_the_input() -> None:
+    """a2 and b2 are alike and end at one instant; where a place is kept for b3 depends on whose turn it is."""
+    made = world(
+        """
+        pool t 2
+        department d2 0 of t, priority 60
+        a 0.5 of t in d1, limit 2.5
+        b 0.5 of t in d1
+        d 0 of t in d2
+        b runs 0.25 fixed on n1g1 minutes 999
+        a runs 0.3 on n1g0
+        b runs 0.1 fixed on n1g1 minutes 999 ran 6
+        a runs 0.1 on n1g1 minutes 999 ran 6 priority 30
+        d runs 0.6 on n1g0 minutes 1 ran 46
+        d runs 0.25 on n1g1
+        a runs 0.1 ranks 2-3 held 2 on n1g1,n1g1
+        b queues 0.5 minutes 1
+        a queues 0.3
+        """
+    )
+    made.pass_time()
+    for seed in range(8):
+        check_order_is_irrelevant(made.snapshot(), made.policy, made.decide().plan, seed)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpu_quota.core.model import Placement, Reservation
+from jupyter_gpu_quota.core.model import Health, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause
 from jupyter_gpu_quota.core.sentences import sentence
 from jupyter_gpu_quota.service.standings import shares_of
+from tests.core.likeness import check_departments_that_change_nothing
 from tests.core.promises import check_plan
 from tests.core.world import world
 
@@ -268,6 +269,15 @@ def test_a_department_at_its_quota_gives_nothing_though_a_project_of_it_is_over(
     )
     made.settle()
     assert (made.picture(), made.paused()) == ("p1 1 / p2 1 / p3 0", [])
+
+
+def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force() -> None:
+    """x wants 1 of its 2, so that y's reduced guarantee may take what x runs above that, in a department or not."""
+    made = world("pool t 3\nx 2 of t\ny 2 of t\nx runs 1 ranks 1-2 held 2 on n1g0,n1g1\ny queues 2 of 1")
+    made.health("n1g2", Health.UNHEALTHY)
+    plan = made.decide().plan
+    assert [one.workload for one in plan.actions if isinstance(one, Pause)] == ["x1"]
+    check_departments_that_change_nothing(made.snapshot(), made.policy, plan)
 
 
 def test_what_siblings_lose_is_counted_out_of_the_department() -> None:

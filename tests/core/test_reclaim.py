@@ -119,6 +119,12 @@ def test_who_a_later_claim_of_the_plan_made_unnecessary_runs_on() -> None:
     assert victims(world(text).tick()) == ["c1"]
 
 
+def test_who_a_later_claim_made_unnecessary_runs_on_though_a_part_of_it_is_on_a_device_that_is_out() -> None:
+    made = world("pool t 4\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1 ranks 2\nc runs 2\na queues 2 of 1")
+    made.health("n1g0", Health.QUARANTINED)
+    assert victims(made.tick()) == ["c1"]
+
+
 def test_on_one_device_who_came_first_in_the_order_runs_on_where_the_next_one_suffices() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.6\na runs 0.2\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a1"]
@@ -393,34 +399,6 @@ class TestQueueOrder:
         (resume,) = made.tick().actions
         assert isinstance(resume, Resume)
         assert resume.workload == "b1"
-
-
-class TestLimits:
-    """The limit is a ceiling on everything."""
-
-    def test_exactly_at_the_limit_starts_and_one_more_does_not(self) -> None:
-        made = world("pool t 4\na 1 of t, limit 2\na queues 3 of 1")
-        made.settle()
-        assert made.picture() == "a 2"
-        assert made.decide().waits["a3"].code == "above_limit"
-
-    def test_notebook_quota_is_kept_free_under_the_limit(self) -> None:
-        made = world("pool t 4\na 1 of t, notebooks 1, limit 2\na queues 2 of 1\na notebook 1")
-        made.settle()
-        assert made.picture() == "a 1"
-
-    def test_work_that_leaves_counts_until_it_is_gone(self) -> None:
-        made = world("pool t 4\na 1 of t, limit 1\na runs 1\na queues 1")
-        made.drain_ticks = 2
-        made.cancel("a1")
-        made.tick()
-        assert made.tick().actions == ()
-        assert len(made.tick().actions) == 1
-
-    def test_a_job_above_the_limit_can_never_start(self) -> None:
-        made = world("pool t 4\na 1 of t, limit 2\na queues 3")
-        made.tick()
-        assert made.decide().waits["a1"].code == "above_limit"
 
 
 class TestUnequalPolicy:

@@ -183,6 +183,23 @@ from tests.core.world import GENTLE, milli, placed, world
         ),
         pytest.param(
             """
+            pool t 4
+            a 0.5 of t
+            d 2.75 of t, priority 60
+            d runs 0.5 fixed on n1g0
+            d runs 0.75 fixed on n1g1
+            d runs 0.75 fixed on n1g2
+            d runs 0.75 fixed on n1g3
+            d runs 0.5 on n1g0
+            a queues 0.5
+            a queues 3 of 0.25
+            """,
+            "a 1.25 / d 2.75",
+            ["d5"],
+            id="whom a claim within guarantee paused does not pause it when its project has started more on surplus",
+        ),
+        pytest.param(
+            """
             pool t 5
             a 3 of t
             d 0 of t, priority 60

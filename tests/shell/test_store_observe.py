@@ -189,8 +189,10 @@ def test_how_an_attempt_ends(world: World, how: str, retries: int, expected: str
     over = record.job.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
     assert (record.ended_at is not None, world.store.secrets("j") == {}) == (over, over)
     if not over:
-        waits = (record.job.started_at, record.job.pausing_since_at, record.job.paused_for, record.job.borrower)
-        assert waits == (None, None, None, False)
+        waits = (record.job.started_at, record.job.pausing_since_at, record.job.borrower)
+        assert waits == (None, None, False)
+        made_room = how.startswith("paused") and record.job.state is JobState.PAUSED
+        assert record.job.paused_for == ("patty's job" if made_room else None)
 
 
 def test_a_device_stays_owned_until_the_last_process_is_gone(world: World) -> None:

@@ -1,0 +1,74 @@
+"""The limit is a ceiling on everything, and at it a claim within guarantee is served by its own department's work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.test_reclaim import victims
+from tests.core.world import world
+
+
+def test_exactly_at_the_limit_starts_and_one_more_does_not() -> None:
+    made = world("pool t 4\na 1 of t, limit 2\na queues 3 of 1")
+    made.settle()
+    assert made.picture() == "a 2"
+    assert made.decide().waits["a3"].code == "above_limit"
+
+
+def test_notebook_quota_is_kept_free_under_the_limit() -> None:
+    made = world("pool t 4\na 1 of t, notebooks 1, limit 2\na queues 2 of 1\na notebook 1")
+    made.settle()
+    assert made.picture() == "a 1"
+
+
+def test_work_that_leaves_counts_until_it_is_gone() -> None:
+    made = world("pool t 4\na 1 of t, limit 1\na runs 1\na queues 1")
+    made.drain_ticks = 2
+    made.cancel("a1")
+    made.tick()
+    assert made.tick().actions == ()
+    assert len(made.tick().actions) == 1
+
+
+def test_a_job_above_the_limit_can_never_start() -> None:
+    made = world("pool t 4\na 1 of t, limit 2\na queues 3")
+    made.tick()
+    assert made.decide().waits["a1"].code == "above_limit"
+
+
+@pytest.mark.parametrize(
+    ("text", "paused"),
+    [
+        pytest.param(
+            "pool t 4\na 2 of t, limit 2\na runs 2 of 1\na queues 1 ranks 2 priority 60", ["a1", "a2"],
+            id="of its project: rank by rank others make room for a gang",
+        ),
+        pytest.param(
+            "pool t 4\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
+            "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
+            id="of its department: for a gang siblings leave, whatever is free",
+        ),
+        pytest.param(
+            "pool t 5\ndepartment D 2 of t, limit 3\nb 2 of t in D\nc 0 of t in D\n"
+            "c runs 3 of 1\nb queues 1 ranks 2", ["c2", "c3"],
+            id="of its department: for a gang siblings leave, though there is room for all of it",
+        ),
+        pytest.param(
+            "pool t 3\ndepartment D 2 of t, limit 2\ndepartment E 0 of t, notebooks 1\n"
+            "b 2 of t in D\nc 0 of t in D\ne 0 of t in E, notebooks 1\n"
+            "c runs 1 on n1g0\nc runs 1 on n1g1 lent\ne runs 1 on n1g2\nb queues 1 ranks 2", ["c1", "c2", "e1"],
+            id="of its department: siblings leave for the limit, though one only borrows, and others for the room",
+        ),
+    ],
+)  # fmt: skip
+def test_a_gang_within_guarantee_starts_at_the_limit(text: str, paused: list[str]) -> None:
+    made = world(text)
+    made.settle()
+    assert made.paused() == paused
+
+
+def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it() -> None:
+    text = "pool t 3\ndepartment D 2 of t, limit 2\nb 2 of t in D\nc 0 of t in D\nx 0 of t\n"
+    made = world(text + "c runs 2 of 1\nx runs 1\nb queues 1 ranks 2")
+    made.cancel("x1")
+    assert victims(made.tick()) == ["c2", "c1"]
