@@ -65,13 +65,16 @@ class Offers:
             "doctor` what is lacking, or changes policy.enforcement."
         )
 
-    async def of_fractions(self, pool: str, devices: Sequence[Device]) -> tuple[Sequence[Offer], int]:
-        """The best that a notebook's fraction of each device could be held by, and when that was read.
+    async def of_fractions(
+        self, pool: str, devices: Sequence[Device], project: str | None = None
+    ) -> tuple[Sequence[Offer], int]:
+        """The best that a fraction of each device could be held by, and when that was read.
 
-        The instant is in milliseconds; it is now where nothing had to be read or could be. Jobs have the same, and by
-        an MPS daemon those of projects that the settings name.
+        It is a notebook's, or that of a job of ``project``. The instant is in milliseconds; it is now where nothing had
+        to be read or could be.
         """
-        wish = Wish(who="", project="", pool=pool, gpu_milli=WHOLE_DEVICE // 2, notebook=True)
+        half, notebook = WHOLE_DEVICE // 2, project is None
+        wish = Wish(who="", project=project or "", pool=pool, gpu_milli=half, notebook=notebook)
         told = await self._told() if any(not device.simulated for device in devices) else None
         known = isinstance(told, Reading)
         return [self._offer(device, told, wish) for device in devices], self._read_at if known else self._now()

@@ -20,7 +20,6 @@ WHAT_TO_DO = (
     "To give fractions out there, accept less in policy.enforcement, or mend what `jupyter gpu-quota doctor` says is"
     " lacking."
 )
-LONGEST_WHY = 200
 
 
 async def weak_pools(door: Door, file: QuotaFile, devices: Sequence[Device]) -> tuple[str, ...]:
@@ -45,26 +44,36 @@ async def _pool(door: Door, pool: str, least: Least, devices: Sequence[Device]) 
     unknown = [each for each in offers if each.unsure]
     if not short and not unknown:
         return ""
-    able = f"of {_counted(len(offers), 'device')} {len(offers) - len(short) - len(unknown)} can hold a fraction so"
-    parts = [f"{asked}, and {able}, as read at {instant(read_at):%Y-%m-%dT%H:%M:%SZ}."]
+    able = f"{len(offers) - len(short) - len(unknown)} of {_counted(len(offers), 'device')}"
+    parts = [
+        f"{asked}, and {able} can be seen to hold a fraction so, as read at {instant(read_at):%Y-%m-%dT%H:%M:%SZ}."
+    ]
     parts += [_best_of(short), _unknown_of(unknown), _follows(len(short) + len(unknown) == len(offers))]
-    return " ".join(filter(None, [*parts, _held_now(door, pool, least), WHAT_TO_DO]))
+    parts += [await _by_mps(door, pool, least, here), _held_now(door, pool, least), WHAT_TO_DO]
+    return " ".join(filter(None, parts))
+
+
+async def _by_mps(door: Door, pool: str, least: Least, devices: Sequence[Device]) -> str:
+    """Whose jobs are held better than notebooks: those of projects with an MPS daemon."""
+    found = []
+    for project in sorted(door.settings.mps):
+        offers, _ = await door.offers.of_fractions(pool, devices, project)
+        found += [project] if any(each.is_enough(least) for each in offers) else []
+    return f"Jobs of {' and '.join(found)} are held so by an MPS daemon, and are not refused." if found else ""
 
 
 def _best_of(short: Sequence[Offer]) -> str:
     if not short:
         return ""
     closest = min(short, key=lambda each: (place_of(each.memory), place_of(each.compute), each.device))
-    why = closest.why[:LONGEST_WHY]
-    return (
-        f"The best of the others, {closest.device}, offers memory {closest.memory}, compute {closest.compute} ({why})."
-    )
+    best = f"memory {closest.memory}, compute {closest.compute} ({closest.why})"
+    return f"The best of those that cannot, {closest.device}, offers {best}."
 
 
 def _unknown_of(unknown: Sequence[Offer]) -> str:
     if not unknown:
         return ""
-    return f"Of {_counted(len(unknown), 'device')} it is not known: {unknown[0].why[:LONGEST_WHY]}."
+    return f"Of {_counted(len(unknown), 'device')} it is not known: {unknown[0].why}."
 
 
 def _follows(none: bool) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.shell.test_service_shares import Stage, policy, stage
@@ -26,7 +29,7 @@ def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(stage
     stage.apply(policy())
     (told,) = previewed(stage, "hardware")
     for part in (
-        "Pool train: policy.enforcement asks for memory hardware and compute none or better, and of 2 devices 0 can",
+        "Pool train: policy.enforcement asks for memory hardware and compute none or better, and 0 of 2 devices",
         "as read at 20", "GPU-0, offers memory policed, compute none (", "less than a whole device are refused there",
         "accept less in policy.enforcement", "doctor",
     ):  # fmt: skip
@@ -44,7 +47,7 @@ def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
     stage.apply(policy())
     stage.weak = "GPU-1"
     (told,) = previewed(stage, "policed")
-    assert "of 2 devices 1 can hold a fraction so" in told and "GPU-1, offers memory cooperative" in told
+    assert "1 of 2 devices can be seen to hold a fraction so" in told and "GPU-1, offers memory cooperative" in told
     assert "on another device is stopped" in told
 
 
@@ -70,3 +73,14 @@ def test_applying_says_it_too_and_is_done_all_the_same(stage: Stage) -> None:
     back = stage.world.post("quota/revisions/3/actions/revert", "root")
     assert (back.status, len(back.json["warnings"])) == (200, 1), back.body
     assert stage.world.get("quota", "root").json["warnings"] == []
+
+
+def test_jobs_that_an_mps_daemon_holds_are_named(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "control").touch()
+    (tmp_path / "nvidia-cuda-mps-control").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    stage.apply(policy())
+    stage.world.door.settings.mps = stage.world.door.offers._mps = {"vision": str(tmp_path)}
+    (told,) = previewed(stage, "mps")
+    assert "Jobs of vision are held so by an MPS daemon, and are not refused." in told, told
+    assert "MPS daemon, and are" not in previewed(stage, "driver")[0]
