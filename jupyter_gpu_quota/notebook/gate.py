@@ -29,75 +29,81 @@ SETTING = "kernel_websocket_connection_class"
 def install(server: Any, suspension: Suspension) -> None:
     """From now on new connections wait for suspended kernels."""
     settings = server.web_app.settings
-    if not issubclass(settings[SETTING], _Gate):
-        settings[SETTING] = gated(settings[SETTING], suspension)
-
-
-class _Gate:
-    """By this a wrapped class is known."""
+    kind = settings.get(SETTING)
+    if isinstance(kind, type) and not issubclass(kind, Gate):
+        settings[SETTING] = gated(kind, suspension)
 
 
 def gated(kind: Any, suspension: Suspension) -> Any:
     """A connection class that is as ``kind``, and asks ``suspension`` whether a kernel is there."""
+    return type(kind)("Gated", (Gate, kind), {"suspension": suspension})
 
-    class Gated(_Gate, kind):  # type: ignore[misc]
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            self.held: list[Any] = []
-            self.waking: asyncio.Task[None] | None = None
 
-        def handle_incoming_message(self, incoming_msg: Any) -> None:
-            if (self.held or suspension.holds(self.kernel_id)) and self._uses_the_kernel(incoming_msg):
-                self.held.append(incoming_msg)
-                self.waking = self.waking or asyncio.create_task(self._deliver())
-            else:
-                super().handle_incoming_message(incoming_msg)
+class Gate:
+    """What is put before a connection class; the names below are that class's own."""
 
-        def _uses_the_kernel(self, raw: Any) -> bool:
-            try:
-                channel, header = header_of(raw, v1=self.subprotocol == V1)
-            except (ValueError, LookupError, TypeError):
-                return False  # the server says what is wrong with it
-            return channel in (None, "shell") and header.get("msg_type") not in HARMLESS
+    suspension: Suspension
+    kernel_id: str
+    subprotocol: str | None
+    session: Any
+    write_message: Any
+    log: Any
 
-        async def _deliver(self) -> None:
-            """Hand over what was held, in its order, or answer it with the reason why it is not."""
-            why = ""
-            try:
-                await suspension.wake(self.kernel_id)
-            except NotWoken as error:
-                why = str(error)
-            except Exception as error:  # nothing is held for ever
-                self.log.exception("jupyter_gpu_quota: kernel %s could not be woken", self.kernel_id)
-                why = f"The kernel could not be woken ({error!r}). Run the cell again, or restart the kernel."
-            finally:
-                held, self.held, self.waking = self.held, [], None
-            for raw in held:
-                if not why:
-                    super().handle_incoming_message(raw)
-                    continue
-                with contextlib.suppress(WebSocketClosedError):
-                    self._refuse(header_of(raw, v1=self.subprotocol == V1)[1], why)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.held: list[Any] = []
+        self.waking: asyncio.Task[None] | None = None
 
-        def _refuse(self, header: dict[str, Any], why: str) -> None:
-            """What a kernel would say of a request that fails."""
-            kind = str(header.get("msg_type"))
-            failed = {"ename": "NoGpuNow", "evalue": why, "traceback": [why]}
-            self._say("iopub", "status", {"execution_state": "busy"}, header)
-            if kind == "execute_request":
-                self._say("iopub", "error", failed, header)
-            reply = kind.removesuffix("_request") + "_reply"
-            self._say("shell", reply, {"status": "error", **failed, "execution_count": None}, header)
-            self._say("iopub", "status", {"execution_state": "idle"}, header)
+    def handle_incoming_message(self, incoming_msg: Any) -> None:
+        if (self.held or self.suspension.holds(self.kernel_id)) and self._uses_the_kernel(incoming_msg):
+            self.held.append(incoming_msg)
+            self.waking = self.waking or asyncio.create_task(self._deliver())
+        else:
+            super().handle_incoming_message(incoming_msg)  # type: ignore[misc]
 
-        def _say(self, channel: str, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
-            message = self.session.msg(kind, content=content, parent={"header": parent})
-            if self.subprotocol == V1:
-                self.write_message(TO_V1(message, channel, self.session.pack), binary=True)
-            else:
-                self.write_message(json.dumps({**message, "channel": channel}, default=str))
+    def _uses_the_kernel(self, raw: Any) -> bool:
+        try:
+            channel, header = header_of(raw, v1=self.subprotocol == V1)
+            return channel in (None, "shell") and header["msg_type"] not in HARMLESS
+        except (ValueError, LookupError, TypeError):
+            return False  # the server says what is wrong with it
 
-    return Gated
+    async def _deliver(self) -> None:
+        """Hand over what was held, in its order, or answer it with the reason why it is not."""
+        why = ""
+        try:
+            await self.suspension.wake(self.kernel_id)
+        except NotWoken as error:
+            why = str(error)
+        except Exception as error:  # nothing is held for ever
+            self.log.exception("jupyter_gpu_quota: kernel %s could not be woken", self.kernel_id)
+            why = f"The kernel could not be woken ({error!r}). Run the cell again, or restart the kernel."
+        finally:
+            held, self.held, self.waking = self.held, [], None
+        for raw in held:
+            if not why:
+                super().handle_incoming_message(raw)  # type: ignore[misc]
+                continue
+            with contextlib.suppress(WebSocketClosedError):
+                self._refuse(header_of(raw, v1=self.subprotocol == V1)[1], why)
+
+    def _refuse(self, header: dict[str, Any], why: str) -> None:
+        """What a kernel would say of a request that fails."""
+        kind = str(header.get("msg_type"))
+        failed = {"ename": "NoGpuNow", "evalue": why, "traceback": [why]}
+        self._say("iopub", "status", {"execution_state": "busy"}, header)
+        if kind == "execute_request":
+            self._say("iopub", "error", failed, header)
+        reply = kind.removesuffix("_request") + "_reply"
+        self._say("shell", reply, {"status": "error", **failed, "execution_count": None}, header)
+        self._say("iopub", "status", {"execution_state": "idle"}, header)
+
+    def _say(self, channel: str, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+        message = self.session.msg(kind, content=content, parent={"header": parent})
+        if self.subprotocol == V1:
+            self.write_message(TO_V1(message, channel, self.session.pack), binary=True)
+        else:
+            self.write_message(json.dumps({**message, "channel": channel}, default=str))
 
 
 def header_of(raw: Any, *, v1: bool) -> tuple[str | None, dict[str, Any]]:

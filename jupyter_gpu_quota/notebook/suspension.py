@@ -139,7 +139,7 @@ class Suspension:
             return why
         one = Away(kernel, pid, self.clock(), self._mark_of(kernel), memory_mib)
         self.away[kernel] = one
-        one.moving = asyncio.create_task(self._suspended(one))
+        one.moving = asyncio.create_task(self._suspended_or_lost(one))
         return ""
 
     def _why_not(self, pid: int, needed_mib: int) -> str:
@@ -151,6 +151,15 @@ class Suspension:
         if room is None:
             return "nobody knows how much host memory is left"
         return f"it needs {needed_mib} MiB of host memory, and {room} MiB are left" if needed_mib > room else ""
+
+    async def _suspended_or_lost(self, one: Away) -> None:
+        """Whatever goes wrong here, a kernel is not left between being there and being suspended."""
+        try:
+            await self._suspended(one)
+        except Exception as error:
+            self.server.log.exception("jupyter_gpu_quota: kernel %s could not be suspended", one.kernel)
+            if one.phase is Phase.SUSPENDING and not one.lost:
+                await self._lose(one, f"It could not be suspended: {error!r}.")
 
     async def _suspended(self, one: Away) -> None:
         driver = (await _ran("held", one.pid, within_s=self.step_s)).get("driver")
@@ -263,10 +272,10 @@ class Suspension:
     async def _lose(self, one: Away, why: str) -> None:
         """Shut a kernel down that can neither stay nor come back."""
         one.lost = f"{why} The kernel was shut down, and its variables are lost. Start it again to go on."
-        self.tell(one.kernel, "lost", one.lost)
         self._forget(one)
         if self._pid_of(one.kernel) == one.pid:
             await self.server.kernel_manager.shutdown_kernel(one.kernel, now=True)
+        self.tell(one.kernel, "lost", one.lost)
 
     def _within_s(self, one: Away) -> float:
         return self.step_s + EACH_GIB_S * one.memory_mib / 1024

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.notebook import suspension
 from jupyter_gpu_quota.notebook.asking import Asker
 from jupyter_gpu_quota.notebook.canary import Canary, SelfTest, ran
 from jupyter_gpu_quota.notebook.host_memory import room_mib
@@ -62,7 +63,7 @@ class Server:
             provisioner=SimpleNamespace(pid=self.pid), last_activity=1, execution_state="idle"
         )
         self.kernel_manager = self
-        self.log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
+        self.log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None, exception=lambda *_: None)
 
     def __contains__(self, name: str) -> bool:
         return name == "k" and self.kernel is not None
@@ -212,6 +213,18 @@ def test_a_kernel_with_two_devices_is_not_suspended(script: Script, monkeypatch:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{OWN},{OTHER}")
     with Canary(os.environ, 30) as both:
         assert "more than one device" in Server(both.pid).suspension().suspend("k", 164)
+
+
+def test_a_fault_of_our_own_leaves_no_kernel_between_being_there_and_being_suspended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no more processes")
+
+    monkeypatch.setattr(suspension, "_ran", broken)
+    made = asyncio.run(suspended(server))
+    assert not made.holds("k") and server.kernel is None
+    assert server.told[-1][0] == "lost" and "no more processes" in server.told[-1][1]
 
 
 def test_a_kernel_that_is_busy_without_us_is_tried_again_until_it_has_its_gpu(server: Server, canary: Canary) -> None:

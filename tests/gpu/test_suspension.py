@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_server.services.kernels.connection import base
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
 from jupyter_gpu_quota.demo.people import Kernel, Unexpected
 from jupyter_gpu_quota.demo.people import _execute_request as execute_request
 from jupyter_gpu_quota.notebook.canary import ran
+from jupyter_gpu_quota.notebook.gate import V1
 from jupyter_gpu_quota.wire_activity import FreeOrder, WakeAnswer
 from tests.gpu import fake_library, real_library
 from tests.gpu.fake_library import Script
@@ -53,6 +56,7 @@ print(answer, code, read.raw == pattern)
 """
 OPTIONS = ("--GPUQuotaActivity.suspension_wait_s=4", "--GPUQuotaActivity.suspension_step_s=5")
 KEPT = "42 0 True\n"
+SAYS = ("error", "stream")
 WAITS = WakeAnswer(state="waiting", reason="lent", message='It comes back when ann\'s job "train" has saved and left.')
 READY = WakeAnswer(state="ready", reason="booked", message="")
 GONE = WakeAnswer(state="refused", reason="quota", message="The project has no notebook quota left.")
@@ -245,6 +249,41 @@ def test_a_kernel_whose_slice_is_not_to_be_had_stays_suspended_and_its_cell_says
     assert world.state(pid) == "checkpointed"
     world.service.slice = READY
     assert world.run(kernel, READ) == KEPT
+
+
+async def by_jupyterlab(world: World, kernel: str, code: str) -> list[str]:
+    """Run a cell by the protocol that JupyterLab speaks: what came back, by kind, with the text of an error."""
+    address = world.server.url.replace("http", "ws", 1) + f"/api/kernels/{kernel}/channels"
+    request = HTTPRequest(address, headers={"Authorization": f"token {SERVER_TOKEN}"})
+    socket = await websocket_connect(request, subprotocols=[V1])
+    assert socket.selected_subprotocol == V1
+    message = execute_request(code)
+    sent: Any = base.serialize_msg_to_ws_v1
+    await socket.write_message(sent(message, "shell", lambda part: json.dumps(part).encode()), binary=True)
+    found, heard = list[str](), base.deserialize_msg_from_ws_v1
+    async with asyncio.timeout(60):
+        while not found or found[-1] != "shell execute_reply":
+            channel, parts = heard(await socket.read_message())
+            header, parent, _, content = (json.loads(part) for part in parts[:4])
+            if parent.get("msg_id") == message["header"]["msg_id"]:
+                found.append(f"{channel} {header['msg_type']}")
+                found += [
+                    content[name] for name in ("evalue", "text") if header["msg_type"] in SAYS and name in content
+                ]
+    socket.close()
+    return found
+
+
+def test_a_cell_of_jupyterlab_waits_and_is_answered_in_its_own_protocol(world: World) -> None:
+    kernel, _ = world.suspended()
+    world.service.slice = GONE
+    refused = asyncio.run(by_jupyterlab(world, kernel, READ))
+    assert [each for each in refused if each.startswith(("iopub", "shell"))] == [
+        "iopub status", "iopub error", "shell execute_reply",
+    ]  # fmt: skip
+    assert any("The project has no notebook quota left." in each for each in refused)
+    world.service.slice = READY
+    assert KEPT in asyncio.run(by_jupyterlab(world, kernel, READ))
 
 
 def test_a_tab_that_reconnects_wakes_nothing(world: World) -> None:
