@@ -356,7 +356,8 @@ class _Search:
         asked = [
             holder for holder in chain(self.asked.before_moves(), self.asked.pauses()) if holder.key not in self.picked
         ]
-        chosen = self._together([], asked) if len(asked) <= EXHAUSTIVE else None
+        few = len(asked) <= EXHAUSTIVE and self._makes_room(asked)
+        chosen = self._together([], asked) if few else None
         if chosen is None:
             return
         for holder in chosen[-2::-1]:
