@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 from .asked import Asked
 from .hosts import NOTHING
@@ -63,9 +63,11 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
     for protected_too, below_too in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
         if (protected_too and not pool.protects) or (below_too and not floor_matters):
             continue
-        for let_out in (False, True) if is_department_full(pool, asker) else (False,):
+        in_full = (False, True) if is_department_full(pool, asker) else (False,)
+        for thorough, let_out in product((True, False) if below_too and asker.request.ranks > 1 else (False,), in_full):
             whose = replace(asker, within=None) if let_out else asker
-            search = _Search(pool, whose, protected_too, below_too, let_out=let_out)
+            below = below_too and not thorough
+            search = _Search(pool, whose, protected_too, below, let_out=let_out, thorough=thorough)
             found = search.run()
             if found is not None:
                 return found
@@ -89,13 +91,22 @@ class _Search:
     """One walk over the candidates; ``below_too``: a victim project may end below its guarantee.
 
     ``let_out``: siblings leave first, wherever they are, until the claim's right holds against other departments, too.
+    ``thorough``: sets are tried for all ranks together; else each rank takes what the order has for it.
     """
 
     def __init__(
-        self, pool: Pool, asker: Asker, protected_too: bool, below_too: bool, *, let_out: bool = False
+        self,
+        pool: Pool,
+        asker: Asker,
+        protected_too: bool,
+        below_too: bool,
+        *,
+        let_out: bool = False,
+        thorough: bool = False,
     ) -> None:
         self.pool, self.asker, self.ledger = pool, asker, pool.ledger
         self.protected_too, self.below_too, self.let_out = protected_too, below_too, let_out
+        self.thorough = thorough
         self.notebook = asker.right is Right.NOTEBOOK
         self.lent_too = asker.lent_too or self.notebook
         self.need = min(asker.request.gpu_milli, WHOLE_DEVICE)
@@ -143,9 +154,12 @@ class _Search:
             pass
         if not self._wants_more() and self._waits_for_own_drain():
             return None
-        self._walk(self.asked.before_moves())
-        self._move()
-        self._walk(self.asked.pauses())
+        if self.thorough:
+            self._take_together()
+        else:
+            self._walk(self.asked.before_moves())
+            self._move()
+            self._walk(self.asked.pauses())
         if self._wants_more():
             return None
         lent = self.asker.lent_too and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
@@ -337,6 +351,53 @@ class _Search:
                     return [*core, *more]
         return None
 
+    def _take_together(self) -> None:
+        """Whom to ask for several ranks at once: of few candidates every legal set, the first in order first."""
+        asked = [
+            holder for holder in chain(self.asked.before_moves(), self.asked.pauses()) if holder.key not in self.picked
+        ]
+        few = len(asked) <= EXHAUSTIVE and self._makes_room(asked)
+        chosen = self._together([], asked) if few else None
+        if chosen is None:
+            return
+        for holder in chosen[-2::-1]:
+            without = [other for other in chosen if other is not holder]
+            if self.rules.is_legal(without) and self._makes_room(without):
+                chosen = without
+        for holder in self.rules.whole(chosen):
+            self._pick(holder)
+        self._place_the_rest()
+
+    def _together(self, chosen: list[Holder], asked: Sequence[Holder]) -> list[Holder] | None:
+        for at, holder in enumerate(asked):
+            more = [*chosen, holder]
+            if not self.rules.is_legal(more):
+                continue
+            if self._makes_room(more):
+                return more
+            if (found := self._together(more, asked[at + 1 :])) is not None:
+                return found
+        return None
+
+    def _makes_room(self, chosen: Sequence[Holder]) -> bool:
+        """Whether all ranks find room once these have left; changes nothing."""
+        gone, request = self.rules.whole(chosen), self.asker.request
+        short = (request.ranks - self.rank) * request.gpu_milli - self.ledger.all_after(lent=True)
+        if sum(one.size for one in gone) < short:
+            return False
+        mark, placed, rank = self.ledger.mark(), list(self.pieces), self.rank
+        for holder in gone:
+            leave(self.pool, holder)
+        self._place_the_rest()
+        fits = not self._wants_more() and self._keeps_bounds(gone)
+        self.ledger.undo(mark)
+        self.pieces, self.rank = placed, rank
+        return fits
+
+    def _place_the_rest(self) -> None:
+        while self._wants_more() and self._place_without_victims():
+            pass
+
     def _suffices(self, spot: int, gone: Sequence[Holder]) -> bool:
         return len(self._room(spot, gone)) >= self.many and self._keeps_bounds(gone)
 
@@ -354,7 +415,7 @@ class _Search:
     def _is_within(self, level: Standing, bound: int, gone: Sequence[Holder]) -> bool:
         """With the ranks that have a place, the next one, and without who leaves: rank by rank, so at last with all."""
         request = self.asker.request
-        after = level.use + (self.rank + 1) * request.gpu_milli
+        after = level.use + min(self.rank + 1, request.ranks) * request.gpu_milli
         if after <= bound:
             return True
         left = sum(holder.size for holder in (*self.picked.values(), *gone) if level in holder.project.levels)

@@ -155,11 +155,15 @@ MUTANTS = (
     ),
     mutant(
         "a gang needs room under the limit for all its ranks at the first",
-        ("reclaim.py", "level.use + (self.rank + 1) * request.gpu_milli", "level.use + request.size"),
+        ("reclaim.py", "level.use + min(self.rank + 1, request.ranks) * request.gpu_milli", "level.use + request.size"),
     ),
     mutant(
         "at a limit a claim is placed on what is free",
         ("reclaim.py", "self._wants_more() and self._is_under_limits() and", "self._wants_more() and"),
+    ),
+    mutant(
+        "for a gang a victim ends below its quota at once",
+        ("reclaim.py", "if below_too and asker.request.ranks > 1 else", "if False else"),
     ),
     mutant(
         "a project is guaranteed more than its department",

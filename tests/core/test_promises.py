@@ -466,4 +466,4 @@ Worlds.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,),
 )
-TestWorlds = pytest.mark.timeout(1200)(Worlds.TestCase)
+TestWorlds = pytest.mark.timeout(max(1200, 3 * WORLDS))(Worlds.TestCase)

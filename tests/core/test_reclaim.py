@@ -148,6 +148,25 @@ def test_an_indivisible_last_victim_is_avoided_where_another_set_is_legal() -> N
     assert victims(made.tick()) == ["b2"]
 
 
+def test_for_a_gang_too_a_project_ends_below_its_quota_only_where_no_other_set_on_all_devices_avoids_it() -> None:
+    """a1 goes first and makes room for two of three ranks; with whoever makes room for the third a would have 0.65."""
+    made = world(
+        """
+        pool t 2
+        a 0.7 of t
+        c 0.8 of t, priority 60
+        a runs 0.25 on n1g1 priority 30
+        a runs 0.1 ranks 2 on n1g0,n1g1
+        a runs 0.1 on n1g0
+        a runs 0.45 on n1g0 fixed
+        c runs 0.35 on n1g0 fixed
+        c runs 0.65 on n1g1 fixed
+        c queues 0.1 ranks 3
+        """
+    )
+    assert victims(made.tick()) == ["a3", "a2"]
+
+
 def test_protected_work_is_taken_for_a_guarantee_only_when_nothing_else_is_left() -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600)
     made = world("pool t 2\na 1 of t\nb 0 of t\nb runs 2 of 1\na queues 1", preemption=rules)
