@@ -129,7 +129,11 @@ def could_start_alone(pool: Pool, standing: Standing, request: Request, *, preem
     """Whether a request could start if nothing else ran: it fits the devices, the limit and, if fixed, the quota."""
     size = request.size
     for level in standing.levels:
-        if (level.limit != NO_LIMIT and size > level.ceiling) or size > level.user_ceiling or (not preemptible and size > level.quota):
+        if (
+            (level.limit != NO_LIMIT and size > level.ceiling)
+            or size > level.user_ceiling
+            or (not preemptible and size > level.quota)
+        ):
             return False
     return pool.empty.takes(request)
 

@@ -188,10 +188,7 @@ class Standing:
 
     def over_limit(self, size: int) -> bool:
         """Whether a limit forbids ``size`` more even when what leaves is gone."""
-        for level in self.levels:
-            if level.limit != NO_LIMIT and level.use + size > level.ceiling:
-                return True
-        return False
+        return any(level.limit != NO_LIMIT and level.use + size > level.ceiling for level in self.levels)
 
     def fixed_fits(self, size: int) -> bool:
         """Whether so much more non-preemptible work stays within the training quota of every level."""
