@@ -112,6 +112,7 @@ class _Rooms:
     def __init__(self, pool: Pool, request: Request) -> None:
         self.ledger, self.request = pool.ledger, request
         self.need, self.many = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+        self.needs_host = bool(request.cpu_milli or request.memory_mib)
         self.room = self.ledger.all_plain_after()
         self.slots = [0] * len(self.ledger.on_node)
         self.hosts = [self.ledger.hosts.after(node) for node in range(len(self.slots))]
@@ -146,7 +147,8 @@ class _Rooms:
         self.fitting += self._ranks_on(node)
 
     def _ranks_on(self, node: int) -> int:
-        return min(self.slots[node] // self.many, self.request.fit_beside(self.hosts[node]))
+        ranks = self.slots[node] // self.many
+        return min(ranks, self.request.fit_beside(self.hosts[node])) if self.needs_host else ranks
 
     def places(self) -> tuple[Piece, ...]:
         """The fullest devices, or nodes, that take the ranks."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-
-_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-"""Made once: a plan writes thousands of audit rows."""
+from json.encoder import encode_basestring
+from operator import attrgetter
+from typing import Any
 
 Plain = None | bool | int | str | list["Plain"] | dict[str, "Plain"]
 
@@ -20,7 +20,7 @@ def canonical(value: object) -> bytes:
     Takes None, bool, int, str, enums, mappings with str keys, sequences and dataclasses (by their field names).
     Raises TypeError for anything else; a float is refused because its spelling is not one.
     """
-    return _JSON.encode(plain(value)).encode()
+    return _text(value).encode()
 
 
 def digest(value: object) -> str:
@@ -38,7 +38,7 @@ def table_digest(records: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(records)).hexdigest()
 
 
-def snapshot_digest(snapshot: object, tables: Mapping[str, str] | None = None) -> str:
+def snapshot_digest(snapshot: Any, tables: Mapping[str, str] | None = None) -> str:
     """The digest by which an audit row names the snapshot of its plan, in hex.
 
     :func:`digest` of the snapshot's fields, each table (a tuple of records) replaced by its :func:`table_digest`.
@@ -46,7 +46,7 @@ def snapshot_digest(snapshot: object, tables: Mapping[str, str] | None = None) -
     """
     known = tables or {}
     found: dict[str, object] = {}
-    for name in _field_names(type(snapshot)):
+    for name in sorted(field.name for field in fields(snapshot)):
         value = getattr(snapshot, name)
         is_table = isinstance(value, tuple)
         found[name] = (known.get(name) or table_digest(map(record_digest, value))) if is_table else value
@@ -55,49 +55,78 @@ def snapshot_digest(snapshot: object, tables: Mapping[str, str] | None = None) -
 
 def plain(value: object) -> Plain:
     """The value in the types that JSON has; raises TypeError where there is none."""
-    kind = type(value)
-    if kind in _AS_IT_IS:
-        return value  # type: ignore[return-value]  # these four are what it says
-    if kind is tuple or kind is list:
-        return [plain(item) for item in value]  # type: ignore[attr-defined]
-    names = _field_names(kind)
-    if names:
-        return {name: v if type(v := getattr(value, name)) in _AS_IT_IS else plain(v) for name in names}
-    return _seldom(value)
+    found: Plain = json.loads(canonical(value))
+    return found
 
 
-_AS_IT_IS = frozenset({type(None), bool, int, str})
+# --- how each type is written ---------------------------------------------------------------------------------------
+_Writer = Callable[[Any], str]
 
 
-_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
+class _Writers(dict[type, _Writer]):
+    """Who writes the values of a type, made when the first one comes: a plan writes thousands of rows."""
+
+    def __missing__(self, kind: type) -> _Writer:
+        writer = self[kind] = _writer_of(kind)
+        return writer
 
 
-def _field_names(kind: type) -> tuple[str, ...]:
-    """A dataclass's fields in the order that JSON puts them; () for any other type. A snapshot has 200,000 values."""
-    names = _FIELD_NAMES.get(kind)
-    if names is None:
-        names = tuple(sorted(field.name for field in fields(kind))) if is_dataclass(kind) else ()
-        _FIELD_NAMES[kind] = names
-    return names
+def _text(value: object) -> str:
+    return _WRITERS[type(value)](value)
 
 
-def _seldom(value: object) -> Plain:
-    match value:
-        case Enum():
-            return plain(value.value)
-        case int() | str():
-            return value
-        case Mapping():
-            return {_key(key): plain(item) for key, item in value.items()}
-        case Sequence() if not isinstance(value, (bytes, bytearray)):
-            return [plain(item) for item in value]
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {}
-        case _:
-            raise TypeError(f"{value!r} of type {type(value).__name__} has no canonical form")
+def _writer_of(kind: type) -> _Writer:
+    if issubclass(kind, Enum):
+        return lambda value: _text(value.value)
+    if issubclass(kind, int):
+        return int.__repr__
+    if issubclass(kind, str):
+        return encode_basestring
+    if issubclass(kind, Mapping):
+        return _object
+    if issubclass(kind, Sequence) and not issubclass(kind, (bytes, bytearray)):
+        return _array
+    return _record_writer(kind) if is_dataclass(kind) else _refuse
+
+
+def _array(value: Iterable[object]) -> str:
+    return f"[{','.join([_WRITERS[type(item)](item) for item in value])}]"
+
+
+def _object(value: Mapping[object, object]) -> str:
+    rows = {_key(key): item for key, item in value.items()}
+    return "{" + ",".join([f"{encode_basestring(key)}:{_text(rows[key])}" for key in sorted(rows)]) + "}"
+
+
+def _record_writer(kind: type) -> _Writer:
+    """A dataclass, by its field names."""
+    names = sorted(field.name for field in fields(kind))
+    if len(names) < 2:
+        return lambda value: _object({name: getattr(value, name) for name in names})
+    labels, values_of = [f'"{name}":' for name in names], attrgetter(*names)
+
+    def write(value: object) -> str:
+        rows = zip(labels, values_of(value), strict=True)
+        return "{" + ",".join([label + _WRITERS[type(item)](item) for label, item in rows]) + "}"
+
+    return write
+
+
+def _refuse(value: object) -> str:
+    raise TypeError(f"{value!r} of type {type(value).__name__} has no canonical form")
 
 
 def _key(key: object) -> str:
     if not isinstance(key, str):
         raise TypeError(f"{key!r} cannot be a key; keys are str")
     return str(key.value) if isinstance(key, Enum) else key
+
+
+_WRITERS = _Writers(
+    {
+        type(None): lambda value: "null",
+        bool: lambda value: "true" if value else "false",
+        int: int.__repr__,
+        str: encode_basestring,
+    }
+)

@@ -249,7 +249,8 @@ class Ledger:
     def _rooms_open(self) -> dict[Models, tuple[Room, Room]]:
         if self._rooms is None:
             numbers = range(len(self.devices))
-            self._draining = {at for at in numbers if self.leaving[at] and self.lendable_after(at) > 0}
+            leaves = filter(self.leaving.__getitem__, numbers)
+            self._draining = {at for at in leaves if self.lendable_after(at) > 0}
             self._rooms = {ANY_MODEL: self._rooms_for(ANY_MODEL)}
         elif self._rooms_read < len(self._log):
             self._refresh({at for at in self._log[self._rooms_read :] if at >= 0}, self._rooms)
@@ -279,6 +280,9 @@ class Ledger:
 
     def all_now(self, *, lent: bool) -> list[int]:
         """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""
+        beside = self.lent, self.leaving, self.promised, self.promised_lent, self.held
+        if not any(map(any, beside)):
+            return [whole - firm if whole > firm else 0 for whole, firm in zip(self.capacity, self.firm, strict=True)]
         rows = zip(self.capacity, self.firm, self.lent, self.leaving, self._all_due(lent=lent), strict=True)
         return [
             free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0

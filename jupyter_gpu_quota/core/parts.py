@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from .demand import Shape as DemandShape
 from .demand import shape_of, typical_of
@@ -199,6 +199,25 @@ def _waits(job: Job) -> bool:
     return job.state in _WAITING and job.target in _STAYS_IN_LINE
 
 
+class _Table(Generic[T]):
+    """The rows of one table as they were read last, by the objects that they are."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, T] = {}
+        self._refs: set[int] = set()
+
+    def follow(self, rows: Sequence[T]) -> tuple[list[T], list[T]]:
+        """Those that are gone, and those that are new, in order."""
+        refs = list(map(id, rows))
+        before, now = self._refs, set(refs)
+        gone, fresh = before - now, now - before
+        new = list(compress(rows, map(fresh.__contains__, refs))) if fresh else []
+        left = [self._rows.pop(ref) for ref in gone]
+        self._rows.update(zip(map(id, new), new, strict=True))
+        self._refs = now
+        return left, new
+
+
 class Parts:
     """The parts of the snapshot that was followed last, by pool in name order; ``nowhere`` is of no pool.
 
@@ -208,8 +227,7 @@ class Parts:
     def __init__(self, pools: Iterable[str], devices: Iterable[Device], nodes: Iterable[Node]) -> None:
         self.of = {name: Part(name=name) for name in sorted(set(pools))}
         self.nowhere = Part(name="")
-        self._jobs: dict[int, Job] = {}
-        self._allocations: dict[int, Allocation] = {}
+        self._jobs, self._allocations = _Table[Job](), _Table[Allocation]()
         self._of_work: dict[str, Part] = {}
         self._of_device: dict[str, Part] = {}
         nodes, devices = tuple(nodes), tuple(devices)
@@ -233,8 +251,8 @@ class Parts:
         yield self.nowhere
 
     def _follow_jobs(self, jobs: tuple[Job, ...]) -> None:
-        known, of, of_work, nowhere = self._jobs, self.of, self._of_work, self.nowhere
-        gone, fresh = _differences(known, jobs)
+        of, of_work, nowhere = self.of, self._of_work, self.nowhere
+        gone, fresh = self._jobs.follow(jobs)
         for job in gone:
             of_work.pop(job.id).drop(job)
         for job in fresh:
@@ -243,7 +261,7 @@ class Parts:
 
     def _follow_allocations(self, allocations: tuple[Allocation, ...]) -> None:
         of, nowhere = self._of_device, self.nowhere
-        gone, fresh = _differences(self._allocations, allocations)
+        gone, fresh = self._allocations.follow(allocations)
         for one in gone:
             of.get(one.device, nowhere).release(one)
         for one in fresh:
@@ -274,19 +292,6 @@ class Parts:
             return job is not None and job.state in (JobState.STARTING, JobState.RUNNING)
         books = (one for part in self.everybody() for one in part.notebooks)
         return any(one.id == workload and one.state is NotebookState.BOOKED for one in books)
-
-
-def _differences(known: dict[int, T], rows: Sequence[T]) -> tuple[list[T], list[T]]:
-    """The objects that are gone from rows and those that are new, in order; what is known becomes what is there."""
-    refs = list(map(id, rows))
-    there = set(refs)
-    gone = [known.pop(ref) for ref in known.keys() - there]
-    if len(known) == len(there):
-        return gone, []
-    fresh = there - known.keys()
-    new = list(compress(rows, map(fresh.__contains__, refs)))
-    known.update(zip(map(id, new), new, strict=True))
-    return gone, new
 
 
 def _shared_nodes(devices: Iterable[Device]) -> Mapping[str, dict[str, tuple[int, int]]]:

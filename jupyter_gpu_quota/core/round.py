@@ -20,6 +20,7 @@ from .placement import Fit, Piece, Refusal, Request, host_needs, occupy, place, 
 from .plan import ReasonCode
 from .pool import Pool
 from .queue import Line, Why
+from .reach import is_own_enough
 from .reclaim import Claimed, claim
 from .reservations import read_reservations, sort_borrowers
 from .rights import Asker
@@ -332,6 +333,8 @@ class Round:
 
     def _claim(self, asker: Asker, *, before: bool) -> Claimed | None:
         """The place that is kept stops neither a claim within guarantee nor one that stands before its job."""
+        if asker.own_only and not is_own_enough(self.pool, asker):
+            return None
         if not before:
             return claim(self.pool, asker)
         with self._place_lent():

@@ -49,7 +49,10 @@ def decide(snapshot: Snapshot, policy: Policy, memory: Memory | None = None) -> 
     Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for. ``memory`` is
     what the decide before left there: it saves work and changes no plan. Source: docs/scheduling.md.
     """
-    return _decide(snapshot, policy, memory or Memory(lasts=False))[0]
+    plan, drafts = _decide(snapshot, policy, memory or Memory(lasts=False))
+    for draft in drafts:
+        draft.pool.throw_away()
+    return plan
 
 
 def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:

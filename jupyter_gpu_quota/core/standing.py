@@ -167,6 +167,13 @@ class Standing:
         if make is not None:
             make(self)
 
+    def throw_away(self) -> None:
+        """Let go of what refers back to it."""
+        self.levels, self._movable, self.make_holders = (), None, None
+        for rows in (self.running, self._holders, self._surplus, self._shielded):
+            rows.clear()
+        self.queue.lines.clear()
+
     def right(self, size: int) -> Right:
         """By what right it would use ``size`` more, looking at this level alone."""
         total = self.use + size
@@ -181,7 +188,7 @@ class Standing:
 
     def over_limit(self, size: int) -> bool:
         """Whether a limit forbids ``size`` more even when what leaves is gone."""
-        return any(level.use + size > level.ceiling for level in self.levels)
+        return any(level.limit != NO_LIMIT and level.use + size > level.ceiling for level in self.levels)
 
     def fixed_fits(self, size: int) -> bool:
         """Whether so much more non-preemptible work stays within the training quota of every level."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import assert_never
 
+from ..core.altered import altered
 from ..core.lifecycle import JobEvent, after
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy, Reservation
 from ..core.plan import (
@@ -183,7 +183,7 @@ def _start_job(work: Work, action: Start | Resume, lease: Lease) -> str:
         raise ValueError(f"job {record.job.id} has had {record.job.attempt} attempts; {action.attempt} is not the next")
     nodes = {p.rank: p.device for p in reversed(action.placements)}
     _check_ranks(record.job, nodes)
-    job = replace(
+    job = altered(
         record.job,
         state=after(record.job.state, JobEvent.START),
         target=JobTarget.RUNNING,
@@ -229,7 +229,7 @@ def _pause(work: Work, action: Pause, policy: Policy) -> str:
     window_ms = policy.preemption.per_s * 1000
     counted = tuple(at for at in record.job.paused_at if at > work.now - window_ms)
     new = () if action.reason.code in RESIZED else (work.now,)
-    job = replace(
+    job = altered(
         record.job,
         state=after(record.job.state, JobEvent.PAUSE),
         target=JobTarget.PAUSED,
@@ -245,7 +245,7 @@ def _stop(work: Work, action: Stop) -> str:
     if action.target is JobTarget.RUNNING:
         raise ValueError(f"job {action.workload} cannot be stopped in order to be {action.target}")
     record = _job(work, action.workload)
-    job = replace(
+    job = altered(
         record.job,
         state=after(record.job.state, JobEvent.PAUSE),
         target=action.target,
@@ -269,8 +269,8 @@ def _lend(work: Work, action: Lend) -> str:
     if not held:
         raise ValueError(f"notebook {action.workload} has no device that could be lent")
     release_devices(work, action.workload)
-    lent = replace(record.notebook, device=held[0].allocation.device, lent_at=work.now)
-    return move_notebook(work, replace(record, notebook=lent), "lend", action.reason).notebook.project
+    lent = altered(record.notebook, device=held[0].allocation.device, lent_at=work.now)
+    return move_notebook(work, altered(record, notebook=lent), "lend", action.reason).notebook.project
 
 
 def _reserve(work: Work, action: Reserve) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
+from ..core.altered import altered
 from ..core.facts import NotebookFact
 from ..core.lifecycle import NOTEBOOK_FINAL, notebook_after
 from ..core.model import Activity, Allocation, NotebookState, Placement
@@ -17,7 +17,7 @@ from .work import Work
 
 def put_job(work: Work, record: JobRecord, **changes: Any) -> None:
     """Write a job, with these fields of its record changed, as of this transaction; an ended one keeps no secret."""
-    row = replace(record, **changes, changed=work.stamp())
+    row = altered(record, **changes, changed=work.stamp())
     work.put(JOBS, row)
     if row.ended_at is not None and row.spec.secret_names:
         work.delete(SECRETS, (row.job.id,))
@@ -27,9 +27,9 @@ def move_notebook(work: Work, record: NotebookRecord, event: str, reason: Reason
     """Apply one event to a notebook's slice; raises IllegalMove."""
     state = notebook_after(record.notebook.state, event)
     is_lent = state is NotebookState.LENT
-    moved = replace(
+    moved = altered(
         record,
-        notebook=replace(
+        notebook=altered(
             record.notebook,
             state=state,
             device=record.notebook.device if is_lent else None,
@@ -52,10 +52,10 @@ def observe_notebook(work: Work, fact: NotebookFact) -> None:
     record = work.get(NOTEBOOKS, (fact.notebook,))
     if record is None or record.ended_at is not None:
         return
-    seen = replace(record.notebook, activity=Activity(fact.activity), seen_empty=fact.seen_empty)
+    seen = altered(record.notebook, activity=Activity(fact.activity), seen_empty=fact.seen_empty)
     if seen == record.notebook:
         return
-    work.put(NOTEBOOKS, replace(record, notebook=seen, changed=work.stamp()))
+    work.put(NOTEBOOKS, altered(record, notebook=seen, changed=work.stamp()))
     before = record.notebook
     if (before.activity is Activity.IDLE, before.seen_empty) == (seen.activity is Activity.IDLE, seen.seen_empty):
         return
@@ -89,11 +89,11 @@ def give_devices(work: Work, workload: str, attempt: int, placements: Iterable[P
 def release_devices(work: Work, workload: str) -> None:
     """The workload's processes are gone: what it held is free from now on."""
     for row in work.find(ALLOCATIONS, "workload", [workload]):
-        work.put(ALLOCATIONS, replace(row, released_at=work.now, changed=work.stamp()))
+        work.put(ALLOCATIONS, altered(row, released_at=work.now, changed=work.stamp()))
 
 
 def drop_reservation(work: Work, workload: str) -> None:
     """Drop the workload's reservation, if it has one."""
     row = work.get(RESERVATIONS, (workload,))
     if row is not None and row.dropped_at is None:
-        work.put(RESERVATIONS, replace(row, dropped_at=work.now, changed=work.stamp()))
+        work.put(RESERVATIONS, altered(row, dropped_at=work.now, changed=work.stamp()))

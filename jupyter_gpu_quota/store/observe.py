@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from ..core.altered import altered
 from ..core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from ..core.lifecycle import FINAL, HOLDS_GPU, LEFT_AS_ASKED, JobEvent, after, judge_exit
 from ..core.model import Job, JobState, JobTarget
@@ -67,7 +67,7 @@ def _merged(row: RankRow, fact: RankFact) -> RankRow:
     """The rank with what the fact adds. An end that was recorded is never rewritten, and nothing becomes unknown."""
     record, goes_on = row.record, row.record.ended_at is None
     refused = None if fact.refused is None else _text(fact.refused)
-    record = replace(
+    record = altered(
         record,
         pid=fact.pid if record.pid is None else record.pid,
         pid_started=fact.pid_started if record.pid_started is None else record.pid_started,
@@ -91,10 +91,10 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
         job = _seen_running(work, job, fact)
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
-        job = replace(job, checkpoint_at=saved_at)
+        job = altered(job, checkpoint_at=saved_at)
     if fact.rank != 0 or (fact.done is None and fact.total is None and not fact.metrics):
-        return record if job is record.job else replace(record, job=job)
-    return replace(
+        return record if job is record.job else altered(record, job=job)
+    return altered(
         record,
         job=job,
         done=record.done if _number(fact.done) is None else fact.done,
@@ -107,10 +107,10 @@ def _seen_running(work: Work, job: Job, fact: RankFact) -> Job:
     """It started with its first process, and runs once each rank was begun: one that is missing is ordered again."""
     started_at = job.started_at or fact.started_at or work.now
     if job.state is not JobState.STARTING or not all(map(_was_begun, _ranks_of(work, job))):
-        return replace(job, started_at=started_at)
+        return altered(job, started_at=started_at)
     payload = {"attempt": fact.attempt, "rank": fact.rank, "pid": fact.pid, "started_at": started_at}
     work.audit(CONTROLLER, "job.running", job.id, payload, job.project)
-    return replace(job, state=after(job.state, JobEvent.SEEN_RUNNING), started_at=started_at)
+    return altered(job, state=after(job.state, JobEvent.SEEN_RUNNING), started_at=started_at)
 
 
 def _number(value: int | None) -> int | None:
@@ -138,7 +138,7 @@ def _judge_attempt(work: Work, record: JobRecord) -> None:
     if rows and all(_is_gone(row) for row in rows):
         _end_attempt(work, record, rows)
     elif job.target is JobTarget.RUNNING and _one_failed_alone(record, rows):
-        put_job(work, record, job=replace(job, target=JobTarget.FAILED))
+        put_job(work, record, job=altered(job, target=JobTarget.FAILED))
         work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
 
 
@@ -246,7 +246,7 @@ def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None
     put_job(
         work,
         record,
-        job=_rested(job, state) if state not in FINAL else replace(job, state=state, held_ranks=None),
+        job=_rested(job, state) if state not in FINAL else altered(job, state=state, held_ranks=None),
         reason=None if state is JobState.QUEUED else record.reason,
         retries_left=record.retries_left - (1 if uses_retry else 0),
         ended_at=work.now if state in FINAL else None,
@@ -266,7 +266,7 @@ def _as_asked(event: JobEvent, target: JobTarget) -> JobEvent:
 
 def _rested(job: Job, state: JobState) -> Job:
     """The job without processes: it waits for the queue, or for a person."""
-    return replace(
+    return altered(
         job,
         state=state,
         target=JobTarget.HELD if state is JobState.HELD else JobTarget.RUNNING,

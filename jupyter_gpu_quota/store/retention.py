@@ -55,7 +55,7 @@ def forget_jobs(work: Work) -> list[str]:
         work.delete(NOTICES, (notice.id,))
     if jobs or notebooks:
         payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
-        last = work.get(AUDIT, (work.head.audit_seq,))
+        last = work.get(AUDIT, (work.last_link[0],))
         work.now = max(work.now, last.at if last else 0)  # the caller names no instant, and the audit never goes back
         work.audit("system:controller", "retention", "retention", payload, None)
     return jobs

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from ..core.altered import altered
 from ..core.canonical import record_digest, snapshot_digest, table_digest
 from ..core.lifecycle import FINAL, NOTEBOOK_FINAL
 from ..core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
@@ -249,4 +250,4 @@ def _began(before: Job, job: Job) -> bool:
     """Whether a job that was started runs now, and all else about it is as it was."""
     if before.state is not JobState.STARTING or job.state is not JobState.RUNNING or before.target is not job.target:
         return False
-    return replace(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job
+    return altered(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job

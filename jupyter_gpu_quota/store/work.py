@@ -13,7 +13,7 @@ from .rows import AUDIT, HEAD, HEAD_KEY, TABLES, Head, Key, Scope, Table, TableW
 
 R = TypeVar("R")
 _ABSENT: Any = object()
-Mark = tuple[int, Head, bool]
+Mark = tuple[int, Head, tuple[int, str], bool]
 
 
 Link = tuple[int, int, str, str, str, str | None, str, str]
@@ -48,6 +48,8 @@ class Work:
         self._put_under: dict[tuple[str, str], dict[Value, list[Key]]] = defaultdict(dict)
         self._stamped = False
         self._before = self.head = scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY]
+        self.last_link = self.head.audit_seq, self.head.audit_hash
+        """Number and hash of the audit's last row, as this transaction would leave it; the head has them at its end."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def fetch(self, table: Table[R], keys: Iterable[Key]) -> None:
@@ -153,7 +155,8 @@ class Work:
 
     def audit(self, actor: str, kind: str, subject: str, payload: Mapping[str, object], project: str | None) -> None:
         """Append one row to the chain. ``payload`` holds ids, never names or secrets."""
-        seq, previous, text = self.head.audit_seq + 1, self.head.audit_hash, canonical(payload).decode()
+        (seq, previous), text = self.last_link, canonical(payload).decode()
+        seq += 1
         row = AuditRow(
             seq=seq,
             at=self.now,
@@ -166,15 +169,15 @@ class Work:
             hash=_hash_of((seq, self.now, actor, kind, subject, project, text, previous)),
         )
         self.put(AUDIT, row)
-        self.head = replace(self.head, audit_seq=seq, audit_hash=row.hash)
+        self.last_link = seq, row.hash
 
     # --- ending -----------------------------------------------------------------------------------------------------
     def mark(self) -> Mark:
         """A point to which :meth:`undo` can go back."""
-        return len(self._journal), self.head, self._stamped
+        return len(self._journal), self.head, self.last_link, self._stamped
 
     def undo(self, mark: Mark) -> None:
-        length, self.head, self._stamped = mark
+        length, self.head, self.last_link, self._stamped = mark
         while len(self._journal) > length:
             written, key, before = self._journal.pop()
             if before is _ABSENT:
@@ -184,7 +187,8 @@ class Work:
 
     def writes(self) -> list[TableWrites]:
         """Everything this transaction does, table by table; empty if it changes nothing."""
-        head = replace(self.head, version=self.version())
+        seq, link = self.last_link
+        head = replace(self.head, version=self.version(), audit_seq=seq, audit_hash=link)
         if head != self._before:
             self._read[HEAD.name][HEAD_KEY] = self._before
             self.put(HEAD, head)
