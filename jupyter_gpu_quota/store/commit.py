@@ -259,7 +259,7 @@ def _stop(work: Work, action: Stop) -> str:
 def _with_its_reason(work: Work, action: Stop) -> Stop:
     """The stop with why it is asked for: a plan knows that a job is to be held, the job's row knows by whom."""
     reason = _job(work, action.workload).reason
-    return replace(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
+    return altered(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
 
 
 def _lend(work: Work, action: Lend) -> str:
