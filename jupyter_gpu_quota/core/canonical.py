@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from json.encoder import encode_basestring
 from operator import attrgetter
 from typing import Any
 
@@ -81,7 +80,7 @@ def _writer_of(kind: type) -> _Writer:
     if issubclass(kind, int):
         return int.__repr__
     if issubclass(kind, str):
-        return encode_basestring
+        return json.encoder.encode_basestring
     if issubclass(kind, Mapping):
         return _object
     if issubclass(kind, Sequence) and not issubclass(kind, (bytes, bytearray)):
@@ -95,7 +94,7 @@ def _array(value: Iterable[object]) -> str:
 
 def _object(value: Mapping[object, object]) -> str:
     rows = {_key(key): item for key, item in value.items()}
-    return "{" + ",".join([f"{encode_basestring(key)}:{_text(rows[key])}" for key in sorted(rows)]) + "}"
+    return "{" + ",".join([f"{json.encoder.encode_basestring(key)}:{_text(rows[key])}" for key in sorted(rows)]) + "}"
 
 
 def _record_writer(kind: type) -> _Writer:
@@ -127,6 +126,6 @@ _WRITERS = _Writers(
         type(None): lambda value: "null",
         bool: lambda value: "true" if value else "false",
         int: int.__repr__,
-        str: encode_basestring,
+        str: json.encoder.encode_basestring,
     }
 )
