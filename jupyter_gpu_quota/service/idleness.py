@@ -37,12 +37,12 @@ from ..core.loan import patience_ms, rests
 from ..core.model import NotebookState
 from ..core.stages import from_document, name_of, to_document
 from ..core.vigil import Report, Vigil, simulated_sample
-from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow, StoreUnavailable
+from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow
 from ..wire import IdleView, NotebookView
 from ..wire_activity import ActivityAnswer, FreeOrder
-from .hub import HubAway
 from .pace import Pace
 from .resource import Refused
+from .rounds import go_round
 from .told import Told
 from .views import notebook_view
 from .world import World
@@ -457,15 +457,11 @@ def _sample(row: SampleRow, notebook: str, found: Belonging | None) -> GpuSample
 
 
 async def keep_judging(idleness: Idleness) -> None:
-    """Look once a second, for ever; a store or a hub that is away is no reason to end."""
-    well = True
-    while True:
-        try:
-            await idleness.world.fresh()
-            await idleness.world.sampled()
-            await idleness.look()
-            well = True
-        except (StoreUnavailable, HubAway) as error:
-            tell, well = log.warning if well else log.debug, False
-            tell("notebooks cannot be judged now: %s", error)
-        await asyncio.sleep(LOOK_EVERY_S)
+    """Look once a second, for ever."""
+
+    async def look() -> None:
+        await idleness.world.fresh()
+        await idleness.world.sampled()
+        await idleness.look()
+
+    await go_round(look, LOOK_EVERY_S, "notebooks cannot be judged now", log)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 
 from ..core.lifecycle import NOTEBOOK_FINAL
-from ..store.protocol import NotebookRecord, ReturnNotebook, StoreUnavailable
+from ..store.protocol import NotebookRecord, ReturnNotebook
 from .door import Door
-from .hub import Hub, HubAway, Server
-from .resource import Refused
+from .hub import Hub, Server
+from .rounds import go_round
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +56,7 @@ class Reconciler:
 async def keep_reconciling(door: Door, hub: Hub, every_s: float = EVERY_S) -> None:
     """Look now and every 30 s, for as long as the task lives."""
     reconciler = Reconciler()
-    while True:
-        try:
-            await reconcile_once(door, hub, reconciler)
-        except (HubAway, StoreUnavailable, Refused) as error:
-            log.warning("bookings are not reconciled now: %s", error)
-        await asyncio.sleep(every_s)
+    await go_round(lambda: reconcile_once(door, hub, reconciler), every_s, "bookings are not reconciled now", log)
 
 
 async def reconcile_once(door: Door, hub: Hub, reconciler: Reconciler) -> list[str]:

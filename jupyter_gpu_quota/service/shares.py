@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,11 +10,10 @@ from ..core.model import Allocation, JobState
 from ..core.plan import Reason, ReasonCode
 from ..enforcement.labels import label, too_weak
 from ..enforcement.protocol import Label, Least, Part
-from ..store.protocol import ChangeJob, LabelShares, ShareLabel, StoreUnavailable
-from .hub import HubAway
+from ..store.protocol import ChangeJob, LabelShares, ShareLabel
 from .policing import Hands, Policing
 from .readback import ReadBack
-from .resource import Refused
+from .rounds import go_round
 from .world import World
 from .writer import Writer
 
@@ -138,15 +136,11 @@ class Shares:
 
 
 async def keep_looking(shares: Shares) -> None:
-    """Look every other second, for ever; a store or a hub that is away is no reason to end."""
-    well = True
-    while True:
-        try:
-            await shares.world.fresh()
-            await shares.world.sampled()
-            await shares.look()
-            well = True
-        except (StoreUnavailable, HubAway, Refused) as error:
-            tell, well = log.warning if well else log.debug, False
-            tell("shares cannot be read back now: %s", error)
-        await asyncio.sleep(LOOK_EVERY_S)
+    """Look every other second, for ever."""
+
+    async def look() -> None:
+        await shares.world.fresh()
+        await shares.world.sampled()
+        await shares.look()
+
+    await go_round(look, LOOK_EVERY_S, "shares cannot be read back now", log)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from jupyter_gpu_quota.ports import free_ports
 from tests.benchmarks.figures import Figure, print_plainly
 from tests.benchmarks.processes import cpu_s
-from tests.shell.service_world import HUB_TOKEN, PREFIX, FakeAccount, FakeHub, serving
+from tests.shell.service_world import HUB_TOKEN, PREFIX, FakeAccount, FakeHub, serving, variables_of_service
 
 SERVERS, REPORT_S, WATCHED_S = 400, 30.0, 30.0
 SLICES = 8
@@ -153,16 +152,7 @@ def _environment(folder: Path, hub_port: int, port: int, count: int) -> dict[str
         "quota_file": str(folder / "quota.yaml"),
         "simulated_devices": [{"model": "Simulated 16G", "memory_mib": 16_384, "count": devices}],
     }
-    return {
-        **os.environ,
-        "JUPYTER_GPU_QUOTA_SETTINGS": json.dumps(settings),
-        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub_port}/hub/api",
-        "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
-        "JUPYTERHUB_CLIENT_ID": "service-gpu-quota",
-        "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
-        "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
-        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
-    }
+    return variables_of_service(settings, hub_port, port)
 
 
 async def _until_ready(port: int) -> None:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jupyter_gpu_quota.ports import free_ports
 from tests.benchmarks.figures import Figure, show
-from tests.shell.service_world import HUB_TOKEN, PREFIX, QUOTA, FakeAccount, FakeHub, serving
+from tests.shell.service_world import PREFIX, QUOTA, FakeAccount, FakeHub, serving, variables_of_service
 
 CONNECTIONS = 64
 PROMISED_PER_S = 200.0
@@ -69,16 +69,7 @@ def _environment(folder: Path, hub_port: int, port: int) -> dict[str, str]:
             {"model": "Simulated 16G", "memory_mib": 16_384, "count": 1},
         ],
     }
-    return {
-        **os.environ,
-        "JUPYTER_GPU_QUOTA_SETTINGS": json.dumps(settings),
-        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub_port}/hub/api",
-        "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
-        "JUPYTERHUB_CLIENT_ID": "service-gpu-quota",
-        "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
-        "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
-        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
-    }
+    return variables_of_service(settings, hub_port, port)
 
 
 class _Connection:

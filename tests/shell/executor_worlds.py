@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -62,6 +64,19 @@ def order(job: str, acts: str, *, attempt: int = 1, fencing: int = 1, ranks: int
         job=job, attempt=attempt, fencing=fencing, command=command, placements=placements, devices=(device,),
         ranks=ranks, **more,
     )  # fmt: skip
+
+
+def shell(job: str, script: str, **more: Any) -> StartOrder:
+    """A start order for a shell script."""
+    return order(job, "", command=("sh", "-c", script), **more)
+
+
+@contextmanager
+def passable_folder() -> Iterator[Path]:
+    """A state folder that other accounts may pass through: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
 
 
 def leave(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 5) -> LeaveOrder:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,6 +168,20 @@ class Reply:
         return json.loads(self.body)
 
 
+def variables_of_service(settings: Mapping[str, object], hub_port: int, port: int) -> dict[str, str]:
+    """The variables that the fake hub at a port starts the service with, which then listens at another."""
+    return {
+        **os.environ,
+        "JUPYTER_GPU_QUOTA_SETTINGS": json.dumps(settings),
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub_port}/hub/api",
+        "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
+        "JUPYTERHUB_CLIENT_ID": "service-gpu-quota",
+        "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
+        "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
+        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+    }
+
+
 class ServiceWorld:
     """The door on its own thread and event loop; tests call it over HTTP from theirs."""
 
@@ -245,6 +260,11 @@ class ServiceWorld:
         node = Node(id="node-1", name="one", cpu_milli=8000, memory_mib=65_536)
         placed = tuple(replace(device, pool=self.quota.pool_of(device, "one")) for device in devices)
         self.record(SetInventory(nodes=(node,), devices=placed))
+
+    def put_quota(self, text: str, **more: object) -> Reply:
+        """Put a quota file in force at the door, as an admin who saw the one that is."""
+        revision = self.get("quota", "ann").json["revision"]
+        return self.call("PUT", "quota", "ann", {"text": text} | more, headers={"If-Match": f'"{revision}"'})
 
     def record(self, request: Any) -> Any:
         """Straight into the store, as another process would."""

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,16 +25,25 @@ from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.executors.rank_log import read_log
 from jupyter_gpu_quota.executors.records import held_lock
 from jupyter_gpu_quota.executors.supervisor import Supervisor
-from tests.shell.executor_worlds import LOOP, LocalWorld, alive, eventually, is_root, leave, order
+from tests.shell.executor_worlds import (
+    LOOP,
+    LocalWorld,
+    alive,
+    eventually,
+    is_root,
+    leave,
+    order,
+    passable_folder,
+    shell,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
-        Path(folder).chmod(0o711)
-        yield Path(folder)
+    with passable_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -43,10 +51,6 @@ def world(state_dir: Path) -> Iterator[LocalWorld]:
     world = LocalWorld(state_dir)
     yield world
     world.close()
-
-
-def shell(job: str, script: str, **more: Any) -> Any:
-    return order(job, "", command=("sh", "-c", script), **more)
 
 
 def number_in(path: Path) -> int:

@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from jupyter_gpu_quota.executors import local, process_tree
 from jupyter_gpu_quota.executors.layout import rank_paths
 from jupyter_gpu_quota.executors.process_tree import mark_of
 from jupyter_gpu_quota.executors.records import read_record
-from tests.shell.executor_worlds import LOOP, LocalWorld, alive, eventually, leave, order
+from tests.shell.executor_worlds import LOOP, LocalWorld, alive, eventually, leave, order, passable_folder, shell
 
 FORKS_AWAY = """
 import os, resource, sys, time
@@ -36,9 +34,8 @@ os.execve("/bin/sleep", ["sleep", "1000"], {})
 
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
-        Path(folder).chmod(0o711)
-        yield Path(folder)
+    with passable_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -46,10 +43,6 @@ def world(state_dir: Path) -> Iterator[LocalWorld]:
     world = LocalWorld(state_dir)
     yield world
     world.close()
-
-
-def shell(job: str, script: str, **more: Any) -> Any:
-    return order(job, "", command=("sh", "-c", script), **more)
 
 
 def stray_of(world: LocalWorld, *how: str) -> int:

@@ -22,7 +22,7 @@ from jupyter_gpu_quota.store.notices import NewNotice
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.protocol import JudgeNotebook, Page, Recorded, RequestNotebook, Store
 from tests.shell.receivers import WebReceiver, web_receiver
-from tests.shell.service_world import HUB_TOKEN, PREFIX, QUOTA
+from tests.shell.service_world import QUOTA, variables_of_service
 
 
 def until(true: Callable[[], object], within_s: float = 60) -> None:
@@ -41,16 +41,7 @@ def service(folder: Path, hook: WebReceiver) -> Iterator[Store]:
     queue_one(store)
     (folder / "quota.yaml").write_text(QUOTA)
     port, hub_port = free_ports(str(folder), 2)
-    environment = {
-        **os.environ,
-        "JUPYTER_GPU_QUOTA_SETTINGS": json.dumps({**settings, "quota_file": str(folder / "quota.yaml")}),
-        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub_port}/hub/api",
-        "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
-        "JUPYTERHUB_CLIENT_ID": "service-gpu-quota",
-        "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
-        "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
-        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
-    }
+    environment = variables_of_service({**settings, "quota_file": str(folder / "quota.yaml")}, hub_port, port)
     keeper = subprocess.Popen([sys.executable, "-m", "jupyter_gpu_quota", "serve"], env=environment)
     try:
         yield store

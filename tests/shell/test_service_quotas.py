@@ -40,13 +40,8 @@ def world(tmp_path: Path) -> Iterator[ServiceWorld]:
         yield made
 
 
-def put(world: ServiceWorld, text: str, **more: object) -> Reply:
-    revision = world.get("quota", "ann").json["revision"]
-    return world.call("PUT", "quota", "ann", {"text": text} | more, headers={"If-Match": f'"{revision}"'})
-
-
 def test_a_project_is_shown_with_its_department(world: ServiceWorld) -> None:
-    assert put(world, DEPARTMENTS).status == 200
+    assert world.put_quota(DEPARTMENTS).status == 200
     world.submit("bob")
     [vision] = [row for row in world.get("projects", "bob").json["items"] if row["name"] == "vision"]
     department = vision["department"]
@@ -66,9 +61,9 @@ def test_quotas_of_a_million_devices_are_previewed_at_once_and_go_back_again(wor
     seen = world.post("quota/preview", "ann", {"text": HUGE})
     assert seen.status == 200 and len(seen.body) < 20_000
     assert "25000 whole devices for notebooks of q0" in " ".join(seen.json["arithmetic"])
-    refused = put(world, HUGE)
+    refused = world.put_quota(HUGE)
     assert (refused.status, refused.json["reason"]) == (409, "overcommitted") and len(refused.body) < 20_000
-    assert put(world, HUGE, accept_overcommit=True).status == 200
+    assert world.put_quota(HUGE, accept_overcommit=True).status == 200
     job = world.submit("bob")["id"]
     world.step()
     assert world.get(f"jobs/{job}").json["state"] == "starting"
@@ -94,16 +89,16 @@ def test_a_preview_adds_up_departments_and_names_the_window_that_does_not_fit(wo
 
 def test_an_admin_accepts_an_overcommitted_window_by_name(world: ServiceWorld) -> None:
     text = QUOTA + calendar("projects: {speech: {train: {training: 3}}}")
-    refused = put(world, text)
+    refused = world.put_quota(text)
     assert (refused.status, refused.json["reason"]) == (409, "overcommitted")
     assert "while nights is open" in refused.json["message"]
-    assert put(world, text, accept_overcommit=True).status == 200
+    assert world.put_quota(text, accept_overcommit=True).status == 200
 
 
 def test_a_refused_file_is_told_a_line_for_each_objection_and_the_option_that_accepts_it(world: ServiceWorld) -> None:
     text = QUOTA.replace("{train: {training: 2}", "{train: {training: 9}", 1)
     assert text != QUOTA
-    *objections, last = put(world, text).json["message"].split("\n")
+    *objections, last = world.put_quota(text).json["message"].split("\n")
     assert objections == world.post("quota/preview", "ann", {"text": text}).json["refusals"]
     assert objections and not any("pool build" in line for line in objections), "that pool is fine"
     assert last.startswith("Accept it by name with --accept-overcommit (in REST: accept_overcommit)")
@@ -133,7 +128,7 @@ def test_a_lowered_quota_of_a_department_names_the_jobs_that_it_puts_over_it(wor
     )
     head, _, tail = wide.partition("name: speech")
     wide = f"{head}name: speech{tail.replace('{train: {training: 2}', '{train: {training: 1}', 1)}"
-    assert put(world, wide).status == 200
+    assert world.put_quota(wide).status == 200
     jobs = [world.submit("bob")["id"] for _ in range(3)]
     world.step()
     for job in jobs:
@@ -147,7 +142,7 @@ def test_a_lowered_quota_of_a_department_names_the_jobs_that_it_puts_over_it(wor
 
 def test_a_ceiling_for_each_user_is_told_with_the_person_s_name(world: ServiceWorld) -> None:
     assert (
-        put(world, QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)).status
+        world.put_quota(QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)).status
         == 200
     )
     jobs = [world.submit("bob")["id"] for _ in range(2)]
@@ -180,14 +175,14 @@ def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: Servic
     ],
 )
 def test_nobody_can_accept_what_contradicts_itself(world: ServiceWorld, amounts: str, words: str) -> None:
-    refused = put(world, DEPARTMENTS + calendar(amounts), accept_overcommit=True)
+    refused = world.put_quota(DEPARTMENTS + calendar(amounts), accept_overcommit=True)
     assert (refused.status, refused.json["reason"]) == (409, "contradicting")
     assert words in refused.json["message"] and "while nights is open" in refused.json["message"]
 
 
 def test_what_is_shown_and_foreseen_is_what_is_in_force_now(world: ServiceWorld) -> None:
     open_now = calendar("projects: {speech: {train: {training: 1}, build: {notebook: 0.125}}}")
-    assert put(world, QUOTA + open_now).status == 200
+    assert world.put_quota(QUOTA + open_now).status == 200
     [speech] = [row for row in world.get("projects", "ann").json["items"] if row["name"] == "speech"]
     amounts = {row["pool"]: (row["training_milli"], row["notebook_milli"]) for row in speech["pools"]}
     assert amounts == {"train": (1000, 0), "build": (0, 125)}
@@ -212,7 +207,7 @@ def test_a_lowered_quota_is_shown_as_set_and_in_force_and_its_deadline_warns_of_
     told = world.post("quota/preview", "ann", {"text": late}).json
     warning = next(line for line in told["arithmetic"] if line.startswith("Drain deadline"))
     assert "from 2099-12-31T18:00:00Z on" in warning and warning.endswith(f"As things are that is job {jobs[1]}.")
-    assert put(world, late).status == 200
+    assert world.put_quota(late).status == 200
     for _ in range(3):
         world.submit("patty", project="speech")
     rows = {row["name"]: row["pools"] for row in world.get("projects", "ann").json["items"]}
@@ -234,7 +229,7 @@ def test_amounts_are_told_as_they_are_in_force_now_with_the_usual_ones_and_the_n
         *[line for line in told if line.startswith("Pool train: these amounts stay until")],
     ]
     assert len(told) == 6, "pool build has no window"
-    assert put(world, text).status == 200
+    assert world.put_quota(text).status == 200
     page = world.get(f"{PREFIX}quota", "ann").body.decode()
     assert "now, while nights is open" in page and "while no window is open" in page
 
@@ -274,12 +269,12 @@ def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
 def test_a_pool_without_a_device_says_why(world: ServiceWorld, text: str, words: str) -> None:
     [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
     assert words in refusal
-    assert words in put(world, text).json["message"]
+    assert words in world.put_quota(text).json["message"]
 
 
 def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_what_is_there(world: ServiceWorld) -> None:
     text = QUOTA.replace("[Simulated 80G]", "[A100]")
-    assert put(world, text, accept_overcommit=True).status == 200
+    assert world.put_quota(text, accept_overcommit=True).status == 200
     world.quota = QuotaFile.from_document(world.store.quota().document)  # type: ignore[union-attr]
     world.inventory((*train_devices(), *build_devices()))
     world.run(world.door.world.refresh())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shell.service_world import QUOTA, Reply, ServiceWorld, service_world
+from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 WITHOUT_VISION = QUOTA[: QUOTA.index("  - name: vision")] + QUOTA[QUOTA.index("  - name: speech") :]
 
@@ -17,11 +17,6 @@ def world(tmp_path: Path) -> Iterator[ServiceWorld]:
     with service_world(tmp_path) as made:
         made.run(made.door.world.refresh())
         yield made
-
-
-def put(world: ServiceWorld, text: str, **more: object) -> Reply:
-    revision = world.get("quota", "ann").json["revision"]
-    return world.call("PUT", "quota", "ann", {"text": text} | more, headers={"If-Match": f'"{revision}"'})
 
 
 def busy(world: ServiceWorld) -> tuple[str, str]:
@@ -36,7 +31,7 @@ def busy(world: ServiceWorld) -> tuple[str, str]:
 
 def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: ServiceWorld) -> None:
     running, queued = busy(world)
-    assert put(world, WITHOUT_VISION, accept_removal=True).status == 200
+    assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
     world.run(world.door.world.refresh())
     assert {job["id"] for job in world.get("jobs?live=1", "bob").json["items"]} >= {running, queued}
     assert [job["id"] for job in world.get("jobs?project=vision&state=queued", "bob").json["items"]] == [queued]
@@ -50,14 +45,14 @@ def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: Ser
 
 def test_removal_of_what_has_work_is_refused_until_it_is_accepted(world: ServiceWorld) -> None:
     busy(world)
-    refused = put(world, WITHOUT_VISION)
+    refused = world.put_quota(WITHOUT_VISION)
     assert (refused.status, refused.json["reason"]) == (409, "removes_work")
     assert refused.json["message"].startswith("The file takes project vision out, which has 5 jobs.")
-    assert put(world, WITHOUT_VISION, accept_removal=True).status == 200
+    assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
 
 
 def test_a_revision_without_what_has_work_is_put_back_only_if_that_is_accepted(world: ServiceWorld) -> None:
-    assert put(world, WITHOUT_VISION).status == put(world, QUOTA).status == 200
+    assert world.put_quota(WITHOUT_VISION).status == world.put_quota(QUOTA).status == 200
     world.run(world.door.world.refresh())
     busy(world)
     refused = world.post("quota/revisions/2/actions/revert", "ann")
@@ -69,11 +64,11 @@ def test_a_file_is_applied_while_the_hub_cannot_name_anybodys_groups(world: Serv
     world.submit("bob", project="vision")
     world.get("me", "ann")
     world.hub.away = True
-    assert put(world, QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
+    assert world.put_quota(QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
 
 
 def test_removal_of_what_has_no_work_needs_no_word(world: ServiceWorld) -> None:
-    assert put(world, WITHOUT_VISION).status == 200
+    assert world.put_quota(WITHOUT_VISION).status == 200
 
 
 def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: ServiceWorld) -> None:
@@ -103,7 +98,7 @@ def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: Servi
     text = WITHOUT_VISION.replace("{training: 2}", "{training: 3}")
     seen = world.post("quota/preview", "ann", {"text": text}).json
     named = {row["job"] for row in seen["affected"] if row["effect"] == "paused"}
-    assert put(world, text, accept_removal=True).status == 200
+    assert world.put_quota(text, accept_removal=True).status == 200
     world.step()
     jobs = world.get("jobs", "ann").json["items"]
     assert named == {job["id"] for job in jobs if job["state"] == "pausing"} and len(named) == 3
@@ -123,7 +118,7 @@ def test_a_preview_names_the_work_of_people_who_lose_their_membership(world: Ser
 
 def test_who_is_a_member_no_more_holds_a_job_and_does_not_release_it(world: ServiceWorld) -> None:
     job = world.submit("bob", project="vision")["id"]
-    assert put(world, QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
+    assert world.put_quota(QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
     assert world.post(f"jobs/{job}/actions/hold", "bob").json["state"] == "held"
     refused = world.post(f"jobs/{job}/actions/release", "bob")
     assert (refused.status, refused.json["reason"]) == (403, "not_a_member")
@@ -137,7 +132,7 @@ def test_what_a_removed_project_has_says_so_in_the_listings(world: ServiceWorld)
     running, queued = busy(world)
     world.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"})
     world.step()
-    assert put(world, WITHOUT_VISION, accept_removal=True).status == 200
+    assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
     world.run(world.door.world.refresh())
     reasons = {job["id"]: job["reason"]["code"] for job in world.get("jobs", "bob").json["items"]}
     assert (reasons[running], reasons[queued]) == ("project_gone", "no_such_project")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.servers import Servers
-from jupyter_gpu_quota.service import shares
+from jupyter_gpu_quota.service.hub import HubAway
 from tests.gpu.world import share_of
 from tests.shell.service_world import PREFIX
 from tests.shell.test_service_shares import Stage, policy, readings, stage
@@ -119,11 +119,11 @@ def test_a_stop_that_was_decided_is_carried_out_by_who_comes_next(stopped: Stopp
     """The hub was away, or the service died: the reason stands in the store, so the server is stopped all the same."""
 
     async def away(record: Any) -> None:
-        raise shares.HubAway("the hub cannot be asked")
+        raise HubAway("the hub cannot be asked")
 
     police = stopped.world.door.shares.policing
     ours, police.hands = police.hands, replace(police.hands, stop=away)
-    with pytest.raises(shares.HubAway):
+    with pytest.raises(HubAway):
         stopped.over()
     police.hands = ours
     police._asked.clear()
