@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from .driver import Ask, Told, limits
+from .group_limits import Ask, Told, limits
 from .leaf import Leaves
 from .protocol import Part
 

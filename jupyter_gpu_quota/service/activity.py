@@ -12,7 +12,8 @@ from ..store.protocol import NotebookRecord
 from ..wire_activity import ActivityReport, KernelReport, ProgramReport
 from .access import changes_work
 from .notebooks import seen_notebook
-from .resource import Answer, Call, Refused
+from .refused import Refused
+from .resource import Answer, Call
 
 WHY_NOT = {"off": "its server has not tried whether it can", "testing": "its server is finding out whether it can"}
 """Why a server suspends no kernel, where it gives no reason itself."""

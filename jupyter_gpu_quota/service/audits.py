@@ -11,7 +11,8 @@ from .access import audited_projects, sees_work
 from .audit_text import audit_view, subjects_of
 from .foresight import explanation
 from .jobs import listed, page_of
-from .resource import Answer, Call, Refused, not_found
+from .refused import Refused, not_found
+from .resource import Answer, Call
 
 
 async def rows(call: Call) -> Answer:

@@ -13,7 +13,8 @@ from ..store.protocol import KeepBundle, Store
 from ..wire import BundleView
 from .access import Person
 from .door import Door
-from .resource import Answer, Call, Refused, Resource, not_found
+from .refused import Refused, not_found
+from .resource import Answer, Call, Resource
 
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 DRAINED_AT_LEAST = 1 << 30

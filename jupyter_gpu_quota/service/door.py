@@ -19,7 +19,7 @@ from .notices import Notices
 from .offers import Offers
 from .pace import Pace
 from .people import People
-from .resource import refused
+from .refused import refused
 from .shares import Shares
 from .stops import Stops
 from .streams import Streams

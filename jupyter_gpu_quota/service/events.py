@@ -16,7 +16,8 @@ from .door import Door
 from .hub import HubAway
 from .people import NotAllowed, Reader
 from .places import device_views
-from .resource import Call, Refused
+from .refused import Refused
+from .resource import Call
 from .streams import HEARTBEAT_S, EventStream
 from .views import job_view
 from .world import Delta

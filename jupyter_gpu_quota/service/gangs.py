@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..amount import AmountRefusal, gpu_amount, gpu_text
 from ..core.model import WHOLE_DEVICE, Device
 from ..wire import JobRequest
-from .resource import Refused
+from .refused import Refused
 
 MOST_RANKS = 10_000
 """No job has more ranks; it keeps a slip of the keyboard out of everybody's queue."""

@@ -11,7 +11,7 @@ from ..core.hosts import Host
 from ..core.model import WHOLE_DEVICE, Device, Node
 from ..wire import JobRequest
 from .gangs import Gang
-from .resource import Refused
+from .refused import Refused
 
 
 def host_of(

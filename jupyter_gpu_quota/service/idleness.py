@@ -41,7 +41,7 @@ from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow
 from ..wire import IdleView, NotebookView
 from ..wire_activity import ActivityAnswer, FreeOrder
 from .pace import Pace
-from .resource import Refused
+from .refused import Refused
 from .rounds import go_round
 from .told import Told
 from .views import notebook_view

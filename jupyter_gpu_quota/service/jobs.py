@@ -13,7 +13,8 @@ from .access import Person, changes_work, raises_priority, sees_project, sees_wo
 from .bundles import bundle_size, refuse_without_room
 from .foresight import dry_run
 from .offers import Wish
-from .resource import Answer, Call, Refused, not_found
+from .refused import Refused, not_found
+from .resource import Answer, Call
 from .submission import USUAL_PRIORITY, Ground, account_of, quota_in_force, spec_of
 from .views import job_detail, job_view
 

@@ -19,7 +19,8 @@ from .access import sees_work
 from .hub import HubAway
 from .jobs import listed, page_of, record_of, seen_job
 from .people import NotAllowed, Reader
-from .resource import Answer, Call, Refused, not_found
+from .refused import Refused, not_found
+from .resource import Answer, Call
 from .streams import HEARTBEAT_S, EventStream
 from .views import instant
 

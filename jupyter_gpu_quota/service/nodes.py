@@ -15,7 +15,8 @@ from ..store.inventory import UPKEEP
 from ..store.protocol import ChangeNode
 from ..wire import AffectedView, NodeChangeView, NodeEdit
 from .door import Door
-from .resource import Answer, Call, Refused, not_found
+from .refused import Refused, not_found
+from .resource import Answer, Call
 from .standings import Place, shares_of
 from .views import maybe_instant, node_view
 

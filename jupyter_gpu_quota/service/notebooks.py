@@ -12,7 +12,8 @@ from .access import Person, sees_work
 from .gangs import milli_of
 from .jobs import listed, page_of
 from .offers import Wish
-from .resource import Answer, Call, Refused, not_found
+from .refused import Refused, not_found
+from .resource import Answer, Call
 from .submission import pool_of, project_of, quota_in_force
 from .views import notebook_view
 

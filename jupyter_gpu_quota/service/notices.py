@@ -21,7 +21,7 @@ from ..notices.channel import Channel, Failed, Outcome, Sent
 from ..notices.message import EVENTS, Event, Message
 from ..store.notices import ChangeNotice, NewNotice, NoticeRecord
 from ..store.protocol import JudgeNotebook, NotebookRecord, Page, PoliceNotebook, Recorded, StoreUnavailable
-from .resource import Refused
+from .refused import Refused
 from .world import World
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""openapi.json, from the same table that routes."""
+"""openapi.json, from the table that routes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,21 @@ from pydantic.json_schema import models_json_schema
 from .. import __version__
 from ..wire import DryRunView, ErrorView, Pagination
 from .access import Scope
-from .resource import Answer, Call, Route
+from .resource import Route
 
 REF = "#/components/schemas/{model}"
 
 
-async def document(call: Call) -> Answer:
-    return Answer(body=openapi(call.door.people.auth.base_url))
-
-
 @cache
-def openapi(base_url: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of every route; ``base_url`` is the service's prefix."""
-    from .routes import ROUTES
-
+def openapi(routes: tuple[Route, ...], base_url: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of these routes; ``base_url`` is the service's prefix."""
     models: set[type[BaseModel]] = {ErrorView, Pagination, DryRunView}
-    for route in ROUTES:
+    for route in routes:
         models |= {model for model in (route.takes, route.gives) if model is not None}
     modes = [(model, "serialization" if _is_view(model) else "validation") for model in sorted(models, key=_name)]
     _, schemas = models_json_schema(modes, ref_template=REF)  # type: ignore[arg-type]
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(f"/{_shown(route.path)}", {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",

@@ -15,7 +15,8 @@ from . import audits, jobs, logs, notebooks, page_text, places, quotas
 from .access import Person, Scope, changes_work, may_enter, reads_policy, refusal
 from .hub import HubAway
 from .people import NotAllowed
-from .resource import SECURITY_HEADERS, Answer, Call, Refused, error_of
+from .refused import Refused
+from .resource import SECURITY_HEADERS, Answer, Call, error_of
 from .status import ready_view
 from .submission import may_train
 

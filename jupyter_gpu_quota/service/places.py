@@ -22,7 +22,8 @@ from .access import Person, sees_project
 from .door import Door
 from .jobs import listed, page_of
 from .notebooks import person_called
-from .resource import Answer, Call, Refused
+from .refused import Refused
+from .resource import Answer, Call
 from .utilisation import AHEAD_MS, of_devices
 from .views import department_views, device_view, instant, node_view, reason_view, rows_by_owner, sample_view
 

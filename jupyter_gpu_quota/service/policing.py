@@ -16,7 +16,7 @@ from ..enforcement.policed import WARN_FOR_MS, Excess, watched
 from ..enforcement.protocol import Part
 from ..store.policed import is_stopped
 from ..store.protocol import ChangeJob, NotebookRecord, PoliceNotebook, SampleRow
-from .resource import Refused
+from .refused import Refused
 from .views import instant
 from .world import World
 

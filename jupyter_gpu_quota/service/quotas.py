@@ -13,7 +13,8 @@ from .access import reads_policy
 from .arithmetic import amounts_in_force
 from .jobs import listed, page_of
 from .previews import objections_to, preview_of
-from .resource import Answer, Call, Refused
+from .refused import Refused
+from .resource import Answer, Call
 from .views import quota_view
 
 MOST_ERRORS_TOLD = 20

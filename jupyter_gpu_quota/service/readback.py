@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..core.activity import ProcessUse
 from ..core.model import Allocation
 from ..enforcement.cooperative import first_with, variables_of
-from ..enforcement.driver import Ask, Told, limits
+from ..enforcement.group_limits import Ask, Told, limits
 from ..enforcement.leaf import Leaves, leaf_of, notebook_leaf
 from ..enforcement.limiter import Limiter
 from ..enforcement.protocol import Part, Seen

@@ -14,11 +14,12 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
-from ..store.protocol import Refusal, StoreUnavailable
+from ..store.protocol import StoreUnavailable
 from ..wire import ErrorView
 from .access import Person, Scope, may_enter, refusal
 from .hub import HubAway
 from .people import NotAllowed
+from .refused import Refused
 
 if TYPE_CHECKING:
     from .door import Door
@@ -42,26 +43,6 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-STATUS_OF_REFUSAL = {"unknown": 404, "ended": 409, "exists": 409, "stale": 409, "invalid": 400, "queue_full": 429}
-
-
-class Refused(Exception):
-    """The answer is no: status, a code for programs, a sentence for people. Nothing was stored."""
-
-    def __init__(self, status: int, reason: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.reason, self.message, self.headers = status, reason, message, headers or {}
-
-
-def refused(refusal: Refusal) -> Refused:
-    """A store's refusal as an answer."""
-    return Refused(STATUS_OF_REFUSAL.get(refusal.code, 409), refusal.code, refusal.message)
-
-
-def not_found(what: str, name: str) -> Refused:
-    """Unknown, and hidden from this person: the same answer."""
-    return Refused(404, "not_found", f"There is no {what} {name[:80]!r} that you may see.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from ..store.protocol import StoreUnavailable
 from .hub import HubAway
-from .resource import Refused
+from .refused import Refused
 
 AWAY = (StoreUnavailable, HubAway, Refused)
 """What comes of a store or a hub that is away, or of a thing that ended just now."""

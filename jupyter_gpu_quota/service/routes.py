@@ -44,7 +44,6 @@ from . import (
     logs,
     nodes,
     notebooks,
-    openapi,
     places,
     quotas,
     status,
@@ -52,19 +51,25 @@ from . import (
     waking,
 )
 from .access import Scope
-from .resource import Route
+from .openapi import openapi
+from .resource import Answer, Call, Route
 
 S = Scope
 PAGED = ("offset", "limit")
 EVENTS = "text/event-stream"
 BYTES = "application/octet-stream"
 
+
+async def _openapi(call: Call) -> Answer:
+    return Answer(body=openapi(ROUTES, call.door.people.auth.base_url))
+
+
 ROUTES: tuple[Route, ...] = (
     # --- the service itself
     Route(method="GET", path="health", scope=S.OPEN, act=status.health, gives=HealthView, says="The door is alive."),
     Route(method="GET", path="ready", scope=S.OPEN, act=status.ready, gives=ReadyView, says="It does its work."),
     Route(method="GET", path="version", scope=S.OPEN, act=status.version, gives=VersionView, says="Release and API."),
-    Route(method="GET", path="openapi.json", scope=S.OPEN, act=openapi.document, says="This table as OpenAPI 3.1."),
+    Route(method="GET", path="openapi.json", scope=S.OPEN, act=_openapi, says="This table as OpenAPI 3.1."),
     # --- people
     Route(method="GET", path="me", scope=S.READ_OR_HUB, act=places.me, gives=MeView, query=("user",), says="Who asks."),
     # --- jobs

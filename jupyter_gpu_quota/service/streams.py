@@ -10,7 +10,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler
 
 from .access import Person
-from .resource import Refused
+from .refused import Refused
 
 HEARTBEAT_S = 5.0
 """How often a quiet stream says that it stands."""

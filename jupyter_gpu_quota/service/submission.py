@@ -23,7 +23,7 @@ from .access import Person, raises_priority, submits_to
 from .arithmetic import empty_pools
 from .gangs import gang_of
 from .hosts import host_of
-from .resource import Refused
+from .refused import Refused
 
 USUAL_PRIORITY = 50
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

@@ -11,7 +11,8 @@ from ..wire import UsageView
 from .access import Person, sees_project
 from .door import Door
 from .jobs import listed, page_of
-from .resource import Answer, Call, Refused
+from .refused import Refused
+from .resource import Answer, Call
 
 HOUR_MS, DAY_H, MOST_H = 3_600_000, 24, 31 * 24
 HOUR_S = 3_600

@@ -14,7 +14,8 @@ from ..store.protocol import AskAgain, JobRecord, NotebookRecord
 from ..wire_activity import WakeAnswer, WakeRequest
 from .access import Person, sees_work
 from .notebooks import record_of, seen_notebook
-from .resource import Answer, Call, Refused
+from .refused import Refused
+from .resource import Answer, Call
 from .views import notebook_view
 
 if TYPE_CHECKING:

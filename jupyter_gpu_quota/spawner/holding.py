@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..enforcement.cooperative import variables_of
-from ..enforcement.driver import limits
 from ..enforcement.group import join
+from ..enforcement.group_limits import limits
 from ..enforcement.leaf import Leaves, notebook_leaf
 from ..enforcement.limiter import Limiter
 from ..enforcement.protocol import Part

@@ -13,6 +13,7 @@ import pytest
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.config import GPUQuota
 from jupyter_gpu_quota.service.openapi import openapi
+from jupyter_gpu_quota.service.routes import ROUTES
 from tests.docs.pages import ROOT
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install 'jupyter-gpu-quota[docs]'")
@@ -55,7 +56,7 @@ def test_every_command_is_documented(html: Path) -> None:
 
 def test_every_route_is_documented(html: Path) -> None:
     page = (html / "reference/rest.html").read_text()
-    assert [path for path in openapi("/services/gpu-quota/")["paths"] if f">{path}<" not in page] == []
+    assert [path for path in openapi(ROUTES, "/services/gpu-quota/")["paths"] if f">{path}<" not in page] == []
 
 
 def test_pages_load_nothing_from_elsewhere(html: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.core.model import Device, Placement
-from jupyter_gpu_quota.enforcement import driver, leaf
-from jupyter_gpu_quota.enforcement.driver import Ask, Told, limits
+from jupyter_gpu_quota.enforcement import group_limits, leaf
 from jupyter_gpu_quota.enforcement.group import join, kill
+from jupyter_gpu_quota.enforcement.group_limits import Ask, Told, limits
 from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf
 from jupyter_gpu_quota.enforcement.limiter import Limiter
 from jupyter_gpu_quota.executors.holding import Holding
@@ -81,7 +81,7 @@ def test_a_driver_that_hangs_is_given_up(script: Script) -> None:
 
 def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(driver, "COMMAND", (sys.executable, "-c", "import sys; sys.exit(3)"))
+    monkeypatch.setattr(group_limits, "COMMAND", (sys.executable, "-c", "import sys; sys.exit(3)"))
     (told,) = limits([ASK])
     assert told.limit_mib is None and "ended the process that asked (3)" in told.why
 

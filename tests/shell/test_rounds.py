@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_gpu_quota.service.hub import HubAway
-from jupyter_gpu_quota.service.resource import Refused
+from jupyter_gpu_quota.service.refused import Refused
 from jupyter_gpu_quota.service.rounds import go_round
 from jupyter_gpu_quota.store.protocol import StoreUnavailable
 

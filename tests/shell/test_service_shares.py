@@ -15,7 +15,7 @@ import pytest
 from jupyter_gpu_quota.core.activity import ProcessUse
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device
-from jupyter_gpu_quota.enforcement.driver import Ask, Told
+from jupyter_gpu_quota.enforcement.group_limits import Ask, Told
 from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, notebook_leaf
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.sampling.asking import Silence
