@@ -170,6 +170,10 @@ MUTANTS = (
         ),
     ),
     mutant(
+        "a kept place stops the job that it is kept for",
+        ("round.py", "right is Right.GUARANTEE or line is self.kept.line:", "right is Right.GUARANTEE:"),
+    ),
+    mutant(
         "at a limit only who makes room leaves",
         ("reclaim.py", "if thorough and not at_limit and", "if thorough and"),
     ),
