@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, product
+from itertools import chain, combinations, islice, product
 
 from .asked import Asked
 from .hosts import NOTHING
@@ -59,24 +59,32 @@ def claim(pool: Pool, asker: Asker) -> Claimed | None:
     """
     if not is_within_reach(pool, asker) or not pool.may_free(asker.request):
         return None
-    floor_matters = False
-    for protected_too, below_too in _WIDENING if asker.right <= Right.GUARANTEE else _WIDENING[:2]:
-        if (protected_too and not pool.protects) or (below_too and not floor_matters):
-            continue
-        in_full = (False, True) if is_department_full(pool, asker) else (False,)
-        for thorough, let_out in product((True, False) if below_too and asker.request.ranks > 1 else (False,), in_full):
-            whose = replace(asker, within=None) if let_out else asker
-            below = below_too and not thorough
-            search = _Search(pool, whose, protected_too, below, let_out=let_out, thorough=thorough)
-            found = search.run()
-            if found is not None:
-                return found
-            floor_matters |= search.rules.stopped_at_floor or bool(search.moved)
+    for search in _searches(pool, asker):
+        found = search.run()
+        if found is not None:
+            return found
     return None
 
 
-_WIDENING = ((False, False), (False, True), (True, False), (True, True))
-"""(protected work too, a victim project may end below its guarantee): a rule is bent only when nothing else helps."""
+_WIDENING = ((False, False), (False, True), (True, False))
+"""(A victim project may end below its guarantee, sets are tried for all ranks together): a rule is bent last."""
+
+
+def _searches(pool: Pool, asker: Asker) -> Iterator[_Search]:
+    """One after the other, each only where the ones before it say that it may find more."""
+    at_limit = asker.within is not None and asker.within.is_department
+    protects = asker.right <= Right.GUARANTEE and pool.protects
+    floor_matters = False
+    for protected_too, (below_too, thorough) in product((False, True) if protects else (False,), _WIDENING):
+        if thorough and not at_limit and not (floor_matters and asker.request.ranks > 1):
+            continue
+        if below_too and not floor_matters:
+            continue
+        for let_out in (False, True) if is_department_full(pool, asker) else (False,):
+            whose = replace(asker, within=None) if let_out else asker
+            search = _Search(pool, whose, protected_too, below_too, let_out=let_out, thorough=thorough)
+            yield search
+            floor_matters |= search.rules.stopped_at_floor or bool(search.moved)
 
 
 def would_need_protected(pool: Pool, asker: Asker) -> bool:
@@ -91,7 +99,8 @@ class _Search:
     """One walk over the candidates; ``below_too``: a victim project may end below its guarantee.
 
     ``let_out``: siblings leave first, wherever they are, until the claim's right holds against other departments, too.
-    ``thorough``: sets are tried for all ranks together; else each rank takes what the order has for it.
+    ``thorough``: sets are tried for all ranks together, which may go where it is free: a limit was in the way.
+    Else each rank takes what the order has for it.
     """
 
     def __init__(
@@ -208,7 +217,7 @@ class _Search:
 
     def _place_without_victims(self) -> bool:
         request = self.asker.request
-        if request.ranks > 1:
+        if request.ranks > 1 or self.thorough:
             fit = place(self.ledger, request._replace(ranks=1), lent=self.lent_too)
             if isinstance(fit, Fit):
                 self._promise([piece.device for piece in fit.pieces])
@@ -353,9 +362,8 @@ class _Search:
 
     def _take_together(self) -> None:
         """Whom to ask for several ranks at once: of few candidates every legal set, the first in order first."""
-        asked = [
-            holder for holder in chain(self.asked.before_moves(), self.asked.pauses()) if holder.key not in self.picked
-        ]
+        everybody = chain(self.asked.before_moves(), self.asked.pauses())
+        asked = list(islice((one for one in everybody if one.key not in self.picked), EXHAUSTIVE + 1))
         few = len(asked) <= EXHAUSTIVE and self._makes_room(asked)
         chosen = self._together([], asked) if few else None
         if chosen is None:

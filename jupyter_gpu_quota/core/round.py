@@ -359,7 +359,9 @@ class Round:
     def _goes_before(self, standing: Standing, line: Line, right: Right) -> bool:
         if self.kept is None:
             return False
-        return right is Right.GUARANTEE or stands_before(standing, line, self.kept.standing, self.kept.line)
+        if right is Right.GUARANTEE or line is self.kept.line:  # the place is its own, or does not stop it
+            return True
+        return stands_before(standing, line, self.kept.standing, self.kept.line)
 
     def _may_overtake(self, standing: Standing, line: Line) -> bool:
         assert self.kept is not None, "there is a place to overtake in"

@@ -164,7 +164,8 @@ class _Walk:
         for own, other in [] if inside or not self._gives_up(victim) else self._compared(pause.claimer, victim):
             if not self._may_take(claimer, own, other, victim):
                 yield f"{said}: {other} uses {self.use[other]} of {self._shares(other)}, {own} {self._shares(own)}"
-        if claimer and claimer.paused_for == victim.id and not self._is_within(claimer, claimer.project, self.rounded):
+        back = claimer is not None and claimer.paused_for == victim.id and self._gives_up(victim)
+        if back and claimer and not self._is_within(claimer, claimer.project, self.rounded):
             yield f"{said}, for which it was paused itself"
         if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project, self.rounded):
             yield f"{said}, which is protected, and the claim is not within the guarantee"

@@ -163,7 +163,19 @@ MUTANTS = (
     ),
     mutant(
         "for a gang a victim ends below its quota at once",
-        ("reclaim.py", "if below_too and asker.request.ranks > 1 else", "if False else"),
+        (
+            "reclaim.py",
+            "if thorough and not at_limit and not (floor_matters and asker.request.ranks > 1):",
+            "if thorough:",
+        ),
+    ),
+    mutant(
+        "a kept place stops the job that it is kept for",
+        ("round.py", "right is Right.GUARANTEE or line is self.kept.line:", "right is Right.GUARANTEE:"),
+    ),
+    mutant(
+        "at a limit only who makes room leaves",
+        ("reclaim.py", "if thorough and not at_limit and", "if thorough and"),
     ),
     mutant(
         "a project is guaranteed more than its department",
@@ -183,7 +195,8 @@ MUTANTS = (
     ),
     mutant(
         "a victim may end below its quota at once",
-        ("reclaim.py", "_WIDENING = ((False, False), (False, True),", "_WIDENING = ((False, True), (False, True),"),
+        ("reclaim.py", "_WIDENING = ((False, False), (False, True), (True, False))", "_WIDENING = ((True, False),)"),
+        ("reclaim.py", "if below_too and not floor_matters:", "if False:"),
     ),
     mutant(
         "nothing is protected",

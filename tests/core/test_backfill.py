@@ -166,3 +166,30 @@ def test_which_of_two_equal_jobs_is_thought_to_end_first_is_not_the_order_of_the
     made.pass_time()
     for seed in range(8):
         check_order_is_irrelevant(made.snapshot(), made.policy, made.decide().plan, seed)
+
+
+def test_the_place_that_is_kept_for_a_job_does_not_stop_that_job() -> None:
+    """In the end a5 is given another device, and then d3 fits beside it: on a part of its place, and on n1g0."""
+    made = world(
+        """
+        pool t 3
+        a 1.5 of t, weight 0, priority 60, limit per user 1
+        b 0 of t, priority 60, limit per user 2
+        c 1 of t
+        d 0.5 of t, priority 60
+        d runs 0.3 by u ran 3 minutes 999999
+        a runs 0.25 by w ran 60 minutes 999999
+        b runs 0.1 by u ran 3600 minutes 999999
+        c runs 0.25 by u ran 60 minutes 999999
+        c runs 0.3 ranks 2-3 held 2 priority 30 by w ran 3 minutes 999999
+        a runs 0.25 by u ran 60 minutes 999999
+        d runs 0.3 by u ran 3 minutes 999999
+        a queues 0.5 priority 70 by v minutes 999999
+        a queues 0.5 ranks 2-4 priority 70 by u minutes 999999 fixed
+        a queues 0.25 ranks 2 by v minutes 999999
+        c queues 0.6 ranks 3 by u minutes 999999
+        d queues 0.1 ranks 3 by v minutes 999999
+        c queues 0.25 by u minutes 999999
+        """
+    )
+    assert "d3" in started(made)

@@ -67,6 +67,26 @@ def test_a_gang_within_guarantee_starts_at_the_limit(text: str, paused: list[str
     assert made.paused() == paused
 
 
+def test_at_the_limit_of_its_department_nobody_ends_below_its_quota_to_make_room_that_is_free_elsewhere() -> None:
+    """D is 0.1 short; c2 runs where a3 would fit, but without c2 c would have 0.85 of its 1."""
+    made = world(
+        """
+        pool t 3
+        department D 2.5 of t, limit 2.5
+        a 0.5 of t in D, priority 60
+        c 1 of t in D
+        c runs 0.6 on n1g0
+        c runs 0.5 on n1g1
+        c runs 0.25 on n1g0 priority 30
+        a runs 0.5 on n1g1
+        a runs 0.25 on n1g2
+        a queues 0.5
+        """
+    )
+    made.settle()
+    assert (made.picture(), made.paused()) == ("a 1.25 / c 1.1", ["c3"])
+
+
 def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it() -> None:
     text = "pool t 3\ndepartment D 2 of t, limit 2\nb 2 of t in D\nc 0 of t in D\nx 0 of t\n"
     made = world(text + "c runs 2 of 1\nx runs 1\nb queues 1 ranks 2")
