@@ -7,7 +7,7 @@ that is killed between any two lines is replaced by one that compares what is wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -302,7 +302,7 @@ class Controller:
         for key in self.told.keys() - wanted.keys():
             del self.told[key]
         due = [key for key in wanted if now - self.told.get(key, -TELL_AGAIN_MS) >= TELL_AGAIN_MS]
-        held = self._held() if due else {}
+        held = self._held({job for job, _, _ in due}) if due else {}
         for key in due:
             self._order(wanted[key], held.get(key[0], []), lease)
             self.told[key] = now
@@ -310,10 +310,11 @@ class Controller:
     def _in_motion(self) -> list[JobRecord]:
         return [self.mirror.jobs[id] for id in self.mirror.in_motion]
 
-    def _held(self) -> dict[str, list[Allocation]]:
+    def _held(self, jobs: Container[str]) -> dict[str, list[Allocation]]:
         held: dict[str, list[Allocation]] = {}
         for allocation in self.mirror.allocations():
-            held.setdefault(allocation.workload, []).append(allocation)
+            if allocation.workload in jobs:
+                held.setdefault(allocation.workload, []).append(allocation)
         return held
 
     def _order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> None:

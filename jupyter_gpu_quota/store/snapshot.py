@@ -53,17 +53,16 @@ class _Part(Generic[V]):
 
     def all(self) -> tuple[V, ...]:
         if self._cached is None:
-            self._cached = tuple([self._by_id[id] for id in self._ids])
+            self._cached = tuple(map(self._by_id.__getitem__, self._ids))
         return self._cached
 
     def digest(self) -> str:
         """What :func:`.canonical.table_digest` says of :meth:`all`; only what changed is read again."""
         if self._digest is None:
             known = self._digests
-            for id in self._ids:
-                if id not in known:
-                    known[id] = record_digest(self._by_id[id])
-            self._digest = table_digest([known[id] for id in self._ids])
+            for id in self._by_id.keys() - known.keys():
+                known[id] = record_digest(self._by_id[id])
+            self._digest = table_digest(map(known.__getitem__, self._ids))
         return self._digest
 
     def get(self, id: str) -> V | None:
