@@ -19,7 +19,7 @@ BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
 FIRST = {
     "openb": ("openb, GPU allocated",),
     "bank": (
-        "with lending: by one GPU each",
+        "with lending: GPU use by",
         "deadline, with lending: promises",
         "deadline, with lending: longest",
         "woke, longest",
@@ -60,6 +60,11 @@ def rendered(document: Mapping[str, Any] | None) -> str:
     ]
     machines = sorted({_machine(part["machine"]) for part in parts.values()})
     return "\n".join([HEAD, *rows, *lacking, "", f"Measured on {', and on '.join(machines)}. {REST}"])
+
+
+def _strongest(peers: str) -> str:
+    """The first two; they stand strongest first."""
+    return "; ".join(peers.split("; ")[:2])
 
 
 def _is_first(figure: Mapping[str, Any], names: tuple[str, ...]) -> bool:

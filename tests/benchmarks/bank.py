@@ -88,7 +88,9 @@ def _use(name: str, timed: str, was: float, after: Outcome) -> list[Figure]:
     now = utilisation_percent(after) or 0.0
     return [
         Figure(name=f"{name}: GPU use", value=now, unit="%", timed=timed),
-        Figure(name=f"{name}: by one GPU each", value=now / was, unit="times the use", timed=timed, least=TIMES),
+        Figure(
+            name=f"{name}: GPU use by that of one GPU each", value=now / was, unit="times", timed=timed, least=TIMES
+        ),
         Figure(name=f"{name}: promises of P10 broken", value=len(after.violations), unit="", timed=timed, bound=0),
     ]
 

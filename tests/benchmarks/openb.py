@@ -113,13 +113,14 @@ def _of_default(trace: ClusterTrace, *, quick: bool) -> list[Figure]:
 def _allocated(ours: Row, peers: Sequence[Row], mark: int, least: float, timed: str) -> Figure:
     """What was allocated after a mark: the bound, or the best peer where that is higher."""
     at = MARKS.index(mark)
-    published = [f"{name} {row[at]:.2f} published" for name, row in PUBLISHED.items()]
-    again = [f"{row.policy} {row.percent[at]:.2f} re-implemented, {len(row.by_seed)} seeds" for row in peers]
-    best = max(least, *(row.percent[at] for row in peers), *(row[at] for row in PUBLISHED.values()))
-    name = f"openb, GPU allocated once {mark} % was offered"
+    published = [(row[at], f"{name} {row[at]:.2f} published") for name, row in PUBLISHED.items()]
+    again = [(row.percent[at], f"{row.policy} {row.percent[at]:.2f} re-implemented, {len(row.by_seed)} seeds")
+             for row in peers]  # fmt: skip
+    strongest = sorted([*again, *published], reverse=True)
     return Figure(
-        name=name, value=ours.percent[at], unit="%", timed=timed, least=best, peers="; ".join([*again, *published])
-    )
+        name=f"openb, GPU allocated once {mark} % was offered", value=ours.percent[at], unit="%", timed=timed,
+        least=max(least, strongest[0][0]), peers="; ".join(told for _, told in strongest),
+    )  # fmt: skip
 
 
 def _of_mixes(trace: ClusterTrace) -> list[Figure]:
