@@ -50,14 +50,10 @@ def rendered(document: Mapping[str, Any] | None) -> str:
     if document is None:
         return NONE
     parts = {name: document["parts"][name] for name in FIRST if name in document["parts"]}
-    rows = [
-        _row(figure) for name, part in parts.items() for figure in part["figures"] if _is_first(figure, FIRST[name])
-    ]
-    lacking = [
-        f"\n{part['title']}: not measured ({part['not_measured']})."
-        for part in parts.values()
-        if "not_measured" in part
-    ]
+    first = [row for name, part in parts.items() for row in part["figures"] if _is_first(row, FIRST[name])]
+    rows = [_row({**figure, "peers": _strongest(figure["peers"])}) for figure in first]
+    missing = [part for part in parts.values() if "not_measured" in part]
+    lacking = [f"\n{part['title']}: not measured ({part['not_measured']})." for part in missing]
     machines = sorted({_machine(part["machine"]) for part in parts.values()})
     return "\n".join([HEAD, *rows, *lacking, "", f"Measured on {', and on '.join(machines)}. {REST}"])
 
