@@ -51,6 +51,8 @@ class Round:
         """Everything in order; the draft holds what was decided."""
         self._admit_notebooks()
         self.slices, self.reserved_slices = read_reservations(self.pool, self.draft, self.slices)
+        for standing in (*self.pool.standings.values(), *self.pool.departments.values()):
+            standing.begin()
         self._hold()
         self._divide()
         sort_borrowers(self.pool)

@@ -94,6 +94,9 @@ class Standing:
     wanted: int = 0
     wanted_fixed: int = 0
     by_user: dict[str, int] = field(default_factory=dict)
+    use_at_first: int = 0
+    by_user_at_first: dict[str, int] = field(default_factory=dict)
+    """As they were before the plan; the second only where there is a ceiling for each user."""
     is_department: bool = False
     parent: Standing | None = None
     """The department, None where the policy has none."""
@@ -189,6 +192,24 @@ class Standing:
     def over_limit(self, size: int) -> bool:
         """Whether a limit forbids ``size`` more even when what leaves is gone."""
         return any(level.limit != NO_LIMIT and level.use + size > level.ceiling for level in self.levels)
+
+    def may_stay(self, size: int, user: str) -> bool:
+        """Whether work of this user that was asked to leave may stay after all.
+
+        Not where the plan has given what it leaves to others: no limit, and no ceiling for the user, is broken by more
+        than it was before.
+        """
+        return all(
+            level.use + size <= max(level.ceiling, level.use_at_first)
+            and level.by_user.get(user, 0) + size <= max(level.user_ceiling, level.by_user_at_first.get(user, 0))
+            for level in self.levels
+        )
+
+    def begin(self) -> None:
+        """Remember what is used before anything is decided."""
+        self.use_at_first = self.use
+        if self.user_ceiling != NO_LIMIT:
+            self.by_user_at_first = dict(self.by_user)
 
     def fixed_fits(self, size: int) -> bool:
         """Whether so much more non-preemptible work stays within the training quota of every level."""

@@ -37,10 +37,8 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     claimers = {claimed.asker.standing for claimed in claims}
     for number, claimed in enumerate(claims):
         for victim in [one for one in claimed.victims if _may_stay(one) and one.project not in claimers]:
-            within = not victim.project.over_limit(victim.size) and pool.ledger.all_after(lent=True) >= _on_devices(
-                victim
-            )
-            if not within or not _may_fit(pool, victim):
+            has_room = pool.ledger.all_after(lent=True) >= _on_devices(victim) and _may_fit(pool, victim)
+            if not has_room or not victim.project.may_stay(victim.size, victim.user):
                 continue
             let_out = _let_out_by(victim, claims[number:])
             if all(other.leeway_milli >= victim.size for other in let_out) and _fits_without(pool, claims, victim):

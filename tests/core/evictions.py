@@ -296,7 +296,7 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> N
         without = dc.replace(plan, actions=tuple(one for one in plan.actions if not _is_of(one, pause)))
         if victim.project in claimers or any(_Walk(books, without.actions, rounded=EXACTLY).run()):
             continue  # with it back, a claim of the same owner would have less right
-        if _keeps_limits(books, without, claims):
+        if _keeps_limits(books, without, claims) and _keeps_user_ceilings(books, without, victim):
             room = _room_for(books, without, claims, kept)
             assert not all_fit(books, room, [books.jobs[name] for name in claims]), f"P6: {victim.id} need not leave"
     if len(claims) == 1 and not again and len({pause.claimer for pause in pauses}) == 1:
@@ -331,6 +331,23 @@ def _keeps_limits(books: Books, plan: Plan, claims: Iterable[str]) -> bool:
                 use[key] += given.get(job.id, books.size(job))
     owners = {key for name in claims for key in books.levels(books.jobs[name].project)}
     return all(use[key] <= books.ceiling(key) for key in owners)
+
+
+def _keeps_user_ceilings(books: Books, plan: Plan, victim: Job) -> bool:
+    """Whether a victim's user then has no more than the ceiling for each user, or than before the plan."""
+    asked = {action.workload for action in plan.actions if isinstance(action, (Pause, Stop))}
+    kept = reserved_after(books, plan) | {name: action.placements for name, action in started(plan).items()}
+    before, after = Counter[str](), Counter[str]()
+    for job in books.jobs.values():
+        if job.user != victim.user:
+            continue
+        given = sum(part.gpu_milli for part in kept.get(job.id, ()))
+        for key in books.levels(job.project):
+            before[key] += books.size(job) if books.stays(job) or job.id in books.reserved() else 0
+            after[key] += (
+                given if job.id in kept else books.size(job) if books.stays(job) and job.id not in asked else 0
+            )
+    return all(after[key] <= max(books.user_ceiling(key), before[key]) for key in books.levels(victim.project))
 
 
 def _check_below_quota(

@@ -92,3 +92,22 @@ def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it() -> 
     made = world(text + "c runs 2 of 1\nx runs 1\nb queues 1 ranks 2")
     made.cancel("x1")
     assert victims(made.tick()) == ["c2", "c1"]
+
+
+def test_who_need_not_leave_for_room_leaves_all_the_same_where_its_user_was_given_other_work_instead() -> None:
+    """b2 frees a device more than a2 needs, so b1 need not leave for a1; but with it u would have 2 of 1."""
+    made = world(
+        """
+        pool t 3
+        department D 3 of t, limit per user 1
+        a 3 of t in D
+        b 0 of t in D
+        b runs 2 by w priority 60
+        b runs 1 by u
+        a queues 1 by v priority 60
+        a queues 1 by u
+        """
+    )
+    assert victims(made.tick()) == ["b2", "b1"]
+    made.settle()
+    assert (made.picture(), made.paused()) == ("a 2 / b 0", ["b1", "b2"])
