@@ -13,6 +13,7 @@ WAKING      it waits for its slice, then its memory is moved back     forgotten 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ AGAIN_MS = 30_000
 """How long after a kernel that is in use could not be woken it is tried again."""
 
 SPARE_MIB = 64
+ANEW = "The cell was not run: its kernel ended or was restarted while it waited. Run it again where it is still wanted."
 
 
 class Phase(StrEnum):
@@ -57,7 +59,7 @@ class Away:
     """A kernel that is off its GPU, or on its way. ``at``: when that began; ``mark``: what a use of it changes.
 
     ``memory_mib``: what it brings back, 0 where that is not known. ``moving`` is the newest task that moves it, and
-    after ``again_at`` another may; ``lost``: why it was shut down.
+    after ``again_at`` another may; ``wanted``: somebody waits for it; ``lost``: why it was shut down.
     """
 
     kernel: str
@@ -67,6 +69,7 @@ class Away:
     memory_mib: int
     phase: Phase = Phase.SUSPENDING
     moving: asyncio.Task[Any] | None = None
+    wanted: bool = False
     lost: str = ""
     again_at: int = 0
 
@@ -150,6 +153,7 @@ class Suspension:
         room = self.room()
         if room is None:
             return "nobody knows how much host memory is left"
+        room -= sum(each.memory_mib for each in self.away.values() if each.phase is Phase.SUSPENDING)
         return f"it needs {needed_mib} MiB of host memory, and {room} MiB are left" if needed_mib > room else ""
 
     async def _suspended_or_lost(self, one: Away) -> None:
@@ -162,12 +166,15 @@ class Suspension:
                 await self._lose(one, f"It could not be suspended: {error!r}.")
 
     async def _suspended(self, one: Away) -> None:
-        driver = (await _ran("held", one.pid, within_s=self.step_s)).get("driver")
+        read = await _ran("held", one.pid, within_s=self.step_s)
+        driver = read.get("driver")
         if self.tested is None or driver != self.tested.driver:
-            await self._lose(one, f"The driver is not the one that passed the self-test, but {driver}.")
+            is_now = f"but {driver}" if driver else f"as far as can be told ({read['why']})"
+            await self._lose_unless_used(one, f"The driver is not the one that passed the self-test, {is_now}.")
             return
         told = await _ran("checkpointing", "suspend", one.pid, LOCK_MS, within_s=self._within_s(one))
         if not self._is_there(one):
+            self._forget(one)
             return
         if told["state"] == "checkpointed":
             one.phase, one.at = Phase.SUSPENDED, self.clock()
@@ -175,8 +182,18 @@ class Suspension:
         elif told["state"] == "running" and told["code"] == NOT_READY:
             self._forget(one)
             self.tell(one.kernel, "left_alone", "It still works on its GPU, so it was not suspended.")
+        elif told["state"] == "running":
+            await self._lose_unless_used(one, f"It could not be suspended: {told['why']}.")
         else:
             await self._lose(one, f"It could not be suspended: {told['why'] or told['state']}.")
+
+    async def _lose_unless_used(self, one: Away, why: str) -> None:
+        """Of a kernel that still runs: whoever came back in time keeps it."""
+        if one.wanted or self._is_used(one):
+            self._forget(one)
+            self.tell(one.kernel, "left_alone", f"It is in use again, so it was not suspended. {why}")
+        else:
+            await self._lose(one, why)
 
     # --- waking ---------------------------------------------------------------------------------------------------
     def holds(self, kernel: str) -> bool:
@@ -186,7 +203,8 @@ class Suspension:
     async def wake(self, kernel: str) -> None:
         """Have a kernel run again: the borrower is gone before it is restored. Raises NotWoken."""
         one = self.away.get(kernel)
-        while one is not None and not one.lost and self.away.get(kernel) is one:
+        while one is not None and not one.lost and self._is_there(one):
+            one.wanted = True
             if one.phase is Phase.SUSPENDED:
                 one.phase = Phase.WAKING
                 one.moving = asyncio.create_task(self._woken(one))
@@ -194,6 +212,8 @@ class Suspension:
             await asyncio.shield(one.moving)
         if one is not None and one.lost:
             raise NotWoken(one.lost)
+        if one is not None and self._pid_of(kernel) != one.pid:
+            raise NotWoken(ANEW)
 
     async def _woken(self, one: Away) -> None:
         """Raises NotWoken where it stays as it is."""
@@ -316,7 +336,8 @@ async def _ran(program: str, *told: object, within_s: float) -> Mapping[str, Any
         answer, _ = await asyncio.wait_for(running.communicate(), within_s)
         return dict(json.loads(answer))
     except TimeoutError:
-        running.kill()
+        with contextlib.suppress(ProcessLookupError):  # it ends just now
+            running.kill()
         why = f"the driver did not answer within {within_s:.0f} s"
     except ValueError:
         why = f"the driver ended the program that asked it ({running.returncode})"

@@ -46,7 +46,7 @@ def script(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @dataclass
 class Server:
-    """As much of a Jupyter server as there has to be: one kernel "k", whose process is a canary."""
+    """As much of a Jupyter server as there has to be: a kernel "k" (and others), whose process is a canary."""
 
     pid: int
     told: list[tuple[str, str]] = field(default_factory=list)
@@ -57,6 +57,7 @@ class Server:
     now: int = 0
     room: int | None = 10_000
     kernel: Any = None
+    kernels: list[str] = field(default_factory=lambda: ["k"])
 
     def __post_init__(self) -> None:
         self.kernel = SimpleNamespace(
@@ -66,10 +67,10 @@ class Server:
         self.log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None, exception=lambda *_: None)
 
     def __contains__(self, name: str) -> bool:
-        return name == "k" and self.kernel is not None
+        return name in self.list_kernel_ids()
 
     def list_kernel_ids(self) -> list[str]:
-        return ["k"] if self.kernel is not None else []
+        return self.kernels if self.kernel is not None else []
 
     def get_kernel(self, name: str) -> Any:
         return self.kernel
@@ -209,6 +210,18 @@ def test_a_kernel_is_not_suspended(server: Server, tested: SelfTest | None, room
     assert why in made.suspend("k", 164) and not made.holds("k")
 
 
+def test_host_memory_that_another_kernel_is_being_moved_into_is_not_left(server: Server) -> None:
+    async def story() -> None:
+        server.room = 250
+        made = server.suspension()
+        assert made.suspend("k", 164) == ""
+        server.kernels.append("second")
+        assert made.suspend("second", 164) == "it needs 164 MiB of host memory, and 86 MiB are left"
+        await asyncio.shield(made.away["k"].moving)
+
+    asyncio.run(story())
+
+
 def test_a_kernel_with_two_devices_is_not_suspended(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{OWN},{OTHER}")
     with Canary(os.environ, 30) as both:
@@ -261,11 +274,62 @@ def test_a_kernel_that_is_restarted_while_it_waits_is_not_restored(server: Serve
         made.look()
         assert not made.holds("k")
         server.answer |= {"state": "ready"}
-        await waking
+        with pytest.raises(NotWoken, match="was restarted while it waited"):
+            await waking
 
     asyncio.run(story())
     assert state_of(canary.pid) == "checkpointed" and server.kernel is not None
     assert [state for state, _ in server.told] == ["suspended"]
+
+
+@pytest.mark.parametrize(
+    "anew",
+    [
+        pytest.param(os.getpid(), id="restarted"),
+        pytest.param(None, id="shut down, or waiting for the GPU to start again"),
+    ],
+)
+def test_a_kernel_that_goes_while_it_is_suspended_leaves_the_server_running_and_its_cell_says_why(
+    script: Script, server: Server, anew: int | None
+) -> None:
+    script.add("cuda hang cuCheckpointProcessLock 300")
+
+    async def story() -> None:
+        made = server.suspension()
+        assert made.suspend("k", 164) == ""
+        waking = asyncio.ensure_future(made.wake("k"))
+        await asyncio.sleep(0)
+        server.kernel.provisioner.pid = anew
+        with pytest.raises(NotWoken, match="was restarted while it waited"):
+            await asyncio.wait_for(waking, 20)
+        assert not made.holds("k")
+
+    asyncio.run(story())
+    assert server.kernel is not None and not server.asked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("cuda error cuCheckpointProcessLock 801", id="the driver refuses"),
+        pytest.param("system error nvmlInitWithFlags 999", id="the driver cannot be read"),
+    ],
+)
+def test_a_kernel_of_which_nothing_was_moved_runs_on_for_who_came_back_in_time(
+    script: Script, server: Server, canary: Canary, line: str
+) -> None:
+    script.add(line)
+
+    async def story() -> None:
+        made = server.suspension()
+        assert made.suspend("k", 164) == ""
+        await made.wake("k")
+        assert not made.holds("k")
+
+    asyncio.run(story())
+    canary.check()
+    assert server.kernel is not None
+    assert [state for state, _ in server.told] == ["left_alone"]
 
 
 # --- host memory --------------------------------------------------------------------------------------------------
