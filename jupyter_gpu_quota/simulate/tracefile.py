@@ -31,6 +31,7 @@ from pydantic_core import PydanticCustomError
 from ..amount import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
 
 MOST_FAULTS = 20
+MOST_GPUS = 100_000
 BEGINS_AT = "2027-01-04T00:00:00Z"
 """A Monday: when a trace begins that does not say."""
 FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
@@ -125,7 +126,7 @@ class NodeSpec(_Part):
     """One machine with its GPUs, all of one model."""
 
     name: Name
-    gpus: Annotated[int, Field(ge=1, le=100_000)]
+    gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)]
     gpu_model: Name = "GPU"
     gpu_memory_mib: Annotated[int, Field(ge=1, le=1 << 30)] = 81_920
     cpu_milli: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 20
@@ -310,10 +311,14 @@ def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
 # --- what contradicts what ------------------------------------------------------------------------------------------
 def _contradictions(trace: Trace) -> Iterator[tuple[tuple[str | int, ...], str]]:
     nodes: set[str] = set()
+    gpus = 0
     for at, node in enumerate(trace.nodes):
         if node.name in nodes:
             yield ("nodes", at, "name"), f"the node {node.name} stands twice"
+        if gpus <= MOST_GPUS < gpus + node.gpus:
+            yield ("nodes", at, "gpus"), f"with this node there are more than {MOST_GPUS} GPUs, the most of a trace"
         nodes.add(node.name)
+        gpus += node.gpus
     ids: set[str] = set()
     for at, work in enumerate(trace.work):
         if work.id in ids:

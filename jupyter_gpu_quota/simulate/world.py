@@ -236,6 +236,13 @@ class SimulatedExecutor:
         at = (attempt.saved_at or attempt.begins_at) + every
         heappush(self._checkpoints, (at, self._entries, (attempt.job, attempt.attempt)))
 
+    @staticmethod
+    def _last_checkpoint(attempt: _Attempt, first: int, now: int) -> int:
+        """Of those from the first up to now: nobody looked at the ones between, however many they are."""
+        every = attempt.conduct.checkpoint_every_ms
+        assert every is not None
+        return first + (min(now, attempt.ends_at - 1) - first) // every * every
+
     def _end_at(self, attempt: _Attempt, at: int, exit_status: int | None) -> None:
         attempt.ends_at, attempt.exit_status = max(at, attempt.begins_at), exit_status
         self._expect((attempt.job, attempt.attempt), attempt.ends_at)
@@ -271,8 +278,8 @@ class SimulatedExecutor:
             attempt = self._present.get(key)
             if attempt is None or attempt.ended or attempt.asked_at is not None or at >= attempt.ends_at:
                 continue
-            attempt.saved_at = at
-            attempt.saved_ms = attempt.had_ms + at - attempt.begins_at
+            attempt.saved_at = self._last_checkpoint(attempt, at, now)
+            attempt.saved_ms = attempt.had_ms + attempt.saved_at - attempt.begins_at
             self._news[key] = None
             self._expect_checkpoint(attempt)
 

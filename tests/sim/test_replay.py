@@ -84,6 +84,14 @@ def test_what_a_pause_costs(saving: dict[str, Any], ends_at: int, lost_s: int) -
     assert sum(run[3] for run in ran) == lost_s * 1000
 
 
+def test_a_month_of_checkpoints_a_millisecond_apart_is_played_at_once() -> None:
+    month_s = 30 * 86_400
+    row = job("b1", 0, month_s, checkpoint_every_s=0.001, time_limit_s=2 * month_s)
+    events = [{"at_s": at, "node": "big", "event": event} for at, event in ((1_000_000, "lost"), (1_000_060, "back"))]
+    ran = runs_of(played(row, events=events))
+    assert [run[3] for run in ran] == [1, 0], "what it did in the millisecond after its last checkpoint"
+
+
 def test_a_notebook_is_open_from_when_it_was_had() -> None:
     outcome = play(trace(notebook("n1", 5, 60, use_percent=40), notebook("n2", 5.25, 60, gpu=0.3)), quota())
     books = outcome.record.notebooks

@@ -50,6 +50,11 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(with_work(user="\x1b[2J"), "work.1.user: ", id="a user who clears the screen"),
         pytest.param({**GOOD, "nodes": GOOD["nodes"] * 2}, "nodes.1.name: the node n stands twice", id="a node twice"),
         pytest.param(
+            {**GOOD, "nodes": [{"name": name, "gpus": 50_000} for name in ("n", "m", "o", "p")]},
+            "nodes.2.gpus: with this node there are more than 100000 GPUs",
+            id="more GPUs than can be played",
+        ),
+        pytest.param(
             {**GOOD, "events": [{"at_s": 1, "node": "m", "event": "lost"}]},
             "events.0.node: there is no node m",
             id="an event of no node",
