@@ -20,6 +20,9 @@ V1 = "v1.kernel.websocket.jupyter.org"
 HARMLESS = {"kernel_info_request", "comm_info_request"}
 """What a browser asks whenever it connects; a kernel answers it without its GPU."""
 
+LINGER_MS = 10_000
+"""How long a message to a kernel is kept for it after the connection that brought it was closed."""
+
 TO_V1: Any = base.serialize_msg_to_ws_v1
 FROM_V1: Any = base.deserialize_msg_from_ws_v1
 FROM_BINARY: Any = base.deserialize_binary_message
@@ -48,6 +51,8 @@ class Gate:
     session: Any
     write_message: Any
     log: Any
+    channels: dict[str, Any]
+    kernel_manager: Any
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -82,10 +87,25 @@ class Gate:
             held, self.held, self.waking = self.held, [], None
         for raw in held:
             if not why:
-                super().handle_incoming_message(raw)  # type: ignore[misc]
+                self._hand_over(raw)
                 continue
             with contextlib.suppress(WebSocketClosedError):
                 self._refuse(header_of(raw, v1=self.subprotocol == V1)[1], why)
+
+    def _hand_over(self, raw: Any) -> None:
+        """As it would have been at once: a cell runs even though its tab was closed since."""
+        shell = self.channels.get("shell")
+        if shell is not None and not shell.closed():
+            super().handle_incoming_message(raw)  # type: ignore[misc]
+            return
+        before, stream = self.channels, self.kernel_manager.connect_shell()
+        self.channels = {"shell": stream}
+        try:
+            super().handle_incoming_message(raw)  # type: ignore[misc]
+            stream.flush()
+        finally:
+            self.channels = before
+            stream.close(linger=LINGER_MS)
 
     def _refuse(self, header: dict[str, Any], why: str) -> None:
         """What a kernel would say of a request that fails."""

@@ -412,3 +412,38 @@ def test_where_the_self_test_is_not_passed_kernels_are_shut_down_as_ever(librari
 def script_of(world: World) -> Script:
     assert world.script is not None
     return world.script
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(0, 0, id="the only tab"),
+        pytest.param(1, 0, id="one of two tabs"),
+        pytest.param(0, 1, id="a page that is loaded again"),
+    ],
+)
+def test_a_cell_that_waits_for_its_kernel_is_run_though_its_tab_was_closed(
+    fake: World, before: int, after: int
+) -> None:
+    kernel, _ = fake.suspended()
+    ran_at = fake.folder / f"ran-{kernel}"
+    fake.service.slice = WAITS
+
+    async def cell() -> None:
+        others = [await connected(fake.server, kernel) for _ in range(before)]
+        tab = await connected(fake.server, kernel)
+        await tab.socket.write_message(json.dumps(execute_request(f"open({str(ran_at)!r}, 'w').close()")))
+        await asyncio.to_thread(until, lambda: kernel in fake.service.woken_for)
+        tab.close()
+        await asyncio.to_thread(until, lambda: tabs_of(fake, kernel) == before)
+        others += [await connected(fake.server, kernel) for _ in range(after)]
+        fake.service.slice = READY
+        await asyncio.to_thread(until, ran_at.exists)
+        for other in others:
+            other.close()
+
+    asyncio.run(cell())
+
+
+def tabs_of(world: World, kernel: str) -> object:
+    return world.server.call("GET", f"/api/kernels/{kernel}")[1]["connections"]

@@ -102,7 +102,9 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
         ),
         pytest.param(["{world}/deep.json"], "wrong: they are nested too deeply", id="quotas without a bottom"),
         pytest.param(
-            ["{world}/wide.json"], "no quotas can be made for the trace (", id="more GPUs than quotas can have"
+            ["{world}/wide.json"],
+            "nodes.1.gpus: with this node there are more than 100000 GPUs, the most",
+            id="more GPUs than quotas can have",
         ),
         pytest.param(
             ["{world}/many.json"], "no quotas can be made for the trace (", id="more projects than quotas can have"
