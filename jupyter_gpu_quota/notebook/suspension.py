@@ -25,7 +25,7 @@ from .asking import Asker, NoGpuNow
 from .canary import HERE, LOCK_MS, PYTHON, SelfTest, self_test
 from .checkpointing import NOT_READY
 from .host_memory import room_mib
-from .watching import monotonic_ms
+from .watching import monotonic_ms, started_of
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 EACH_GIB_S = 2.0
@@ -58,6 +58,7 @@ class NotWoken(Exception):
 class Away:
     """A kernel that is off its GPU, or on its way. ``at``: when that began; ``mark``: what a use of it changes.
 
+    ``started``: when its process did, by which it is told from a later one with the same number.
     ``memory_mib``: what it brings back, 0 where that is not known. ``moving`` is the newest task that moves it, and
     after ``again_at`` another may; ``wanted``: somebody waits for it; ``lost``: why it was shut down.
     """
@@ -67,6 +68,7 @@ class Away:
     at: int
     mark: object
     memory_mib: int
+    started: int | None
     phase: Phase = Phase.SUSPENDING
     moving: asyncio.Task[Any] | None = None
     wanted: bool = False
@@ -126,7 +128,8 @@ class Suspension:
                 continue
             told = await _ran("checkpointing", "state", pid, within_s=self.step_s)
             if told["state"] in ("locked", "checkpointed"):
-                self.away[kernel] = Away(kernel, pid, self.clock(), self._mark_of(kernel), 0, Phase.SUSPENDED)
+                self.away[kernel] = self._leaving(kernel, pid, 0)
+                self.away[kernel].phase = Phase.SUSPENDED
 
     # --- suspending -----------------------------------------------------------------------------------------------
     def suspend(self, kernel: str, memory_mib: int) -> str:
@@ -140,10 +143,12 @@ class Suspension:
             return "it has no process here"
         if why := self._why_not(pid, memory_mib):
             return why
-        one = Away(kernel, pid, self.clock(), self._mark_of(kernel), memory_mib)
-        self.away[kernel] = one
+        one = self.away[kernel] = self._leaving(kernel, pid, memory_mib)
         one.moving = asyncio.create_task(self._suspended_or_lost(one))
         return ""
+
+    def _leaving(self, kernel: str, pid: int, memory_mib: int) -> Away:
+        return Away(kernel, pid, self.clock(), self._mark_of(kernel), memory_mib, started_of(pid))
 
     def _why_not(self, pid: int, needed_mib: int) -> str:
         if self.tested is None or not self.tested.passed:
@@ -198,11 +203,12 @@ class Suspension:
     # --- waking ---------------------------------------------------------------------------------------------------
     def holds(self, kernel: str) -> bool:
         """Whether a message to this kernel must wait for it to be woken."""
-        return kernel in self.away
+        one = self.away.get(kernel)
+        return one is not None and self._is_there(one)
 
     async def wake(self, kernel: str) -> None:
         """Have a kernel run again: the borrower is gone before it is restored. Raises NotWoken."""
-        one = self.away.get(kernel)
+        one = self.away.get(kernel) if self.holds(kernel) else None
         while one is not None and not one.lost and self._is_there(one):
             one.wanted = True
             if one.phase is Phase.SUSPENDED:
@@ -212,7 +218,7 @@ class Suspension:
             await asyncio.shield(one.moving)
         if one is not None and one.lost:
             raise NotWoken(one.lost)
-        if one is not None and self._pid_of(kernel) != one.pid:
+        if one is not None and not self._is_same_process(one):
             raise NotWoken(ANEW)
 
     async def _woken(self, one: Away) -> None:
@@ -271,7 +277,10 @@ class Suspension:
 
     def _is_there(self, one: Away) -> bool:
         """Whether a kernel is still the process that it was."""
-        return self.away.get(one.kernel) is one and self._pid_of(one.kernel) == one.pid
+        return self.away.get(one.kernel) is one and self._is_same_process(one)
+
+    def _is_same_process(self, one: Away) -> bool:
+        return self._pid_of(one.kernel) == one.pid and started_of(one.pid) == one.started
 
     def _is_used(self, one: Away) -> bool:
         """Whether it got a message; one that is busy waits for its GPU, and so is tried again and again."""
@@ -293,7 +302,7 @@ class Suspension:
         """Shut a kernel down that can neither stay nor come back."""
         one.lost = f"{why} The kernel was shut down, and its variables are lost. Start it again to go on."
         self._forget(one)
-        if self._pid_of(one.kernel) == one.pid:
+        if self._is_same_process(one):
             await self.server.kernel_manager.shutdown_kernel(one.kernel, now=True)
         self.tell(one.kernel, "lost", one.lost)
 

@@ -282,6 +282,29 @@ def test_a_kernel_that_is_restarted_while_it_waits_is_not_restored(server: Serve
     assert [state for state, _ in server.told] == ["suspended"]
 
 
+def test_a_kernel_that_waits_to_start_again_is_not_shut_down_for_what_became_of_its_last_process(
+    server: Server, canary: Canary
+) -> None:
+    server.answer |= {"state": "waiting"}
+
+    async def story() -> None:
+        made = await suspended(server)
+        made.wait_at_most_s = 30
+        waking = asyncio.ensure_future(made.wake("k"))
+        while not server.asked:
+            await asyncio.sleep(0.01)
+        canary.process.kill()
+        canary.process.wait()
+        assert not made.holds("k")
+        server.answer |= {"state": "ready"}
+        with pytest.raises(NotWoken, match="was restarted while it waited"):
+            await waking
+        await made.wake("k")
+
+    asyncio.run(story())
+    assert server.kernel is not None
+
+
 @pytest.mark.parametrize(
     "anew",
     [

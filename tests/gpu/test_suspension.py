@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -321,6 +322,18 @@ def test_a_suspended_kernel_that_is_restarted_is_an_ordinary_one(world: World) -
     assert world.run(kernel, "print(1)") == "1\n"
     until(lambda: not world.service.kernel(kernel).suspended)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_suspended_kernel_whose_slice_is_lent_is_restarted_when_that_is_back(world: World) -> None:
+    kernel, pid = world.suspended()
+    world.service.slice = WAITS
+    back = threading.Timer(3, lambda: setattr(world.service, "slice", READY))
+    back.start()
+    assert world.server.call("POST", f"/api/kernels/{kernel}/restart")[0] == 200
+    assert world.run(kernel, "print(1)") == "1\n"
+    until(lambda: not world.service.kernel(kernel).suspended)
+    assert not Path(f"/proc/{pid}").exists()
+    assert f"kernel {kernel}, lost" not in world.log()
 
 
 # --- what a real driver cannot be asked to do -----------------------------------------------------------------------
