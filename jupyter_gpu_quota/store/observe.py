@@ -31,19 +31,24 @@ def observe_facts(work: Work, facts: Sequence[Fact]) -> list[RankFact]:
     work.fetch(RANKS, [(fact.job, fact.attempt, fact.rank) for fact in ranks])
     work.fetch(DEVICES, [(fact.device,) for fact in facts if isinstance(fact, DeviceFact)])
     work.find_ahead(ALLOCATIONS, "workload", [fact.job for fact in ranks if fact.tree_gone])
+    last = {(fact.job, fact.attempt): fact for fact in ranks}
     seen = []
     for fact in facts:
         if isinstance(fact, DeviceFact):
             observe_device(work, fact)
         elif isinstance(fact, NotebookFact):
             observe_notebook(work, fact)
-        elif _observe_rank(work, fact):
+        elif _observe_rank(work, fact, is_last=last[fact.job, fact.attempt] is fact):
             seen.append(fact)
     return seen
 
 
-def _observe_rank(work: Work, fact: RankFact) -> bool:
-    """Whether the fact was about the job's present attempt and that attempt goes on."""
+def _observe_rank(work: Work, fact: RankFact, *, is_last: bool) -> bool:
+    """Whether the fact was about the job's present attempt and that attempt goes on.
+
+    The attempt is judged where a rank ends, and after its last fact: to look at all ranks for each that runs on would
+    take as long as their number squared.
+    """
     record = work.get(JOBS, (fact.job,))
     if record is None or record.job.state not in HOLDS_GPU or record.job.attempt != fact.attempt:
         return False
@@ -57,9 +62,14 @@ def _observe_rank(work: Work, fact: RankFact) -> bool:
     progressed = _progressed(work, record, fact)
     if progressed != record:
         put_job(work, progressed)
-    _judge_attempt(work, progressed)
+    if is_last or _how_it_ends(told) != _how_it_ends(row):
+        _judge_attempt(work, progressed)
     present = work.get(JOBS, (fact.job,))
     return present is not None and present.job.state in HOLDS_GPU
+
+
+def _how_it_ends(row: RankRow) -> tuple[object, ...]:
+    return row.record.ended_at, row.tree_gone, row.pause_requested, row.completed, row.refused
 
 
 # --- what a fact adds -----------------------------------------------------------------------------------------------
@@ -106,11 +116,17 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
 def _seen_running(work: Work, job: Job, fact: RankFact) -> Job:
     """It started with its first process, and runs once each rank was begun: one that is missing is ordered again."""
     started_at = job.started_at or fact.started_at or work.now
-    if job.state is not JobState.STARTING or not all(map(_was_begun, _ranks_of(work, job))):
+    if job.state is not JobState.STARTING or not _all_were_begun(work, job):
         return altered(job, started_at=started_at)
     payload = {"attempt": fact.attempt, "rank": fact.rank, "pid": fact.pid, "started_at": started_at}
     work.audit(CONTROLLER, "job.running", job.id, payload, job.project)
     return altered(job, state=after(job.state, JobEvent.SEEN_RUNNING), started_at=started_at)
+
+
+def _all_were_begun(work: Work, job: Job) -> bool:
+    """Whether each rank was; looked at from the last one, which is begun last."""
+    rows = (work.get(RANKS, (job.id, job.attempt, rank)) for rank in reversed(range(job.held_ranks or job.ranks)))
+    return all(row is None or _was_begun(row) for row in rows)
 
 
 def _number(value: int | None) -> int | None:
