@@ -31,7 +31,7 @@ demo: $(VENV)/.ready $(CACHE)/proxy/.ready  ## play the story on a real hub; ONC
 
 test: $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready  ## every test that this machine can run
 	GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
-	  $(BIN)/python -m pytest $(TESTS)
+	  $(BIN)/python -m pytest --durations 25 $(TESTS)
 
 test-gpu: $(VENV)/.ready  ## the GPU tests: on the fake library, and on this machine's GPU where there is one
 	$(BIN)/python -m pytest -v -rs tests/gpu
