@@ -488,13 +488,15 @@ class PreviewView(Wire):
 
     ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
     projects and pools that it takes out although they have work, which an admin may accept by name, too. ``warnings``:
-    pools whose devices cannot hold shares as the file's ``policy.enforcement`` asks; they refuse nothing.
+    pools whose devices cannot hold shares as the file's ``policy.enforcement`` asks; they refuse nothing. ``stale``:
+    why ``PUT quota`` would refuse the revision that the file was made from (``revision:`` or If-Match), if it would.
     """
 
     arithmetic: list[str]
     refusals: list[str]
     acceptable: bool = True
     removals: list[str] = []
+    stale: str | None = None
     warnings: list[str] = []
     affected: list[AffectedView]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import click
@@ -15,6 +16,8 @@ from .session import FAILED, as_json, asks_service, fail, say, service_address
 from .tables import print_json, show
 
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are taken out.")
+OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
+REPLACE = click.option("--replace", is_flag=True, help="Replace what is in force, whatever revision the file names.")
 
 
 @click.group()
@@ -36,29 +39,47 @@ def export(client: Client, json_: bool) -> None:
 
 @quota.command()
 @click.argument("file", type=click.File(encoding="utf-8"))
+@OVERCOMMIT
+@REMOVAL
+@REPLACE
 @as_json
 @asks_service
-def preview(client: Client, file: TextIO, json_: bool) -> None:
-    """Show what a quota file would do: the arithmetic, and everybody affected. Exit code 1 if it would be refused."""
-    found = client.preview(_text(file))
+def preview(
+    client: Client, file: TextIO, accept_overcommit: bool, accept_removal: bool, replace: bool, json_: bool
+) -> None:
+    """Show what a quota file would do: the arithmetic, and everybody affected.
+
+    Exit code 1 if `quota apply` with the same options would be refused.
+    """
+    found = client.preview(_text(file), revision=_replaced(client) if replace else None)
+    fits = not found.refusals or (accept_overcommit and found.acceptable)
+    keeps = not found.removals or accept_removal
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        _print_preview(found)
-    sys.exit(FAILED if found.refusals else 0)
+        _print_preview(found, fits=fits, keeps=keeps)
+    sys.exit(0 if fits and keeps and found.stale is None else FAILED)
 
 
-def _print_preview(found: PreviewView) -> None:
+def _replaced(client: Client) -> int:
+    """The revision in force, 0 where there is none."""
+    from ..client import Refused
+
+    try:
+        return client.quota().revision
+    except Refused as refusal:
+        if refusal.reason == "no_quota":
+            return 0
+        raise
+
+
+def _print_preview(found: PreviewView, *, fits: bool, keeps: bool) -> None:
     for line in found.arithmetic:
         click.echo(line)
-    for line in found.refusals:
-        say(f"refused: {line}")
-    if found.refusals and found.acceptable:
-        say("to put it in force nevertheless: quota apply --accept-overcommit")
-    for line in found.removals:
-        say(f"to be accepted: {line}")
-    if found.removals:
-        say("to put it in force nevertheless: quota apply --accept-removal")
+    if found.stale is not None:
+        say(f"refused: {found.stale}")
+    _print_objections(found.refusals, "--accept-overcommit" if found.acceptable else None, accepted=fits)
+    _print_objections(found.removals, "--accept-removal", accepted=keeps)
     for line in found.warnings:
         say(f"warning: {line}")
     for each in found.affected:
@@ -67,16 +88,24 @@ def _print_preview(found: PreviewView) -> None:
         click.echo("nobody is affected")
 
 
+def _print_objections(lines: Sequence[str], option: str | None, *, accepted: bool) -> None:
+    for line in lines:
+        say(f"{'accepted' if accepted else 'refused'}: {line}")
+    if lines and not accepted and option:
+        say(f"to put it in force nevertheless: quota apply {option}")
+
+
 @quota.command()
 @click.argument("file", type=click.File(encoding="utf-8"))
-@click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
+@OVERCOMMIT
 @REMOVAL
+@REPLACE
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the history.")
 @as_json
 @asks_service
-def apply(client: Client, file: TextIO, json_: bool, **accepted: Any) -> None:
+def apply(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: Any) -> None:
     """Put a quota file in force; refused if it was exported from a revision that is not the present one."""
-    found = client.apply(_text(file), **accepted)
+    found = client.apply(_text(file), revision=_replaced(client) if replace else None, **accepted)
     if json_:
         print_json(found.model_dump(mode="json"))
     else:

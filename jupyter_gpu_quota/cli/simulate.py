@@ -95,18 +95,19 @@ def _replay(
     from ..simulate.report import document, play
 
     until_ms = None if days is None else round(days * 86_400_000)
-    outcomes, told = [], set[str]()
+    outcomes, told, source = [], set[str](), ""
     try:
         for seed in seeds or REPLAY_SEEDS:
             world = worlds.load(name, seed=seed, quotas=quotas, gpus=gpus, days=days)
             if isinstance(world, list):
                 fail("\n".join(f"{name} is no trace: {sentence}" for sentence in world))
+            source = world.quota_source
             _fits(world, told, accept=accept_overcommit)
             progress = _progress(f"seed {seed}", world.trace.begins_at)
             outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
     except Impossible as error:
         fail(f"{name} cannot be simulated: {error}")
-    return document(outcomes)
+    return document(outcomes) | {"trace": name, "quotas": source}
 
 
 def _fits(world: World, told: set[str], *, accept: bool) -> None:
@@ -158,7 +159,7 @@ def _fill(
     found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
     if isinstance(found, str):
         fail(f"{folder} is no trace to fill: {found}")
-    return found
+    return found | {"trace": str(folder)}
 
 
 # --- results --------------------------------------------------------------------------------------------------------

@@ -335,17 +335,30 @@ class Client:
         """The quota file in force, its revision written into it."""
         return self._connection.get(QuotaView, "quota")
 
-    def preview(self, text: str) -> PreviewView:
-        """What a quota file would do, without applying it: the arithmetic, and everybody affected."""
-        return self._post(PreviewView, "quota/preview", QuotaEdit(text=text))
+    def preview(self, text: str, *, revision: int | None = None) -> PreviewView:
+        """What a quota file would do, without applying it: the arithmetic, and everybody affected.
+
+        ``revision`` is the one that the file was made from, instead of the one written in it, as for ``apply``.
+        """
+        call = Call(method="POST", path="quota/preview", body=QuotaEdit(text=text), headers=_if_match(revision))
+        return self._connection.as_model(PreviewView, self._connection.json_of(call))
 
     def apply(
-        self, text: str, *, accept_overcommit: bool = False, accept_removal: bool = False, comment: str = ""
+        self,
+        text: str,
+        *,
+        accept_overcommit: bool = False,
+        accept_removal: bool = False,
+        comment: str = "",
+        revision: int | None = None,
     ) -> QuotaView:
-        """Put a quota file in force; refused if the revision it was made from is not the present one."""
+        """Put a quota file in force; refused if the revision it was made from is not the present one.
+
+        ``revision`` is the one that it was made from, instead of the one written in it; 0 where none was in force.
+        """
         edit = QuotaEdit(text=text, accept_overcommit=accept_overcommit, accept_removal=accept_removal, comment=comment)
-        found = self._connection.json_of(Call(method="PUT", path="quota", body=edit, repeatable=False))
-        return self._connection.as_model(QuotaView, found)
+        call = Call(method="PUT", path="quota", body=edit, headers=_if_match(revision), repeatable=False)
+        return self._connection.as_model(QuotaView, self._connection.json_of(call))
 
     def history(self, limit: int = 1000) -> list[QuotaView]:
         """The revisions of the quota file, newest first."""
@@ -427,6 +440,10 @@ def _words(command: object) -> list[str]:
 def _differences(changes: Mapping[str, object]) -> CloneRequest:
     _known(changes, CHANGED, "clone")
     return CloneRequest.model_validate({name: value for name, value in changes.items() if value is not None})
+
+
+def _if_match(revision: int | None) -> dict[str, str]:
+    return {} if revision is None else {"If-Match": f'"{revision}"'}
 
 
 def _part(name: str) -> str:

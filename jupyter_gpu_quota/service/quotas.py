@@ -66,7 +66,8 @@ async def apply(call: Call) -> Answer:
     edit: QuotaEdit = call.body
     await call.door.world.fresh()
     file = await _parsed(call, edit.text)
-    expected = _expected(call, file)
+    if (expected := _expected(call, file)) is None:
+        raise Refused(428, "which_revision", _names_none(call))
     warnings = await _acceptable(call, file, edit)
     return _with(warnings, await _put(call, file, edit.text, expected, edit.comment))
 
@@ -139,7 +140,8 @@ async def _parsed(call: Call, text: str) -> QuotaFile:
     raise Refused(400, "quota_file", "; ".join(told) + more)
 
 
-def _expected(call: Call, file: QuotaFile) -> int:
+def _expected(call: Call, file: QuotaFile) -> int | None:
+    """The revision that an edit rests on: If-Match, the file's, 0 where none is in force; None if none is named."""
     header = call.resource.request.headers.get("If-Match")
     if header is not None:
         word = header.strip().removeprefix("W/").strip('"')
@@ -148,17 +150,32 @@ def _expected(call: Call, file: QuotaFile) -> int:
         return int(word)
     if file.revision is not None:
         return file.revision
-    if call.door.world.quota is None:
-        return 0
-    sentence = "The file says no revision: and there is no header If-Match; export the file in force and edit that."
-    raise Refused(428, "which_revision", sentence)
+    return 0 if call.door.world.quota is None else None
+
+
+def _names_none(call: Call) -> str:
+    return (
+        f"The file has no line `revision:` that says which revision it was made from; revision"
+        f" {_in_force(call).revision} is in force. Make the edit in what `jupyter gpu-quota quota export` prints, or"
+        " replace all that is in force: `jupyter gpu-quota quota apply --replace FILE`."
+    )
+
+
+async def _why_stale(call: Call, file: QuotaFile, text: str) -> str | None:
+    """Why ``apply`` would refuse the revision that a file rests on. Raises Refused for one that it could not keep."""
+    present = call.door.world.quota.revision if call.door.world.quota else 0
+    request = await call.door.world.read(_request, file, text, present + 1)
+    expected = _expected(call, file)
+    return _names_none(call) if expected is None else replace(request, expected_revision=expected).why_stale(present)
 
 
 async def look_ahead(call: Call) -> Answer:
-    """What a file would do, without applying it."""
+    """What a file would do, without applying it, and everything that ``apply`` would refuse it for."""
     edit: QuotaEdit = call.body
     await call.door.world.fresh()
-    return Answer(body=await preview_of(call.door, await _parsed(call, edit.text)))
+    file = await _parsed(call, edit.text)
+    stale = await _why_stale(call, file, edit.text)
+    return Answer(body=(await preview_of(call.door, file)).model_copy(update={"stale": stale}))
 
 
 async def revisions(call: Call) -> Answer:

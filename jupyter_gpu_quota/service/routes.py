@@ -136,7 +136,7 @@ ROUTES: tuple[Route, ...] = (
           says="Put a quota file in force; If-Match or its revision: names what it rests on."),
     Route(method="POST", path="quota/preview", scope=S.ADMIN, act=quotas.look_ahead, takes=QuotaEdit, gives=PreviewView,
           deed="preview quota files",
-          says="What a quota file would do."),
+          says="What a quota file would do, and what PUT quota would refuse it for."),
     Route(method="GET", path="quota/revisions", scope=S.READ, act=quotas.revisions, gives=QuotaView, listing=True,
           query=PAGED, says="Every revision, newest first."),
     Route(method="GET", path="quota/revisions/{revision}", scope=S.READ, act=quotas.revision, gives=QuotaView,

@@ -27,11 +27,16 @@ def fill_by_decide(nodes: Sequence[TraceNode], tasks: Sequence[TraceTask], seed:
     """One run, as :func:`.fill.fill`; what is allocated changes at 100, 110, 120 and 130 percent and at the end."""
     capacity = capacity_milli(nodes)
     order = list(offered(tasks, capacity * demand // 100, seed))
-    cluster, allocated = _Cluster(nodes, order), [0] * demand
+    cluster, figures = _Cluster(nodes, order), [(0, 0)] * demand
     for mark in sorted({*(mark for mark in MARKS if mark < demand), demand}):
-        cluster.join(_up_to(order, capacity * mark // 100))
-        allocated[mark - 1 :] = [cluster.decide()] * (demand - mark + 1)
-    return FillFigures(seed=seed, capacity_milli=capacity, allocated_milli=tuple(allocated), spots=tuple(cluster.spots))
+        count = _up_to(order, capacity * mark // 100)
+        cluster.join(count)
+        asked = sum(task.gpu_milli for task in order[:count])
+        figures[mark - 1 :] = [(asked, cluster.decide())] * (demand - mark + 1)
+    offers, given = zip(*figures, strict=True)
+    return FillFigures(
+        seed=seed, capacity_milli=capacity, asked_milli=offers, allocated_milli=given, spots=tuple(cluster.spots)
+    )
 
 
 def _up_to(order: Sequence[TraceTask], least_milli: int) -> int:

@@ -43,11 +43,13 @@ class Placer(Protocol):
 class FillFigures:
     """What was allocated, of a capacity in milli-GPU, and where each task went, in order.
 
-    ``allocated_milli``: after each whole percent of the capacity that was offered, from 1 on.
+    ``allocated_milli``: once each whole percent of the capacity, from 1 on, was offered or, as tasks are no dust, more:
+    ``asked_milli`` is how much that was.
     """
 
     seed: int
     capacity_milli: int
+    asked_milli: tuple[int, ...]
     allocated_milli: tuple[int, ...]
     spots: tuple[Spot | None, ...]
 
@@ -66,7 +68,7 @@ def fill(
     capacity = capacity_milli(nodes)
     placer = placer or Shipped(nodes)
     spots: list[Spot | None] = []
-    figures: list[int] = []
+    figures: list[tuple[int, int]] = []
     allocated = asked = 0
     for task in offered(tasks, capacity * demand // 100, seed):
         spot = placer.offer(task)
@@ -74,8 +76,11 @@ def fill(
         asked += task.gpu_milli
         allocated += task.gpu_milli if spot else 0
         while len(figures) < min(demand, asked * 100 // capacity):
-            figures.append(allocated)
-    return FillFigures(seed=seed, capacity_milli=capacity, allocated_milli=tuple(figures), spots=tuple(spots))
+            figures.append((asked, allocated))
+    offers, given = zip(*figures, strict=True)
+    return FillFigures(
+        seed=seed, capacity_milli=capacity, asked_milli=offers, allocated_milli=given, spots=tuple(spots)
+    )
 
 
 def capacity_milli(nodes: Iterable[TraceNode]) -> int:

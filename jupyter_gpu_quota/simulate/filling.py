@@ -61,7 +61,10 @@ def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str
         "gpus": outcomes[0].capacity_milli // 1000,
         "jobs_placed": sum(spot is not None for one in outcomes for spot in one.spots),
         "allocated_percent": {str(mark): _mean(outcomes, mark) for mark in _marks(demand)},
-        "fill": [{"seed": one.seed, "allocated_percent": _curve(one, demand)} for one in outcomes],
+        "fill": [
+            {"seed": one.seed, "asked_percent": _asked(one), "allocated_percent": _curve(one, demand)}
+            for one in outcomes
+        ],
     }
 
 
@@ -70,8 +73,13 @@ def _marks(demand: int) -> list[int]:
 
 
 def _curve(one: FillFigures, demand: int) -> list[float]:
-    """What is allocated after each whole percent that was asked for, from 1 on."""
+    """What is allocated once each whole percent, from 1 on, was asked for."""
     return [round(one.percent(mark), 3) for mark in range(1, demand + 1)]
+
+
+def _asked(one: FillFigures) -> list[float]:
+    """How much was asked for by then: a task that steps over a whole percent may ask for many more."""
+    return [round(100 * milli / one.capacity_milli, 3) for milli in one.asked_milli]
 
 
 def _mean(outcomes: Sequence[FillFigures], mark: int) -> float:

@@ -54,7 +54,8 @@ th:first-child, td:first-child { text-align: left; } thead td { border-top: 0; }
  thead th { border-top: 0; color: var(--muted); font-weight: 500; }
 @media (max-width: 40rem) { main { padding: 1rem .5rem; } section { padding: .75rem; }
  th, td { padding: .2rem .4rem; } table { font-size: .875rem; } }
-svg { width: 100%; min-width: 36rem; height: auto; display: block; }
+svg { width: 100%; height: auto; display: block; } svg.narrow { display: none; }
+@media (max-width: 44rem) { svg.wide { display: none; } svg.narrow { display: block; } }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
 """
 NAMES = {
@@ -88,28 +89,62 @@ HOW = {
 }
 
 
+SIZES = {
+    "small": "job, small: up to 1 GPU",
+    "medium": "job, medium: up to 8 GPUs",
+    "large": "job, large: more GPUs",
+    "notebook": "notebook",
+}
+
+
 def page(report: Mapping[str, Any]) -> str:
     """The whole page of a report, as HTML."""
     mode = str(report.get("mode", "replay"))
+    title = _title(report)
     parts = _tables_of_replay(report) if mode == "replay" else _tables_of_fill(report)
-    parts += [_section(title, _drawn(draw, report)) for title, has, draw in PLOTS if has(report)]
+    parts += [_section(name, _drawn(draw, report)) for name, has, draw in PLOTS if has(report)]
+    if report.get("pauses_per_job") and not _paused(report):
+        parts.append(_section(PAUSES, "<p>No job was paused.</p>"))
     if isinstance(projects := report.get("projects"), dict) and projects:
         parts.append(_section("Projects", _table(("", *_columns(projects)), _rows(projects))))
-    seeds = ", ".join(str(seed) for seed in report.get("seeds", ()))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Simulated GPU quotas</title><style>{STYLE}</style></head><body><main><h1>Simulated GPU quotas</h1>"
-        f"<p>{escape(HOW[mode])} Seeds: {escape(seeds)}.</p>{''.join(parts)}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
+        f"<p>{escape(_played(report))}</p><p>{escape(HOW[mode])}</p>{''.join(parts)}</main></body></html>\n"
     )
+
+
+def _title(report: Mapping[str, Any]) -> str:
+    return f"{report.get('trace', 'a trace')} on {_cell(report['gpus'])} simulated GPUs"
+
+
+def _played(report: Mapping[str, Any]) -> str:
+    """What the figures are of, in sentences: the quotas, the time that was played, the seeds."""
+    seeds = ", ".join(str(seed) for seed in report.get("seeds", ()))
+    told = [f"Quotas: {report['quotas']}."] if report.get("quotas") else []
+    if "begins_at" in report:
+        days = report["span_s"] / 86_400
+        told.append(f"From {report['begins_at'][:16].replace('T', ' ')} UTC on, {days:.{2 if days < 10 else 1}f} days.")
+    return " ".join([*told, f"Seeds: {seeds}."])
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
-    waits = report["wait_s"] | ({"woken notebook": report["woken_wait_s"]} if report.get("slices_lent") else {})
+    never = report.get("never_started", {})
+    waits = {
+        told: report["wait_s"][size] | {"never started": never.get(size)}
+        for size, told in SIZES.items()
+        if size in report["wait_s"]
+    }
+    if report.get("slices_lent"):
+        waits["woken notebook"] = report["woken_wait_s"] | {"never started": None}
     return [
         _section("Figures", _table(("", ""), _figures(report, NAMES))),
-        _section("Waits, in seconds, of those that started", _table(("", *_columns(waits)), _rows(waits))),
+        _section(
+            "Waits of those that started, in seconds, and how many never did",
+            _table(("", *_columns(waits)), _rows(waits)),
+        ),
     ]
 
 
@@ -117,7 +152,7 @@ def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
     given = report["allocated_percent"].items()
     return [
         _section("Figures", _table(("", ""), _figures(report, NAMES_OF_FILL))),
-        _section("GPU, in % of what there is, mean of the seeds", _table(("asked for", "given out"), given)),
+        _section("GPU, in % of what there is, mean of the seeds", _table(("asked for, or more", "given out"), given)),
     ]
 
 
@@ -162,19 +197,30 @@ def _cell(value: object) -> str:
 
 # --- plots ----------------------------------------------------------------------------------------------------------
 def _drawn(draw: Callable[[Axes, Mapping[str, Any]], None], report: Mapping[str, Any]) -> str:
-    """One plot as SVG for this page."""
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(10, 2.8), layout="constrained")
+    """One plot as two SVGs, of which the page shows the one that fits the window."""
+    return _svg(draw, report, "wide", (10, 2.8), 5) + _svg(draw, report, "narrow", (4.2, 3.2), 2)
+
+
+def _svg(
+    draw: Callable[[Axes, Mapping[str, Any]], None],
+    report: Mapping[str, Any],
+    name: str,
+    inches: tuple[float, float],
+    columns: int,
+) -> str:
+    with matplotlib.rc_context({**LOOK, "svg.hashsalt": f"jupyter-gpu-quota {name}"}):
+        figure = Figure(figsize=inches, layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="y", linewidth=0.6)
         axes.set_axisbelow(True)
         draw(axes, report)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0.2, frameon=False)
+        if handles := axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, frameon=False)
+            figure.set_figheight(inches[1] + 0.2 * ((len(handles) - 1) // columns))
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawing = out.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
+    drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg class="{name}"', 1)
     return re.sub("|".join(STAND_INS), lambda found: STAND_INS[found[0]], drawing)
 
 
@@ -199,8 +245,11 @@ def _gpus(axes: Axes, report: Mapping[str, Any]) -> None:
 
 def _waiting(axes: Axes, report: Mapping[str, Any]) -> None:
     at, unit = _hours(report)
-    axes.fill_between(at, report["over_time"]["waiting"], color=SERIES[3], alpha=0.5, linewidth=0)
+    waiting = report["over_time"]["waiting"]
+    axes.fill_between(at, waiting, color=SERIES[3], alpha=0.5, linewidth=0)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     _label(axes, unit, "jobs and notebooks")
+    axes.set_ylim(top=max(1, 1.05 * max(waiting)))
 
 
 def _surplus(axes: Axes, report: Mapping[str, Any]) -> None:
@@ -218,21 +267,32 @@ def _fragments(axes: Axes, report: Mapping[str, Any]) -> None:
 
 
 def _pauses(axes: Axes, report: Mapping[str, Any]) -> None:
-    pauses = report["pauses_per_job"]
-    axes.bar([int(count) for count in pauses], list(pauses.values()), color=SERIES[2], width=0.6)
-    axes.set_yscale("symlog")
+    pauses = {int(count): jobs for count, jobs in report["pauses_per_job"].items()}
+    bars = axes.bar([*pauses], [*pauses.values()], color=SERIES[2], width=0.6)
+    axes.bar_label(bars, padding=2)
+    axes.set_yscale("symlog", linthresh=1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(ScalarFormatter())
-    _label(axes, "pauses", "jobs")
+    _label(axes, "pauses", "jobs, logarithmic")
+    axes.set_xlim(-0.5, max(pauses) + 0.5)
+    axes.set_ylim(top=3 * max(pauses.values()))
 
 
 def _fill(axes: Axes, report: Mapping[str, Any]) -> None:
-    curves = [curve["allocated_percent"] for curve in report["fill"]]
-    asked = range(1, len(curves[0]) + 1)
-    axes.plot(asked, asked, color=INK, linewidth=1, linestyle=":", label="asked for")
+    curves = [filling_points(curve) for curve in report["fill"]]
+    most = max(curve[-1][0] for curve in curves)
+    axes.plot([0, most], [0, most], color=INK, linewidth=1, linestyle=":", label="asked for")
     for at, curve in enumerate(curves):
-        axes.plot(asked, curve, color=SERIES[0], linewidth=1.2, label=None if at else "given out, each seed")
+        mark = "o" if len(curve) < FEW_POINTS else ""
+        told = None if at else "given out, each seed"
+        axes.plot(*zip(*curve, strict=True), color=SERIES[0], linewidth=1.2, marker=mark, markersize=3, label=told)
     _label(axes, "GPU asked for, % of what there is", "% of the GPU")
+
+
+def filling_points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
+    """(asked for, given out) of one seed, in percent: one point for each amount that was asked for, and the origin."""
+    points = dict(zip(curve["asked_percent"], curve["allocated_percent"], strict=True))
+    return sorted(({0.0: 0.0} | points).items())
 
 
 def _label(axes: Axes, x: str, y: str) -> None:
@@ -242,10 +302,17 @@ def _label(axes: Axes, x: str, y: str) -> None:
     axes.margins(x=0)
 
 
+def _paused(report: Mapping[str, Any]) -> bool:
+    return any(pauses != "0" for pauses in report.get("pauses_per_job", ()))
+
+
 def _over_time(report: Mapping[str, Any]) -> bool:
     return "over_time" in report
 
 
+PAUSES = "Jobs by how often they were paused"
+FEW_POINTS = 40
+"""A curve of fewer is marked where its points are."""
 PLOTS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Axes, Mapping[str, Any]], None]], ...] = (
     ("GPUs over time", _over_time, _gpus),
     ("Waiting", _over_time, _waiting),
@@ -255,6 +322,6 @@ PLOTS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Axes, Map
         _surplus,
     ),
     ("Free GPU that is no whole device", _over_time, _fragments),
-    ("Pauses of each job", lambda report: bool(report.get("pauses_per_job")), _pauses),
+    (PAUSES, _paused, _pauses),
     ("Given out as more is asked for", lambda report: bool(report.get("fill")), _fill),
 )

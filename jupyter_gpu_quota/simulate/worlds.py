@@ -24,10 +24,11 @@ PER_NODE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is played."""
+    """What is played. ``quota_source`` says for people where the quotas come from."""
 
     trace: Trace
     quota: QuotaFile
+    quota_source: str
 
 
 def load(
@@ -44,7 +45,7 @@ def load(
         trace = trace.model_copy(update={"nodes": nodes_of(gpus, trace.nodes), "events": []})
     if not trace.nodes:
         raise Impossible("the trace names no nodes; say --gpus N")
-    return World(trace=trace, quota=_quota(trace, quotas))
+    return World(trace=trace, quota=_quota(trace, quotas), quota_source=_source(trace, quotas))
 
 
 def _bank(name: str, seed: int, days: float | None) -> Trace | list[str]:
@@ -90,6 +91,21 @@ def _quota(trace: Trace, path: Path | None) -> QuotaFile:
     if path is not None:
         return _parsed(_quota_text(path), str(path))
     return even_quota(trace) if trace.quotas is None else own_quota(trace)
+
+
+def _source(trace: Trace, path: Path | None) -> str:
+    if path is not None:
+        return str(path)
+    if trace.quotas is not None:
+        return "those of the trace"
+    each, gpus = _even_part(trace)
+    return f"made up, as none were named: each project has {each} of the {gpus} GPUs for training"
+
+
+def _even_part(trace: Trace) -> tuple[int, int]:
+    """A project's equal part in whole GPUs, and all GPUs."""
+    gpus = sum(node.gpus for node in trace.nodes)
+    return gpus // max(1, len({work.project for work in trace.work})), gpus
 
 
 def _quota_text(path: Path) -> str:
@@ -143,7 +159,7 @@ def even_quota(trace: Trace) -> QuotaFile:
         raise Impossible(
             f"no quotas can be made for the trace (it has {len(projects)} projects of at most {MOST_PROJECTS})"
         )
-    each = sum(node.gpus for node in trace.nodes) // max(1, len(projects))
+    each, _ = _even_part(trace)
     document = {
         "version": 1,
         "pools": [{"name": pools[0]}],

@@ -210,6 +210,15 @@ class ApplyQuota:
     expected_revision: int | None
     comment: str = ""
 
+    def why_stale(self, present: int) -> str | None:
+        """Why it is refused while revision ``present`` is in force; None if it is not for that."""
+        if self.expected_revision in (None, present):
+            return None
+        return (
+            f"The quota edit was made on revision {self.expected_revision}, but revision {present} is in force;"
+            f" export revision {present}, make the edit there and apply again."
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetInventory:

@@ -395,11 +395,7 @@ def _end_notebook(work: Work, record: NotebookRecord, *, actor: str, why: str) -
 # --- quota and bundles ----------------------------------------------------------------------------------------------
 def _apply_quota(work: Work, request: ApplyQuota) -> Recorded | Refusal:
     present = work.head.quota_revision
-    if request.expected_revision is not None and request.expected_revision != present:
-        message = (
-            f"The quota edit was made on revision {request.expected_revision}, but revision {present} is in force;"
-            f" export revision {present}, make the edit there and apply again."
-        )
+    if (message := request.why_stale(present)) is not None:
         return Refusal(code="stale", message=message)
     revision = present + 1
     row = QuotaRevision(

@@ -337,7 +337,7 @@ class Quota(Fake):
 
     def put(self) -> None:
         edit: wire.QuotaEdit = self.body(wire.QuotaEdit)
-        if "revision: 4" not in edit.text:
+        if not self.rests_on_4(edit.text):
             self.refuse(409, "stale", "The file was made from another revision; 4 is in force.")
         elif "overcommit" in edit.text and not edit.accept_overcommit:
             self.refuse(409, "overcommitted", "5 of 4 GPUs are promised.")
@@ -356,7 +356,18 @@ class Quota(Fake):
         paused = wire.AffectedView(
             job="B1", project="bobs", user="bob", effect="paused", message="its guarantee shrinks."
         )
-        self.answer(wire.PreviewView(arithmetic=["train: 2 + 2 = 4 of 4"], refusals=refusals, affected=[paused]))
+        stale = None if self.rests_on_4(edit.text) else "The file was made from another revision; 4 is in force."
+        removals = ["The file takes project bobs out, which has 1 job."] if "remove" in edit.text else []
+        arithmetic = ["train: 2 + 2 = 4 of 4"]
+        self.answer(
+            wire.PreviewView(
+                arithmetic=arithmetic, refusals=refusals, removals=removals, stale=stale, affected=[paused]
+            )
+        )
+
+    def rests_on_4(self, text: str) -> bool:
+        header = self.request.headers.get("If-Match")
+        return header == '"4"' if header else "revision: 4" in text
 
 
 class Places(Fake):

@@ -410,6 +410,23 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
         1,
         "refused: 5 of 4 GPUs are promised.\nto put it in force nevertheless: quota apply --accept-overcommit\n",
     )
+    accepted = run("quota", "preview", "-", "--accept-overcommit", stdin=text)
+    assert (accepted.exit_code, accepted.stderr) == (0, "accepted: 5 of 4 GPUs are promised.\n")
+
+
+def test_a_preview_ends_as_apply_would(world: World) -> None:
+    removes = run("quota", "preview", "-", stdin="revision: 4 # remove")
+    assert removes.exit_code == 1 and removes.stderr.endswith("quota apply --accept-removal\n")
+    assert run("quota", "preview", "-", "--json", stdin="revision: 4 # remove").exit_code == 1
+    assert run("quota", "preview", "-", "--accept-removal", stdin="revision: 4 # remove").exit_code == 0
+    for text in ("version: 1\n", "version: 1\nrevision: 3\n"):
+        stale = run("quota", "preview", "-", stdin=text)
+        assert (stale.exit_code, stale.stderr) == (
+            1,
+            "refused: The file was made from another revision; 4 is in force.\n",
+        )
+        for command in ("preview", "apply"):
+            assert run("quota", command, "-", "--replace", stdin=text).exit_code == 0
 
 
 def test_a_preview_shows_arithmetic_and_people(world: World) -> None:

@@ -290,6 +290,26 @@ def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -
     assert code == 1, stale
 
 
+def test_a_preview_says_what_apply_refuses_and_ends_alike(world: ServiceWorld) -> None:
+    exported = run(world, "ann", "quota", "export")[1]
+    unnamed = exported.replace("revision: 1\n", "") + "# another\n"
+    world.submit("bob")
+    without = unnamed.replace("name: vision", "name: sight")
+    for text, options in (
+        (unnamed, ()), (exported.replace("revision: 1\n", "revision: 9\n"), ()), (without, ("--replace",)),
+    ):  # fmt: skip
+        seen = run(world, "ann", "quota", "preview", "-", *options, stdin=text)
+        refused = run(world, "ann", "quota", "apply", "-", *options, stdin=text)
+        assert seen[0] == refused[0] == 1
+        assert f"refused: {refused[2].splitlines()[0]}" in seen[2]
+        assert "If-Match" not in seen[2] + refused[2]
+    told = run(world, "ann", "quota", "apply", "-", stdin=unnamed)[2]
+    assert "`jupyter gpu-quota quota export`" in told and "`jupyter gpu-quota quota apply --replace FILE`" in told
+    for command in ("preview", "apply"):
+        assert run(world, "ann", "quota", command, "-", "--replace", stdin=unnamed)[0] == 0
+        assert run(world, "ann", "quota", command, "-", "--replace", "--accept-removal", stdin=without)[0] == 0
+
+
 def test_a_bad_file_is_refused_with_its_lines(world: ServiceWorld) -> None:
     code, _, error = run(
         world, "ann", "quota", "preview", "-", stdin="version: 1\npools: []\nprojects: []\npolices: {}\n"

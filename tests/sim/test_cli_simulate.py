@@ -46,6 +46,30 @@ def test_a_trace_is_played_and_its_report_has_the_promised_keys_first(world: Pat
     assert "gpu_allocation_percent" in done.stdout and "notebook" in done.stdout
 
 
+def test_a_page_says_what_was_played_and_that_nothing_was_paused(world: Path) -> None:
+    words = (world / "trace.json", "--quotas", world / "quota.yaml", "--days", "0.5", "--html", world / "p")
+    assert run(*words).exit_code == 0
+    page = (world / "p").read_text()
+    (gpus,) = {sum(node["gpus"] for node in NODES)}
+    for said in (
+        f"<h1>{world}/trace.json on {gpus} simulated GPUs</h1>",
+        f"Quotas: {world}/quota.yaml. From ",
+        "0.50 days. Seeds: 42.",
+        "job, medium: up to 8 GPUs",
+        "<th scope='col'>never started</th>",
+        "<p>No job was paused.</p>",
+    ):
+        assert said in page
+    assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == page.count("<svg") // 2
+
+
+def test_quotas_that_nobody_named_are_told(world: Path) -> None:
+    (world / "work.csv").write_text("kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,60\ntraining,0,b,2,60\n")
+    printed = run(world / "work.csv", "--gpus", "9").stdout
+    assert "made up, as none were named: each project has 4 of the 9 GPUs for training" in printed
+    assert str(world / "work.csv") in printed
+
+
 def test_equal_calls_write_equal_bytes(world: Path) -> None:
     for name in ("1", "2"):
         run(
@@ -148,7 +172,8 @@ def test_a_folder_is_filled_seed_by_seed_and_the_report_has_the_same_keys(folder
     assert report["jobs_total"] > 3 * 12 and "seed 2: " in done.stderr
     curve = report["fill"][1]["allocated_percent"]
     assert len(curve) == 130 and curve == sorted(curve) and curve[-1] <= 100
-    assert (folder / "p.html").read_text().count("<svg") == 1
+    assert report["fill"][1]["asked_percent"][-1] >= 130
+    assert (folder / "p.html").read_text().count("<svg") == 2, "wide and narrow"
 
 
 def test_a_folder_is_filled_one_by_one_unless_another_way_is_named(folder: Path) -> None:

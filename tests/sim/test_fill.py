@@ -207,6 +207,17 @@ def test_the_other_mixes_ask_for_as_much_as_the_trace_should(mix: str) -> None:
     assert sum(task.gpu_milli for task in made.tasks) >= sum(node.gpus for node in trace.nodes) * 900
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("run", [fill, fill_by_decide], ids=["fill", "decide"])
+def test_no_more_is_given_out_than_was_asked_for_by_then(run: Callable[..., FillFigures], seed: int) -> None:
+    nodes = [TraceNode(name="n", cpu_milli=64_000, memory_mib=400_000, gpus=2, model="X")]
+    tasks = [TraceTask(name="t", cpu_milli=1000, memory_mib=1, gpu_milli=milli) for milli in (800, 300, 1000, 50)]
+    figures = run(nodes, tasks, seed)
+    assert len(figures.asked_milli) == len(figures.allocated_milli) == 130
+    assert all(given <= asked for asked, given in zip(figures.asked_milli, figures.allocated_milli, strict=True))
+    assert all(figures.asked_milli[mark - 1] >= 20 * mark for mark in MARKS)
+
+
 # --- decide ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", range(6))
 def test_decide_overfills_no_node_and_turns_nothing_away_that_fits_at_the_end(seed: int) -> None:

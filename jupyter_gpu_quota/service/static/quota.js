@@ -16,6 +16,7 @@ function whyNot() {
   if (previewed === null) return "Preview it first.";
   if (text.value !== previewed.text) return "The text was changed after the preview: preview it again.";
   if (!previewed.readable) return "It cannot be read; see below.";
+  if (previewed.stale) return "Another revision is in force by now: load the page anew, and make the edit there.";
   if (!previewed.acceptable) return "Its quotas contradict each other; see below.";
   if (!previewed.fits && !overcommit.checked) return "It does not fit: lower a quota, or accept that it does not.";
   return previewed.keeps || removal.checked ? "" : "It takes out what has work: leave that in, or accept it.";
@@ -27,6 +28,7 @@ function judge() {
   if (why.textContent !== reason) why.textContent = reason;
 }
 
+const madeFrom = () => ({ "If-Match": `"${form.dataset.revision}"` });
 const edit = () => ({
   text: text.value,
   comment: document.getElementById("quota-comment").value,
@@ -56,9 +58,10 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
     const asked = edit();
-    const view = await call("POST", "quota/preview", asked);
+    const view = await call("POST", "quota/preview", asked, madeFrom());
     const moved = view.affected.map((one) => one.message);
     show([
+      ...list("Was made from another revision", view.stale ? [view.stale] : []),
       ...list("Does not fit", view.refusals),
       ...list("Takes out what has work", view.removals),
       ...list("Pools that cannot hold shares as it asks", view.warnings),
@@ -67,7 +70,7 @@ form.addEventListener("submit", async (event) => {
     ]);
     const fits = !view.refusals.length;
     const keeps = !view.removals.length;
-    previewed = { text: asked.text, readable: true, fits, keeps, acceptable: view.acceptable };
+    previewed = { text: asked.text, readable: true, stale: view.stale, fits, keeps, acceptable: view.acceptable };
   } catch (error) {
     show(list("This cannot be read", error.message.split("; ")));
     previewed = { text: text.value, readable: false, fits: false };
@@ -82,7 +85,7 @@ judge();
 
 apply.addEventListener("click", async () => {
   try {
-    const view = await call("PUT", "quota", edit(), { "If-Match": `"${form.dataset.revision}"` });
+    const view = await call("PUT", "quota", edit(), madeFrom());
     say([`Revision ${view.revision} is in force.`, ...view.warnings].join(" "));
     setTimeout(() => location.reload(), view.warnings.length ? 10_000 : 700);
   } catch (error) {
