@@ -22,7 +22,7 @@ def notebooks(client: Client, json_: bool) -> None:
     found = client.notebooks(stopped=True)
     show(
         found,
-        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "HELD", "STATE", "ACTIVITY", "IDLE"),
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "ENFORCEMENT", "STATE", "ACTIVITY", "IDLE"),
         map(_notebook, found),
         json_=json_,
     )
@@ -102,7 +102,7 @@ def _device(each: DeviceView) -> tuple[object, ...]:
 def _holder(each: HolderView) -> str:
     """A job by its name and its id, as both are asked for elsewhere."""
     who = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
-    held = f", memory {each.enforcement.memory}" if each.enforcement else ""
+    held = f", memory enforcement {each.enforcement.memory}" if each.enforcement else ""
     uses = used(each.utilised_milli, each.utilised_unknown)
     held = f" using {uses}{held}" if uses else held
     return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "") + held

@@ -183,7 +183,9 @@ def cgroups(leaves: Leaves) -> Finding:
     """Whether each rank and each server can have a control group of its own; without one all works all the same."""
     if leaves.why_not:
         return ok("cgroups", f"{leaves.why_not}; not needed: each job's processes are kept together by its guard")
-    return ok("cgroups", f"cgroup v2 at {leaves.root}: each rank and each notebook server has a group of its own")
+    limits = f" ({leaves.why_no_limits}, so it cannot limit their device memory)" if leaves.why_no_limits else ""
+    found = f"cgroup v2 at {leaves.root}: each rank and each notebook server can have a group of its own{limits}"
+    return ok("cgroups", found)
 
 
 def subreaper() -> Finding:

@@ -94,6 +94,7 @@ class _Case:
         self.kernels = activity.kernels or ()
         self.gpu_ms = policy.gpu_after_s(waiting=waiting) * 1000
         self.kernel_ms = policy.kernel_after_s(waiting=waiting) * 1000
+        self.both_ms = max(self.gpu_ms, self.kernel_ms)
 
     @cached_property
     def gpu(self) -> Quiet:
@@ -228,15 +229,15 @@ def _recent_message(case: _Case) -> Verdict | None:
 
 def _recent_start(case: _Case) -> Verdict | None:
     starts = [at for at in (case.activity.started_at, *(k.started_at for k in case.kernels)) if at is not None]
-    return _too_lately(case, IdleReason.RECENT_START, max(starts, default=None), max(case.gpu_ms, case.kernel_ms))
+    return _too_lately(case, IdleReason.RECENT_START, max(starts, default=None), case.both_ms)
 
 
 def _kept(case: _Case) -> Verdict | None:
-    return _too_lately(case, IdleReason.KEPT, case.activity.kept_at, max(case.gpu_ms, case.kernel_ms))
+    return _too_lately(case, IdleReason.KEPT, case.activity.kept_at, case.both_ms)
 
 
 def _asked(case: _Case) -> Verdict | None:
-    return _too_lately(case, IdleReason.ASKED, case.activity.asked_at, max(case.gpu_ms, case.kernel_ms, ASKED_MS))
+    return _too_lately(case, IdleReason.ASKED, case.activity.asked_at, max(case.both_ms, ASKED_MS))
 
 
 ASKED_MS = 30_000
@@ -247,7 +248,16 @@ def _too_lately(case: _Case, reason: IdleReason, at: int | None, for_ms: int) ->
     if at is None or case.now - at >= for_ms:
         return None
     figures: Figures = (("for_s", (case.now - at) // 1000), ("needed_s", for_ms // 1000))
-    return Busy(reason=reason, since=at, figures=figures, idle_at=at + for_ms)
+    return Busy(reason=reason, since=at, figures=(*figures, *_sooner(case, reason, for_ms)), idle_at=at + for_ms)
+
+
+def _sooner(case: _Case, reason: IdleReason, for_ms: int) -> Figures:
+    """How long it takes once somebody waits, which may begin at any moment; nothing where that makes no difference."""
+    policy, least_s = case.policy, ASKED_MS // 1000 if reason is IdleReason.ASKED else 0
+    gpu_s, kernel_s = policy.gpu_after_s(waiting=True), policy.kernel_after_s(waiting=True)
+    takes_s = {IdleReason.RECENT_GPU_USE: gpu_s, IdleReason.RECENT_MESSAGE: kernel_s}
+    sooner_s = takes_s.get(reason, max(gpu_s, kernel_s, least_s))
+    return (("waited_for_s", sooner_s),) if sooner_s * 1000 < for_ms else ()
 
 
 def _few_readings(case: _Case) -> Verdict | None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from .activity import IdleMode
-from .idle import Busy, Idle, IdleReason, Unknown, Verdict
+from .idle import IdleReason, Verdict
 from .ladder import Freed, Freeing, InUse, Reported, Stage, Stopping, Warned
 
 WHY = {
     IdleReason.GPU_IN_USE: "The GPU is in use.",
-    IdleReason.KERNEL_BUSY: "A kernel is busy; a busy kernel is never shut down.",
-    IdleReason.RECENT_GPU_USE: "The GPU was used {for_s} ago; it counts as idle after {needed_s}.",
-    IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago; it counts as idle after {needed_s}.",
-    IdleReason.RECENT_START: "It was started {for_s} ago; it counts as idle after {needed_s}.",
-    IdleReason.KEPT: "Somebody asked {for_s} ago to keep it; that holds for {needed_s}.",
-    IdleReason.ASKED: "A kernel asked for the GPU {for_s} ago; it counts as idle after {needed_s}.",
+    IdleReason.KERNEL_BUSY: "A kernel is busy or starting; such a kernel is never shut down.",
+    IdleReason.RECENT_GPU_USE: "The GPU was used {for_s} ago",
+    IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago",
+    IdleReason.RECENT_START: "It was started {for_s} ago",
+    IdleReason.KEPT: "Somebody asked {for_s} ago to keep it",
+    IdleReason.ASKED: "A kernel asked for the GPU {for_s} ago",
     IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it is never taken for idle.",
     IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it is not taken for idle.",
     IdleReason.KERNEL_UNKNOWN: "What a kernel does is not known, so it is not taken for idle.",
@@ -32,7 +32,18 @@ WHY = {
     IdleReason.HOLDER_UNKNOWN: "Which kernel holds the GPU is not known, so it is not taken for idle.",
     IdleReason.UNUSED: "It has been unused for {for_s}.",
 }
-"""One sentence for each reason; figures that end in _s are told as a duration."""
+"""One sentence for each reason; figures that end in _s are told as a duration. Those of :data:`RECENT` go on."""
+
+RECENT = frozenset(
+    {
+        IdleReason.RECENT_GPU_USE,
+        IdleReason.RECENT_MESSAGE,
+        IdleReason.RECENT_START,
+        IdleReason.KEPT,
+        IdleReason.ASKED,
+    }
+)
+"""What was too lately to be idle. When it will be is told too, but of a GPU that is free already."""
 
 
 NOTICE = "It has not used the GPU for a long time: stop what it does not need, or shut the kernel down."
@@ -54,13 +65,23 @@ class Suspends:
 def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int, kept: Suspends | None = None) -> str:
     """Why a notebook is judged as it is, and what follows. ``kept`` None: its kernels are only ever shut down."""
     figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in verdict.figures}
-    return " ".join(part for part in (_why(verdict, figures), _then(stage, mode, now, kept)) if part)
+    return " ".join(part for part in (_why(verdict, figures, stage), _then(stage, mode, now, kept)) if part)
 
 
-def _why(verdict: Busy | Idle | Unknown, figures: dict[str, int | str]) -> str:
+def _why(verdict: Verdict, figures: dict[str, int | str], stage: Stage) -> str:
     if verdict.reason is IdleReason.GPU_IN_USE and figures.get("users"):
         return f"The GPU is in use by {figures['users']}."
-    return WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
+    words = WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
+    if verdict.reason not in RECENT:
+        return words
+    return words + ("." if isinstance(stage, Freed | Stopping) else _until(verdict.reason, figures))
+
+
+def _until(reason: IdleReason, figures: dict[str, int | str]) -> str:
+    """After how long it is idle, and after how long once somebody waits, which may begin at any moment."""
+    begins = "that holds for" if reason is IdleReason.KEPT else "it counts as idle after"
+    soon = f" ({figures['waited_for_s']} while somebody waits for a GPU)" if "waited_for_s" in figures else ""
+    return f"; {begins} {figures.get('needed_s', 'some time')}{soon}."
 
 
 def _then(stage: Stage, mode: IdleMode, now: int, kept: Suspends | None) -> str:
@@ -96,7 +117,7 @@ def _lost(kept: Suspends | None) -> str:
 
 
 def _freed(kept: Suspends | None) -> str:
-    lives = "Its GPU is free; its server, files and other kernels live on, and a new kernel gets the GPU again."
+    lives = "None of its kernels holds a GPU; its server and files live on, and a new kernel gets the GPU again."
     if kept is None or not kept.suspended:
         return lives
     return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and wakes with its next cell."

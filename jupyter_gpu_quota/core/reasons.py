@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .backfill import Kept
-from .model import Job, Notebook, Policy
+from .model import Job, Notebook, NotebookState, Policy
 from .placement import Piece, Request, request_of
 from .plan import Reason, ReasonCode
 from .pool import Pool, could_start_alone
@@ -54,7 +54,8 @@ def slice_started(pool: Pool, notebook: Notebook) -> Reason:
         ("used_milli", standing.booked - notebook.gpu_milli),
         ("quota_milli", standing.notebook_quota),
     )
-    return Reason(code=ReasonCode.WITHIN_NOTEBOOK_QUOTA, figures=figures)
+    was: Figures = (("was", "lent"),) if notebook.state is NotebookState.LENT else ()
+    return Reason(code=ReasonCode.WITHIN_NOTEBOOK_QUOTA, figures=(*figures, *was))
 
 
 def no_device(pool: Pool, notebook: Notebook) -> Reason | None:
@@ -174,9 +175,24 @@ def waits_for_drain(pool: str, asked_milli: int, victims: Sequence[Holder]) -> R
 def no_room(standing: Standing, size: int, code: ReasonCode, used: int) -> Reason:
     """It fits nowhere now, by this rule. ``used``: what its project used when that was found."""
     figures = _books(standing, size, used)
+    if code is ReasonCode.ABOVE_LIMIT and (above := _department_above(standing, size)) is not None:
+        return Reason(code=code, figures=(*_books(standing, size, above.use), *_limits(above)))
     if standing.limit != NO_LIMIT:
-        figures = (*figures, ("limit_milli", standing.limit), ("notebook_milli", standing.limit - standing.ceiling))
+        figures = (*figures, *_limits(standing))
     return Reason(code=code, figures=figures)
+
+
+def _department_above(standing: Standing, size: int) -> Standing | None:
+    """The department whose limit forbids ``size`` more, where the project's own does not."""
+    levels = [level for level in standing.levels if level.limit != NO_LIMIT]
+    short = next((level for level in levels if level.use + level.leaving + size > level.ceiling), standing)
+    return short if short.is_department else None
+
+
+def _limits(level: Standing) -> Figures:
+    """The limit of a project or its department, and what of it is kept for notebooks."""
+    figures: Figures = (("limit_milli", level.limit), ("notebook_milli", level.limit - level.ceiling))
+    return (*figures, ("department", level.name)) if level.is_department else figures
 
 
 def above_training_quota(standing: Standing, size: int, used: int) -> Reason:
@@ -244,12 +260,7 @@ def hopeless(pool: Pool, job: Job) -> Reason:
         return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=books)
     short = next((level for level in standing.levels if request.size > level.ceiling), None)
     if short is not None:
-        limits: Figures = (
-            ("used_milli", 0),
-            ("limit_milli", short.limit),
-            ("notebook_milli", short.limit - short.ceiling),
-        )
-        return Reason(code=ReasonCode.ABOVE_LIMIT, figures=(*books, *limits))
+        return Reason(code=ReasonCode.ABOVE_LIMIT, figures=(*books, ("used_milli", 0), *_limits(short)))
     lowest = min(standing.levels, key=lambda level: level.user_ceiling)
     if request.size > lowest.user_ceiling:
         return _user_ceiling(lowest, job.user, request.size, 0, lowest.user_ceiling)

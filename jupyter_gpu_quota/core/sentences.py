@@ -26,9 +26,9 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "It {starts} on GPUs that would be idle.",
     ),
     R.BORROWS_NOTEBOOK_QUOTA: (
-        "{project} asked for {asked_milli} GPU; only notebook quota that nobody has booked {is} free, so it {starts} "
-        "on that and leaves as soon as a notebook asks.",
-        "It {starts} on notebook quota that nobody has booked, and leaves as soon as a notebook asks.",
+        "{project} asked for {asked_milli} GPU; only notebook quota that no notebook uses now {is} free, so it "
+        "{starts} on that and leaves as soon as a notebook needs it.",
+        "It {starts} on notebook quota that no notebook uses now, and leaves as soon as one needs it.",
     ),
     R.WITHIN_NOTEBOOK_QUOTA: (
         "{project} asked for a notebook of {asked_milli} GPU and used {used_milli} of its notebook quota of "
@@ -182,7 +182,7 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     R.ABOVE_LIMIT: (
         "{project} asked for {asked_milli} GPU; its limit is {limit_milli}, of which {notebook_milli} is kept for "
         "notebooks, and {used_milli} is in use. It starts when enough of that is freed or the limit is raised.",
-        "Its project is at its limit.",
+        "Its project, or the department of its project, is at its limit.",
     ),
     R.ABOVE_TRAINING_QUOTA: (
         "{project} asked for {asked_milli} GPU that may not be preempted; its training quota is {quota_milli} and "
@@ -275,6 +275,15 @@ _ENDED: dict[R, str] = {
 }
 """What is told of a job that has ended, where the usual sentence says what it still has time for."""
 
+_SPECIAL: dict[tuple[R, str], str] = {
+    (R.WITHIN_NOTEBOOK_QUOTA, "was"): "The slice of {asked_milli} GPU was lent while the notebook was idle; it stayed "
+    "booked, and the notebook has it back.",
+    (R.ABOVE_LIMIT, "department"): "{project} asked for {asked_milli} GPU; the limit of its department {department} is "
+    "{limit_milli}, of which {notebook_milli} is kept for notebooks, and {used_milli} is in use. It starts when enough "
+    "of that is freed or the limit is raised.",
+}
+"""What is told where a figure says that the case is a special one."""
+
 _COUNTED = {"devices": "device", "ranks": "part", "possible_ranks": "such part"}
 
 
@@ -286,6 +295,7 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
     words, short = _SENTENCES[reason.code]
     if ended:
         words = _ENDED.get(reason.code, short if "{grace_s}" in words else words)
+    words = next((_SPECIAL[reason.code, name] for name, _ in reason.figures if (reason.code, name) in _SPECIAL), words)
     tense = _BEGAN if began else _BEGINS
     figures = tense | {name: _shown(name, value) for name, value in reason.figures}
     figures |= {f"counted_{name}": _counted(figures[name], what) for name, what in _COUNTED.items() if name in figures}

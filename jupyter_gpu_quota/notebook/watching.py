@@ -19,8 +19,11 @@ STATES = {"idle": "idle", "busy": "busy", "starting": "busy", "restarting": "bus
 """What a kernel's state means for its use; any other is unknown. A dead kernel is none."""
 
 DEAD = "dead"
-STARTS_WITHIN_MS = 600_000
-"""A kernel says nothing before the first client asks: one that starts for longer than this has run nothing so far."""
+STARTING = frozenset({"starting", "restarting", "autorestarting"})
+STARTS_WITHIN_MS = 60_000
+"""A kernel says nothing before the first client asks: one that starts for longer than this has run nothing so far.
+
+Whether a client comes is up to people, so it is idle from its start on, and is judged as any other idle kernel."""
 
 LONGEST_NAME = 128
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -93,7 +96,7 @@ class Watch:
         pid = getattr(provisioner, "pid", None)
         spec = getattr(kernel, "kernel_spec", None)
         age = self.messages.of(name, (last, state))
-        if state == "starting" and age >= STARTS_WITHIN_MS:
+        if state in STARTING and age >= STARTS_WITHIN_MS:
             state = "idle"
         running = self.starts.of(name, pid)
         return KernelReport(

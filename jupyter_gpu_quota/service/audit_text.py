@@ -154,6 +154,22 @@ _FOR = {
 }
 
 
+def _started(told: _Told) -> str:
+    """A start; the slice of a notebook that had it all the time, and had lent it, is only given back."""
+    was_lent = "was" in dict(told.action["reason"]["figures"])
+    did = f"gave {told.whom} its slice back" if was_lent else f"started {told.whom}"
+    return f"{did} on {told.devices}. {told.why(began=True)}"
+
+
+def _seen(told: _Told) -> str:
+    """How a notebook is used: a change of that, or else of whether anything of it is on its GPU."""
+    was, now, empty = (told.payload[name] for name in ("was", "is", "seen_empty"))
+    if was != now:
+        return f"saw that {told.whom} is {now}, which was {was}"
+    gpu = "nothing of it is on its GPU, so its slice may be lent" if empty else "its slice may not be lent now"
+    return f"saw that {told.whom} is still {now}; {gpu}"
+
+
 def _over_share(told: _Told) -> str:
     figures = dict(told.payload["reason"]["figures"])
     return (
@@ -186,7 +202,7 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "job.rank_failed": lambda told: f"saw a rank of {told.whom} fail, so the others are asked to end",
     "attempt.end": _ended,
     "job.end": _ended,
-    "start": lambda told: f"started {told.whom} on {told.devices}. {told.why(began=True)}",
+    "start": _started,
     "resume": lambda told: f"resumed {told.whom} on {told.devices}. {told.why(began=True)}",
     "pause": lambda told: f"paused {told.whom}. {told.why()}",
     "stop": _stopped,
@@ -195,7 +211,7 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "unreserve": lambda told: f"gave up the place kept for {told.whom}. {told.why()}",
     "lend": lambda told: f"lent the slice of {told.whom}. {told.why()}",
     "release": lambda told: f"returned the slice of {told.whom} to its project. {told.why()}",
-    "notebook.activity": lambda told: f"saw that {told.whom} is {told.payload['is']}, which was {told.payload['was']}",
+    "notebook.activity": _seen,
     "plan": lambda told: f"put a plan of {_steps(told.payload['actions'])} into effect, under revision"
     f" {told.payload['revision']} of the quota file",
     "notebook.request": lambda told: f"asked for a slice of {gpu_text(told.payload['gpu_milli'])} GPU in pool"

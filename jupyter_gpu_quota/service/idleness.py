@@ -404,7 +404,7 @@ class Idleness:
         used_at = self.vigil.used_at(record.notebook.id)
         kernels = stage.kernels if isinstance(stage, Warned | Freeing) else ()
         return IdleView(
-            verdict=word_of(known.verdict),
+            verdict=_told(known)[0],
             reason=known.verdict.reason,
             message=told(known.verdict, stage, policy.mode, now, self._kept(record.notebook.id)),
             stage=name_of(stage),
@@ -417,7 +417,10 @@ class Idleness:
         )
 
 
-def word_of(verdict: Verdict) -> Literal["busy", "idle", "unknown"]:
+Word = Literal["busy", "idle", "unknown"]
+
+
+def word_of(verdict: Verdict) -> Word:
     """A verdict as REST says it."""
     match verdict:
         case Busy():
@@ -428,7 +431,7 @@ def word_of(verdict: Verdict) -> Literal["busy", "idle", "unknown"]:
             return "unknown"
 
 
-def _told(judged: Judged) -> tuple[str, Stage, bool]:
+def _told(judged: Judged) -> tuple[Word, Stage, bool]:
     """What the store is told of a judgement."""
     return "idle" if judged.lendable else word_of(judged.verdict), judged.stage, judged.lendable
 

@@ -157,7 +157,7 @@ class JobRow:
         if job.reason and (job.state in TOLD or job.reason.code in ("project_gone", "pool_gone")):
             parts.append(job.reason.message)
         elif job.borrower:
-            parts.append("Runs on notebook quota that nobody has booked.")
+            parts.append("Runs on notebook quota that no notebook uses now.")
         if job.state == "failed":
             parts.append(f"Its last attempt: {how_it_ended(job.exit_status)}.")
         return " ".join(parts)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_gpu_quota.core.explain import explain
 from jupyter_gpu_quota.core.model import Health, Placement, Reservation
-from jupyter_gpu_quota.core.plan import Pause
+from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode
 from jupyter_gpu_quota.core.sentences import sentence
 from jupyter_gpu_quota.service.standings import shares_of
 from tests.core.likeness import check_departments_that_change_nothing
@@ -476,3 +477,25 @@ class TestCeilingsForOneUser:
         made.ask("b", asked, user="ann")
         made.settle()
         assert ("nb-b1" in made.owned) == booked
+
+
+def test_who_waits_for_its_departments_limit_is_told_of_that_and_of_the_departments_figures() -> None:
+    made = world(
+        """
+        pool t 4
+        department D1 1 of t, limit 2
+        department D2 2 of t
+        p1 1 of t in D1
+        p2 0 of t in D1
+        p3 2 of t in D2
+        p2 runs 2 of 1
+        p2 queues 1
+        """
+    )
+    assert (
+        "p2 asked for 1.00 GPU; the limit of its department D1 is 2.00, of which 0.00 is kept for notebooks, and 2.00 "
+        "is in use."
+    ) in explain(made.snapshot(), made.policy, "p23").sentence
+    assert sentence(Reason(code=ReasonCode.ABOVE_LIMIT)) == (
+        "Its project, or the department of its project, is at its limit."
+    )

@@ -183,6 +183,23 @@ def test_a_recent_use_says_when_it_would_be_idle() -> None:
     assert found.figures == (("for_s", 300), ("needed_s", 1200))
 
 
+@pytest.mark.parametrize(
+    ("changes", "figures"),
+    [
+        pytest.param({"last_message_at": NOW - 5 * MINUTE}, (300, 7200, 1200), id="a message"),
+        pytest.param({"started_at": NOW - 6 * MINUTE}, (360, 7200, 1200), id="a start"),
+    ],
+)
+def test_while_nobody_waits_it_says_how_much_sooner_it_is_idle_once_somebody_does(
+    changes: dict[str, object], figures: tuple[int, ...]
+) -> None:
+    long_ago = {"last_message_at": NOW - 150 * MINUTE}
+    seen = {"samples": readings(150), "reports": reports(150)}
+    found = verdict(quiet_notebook(kernels=kernel(**{**long_ago, **changes}), **seen), waiting=False)
+    assert isinstance(found, Busy)
+    assert found.figures == tuple(zip(("for_s", "needed_s", "waited_for_s"), figures, strict=True))
+
+
 def test_the_longest_busy_kernel_says_since_when_it_leaves_the_gpu_alone() -> None:
     found = verdict(quiet_notebook(kernels=kernel(**BUSY)))
     assert isinstance(found, Busy)

@@ -9,7 +9,7 @@ import pytest
 from jupyter_gpu_quota.core.explain import explain
 from jupyter_gpu_quota.core.foresee import advance, foresee
 from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState
-from jupyter_gpu_quota.core.plan import Lend, Pause, Release, Reserve
+from jupyter_gpu_quota.core.plan import Lend, Pause, ReasonCode, Release, Reserve, Start
 from jupyter_gpu_quota.core.sentences import sentence
 from jupyter_gpu_quota.service.standings import shares_of
 from tests.core.world import GENTLE, World, world
@@ -233,3 +233,16 @@ def test_foresight_lends_as_the_scheduler_does() -> None:
     after = advance(made.snapshot(), made.decide().plan)
     assert [type(action) for action in made.decide().plan.actions] == [Pause, Reserve] and after.reservations
     assert foresee(made.snapshot(), made.policy).snapshot.notebooks[0].device is None
+
+
+def test_what_is_told_of_a_loan_and_its_end_says_that_the_slice_stays_booked() -> None:
+    made = eight()
+    made.judge("nb-a3", Activity.BUSY)
+    made.tick()
+    (start,) = made.tick().actions
+    assert isinstance(start, Start)
+    assert sentence(start.reason) == (
+        "The slice of 0.125 GPU was lent while the notebook was idle; it stayed booked, and the notebook has it back."
+    )
+    borrowed = dc.replace(start.reason, code=ReasonCode.BORROWS_NOTEBOOK_QUOTA)
+    assert "booked" not in sentence(borrowed)

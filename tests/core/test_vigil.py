@@ -189,10 +189,49 @@ def test_what_follows_is_told(stage: Stage, says: str) -> None:
 
 def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_so() -> None:
     busy = Busy(reason=IdleReason.KERNEL_BUSY, since=NOW)
-    assert told(busy, InUse(), IdleMode.REPORT, NOW) == "A kernel is busy; a busy kernel is never shut down."
+    assert (
+        told(busy, InUse(), IdleMode.REPORT, NOW) == "A kernel is busy or starting; such a kernel is never shut down."
+    )
     assert told(busy, InUse(notified_at=NOW), IdleMode.REPORT, NOW) == (
-        "A kernel is busy; a busy kernel is never shut down. It has not used the GPU for a long time: stop what it "
-        "does not need, or shut the kernel down."
+        "A kernel is busy or starting; such a kernel is never shut down. It has not used the GPU for a long time: stop "
+        "what it does not need, or shut the kernel down."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "says"),
+    [
+        pytest.param(
+            IdleReason.RECENT_START,
+            (("waited_for_s", 8),),
+            "It was started 21 seconds ago; it counts as idle after 10 minutes "
+            "(8 seconds while somebody waits for a GPU).",
+            id="nobody waits, and when somebody does it is sooner",
+        ),
+        pytest.param(
+            IdleReason.RECENT_MESSAGE, (), "A kernel was used 21 seconds ago; it counts as idle after 10 minutes.",
+            id="somebody waits: that is the time",
+        ),
+        pytest.param(
+            IdleReason.KEPT, (("waited_for_s", 8),),
+            "Somebody asked 21 seconds ago to keep it; that holds for 10 minutes "
+            "(8 seconds while somebody waits for a GPU).",
+            id="kept: how long that holds depends on who waits",
+        ),
+    ],
+)  # fmt: skip
+def test_when_it_counts_as_idle_is_told_for_both_cases(
+    reason: IdleReason, more: tuple[tuple[str, int], ...], says: str
+) -> None:
+    busy = Busy(reason=reason, since=NOW, figures=(("for_s", 21), ("needed_s", 600), *more))
+    assert told(busy, InUse(), IdleMode.REPORT, NOW) == says
+
+
+def test_of_a_freed_gpu_nobody_is_told_that_it_is_not_idle_yet() -> None:
+    busy = Busy(reason=IdleReason.RECENT_START, since=NOW, figures=(("for_s", 300), ("needed_s", 600)))
+    assert told(busy, Freed(at=NOW, idle_since=None), IdleMode.REPORT, NOW) == (
+        "It was started 5 minutes ago. None of its kernels holds a GPU; its server and files live on, and a new kernel "
+        "gets the GPU again."
     )
 
 

@@ -97,7 +97,8 @@ def test_whose_account_jobs_have() -> None:
 
 
 def test_control_groups_are_told_of_and_not_needed(tmp_path: Path) -> None:
-    assert "a group of its own" in probes.cgroups(Leaves("s", tmp_path)).found
+    assert "can have a group of its own" in probes.cgroups(Leaves("s", tmp_path)).found
+    assert "the driver looks for it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Leaves("s", tmp_path)).found
     missing = probes.cgroups(Leaves("s", tmp_path / "none"))
     assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
 

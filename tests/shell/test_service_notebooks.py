@@ -287,3 +287,20 @@ def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> N
     assert told["lend"].startswith(
         "lent the slice of bob's notebook. The notebook is idle and nothing of it is on its GPU"
     )
+
+
+def test_the_audit_tells_of_a_lent_slice_that_it_is_given_back_and_not_that_a_notebook_starts(
+    world: ServiceWorld,
+) -> None:
+    lending(world)
+    with world.stepping():
+        slice_ = ask(world).json["id"]
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
+    world.step()
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=False))
+    world.step()
+    told = [row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]]
+    assert "saw that bob's notebook is still idle; its slice may not be lent now" in told
+    [back] = [words for words in told if words.startswith("gave bob's notebook its slice back on ")]
+    assert back.endswith("it stayed booked, and the notebook has it back.")
+    assert len([words for words in told if words.startswith("started bob's notebook")]) == 1

@@ -116,7 +116,7 @@ def test_simulated_devices_are_labelled_and_shares_say_that_nothing_holds_them(w
     for path in ("", f"jobs/{world.job}", "jobs"):  # type: ignore[attr-defined]
         assert "simulated" in page(world, path), path
     assert "memory none, compute none" in page(world, f"jobs/{world.job}")  # type: ignore[attr-defined]
-    assert "How a share is held to its part is said beside it" in page(world, "")
+    assert "shares of simulated devices are only counted" in page(world, "")
 
 
 def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,6 @@ def test_nothing_is_said_of_what_holds_nothing(busy: Busy) -> None:
 def test_pages_show_it_too(busy: Busy) -> None:
     busy.read(60, None, **{busy.notebook: WHY})
     overview = page(busy.world, "", "bob")
-    assert "0.6 GPU in use now" in overview and f'title="{WHY}">unknown' in overview
+    assert "0.6 GPU in use when last read" in overview and f'title="{WHY}">unknown' in overview
     assert "uses 0.6" in page(busy.world, "jobs", "bob")
-    assert "<dt>In use now</dt><dd>0.6</dd>" in page(busy.world, f"jobs/{busy.job}", "bob")
+    assert "<dt>In use, last read</dt><dd>0.6</dd>" in page(busy.world, f"jobs/{busy.job}", "bob")
