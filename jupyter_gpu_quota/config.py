@@ -117,12 +117,12 @@ class GPUQuota(Configurable):
     )
     keep_usage_days = Int(90, min=1, help="Days the sums of use are kept, hour by hour.").tag(config=True, service=True)
     notices = List(
-        Enum(["warned", "freed", "stopping", "notified", "reported", "over_share", "stopped"]),
-        default_value=["warned", "freed", "stopping", "notified", "over_share", "stopped"],
+        Enum(["warned", "freed", "stopping", "notified", "reported", "over_share", "too_weak", "stopped"]),
+        default_value=["warned", "freed", "stopping", "notified", "over_share", "too_weak", "stopped"],
         help="What the owner of a notebook is told by webhook and mail, where one is set: that a GPU is about to be "
         "freed, that it was, that an idle server is stopped, that a busy kernel leaves the GPU unused (where the quota "
-        "file asks for it), that it holds more memory than its share, that its server was stopped for that or "
-        "because its share is held too weakly, and, in mode report, what would be freed.",
+        "file asks for it), that it holds more memory than its share, that its share is held too weakly, that its "
+        "server was stopped for either, and, in mode report, what would be freed.",
     ).tag(config=True, service=True)
     notices_webhook_url = Unicode(
         "", help="Address that gets each message as JSON in a POST: https, or this machine; empty: none."

@@ -466,6 +466,7 @@ class QuotaEdit(Wire):
     text: Annotated[str, StringConstraints(max_length=1_000_000)]
     accept_overcommit: Annotated[bool, Field(strict=True)] = False
     accept_removal: Annotated[bool, Field(strict=True)] = False
+    accept_stops: Annotated[bool, Field(strict=True)] = False
     comment: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
@@ -478,7 +479,7 @@ class AffectedView(Wire):
     user: str | None
     effect: Literal[
         "paused", "restarts", "over_quota", "drains", "stays", "runs_on", "starts", "waits", "refused",
-        "loses_membership",
+        "loses_membership", "held", "stopped",
     ]  # fmt: skip
     message: str
 
@@ -487,8 +488,9 @@ class PreviewView(Wire):
     """What a quota file would do: the arithmetic of every pool, and everybody affected.
 
     ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
-    projects and pools that it takes out although they have work, which an admin may accept by name, too. ``warnings``:
-    pools whose devices cannot hold shares as the file's ``policy.enforcement`` asks; they refuse nothing. ``stale``:
+    projects and pools that it takes out although they have work, which an admin may accept by name, too. ``stops``: how
+    much that runs is held or stopped because less holds its share than the file's ``policy.enforcement`` asks for,
+    likewise. ``warnings``: pools whose devices cannot hold shares as that asks; they refuse nothing. ``stale``:
     why ``PUT quota`` would refuse the revision that the file was made from (``revision:`` or If-Match), if it would.
     """
 
@@ -497,6 +499,7 @@ class PreviewView(Wire):
     acceptable: bool = True
     removals: list[str] = []
     stale: str | None = None
+    stops: list[str] = []
     warnings: list[str] = []
     affected: list[AffectedView]
 

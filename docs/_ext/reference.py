@@ -180,7 +180,9 @@ SECTIONS = {
     "PolicySection": ("Policy", "A tick lasts `tick_max` or `c.GPUQuota.tick_ms`, whichever is shorter."),
     "PreemptionSection": ("Preemption", "How gently work is taken away: [the contract](../scheduling.md) says "
                           "what each of these does."),
-    "EnforcementSection": ("Enforcement", "The weakest that a share may have. This release can promise none."),
+    "EnforcementSection": ("Enforcement", "The weakest by which a part of a device may be held; [what each word "
+                           "is worth](../explanation/shares.md), and what a device here can do, is read back, never "
+                           "promised. Of whole devices nothing is asked."),
     "History": ("History", "Past use above quota in dividing the surplus; `k` 0 turns it off."),
     "Idle": ("Idle", "[What they do](../idle.md). In mode `report` it is shown what would be freed, and nothing is."),
 }  # fmt: skip

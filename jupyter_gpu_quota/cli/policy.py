@@ -18,6 +18,7 @@ from .tables import print_json, show
 REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are taken out.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
 REPLACE = click.option("--replace", is_flag=True, help="Replace what is in force, whatever revision the file names.")
+STOPS = click.option("--accept-stops", is_flag=True, help="Accept that work ends whose shares too little holds for it.")
 
 
 @click.group()
@@ -41,24 +42,24 @@ def export(client: Client, json_: bool) -> None:
 @click.argument("file", type=click.File(encoding="utf-8"))
 @OVERCOMMIT
 @REMOVAL
+@STOPS
 @REPLACE
 @as_json
 @asks_service
-def preview(
-    client: Client, file: TextIO, accept_overcommit: bool, accept_removal: bool, replace: bool, json_: bool
-) -> None:
+def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: bool) -> None:
     """Show what a quota file would do: the arithmetic, and everybody affected.
 
     Exit code 1 if `quota apply` with the same options would be refused.
     """
     found = client.preview(_text(file), revision=_replaced(client) if replace else None)
-    fits = not found.refusals or (accept_overcommit and found.acceptable)
-    keeps = not found.removals or accept_removal
+    fits = not found.refusals or (accepted["accept_overcommit"] and found.acceptable)
+    keeps = not found.removals or accepted["accept_removal"]
+    stops = not found.stops or accepted["accept_stops"]
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        _print_preview(found, fits=fits, keeps=keeps)
-    sys.exit(0 if fits and keeps and found.stale is None else FAILED)
+        _print_preview(found, fits=fits, keeps=keeps, stops=stops)
+    sys.exit(0 if fits and keeps and stops and found.stale is None else FAILED)
 
 
 def _replaced(client: Client) -> int:
@@ -73,13 +74,14 @@ def _replaced(client: Client) -> int:
         raise
 
 
-def _print_preview(found: PreviewView, *, fits: bool, keeps: bool) -> None:
+def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) -> None:
     for line in found.arithmetic:
         click.echo(line)
     if found.stale is not None:
         say(f"refused: {found.stale}")
     _print_objections(found.refusals, "--accept-overcommit" if found.acceptable else None, accepted=fits)
     _print_objections(found.removals, "--accept-removal", accepted=keeps)
+    _print_objections(found.stops, "--accept-stops", accepted=stops)
     for line in found.warnings:
         say(f"warning: {line}")
     for each in found.affected:
@@ -100,6 +102,7 @@ def _print_objections(lines: Sequence[str], option: str | None, *, accepted: boo
 @OVERCOMMIT
 @REMOVAL
 @REPLACE
+@STOPS
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the history.")
 @as_json
 @asks_service
@@ -147,10 +150,11 @@ def history(client: Client, json_: bool) -> None:
 @quota.command()
 @click.argument("revision", type=click.IntRange(0))
 @REMOVAL
+@STOPS
 @asks_service
-def revert(client: Client, revision: int, accept_removal: bool) -> None:
+def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bool) -> None:
     """Put an earlier revision in force again, as a new one."""
-    found = client.revert(revision, accept_removal=accept_removal)
+    found = client.revert(revision, accept_removal=accept_removal, accept_stops=accept_stops)
     if found.unchanged:
         same = "" if found.revision == revision else f", with the text of revision {revision}"
         say(f"nothing was changed: revision {found.revision} is in force already{same}")

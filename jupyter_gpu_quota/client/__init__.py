@@ -349,6 +349,7 @@ class Client:
         *,
         accept_overcommit: bool = False,
         accept_removal: bool = False,
+        accept_stops: bool = False,
         comment: str = "",
         revision: int | None = None,
     ) -> QuotaView:
@@ -356,7 +357,10 @@ class Client:
 
         ``revision`` is the one that it was made from, instead of the one written in it; 0 where none was in force.
         """
-        edit = QuotaEdit(text=text, accept_overcommit=accept_overcommit, accept_removal=accept_removal, comment=comment)
+        edit = QuotaEdit(
+            text=text, accept_overcommit=accept_overcommit, accept_removal=accept_removal, accept_stops=accept_stops,
+            comment=comment,
+        )  # fmt: skip
         call = Call(method="PUT", path="quota", body=edit, headers=_if_match(revision), repeatable=False)
         return self._connection.as_model(QuotaView, self._connection.json_of(call))
 
@@ -364,9 +368,10 @@ class Client:
         """The revisions of the quota file, newest first."""
         return self._list(QuotaView, "quota/revisions", {}, limit)
 
-    def revert(self, revision: int, *, accept_removal: bool = False) -> QuotaView:
+    def revert(self, revision: int, *, accept_removal: bool = False, accept_stops: bool = False) -> QuotaView:
         """Put an earlier revision in force again, as a new one."""
-        path, query = f"quota/revisions/{int(revision)}/actions/revert", {"accept_removal": accept_removal or None}
+        path = f"quota/revisions/{int(revision)}/actions/revert"
+        query = {"accept_removal": accept_removal or None, "accept_stops": accept_stops or None}
         call = Call(method="POST", path=path, query=query, repeatable=False)
         return self._connection.as_model(QuotaView, self._connection.json_of(call))
 

@@ -31,6 +31,7 @@ class ReasonCode(StrEnum):
     CANCELLED_BY_PERSON = "cancelled_by_person"
     OVER_ITS_SHARE = "over_its_share"
     HELD_TOO_WEAKLY = "held_too_weakly"
+    NOTHING_HOLDS_IT = "nothing_holds_it"
     STOPPED_OVER_SHARE = "stopped_over_share"
     STOPPED_TOO_WEAK = "stopped_too_weak"
     STOPPED_IDLE = "stopped_idle"
@@ -67,7 +68,7 @@ class ReasonCode(StrEnum):
     DRAIN_TAKEN_OVER = "drain_taken_over"
 
 
-HELD_BY_ENFORCEMENT = frozenset({ReasonCode.OVER_ITS_SHARE, ReasonCode.HELD_TOO_WEAKLY})
+HELD_BY_ENFORCEMENT = frozenset({ReasonCode.OVER_ITS_SHARE, ReasonCode.HELD_TOO_WEAKLY, ReasonCode.NOTHING_HOLDS_IT})
 """Of a job that is held: not a person held it, and this stays why while it is asked to leave."""
 
 SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TOO_WEAK, ReasonCode.STOPPED_IDLE})

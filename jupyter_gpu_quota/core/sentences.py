@@ -93,15 +93,23 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.OVER_ITS_SHARE: (
         "The job held {used_mib} MiB of device {device}, and its share is {share_mib} MiB. It was warned for "
-        "{warned_s} s; now it saves and is held. Ask for a larger share, or make it use less, and release it or submit "
-        "it again.",
+        "{warned_s} s; now it is asked to save, and is held. Ask for a larger share, or make it use less, and release "
+        "it or submit it again.",
         "It held more of its device's memory than its share, and was held.",
     ),
     R.HELD_TOO_WEAKLY: (
         "The job's share of device {device} was read back as memory {memory}, compute {compute}; the quota file "
-        "accepts memory {least_memory} and compute {least_compute} at least. It saves and is held: an admin mends the "
-        "device or changes policy.enforcement, and releases it.",
+        "accepted memory {least_memory} and compute {least_compute} at least. It was asked to save, and is held. "
+        "Submit it again for a whole device, which is shared with nobody; or an admin mends the device or changes "
+        "policy.enforcement, and it is released.",
         "Its share was held by less than the quota file accepts, and it was held.",
+    ),
+    R.NOTHING_HOLDS_IT: (
+        "The job waits for a part of a device, and no device of its pool can hold it to that as the quota file asks: "
+        "memory {least_memory} and compute {least_compute} at least, and the best, {device}, offers memory {memory}, "
+        "compute {compute}. It is held before it starts. Submit it again for a whole device, which is shared with "
+        "nobody; or an admin mends the devices or changes policy.enforcement, and it is released.",
+        "No device of its pool could hold its share as the quota file asks, so it was held before it started.",
     ),
     R.STOPPED_OVER_SHARE: (
         "The police of shares had this notebook's server stopped: its processes held {used_mib} MiB of device "
@@ -111,9 +119,9 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.STOPPED_TOO_WEAK: (
         "This notebook's server was stopped: its share of device {device} was read back as memory {memory}, compute "
-        "{compute}, and the quota file accepts memory {least_memory} and compute {least_compute} at least. Its files "
-        "are kept, the variables of its kernels are lost. Start it with a whole device, in another pool or without a "
-        "GPU; an admin mends the device or changes policy.enforcement.",
+        "{compute}, and the quota file accepted memory {least_memory} and compute {least_compute} at least. Its files "
+        "are kept, the variables of its kernels are lost. Start it again: if the quota file still asks for so much, "
+        "with a whole device, which is shared with nobody, or without a GPU.",
         "The server was stopped: its share was held by less than the quota file accepts.",
     ),
     R.STOPPED_IDLE: (

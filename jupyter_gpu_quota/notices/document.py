@@ -17,6 +17,7 @@ Type = Literal[
     "notebook.notified",
     "notebook.reported",
     "notebook.over_share",
+    "notebook.too_weak",
     "notebook.stopped",
 ]
 
@@ -46,8 +47,10 @@ class NoticeData(BaseModel):
     keep_command: str | None = Field(description="What postpones it in a terminal of the notebook.")
     page: str | None = Field(description="The page on which it can be postponed; null where no address is known.")
     subject: str
-    why: str | None = Field(default=None, description="Why, in a sentence; of over_share and stopped alone.")
-    stop_at: datetime | None = Field(default=None, description="When the server is stopped; of over_share alone.")
+    why: str | None = Field(default=None, description="Why, in a sentence; of over_share, too_weak and stopped alone.")
+    stop_at: datetime | None = Field(
+        default=None, description="When the server is stopped; of over_share and too_weak."
+    )
 
 
 class NoticeDocument(BaseModel):

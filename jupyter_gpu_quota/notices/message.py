@@ -10,7 +10,7 @@ from typing import Literal, assert_never, get_args
 
 from ..amount import gpu_text
 
-Event = Literal["warned", "freed", "stopping", "notified", "reported", "over_share", "stopped"]
+Event = Literal["warned", "freed", "stopping", "notified", "reported", "over_share", "too_weak", "stopped"]
 EVENTS: tuple[Event, ...] = get_args(Event)
 Lost = Literal["kernel_variables", "all_variables"]
 
@@ -19,6 +19,7 @@ LOST: Mapping[Event, Lost] = {
     "freed": "kernel_variables",
     "stopping": "all_variables",
     "over_share": "all_variables",
+    "too_weak": "all_variables",
     "stopped": "all_variables",
 }
 """What is gone once it has happened; of the other events nothing is."""
@@ -77,6 +78,10 @@ def subject(message: Message) -> str:
             return "The GPU of your notebook is unused"
         case "over_share":
             return f"Your notebook server is stopped at {_clock(message.stop_at)} unless it frees GPU memory"
+        case "too_weak":
+            return (
+                f"Your notebook server is stopped at {_clock(message.stop_at)}: its share of a GPU is held too weakly"
+            )
         case "stopped":
             return "Your notebook server was stopped"
         case _:
@@ -104,6 +109,10 @@ def _what(message: Message) -> str:
             return f"{thing} and does not use it. The policy only reports: nothing is shut down."
         case "over_share":
             return f"{thing}. {message.why} If that is still so at {_clock(message.stop_at)}, the server is stopped."
+        case "too_weak":
+            return (
+                f"{thing}. {message.why} At {_clock(message.stop_at)} the server is stopped, unless that has changed."
+            )
         case "stopped":
             return f"{_person(message)}, your {_server(message)} of project {message.project}. {message.why}"
         case _:
@@ -147,7 +156,7 @@ def _loss(message: Message) -> str:
             return "Their variables are lost. The server, its files and its other kernels live on."
         case "stopping":
             return "The variables of all its kernels are lost. Its files stay."
-        case "over_share":
+        case "over_share" | "too_weak":
             return "The variables of all its kernels will be lost with it. Its files stay."
         case "notified" | "reported" | "stopped":
             return ""
@@ -165,6 +174,11 @@ def _remedy(message: Message) -> str:
             return "It can be started again from the hub's page."
         case "over_share":
             return "To keep it, free memory now: delete what you do not need, or shut down a kernel that holds the GPU."
+        case "too_weak":
+            return (
+                "Save what you need now. The server can be started again with a whole device, which is shared with "
+                "nobody, or without a GPU."
+            )
         case "stopped":
             return ""
         case "notified" | "reported":

@@ -151,6 +151,7 @@ def _stopped(told: _Told) -> str:
 _FOR = {
     ReasonCode.OVER_ITS_SHARE: ", for the police of shares",
     ReasonCode.HELD_TOO_WEAKLY: ", for the reading back of shares",
+    ReasonCode.NOTHING_HOLDS_IT: ", for the reading back of shares",
 }
 
 
@@ -168,6 +169,15 @@ def _seen(told: _Told) -> str:
         return f"saw that {told.whom} is {now}, which was {was}"
     gpu = "nothing of it is on its GPU, so its slice may be lent" if empty else "its slice may not be lent now"
     return f"saw that {told.whom} is still {now}; {gpu}"
+
+
+def _too_weak(told: _Told) -> str:
+    figures = dict(told.payload["reason"]["figures"])
+    return (
+        f"warned {told.whom}: its share of device {figures['device']} is held by memory {figures['memory']}, compute"
+        f" {figures['compute']}, and the quota file accepts memory {figures['least_memory']} and compute"
+        f" {figures['least_compute']} at least"
+    )
 
 
 def _over_share(told: _Told) -> str:
@@ -229,6 +239,7 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "user.erase_name": lambda told: "erased the name of a person",
     **{f"notebook.{turn}": _judged for turn in _TURNS},
     "notebook.over_share": _over_share,
+    "notebook.too_weak": _too_weak,
     "notebook.stopped": lambda told: f"had the hub stop {told.whom}. {told.in_words(told.payload['reason'])}",
     "notice.sent": lambda told: f"told the owner of {told.whom} by {told.payload['channel']} ({told.payload['event']}):"
     f" {told.payload['why']}",

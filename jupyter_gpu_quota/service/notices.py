@@ -22,6 +22,7 @@ from ..notices.message import EVENTS, Event, Message
 from ..store.notices import ChangeNotice, NewNotice, NoticeRecord
 from ..store.protocol import JudgeNotebook, NotebookRecord, Page, PoliceNotebook, Recorded, StoreUnavailable
 from .refused import Refused
+from .weak_shares import weak_sentence
 from .world import World
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ def _still(row: NoticeRecord, notebook: NotebookRecord) -> bool:
             return isinstance(stage, Warned) and stage.until == row.facts.get("free_at")
         case "stopping":
             return notebook.ended_at is not None or isinstance(stage, Stopping)
-        case "over_share":
+        case "over_share" | "too_weak":
             stopped = notebook.reason is not None and notebook.reason.code in SERVER_STOPPED
             return notebook.ended_at is None and not stopped
         case _:
@@ -231,6 +232,8 @@ def _why(facts: Mapping[str, object]) -> str:
             f"It holds {figures.get('used_mib')} MiB of device {figures.get('device')}, and its share is "
             f"{figures.get('share_mib')} MiB."
         )
+    if facts.get("code") == ReasonCode.HELD_TOO_WEAKLY:
+        return weak_sentence(figures)
     return sentence(Reason(code=ReasonCode(str(facts.get("code"))), figures=tuple(figures.items())))
 
 

@@ -47,22 +47,22 @@ class Offers:
     async def why_refused(self, wish: Wish, least: Least, devices: Sequence[Device]) -> str | None:
         """A sentence for who asked, where no device of the pool could hold the share as the policy wants; else None.
 
-        Takes the devices on which it may be placed.
+        Takes the devices on which it may be placed. Of whole devices a policy asks nothing: each has one holder.
         """
         devices = [device for device in devices if device.health is Health.HEALTHY]
-        if not least.asks or not devices:
+        if not least.asks or not devices or wish.gpu_milli >= WHOLE_DEVICE:
             return None
         told = await self._told() if any(not device.simulated for device in devices) else None
         offers = [self._offer(device, told, wish) for device in devices]
         if best(offers, least) is not None:
             return None
-        closest = min(offers, key=lambda each: (place_of(each.memory), place_of(each.compute), each.device))
+        closest = closest_of(offers)
         wanted = f"shares whose memory is held by {least.memory} or better, and their compute by {least.compute}"
         return (
             f"{wish.who} asked for {gpu_text(wish.gpu_milli)} GPU in the pool {wish.pool}. The quota file accepts only "
             f"{wanted} or better; {closest.device} offers memory {closest.memory}, compute {closest.compute} "
-            f"({closest.why}). Ask for a whole device or choose another pool; an admin sees with `jupyter gpu-quota "
-            "doctor` what is lacking, or changes policy.enforcement."
+            f"({closest.why}). Ask for a whole device, which is shared with nobody and is not refused for this; an "
+            "admin sees with `jupyter gpu-quota doctor` what is lacking, or changes policy.enforcement."
         )
 
     async def of_fractions(
@@ -99,6 +99,11 @@ class Offers:
                     return told
                 self._known, self._read_at = (self._clock(), told), self._now()
             return self._known[1]
+
+
+def closest_of(offers: Sequence[Offer]) -> Offer:
+    """The one that offers most."""
+    return min(offers, key=lambda each: (place_of(each.memory), place_of(each.compute), each.device))
 
 
 def _reading_of(device: Device, told: Reading | Silence | None) -> DeviceReading | str:

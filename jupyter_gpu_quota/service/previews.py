@@ -17,6 +17,7 @@ from ..wire import AffectedView, PreviewView
 from .arithmetic import Arithmetic, arithmetic_of_file
 from .views import instant, reason_view
 from .weak_pools import weak_pools
+from .weak_work import Ended, ended_by, stops_of
 
 if TYPE_CHECKING:
     from .door import Door
@@ -63,11 +64,13 @@ def under(file: QuotaFile, snapshot: Snapshot, node_names: Mapping[str, str]) ->
 class Objections:
     """What stands against putting a file in force: it does not fit, or takes out what has work.
 
-    ``warnings`` stand against nothing: its pools cannot hold shares as it asks.
+    ``stops``: what runs and is ended because its shares are held too weakly for the file. ``warnings`` stand against
+    nothing: its pools cannot hold shares as it asks.
     """
 
     sums: Arithmetic
     removals: tuple[str, ...]
+    stops: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -75,20 +78,30 @@ async def objections_to(door: Door, file: QuotaFile) -> Objections:
     """What a preview of the file would object to, without looking at anybody's work."""
     edit = _edit(door, file)
     warnings = await weak_pools(door, edit.file, edit.moved.devices)
-    return Objections(sums=await door.world.ponder(edit.sums), removals=tuple(_removals(edit)), warnings=warnings)
+    stops = stops_of(await ended_by(door, edit.file, edit.moved.devices))
+    sums = await door.world.ponder(edit.sums)
+    return Objections(sums=sums, removals=tuple(_removals(edit)), stops=stops, warnings=warnings)
 
 
 async def preview_of(door: Door, file: QuotaFile) -> PreviewView:
     """The arithmetic of every pool under a file, and everybody whose work it touches. Raises HubAway."""
     edit, world = _edit(door, file), door.world
     sums, seen, late = await world.ponder(edit.seen)
+    ended = await ended_by(door, file, edit.moved.devices)
+    gone = {one.work.id for one in ended}
+    stay = (one for one in seen.affected if one.work.id not in gone or one.effect is Effect.PAUSED)
     return PreviewView(
         arithmetic=[*sums.sentences, *_deadline(file, late)],
         refusals=[*sums.refusals],
         acceptable=sums.acceptable,
         removals=_removals(edit),
+        stops=[*stops_of(ended)],
         warnings=[*await weak_pools(door, edit.file, edit.moved.devices)],
-        affected=[*(_row(one, world) for one in seen.affected), *await _leavers(door, edit)],
+        affected=[
+            *(_ended(one, world) for one in ended),
+            *(_row(one, world) for one in stay),
+            *await _leavers(door, edit),
+        ],
     )
 
 
@@ -134,6 +147,13 @@ def _row(one: Affected, world: World) -> AffectedView:
         effect=one.effect.value,
         message=f"{_whose(one, world)} {_what(one, world)}",
     )
+
+
+def _ended(one: Ended, world: World) -> AffectedView:
+    """Somebody whose share is held by less than the file asks."""
+    row = Affected(work=one.work, effect=Effect.RUNS_ON)
+    message = f"{_whose(row, world)} {one.what}"
+    return _row(row, world).model_copy(update={"effect": one.effect, "message": message})
 
 
 def _whose(one: Affected, world: World) -> str:

@@ -83,10 +83,14 @@ ACCEPT_REMOVAL = (
     "A preview says what happens to it. Accept it by name with --accept-removal (in REST: accept_removal), or wait"
     " until it has ended."
 )
+ACCEPT_STOPS = (
+    "A preview says whose it is. Accept it by name with --accept-stops (in REST: accept_stops), or ask for less in"
+    " policy.enforcement."
+)
 
 
 async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> Sequence[str]:
-    """Refuse what contradicts itself, and unless it is accepted what does not fit or takes out what has work.
+    """Refuse what contradicts itself, and unless it is accepted what does not fit, or takes out or ends what has work.
 
     Returns the warnings: they refuse nothing.
     """
@@ -98,12 +102,19 @@ async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> Sequence[
         raise Refused(409, "overcommitted", "\n".join([*sums.refusals, ACCEPT_OVERCOMMIT]))
     if not edit.accept_removal:
         _removes_nothing(found.removals)
+    if not edit.accept_stops:
+        _stops_nothing(found.stops)
     return found.warnings
 
 
 def _removes_nothing(removals: Sequence[str]) -> None:
     if removals:
         raise Refused(409, "removes_work", "\n".join([*removals, ACCEPT_REMOVAL]))
+
+
+def _stops_nothing(stops: Sequence[str]) -> None:
+    if stops:
+        raise Refused(409, "stops_work", "\n".join([*stops, ACCEPT_STOPS]))
 
 
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
@@ -222,5 +233,7 @@ async def revert(call: Call) -> Answer:
     found = await objections_to(call.door, file)
     if not call.flag("accept_removal"):
         _removes_nothing(found.removals)
+    if not call.flag("accept_stops"):
+        _stops_nothing(found.stops)
     present = _in_force(call).revision
     return _with(found.warnings, await _put(call, file, text, present, f"back to revision {old.revision}"))

@@ -143,7 +143,7 @@ ROUTES: tuple[Route, ...] = (
           says="One revision."),
     Route(method="POST", path="quota/revisions/{revision}/actions/revert", scope=S.APPLY, act=quotas.revert,
           deed="put quota files in force",
-          gives=QuotaView, query=("accept_removal",), says="Put an earlier revision in force again."),
+          gives=QuotaView, query=("accept_removal", "accept_stops"), says="Put an earlier revision in force again."),
     # --- why, and what was done
     Route(method="GET", path="explain/{id}", scope=S.READ, act=audits.explain, gives=ExplainView,
           says="Why a job or notebook is where it is."),

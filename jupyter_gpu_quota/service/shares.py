@@ -7,23 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..core.lifecycle import HOLDS_SLICE
 from ..core.model import Allocation, JobState
-from ..core.plan import Reason, ReasonCode
-from ..enforcement.labels import label, too_weak
+from ..enforcement.labels import label
 from ..enforcement.protocol import Label, Least, Part
-from ..store.protocol import ChangeJob, LabelShares, ShareLabel
+from ..store.protocol import LabelShares, ShareLabel
+from .offers import Offers
 from .policing import Hands, Policing
 from .readback import ReadBack
 from .rounds import go_round
+from .weak_shares import ACTOR, WeakShares
 from .world import World
 from .writer import Writer
 
 log = logging.getLogger(__name__)
 
-ACTOR = "system:enforcement"
 LOOK_EVERY_S = 2.0
 SWEEP_EVERY_MS = 60_000
-WEAK_FOR_MS = 60_000
-"""A share that was read back as held by less than the policy accepts may be so for as long: a start takes its time."""
 
 
 class Shares:
@@ -31,17 +29,18 @@ class Shares:
 
     def __init__(
         self, world: World, writer: Writer, readback: ReadBack, hands: Hands, *, least: Callable[[], Least],
-        clock: Callable[[], int],
+        offers: Callable[[], Offers], clock: Callable[[], int],
     ) -> None:  # fmt: skip
         self.world, self.writer, self.readback, self.least, self.clock = world, writer, readback, least, clock
         self.hands, self.policing = hands, Policing(world, hands, clock)
-        self._weak_since: dict[str, int] = {}
+        self.weak = WeakShares(world, hands, self.policing, offers=offers, clock=clock)
         self._recalled = False
         self._sweep_at = 0
 
     def warning(self, notebook: str) -> str | None:
-        """What the police says to a notebook that holds more than its share; None for who does not."""
-        return self.policing.told(notebook, acts=self.least().polices)
+        """What is said to a notebook that holds more than its share, or that too little holds; None to any other."""
+        said = (self.policing.told(notebook, acts=self.least().polices), self.weak.told(notebook))
+        return " ".join(filter(None, said)) or None
 
     async def look(self) -> None:
         """Read back every share that is held now, keep what is new, and stop what must be stopped."""
@@ -53,7 +52,7 @@ class Shares:
         await self._keep(held, found)
         await self.policing.act(acts=self.least().polices)
         await self._sweep()
-        await self._refuse(held, found)
+        await self.weak.act(held, found, self.least())
 
     async def _recall(self) -> None:
         """Begin with what was last stored, so that nobody is told less meanwhile."""
@@ -89,7 +88,7 @@ class Shares:
         for allocation, _ in held:
             each = found[allocation.id]
             warning = self.policing.warning(allocation.workload, allocation.device, acts=acts)
-            why = "; ".join(filter(None, (warning, each.why)))
+            why = "; ".join(filter(None, (warning, each.why, self.weak.told(allocation.workload))))
             told[allocation.id] = ShareLabel(
                 allocation=allocation.id, memory=each.memory, compute=each.compute, why=why, read_at=now
             )
@@ -106,33 +105,6 @@ class Shares:
             self._sweep_at = now + SWEEP_EVERY_MS
             real = [device.uuid for device in self.world.mirror.devices.values() if not device.simulated]
             await self.readback.sweep(self.world.mirror.notebooks.keys(), [uuid for uuid in real if uuid])
-
-    # --- what the policy does not accept --------------------------------------------------------------------------
-    async def _refuse(self, held: Sequence[tuple[Allocation, Part]], found: dict[str, Label]) -> None:
-        """Hold jobs, and stop servers, whose share is held by less than the policy accepts, for a while and surely."""
-        now, least = self.clock(), self.least()
-        weak = {
-            allocation.id: allocation
-            for allocation, _ in held
-            if too_weak(found[allocation.id], least) and not found[allocation.id].unsure
-        }
-        self._weak_since = {name: self._weak_since.get(name, now) for name in weak}
-        for name, allocation in weak.items():
-            if now - self._weak_since[name] >= WEAK_FOR_MS:
-                await self._end(allocation, found[name], least)
-
-    async def _end(self, allocation: Allocation, found: Label, least: Least) -> None:
-        notebook = self.world.mirror.notebooks.get(allocation.workload)
-        figures = (
-            ("device", allocation.device), ("memory", str(found.memory)), ("compute", str(found.compute)),
-            ("least_memory", str(least.memory)), ("least_compute", str(least.compute)),
-        )  # fmt: skip
-        if notebook is not None:
-            why = Reason(code=ReasonCode.STOPPED_TOO_WEAK, figures=figures)
-            await self.policing.order_stop(notebook, why, ACTOR)
-            return
-        why = Reason(code=ReasonCode.HELD_TOO_WEAKLY, figures=figures)
-        await self.hands.hold(ChangeJob(job=allocation.workload, actor=ACTOR, change="hold", why=why))
 
 
 async def keep_looking(shares: Shares) -> None:

@@ -151,6 +151,7 @@ _BY_PERSON = {
     ReasonCode.HELD_BY_PERSON: (JobTarget.HELD, JobState.HELD),
     ReasonCode.OVER_ITS_SHARE: (JobTarget.HELD, JobState.HELD),
     ReasonCode.HELD_TOO_WEAKLY: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.NOTHING_HOLDS_IT: (JobTarget.HELD, JobState.HELD),
     ReasonCode.CANCELLED_BY_PERSON: (JobTarget.CANCELLED, JobState.CANCELLED),
 }
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..core.lifecycle import HOLDS_SLICE
-from ..core.model import WHOLE_DEVICE, Device, Health, JobState
-from ..enforcement.labels import Offer, too_weak
-from ..enforcement.protocol import Label, Least, Strength
+from ..core.model import Device, Health
+from ..enforcement.labels import Offer
+from ..enforcement.protocol import Least
 from ..quotafile import QuotaFile
-from .offers import place_of
+from .offers import closest_of
 from .views import instant
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ async def _pool(door: Door, pool: str, least: Least, devices: Sequence[Device]) 
         f"{asked}, and {able} can be seen to hold a fraction so, as read at {instant(read_at):%Y-%m-%dT%H:%M:%SZ}."
     ]
     parts += [_best_of(short), _unknown_of(unknown), _follows(len(short) + len(unknown) == len(offers))]
-    parts += [await _by_mps(door, pool, least, here), _held_now(door, pool, least), WHAT_TO_DO]
+    parts += [await _by_mps(door, pool, least, here), WHAT_TO_DO]
     return " ".join(filter(None, parts))
 
 
@@ -65,7 +64,7 @@ async def _by_mps(door: Door, pool: str, least: Least, devices: Sequence[Device]
 def _best_of(short: Sequence[Offer]) -> str:
     if not short:
         return ""
-    closest = min(short, key=lambda each: (place_of(each.memory), place_of(each.compute), each.device))
+    closest = closest_of(short)
     best = f"memory {closest.memory}, compute {closest.compute} ({closest.why})"
     return f"The best of those that cannot, {closest.device}, offers {best}."
 
@@ -78,31 +77,11 @@ def _unknown_of(unknown: Sequence[Offer]) -> str:
 
 def _follows(none: bool) -> str:
     if none:
-        return "Requests for less than a whole device are refused there; whole devices are given out."
-    return "A fraction that is placed on another device is stopped when that is read back."
-
-
-def _held_now(door: Door, pool: str, least: Least) -> str:
-    """How many fractions that are held now are read back as held by less, and end."""
-    world = door.world
-    in_pool = {device.id for device in world.mirror.devices.values() if device.pool == pool}
-    held = [part for part in world.allocations.values() if part.device in in_pool and part.gpu_milli < WHOLE_DEVICE]
-    labels = [label for part in held if _lives(door, part.workload) and (label := world.label_of(part.id)) is not None]
-    weak = [
-        each for each in labels if too_weak(Label(memory=Strength(each.memory), compute=Strength(each.compute)), least)
-    ]
-    if not weak:
-        return ""
-    are = "share that is held there now is" if len(weak) == 1 else "shares that are held there now are"
-    return f"{len(weak)} {are} held by less: jobs are held for that, and notebook servers stopped."
-
-
-def _lives(door: Door, workload: str) -> bool:
-    mirror = door.world.mirror
-    job, notebook = mirror.jobs.get(workload), mirror.notebooks.get(workload)
-    return (job is not None and job.job.state is JobState.RUNNING) or (
-        notebook is not None and notebook.notebook.state in HOLDS_SLICE
-    )
+        return (
+            "Requests for less than a whole device are refused there, and jobs that wait for less are held; whole "
+            "devices, which are shared with nobody, are given out."
+        )
+    return "A fraction that is placed on another device is warned and ended when that is read back."
 
 
 def _counted(number: int, what: str) -> str:

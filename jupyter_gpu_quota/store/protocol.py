@@ -156,7 +156,8 @@ class JudgeNotebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliceNotebook:
-    """A notebook does not keep to its share: it is warned (``over_share``), or its server is to be ``stopped``.
+    """A notebook does not keep to its share: it is warned (``over_share``; ``too_weak``: the share is held by
+    less than the policy accepts), or its server is to be ``stopped``.
 
     ``why`` of a stop stays with the notebook, and is stored before the hub is asked to; the same stop again changes
     nothing. ``notices`` are queued with it, all or none. Refused for a slice that has ended.
@@ -164,7 +165,7 @@ class PoliceNotebook:
 
     notebook: str
     actor: str
-    turn: Literal["over_share", "stopped"]
+    turn: Literal["over_share", "too_weak", "stopped"]
     why: Reason
     notices: tuple[NewNotice, ...] = ()
 

@@ -20,7 +20,7 @@ from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf, notebook_leaf
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.sampling.asking import Silence
 from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
-from jupyter_gpu_quota.service import shares
+from jupyter_gpu_quota.service import weak_shares
 from jupyter_gpu_quota.service.offers import Offers
 from jupyter_gpu_quota.store.protocol import SampleRow
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
@@ -369,6 +369,23 @@ def test_simulated_devices_hold_nothing(tmp_path: Path) -> None:
         world.apply(f"{QUOTA}policy: {{enforcement: {{memory: cooperative}}}}\n")
         reply = world.post("jobs", "bob", {"command": ["x"], "gpu": "0.5"})
         assert (reply.status, "simulated" in reply.json["message"]) == (409, True)
+        assert "choose another pool" not in reply.json["message"]
+
+
+def test_a_whole_device_is_never_too_weak_simulated_or_not(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.add("bob")
+        world.apply(f"{QUOTA}policy: {{enforcement: {{memory: driver}}}}\n")
+        job = world.submit("bob", gpu="1")["id"]
+        world.step()
+        world.see_running(job)
+        world.run(world.door.world.refresh())
+        start = world.clock()
+        for later in range(0, 1_000_000, 50_000):
+            world.clock = lambda later=later: start + later  # type: ignore[misc]
+            world.run(world.door.shares.look())
+        found = world.get(f"jobs/{job}").json
+        assert (found["target"], found["enforcement"]["memory"]) == ("running", "none")
 
 
 def test_what_is_read_back_as_too_weak_is_held_with_the_reason(stage: Stage) -> None:
@@ -378,13 +395,63 @@ def test_what_is_read_back_as_too_weak_is_held_with_the_reason(stage: Stage) -> 
     stage.read(**{job: 100})
     assert stage.view(job)["target"] == "running", "a start takes its time"
     readings(stage, 5, **{job: 100})
+    assert stage.view(job)["target"] == "running"
+    assert "it is asked to save, and held, unless that has changed" in stage.view(job)["enforcement"]["why"]
+    readings(stage, 15, **{job: 100})
     found = stage.view(job)
     assert (found["target"], found["reason"]["code"]) == ("held", "held_too_weakly")
     assert "memory driver" in found["reason"]["message"] and "policy.enforcement" in found["reason"]["message"]
+    assert "It saves" not in found["reason"]["message"]
+
+
+def test_a_countdown_ends_with_the_policy_that_began_it(stage: Stage) -> None:
+    stage.apply(policy())
+    job = stage.running()
+    stage.apply(policy("driver"))
+    readings(stage, 8, **{job: 100})
+    assert job in stage.world.door.shares.weak.stop_at
+    stage.apply(policy())
+    readings(stage, 20, **{job: 100})
+    assert stage.view(job)["target"] == "running" and "is asked" not in stage.view(job)["enforcement"]["why"]
+
+
+def test_a_gap_in_the_readings_neither_ends_a_countdown_nor_carries_it_out(stage: Stage) -> None:
+    stage.apply(policy())
+    job = stage.running()
+    stage.apply(policy("driver"))
+    readings(stage, 8, **{job: 100})
+    at = stage.world.door.shares.weak.stop_at[job]
+    stage.now = at + 1
+    stage.look()
+    assert stage.view(job)["target"] == "running"
+    stage.read(1_000, **{job: 100})
+    assert (stage.view(job)["target"], stage.world.door.shares.weak.stop_at[job]) == ("held", at)
+
+
+def test_a_job_that_waits_for_what_nothing_could_hold_is_held_before_it_starts(stage: Stage) -> None:
+    stage.apply(policy())
+    fraction, whole = stage.world.submit("bob", gpu="0.5")["id"], stage.world.submit("bob", gpu="1")["id"]
+    stage.apply(policy("driver"))
+    stage.look()
+    found = stage.view(fraction)
+    assert (found["state"], found["reason"]["code"]) == ("held", "nothing_holds_it")
+    assert "held before it starts" in found["reason"]["message"]
+    assert stage.view(whole)["state"] == "queued"
+    stage.world.step()
+    assert stage.view(whole)["state"] == "starting"
+
+
+def test_a_job_waits_on_while_it_cannot_be_told_what_could_hold_it(stage: Stage) -> None:
+    stage.apply(policy())
+    job = stage.world.submit("bob", gpu="0.5")["id"]
+    stage.apply(policy("driver"))
+    stage.gone = "all"
+    stage.look()
+    assert stage.view(job)["state"] == "queued"
 
 
 def test_a_store_that_is_away_ends_nothing(stage: Stage) -> None:
-    assert shares.WEAK_FOR_MS >= 60_000
+    assert weak_shares.WEAK_FOR_MS >= 60_000
     stage.apply(policy())
     job = stage.running()
     stage.world.door.world.samples = {}

@@ -141,6 +141,7 @@ def test_a_server_that_starts_again_before_its_slice_went_back_gets_a_new_one(st
 
 
 def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
+    stage.world.add("root", admin=True)
     stopped = Stopped(stage, "none")
     stage.apply(policy("driver"))
     server = subprocess.Popen(["sleep", "600"], env={**os.environ, **share_of(stopped.id)})
@@ -148,12 +149,18 @@ def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
     try:
         stage.read(**{stopped.id: 100})
         readings(stage, 5, **{stopped.id: 100})
+        (found,) = stopped.listed("")
+        assert "its server is stopped, unless that has changed" in found["warning"] and stage.stopped == []
+        warned = "warned bob's notebook: its share of device GPU-0 is held by memory policed"
+        assert any(warned in line for line in stopped.audited()), stopped.audited()
+        readings(stage, 15, **{stopped.id: 100})
+        assert stage.stopped
     finally:
         server.kill()
         server.wait()
     stopped.end()
     (found,) = stopped.listed()
-    assert found["reason"]["code"] == "stopped_too_weak" and "accepts memory driver" in found["reason"]["message"]
+    assert found["reason"]["code"] == "stopped_too_weak" and "accepted memory driver" in found["reason"]["message"]
     assert stage.stopped == [stopped.id]
 
 

@@ -9,6 +9,7 @@ const says = document.getElementById("preview-says");
 const why = document.getElementById("quota-why");
 const overcommit = document.getElementById("quota-overcommit");
 const removal = document.getElementById("quota-removal");
+const stops = document.getElementById("quota-stops");
 let previewed = null; // the text that was looked at, and whether it fits
 
 // Why it cannot be applied now, beside the button; nothing where it can.
@@ -19,7 +20,8 @@ function whyNot() {
   if (previewed.stale) return "Another revision is in force by now: load the page anew, and make the edit there.";
   if (!previewed.acceptable) return "Its quotas contradict each other; see below.";
   if (!previewed.fits && !overcommit.checked) return "It does not fit: lower a quota, or accept that it does not.";
-  return previewed.keeps || removal.checked ? "" : "It takes out what has work: leave that in, or accept it.";
+  if (!previewed.keeps && !removal.checked) return "It takes out what has work: leave that in, or accept it.";
+  return previewed.stopsNothing || stops.checked ? "" : "It ends work that runs: ask for less, or accept it.";
 }
 
 function judge() {
@@ -34,6 +36,7 @@ const edit = () => ({
   comment: document.getElementById("quota-comment").value,
   accept_overcommit: overcommit.checked,
   accept_removal: removal.checked,
+  accept_stops: stops.checked,
 });
 
 function list(heading, lines) {
@@ -64,13 +67,16 @@ form.addEventListener("submit", async (event) => {
       ...list("Was made from another revision", view.stale ? [view.stale] : []),
       ...list("Does not fit", view.refusals),
       ...list("Takes out what has work", view.removals),
+      ...list("Ends work that runs", view.stops),
       ...list("Pools that cannot hold shares as it asks", view.warnings),
       ...list("Arithmetic", view.arithmetic),
       ...list("Whose work it touches", moved.length ? moved : ["Nobody's."]),
     ]);
     const fits = !view.refusals.length;
     const keeps = !view.removals.length;
-    previewed = { text: asked.text, readable: true, stale: view.stale, fits, keeps, acceptable: view.acceptable };
+    const stopsNothing = !view.stops.length;
+    const { stale, acceptable } = view;
+    previewed = { text: asked.text, readable: true, stale, fits, keeps, stopsNothing, acceptable };
   } catch (error) {
     show(list("This cannot be read", error.message.split("; ")));
     previewed = { text: text.value, readable: false, fits: false };
@@ -81,6 +87,7 @@ form.addEventListener("submit", async (event) => {
 text.addEventListener("input", judge);
 overcommit.addEventListener("change", judge);
 removal.addEventListener("change", judge);
+stops.addEventListener("change", judge);
 judge();
 
 apply.addEventListener("click", async () => {
@@ -96,7 +103,8 @@ apply.addEventListener("click", async () => {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-revert]");
   if (!button || !window.confirm(`Put revision ${button.dataset.revert} in force again?`)) return;
-  const accepts = removal.checked ? "?accept_removal=1" : "";
+  const flags = [...(removal.checked ? ["accept_removal=1"] : []), ...(stops.checked ? ["accept_stops=1"] : [])];
+  const accepts = flags.length ? `?${flags.join("&")}` : "";
   try {
     await call("POST", `quota/revisions/${button.dataset.revert}/actions/revert${accepts}`);
     location.reload();
