@@ -57,11 +57,22 @@ def doctor(
     found: list[Finding] = []
     for each in _findings(known, known.whole or state_dir is not None, url, token):
         if not json_:
-            _print(each, heading=not found or found[-1].where != each.where)
+            shown = _shorter(each) if any(_tells_how(one) for one in found) else each
+            _print(shown, heading=not found or found[-1].where != each.where)
         found.append(each)
     if json_:
         print_json([dataclasses.asdict(each) for each in found])
     sys.exit(FAILED if any(each.verdict == "fail" for each in found) else DONE)
+
+
+def _tells_how(each: Finding) -> bool:
+    return hub_settings.UNKNOWN in each.found or hub_settings.UNKNOWN in each.advice
+
+
+def _shorter(each: Finding) -> Finding:
+    """The same without saying once more how the hub's settings can be known."""
+    found, advice = (text.replace(hub_settings.UNKNOWN, hub_settings.AGAIN) for text in (each.found, each.advice))
+    return dataclasses.replace(each, found=found, advice=advice)
 
 
 def _known(config_file: Path | None, url: str | None, token: str | None) -> Known:

@@ -6,6 +6,7 @@ those of the hub. What the service tells of them is told; the rest is skipped, w
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import time
@@ -97,7 +98,30 @@ def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device], know
     if empty:
         advice = "nothing starts in a pool without a device: change its selector, or take it out"
         return warn("quota file", f"{path} reads well; no device here is in the pool {', '.join(empty)}", advice)
-    return ok("quota file", f"{path} reads well and fits the {len(placed)} devices here")
+    told = f"{path} reads well and fits the {len(placed)} devices here"
+    short = _cannot_hold(file, placed, known.config)
+    if short:
+        advice = (
+            "to give out parts of devices, accept less in policy.enforcement, or mend what *could hold a share* says"
+        )
+        return warn("quota file", f"{told}; {short}", advice)
+    return ok("quota file", told)
+
+
+def _cannot_hold(file: quotafile.QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
+    """Of how many devices parts would be refused, as policy.enforcement asks; empty of none."""
+    from ..enforcement.leaf import Leaves
+    from ..service.offers import Offers
+
+    if not file.least.asks:
+        return ""
+    offers = Offers(Leaves(config.state_dir, within=config.cgroup), config.mps)
+    found, _ = asyncio.run(offers.of_fractions("", devices))
+    short = sum(not each.is_enough(file.least) for each in found)
+    asked = f"memory {file.least.memory} and compute {file.least.compute}"
+    return f"but policy.enforcement asks for {asked}, and {short} of them cannot be seen to hold a part so" * bool(
+        short
+    )
 
 
 def _devices(config: GPUQuota) -> Sequence[Device]:

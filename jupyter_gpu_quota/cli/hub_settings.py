@@ -16,6 +16,8 @@ UNKNOWN = (
     " on the hub's machine"
 )
 
+AGAIN = "the hub's settings are not known here (see above)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:

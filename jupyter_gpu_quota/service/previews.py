@@ -15,6 +15,7 @@ from ..core.preview import Affected, Effect, Preview, preview
 from ..quotafile import QuotaFile
 from ..wire import AffectedView, PreviewView
 from .arithmetic import Arithmetic, arithmetic_of_file
+from .idle_edits import idle_edits
 from .views import instant, reason_view
 from .weak_pools import weak_pools
 from .weak_work import Ended, ended_by, stops_of
@@ -65,7 +66,7 @@ class Objections:
     """What stands against putting a file in force: it does not fit, or takes out what has work.
 
     ``stops``: what runs and is ended because its shares are held too weakly for the file. ``warnings`` stand against
-    nothing: its pools cannot hold shares as it asks.
+    nothing: its pools cannot hold shares as it asks, or what it says of idle notebooks needs a word.
     """
 
     sums: Arithmetic
@@ -77,10 +78,15 @@ class Objections:
 async def objections_to(door: Door, file: QuotaFile) -> Objections:
     """What a preview of the file would object to, without looking at anybody's work."""
     edit = _edit(door, file)
-    warnings = await weak_pools(door, edit.file, edit.moved.devices)
+    warnings = await _warnings(door, edit)
     stops = stops_of(await ended_by(door, edit.file, edit.moved.devices))
     sums = await door.world.ponder(edit.sums)
     return Objections(sums=sums, removals=tuple(_removals(edit)), stops=stops, warnings=warnings)
+
+
+async def _warnings(door: Door, edit: _Edit) -> tuple[str, ...]:
+    weak = await weak_pools(door, edit.file, edit.moved.devices)
+    return (*weak, *idle_edits(door, edit.file, edit.moved.devices))
 
 
 async def preview_of(door: Door, file: QuotaFile) -> PreviewView:
@@ -96,7 +102,7 @@ async def preview_of(door: Door, file: QuotaFile) -> PreviewView:
         acceptable=sums.acceptable,
         removals=_removals(edit),
         stops=[*stops_of(ended)],
-        warnings=[*await weak_pools(door, edit.file, edit.moved.devices)],
+        warnings=[*await _warnings(door, edit)],
         affected=[
             *(_ended(one, world) for one in ended),
             *(_row(one, world) for one in stay),

@@ -355,3 +355,24 @@ def test_settings_that_cannot_be_read_are_wrong_usage(monkeypatch: pytest.Monkey
     monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", settings)
     told = CliRunner().invoke(main, ["doctor"])
     assert (told.exit_code, "JUPYTER_GPU_QUOTA_SETTINGS" in told.stderr) == (2, True)
+
+
+def test_a_quota_file_that_asks_for_more_than_the_devices_here_can_do_is_warned_of(tmp_path: Path) -> None:
+    config = tmp_path / "hub.py"
+    config.write_text(
+        "from jupyter_gpu_quota import setup_gpu_quota\n"
+        "c.GPUQuota.simulated_devices = [{'model': 'Sim', 'memory_mib': 1000, 'count': 5}]\nsetup_gpu_quota(c)\n"
+    )
+    file = tmp_path / "q.yaml"
+    file.write_text(
+        "version: 1\npools: [{name: p, selector: {gpu_model: [Sim]}, uses: [training]}]\nprojects: []\n"
+        "policy: {enforcement: {memory: driver}}\n"
+    )
+    found = doctor("--config", str(config), "--state-dir", str(tmp_path), "--quota", str(file))["quota file"]
+    assert found["verdict"] == "warn" and "asks for memory driver and compute none, and 5 of them" in found["found"]
+
+
+def test_how_the_hub_s_settings_can_be_known_is_said_once() -> None:
+    told = CliRunner().invoke(main, ["doctor"], env={"JUPYTERHUB_USER": ""}).output
+    assert told.count("give --config jupyterhub_config.py") == 1, told
+    assert "not known here (see above)" in told

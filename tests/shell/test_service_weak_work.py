@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.shell.test_service_shares import Stage, policy, stage
+from tests.shell.test_client_real_door import run
+from tests.shell.test_service_shares import DEVICES, Stage, policy, stage
 
 __all__ = ["stage"]
 SLICE = {"user": "olga", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
@@ -78,3 +80,39 @@ def test_it_is_refused_until_it_is_accepted_by_name(root: Stage) -> None:
     back = "quota/revisions/3/actions/revert"
     assert root.world.post(back, "root").json["reason"] == "stops_work"
     assert root.world.post(f"{back}?accept_stops=1", "root").status == 200
+
+
+def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: Stage) -> None:
+    root.read(**{root.running(): 100})
+    code, out, told = run(root.world, "root", "quota", "preview", "-", stdin=policy("driver"))
+    assert (code, "held: bob's job" in out) == (1, True), (out, told)
+    assert "to be accepted: By policy.enforcement 1 running job is held, 6" in told and "--accept-stops" in told
+    text = "revision: 2\n" + policy("driver")
+    assert run(root.world, "root", "quota", "apply", "-", stdin=text)[0] == 1
+    assert run(root.world, "root", "quota", "apply", "-", "--accept-stops", stdin=text)[0] == 0
+
+
+# --- policy.idle ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("idle", "simulated", "said"),
+    [
+        pytest.param("{mode: reclaim}", False, "policy.idle.mode becomes reclaim", id="freeing begins"),
+        pytest.param("{suspend: true}", False, "no effect in mode report", id="suspending while nothing is freed"),
+        pytest.param(
+            "{mode: reclaim, suspend: true}", True, "there is no real device", id="suspending without a device"
+        ),
+        pytest.param(
+            "{mode: reclaim, suspend: true}", False, "each tests that for itself", id="suspending where it may work"
+        ),
+        pytest.param("{mode: report}", False, None, id="a policy that only reports"),
+    ],
+)
+def test_what_a_policy_of_idle_notebooks_means_is_said(
+    root: Stage, idle: str, simulated: bool, said: str | None
+) -> None:
+    devices = [replace(device, simulated=simulated) for device in DEVICES]
+    root.world.apply(policy(), devices)
+    reply = root.world.post("quota/preview", "root", {"text": f"{policy()[:-2]}, idle: {idle}}}\n"})
+    assert reply.status == 200, reply.body
+    told = " ".join(reply.json["warnings"])
+    assert said in told if said else told == ""
