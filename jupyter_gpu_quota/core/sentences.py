@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from .plan import Reason
@@ -354,16 +353,18 @@ def _by_deadline(code: R, figures: Mapping[str, str]) -> str:
     return f" The drain has a deadline, in {figures['left_s']} s: then such jobs, too, are asked to save and leave."
 
 
-_SECONDS = re.compile(r"\{(\w+_s)\} s\b")
-
-
 def _timed(words: str, figures: Mapping[str, str]) -> str:
     """The words with their times as people say them."""
-    return _SECONDS.sub(lambda found: time_text(figures[found[1]]), words)
+    for name, seconds in figures.items():
+        if name.endswith("_s"):
+            words = words.replace(f"{{{name}}} s", time_text(seconds))
+    return words
 
 
 def time_text(seconds: int | str) -> str:
     """A time to the second: "90 s", "10 minutes", "2 hours"."""
+    if not str(seconds).isdigit():
+        return f"{seconds} s"
     number = int(seconds)
     for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
         count, rest = divmod(number, size)
