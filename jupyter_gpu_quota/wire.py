@@ -360,6 +360,7 @@ class DeviceView(Wire):
     """One device. ``trouble`` is why it is not healthy, ``utilisation_unknown`` why its use is null.
 
     ``foreign_why`` is what else there is to say of foreign use: who would have it booked on somebody, say.
+    ``upkeep`` is that of its node: while that is cordoned or draining, nothing new starts on what is free.
     """
 
     id: str
@@ -371,6 +372,7 @@ class DeviceView(Wire):
     pool: str | None
     health: str
     trouble: str | None = None
+    upkeep: str = "none"
     simulated: bool
     foreign_milli: int
     foreign_why: str | None = None

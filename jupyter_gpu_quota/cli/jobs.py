@@ -15,7 +15,7 @@ from ..endings import ended_attempts
 from ..wire import Enforcement, ExplainView, JobDetail, JobView
 from .dry_runs import cores, mib, tell_dry_run
 from .session import DONE, as_json, asks_service, say
-from .tables import amount, counted, gpus, print_facts, print_json, print_table, show, show_one, used
+from .tables import amount, counted, gpus, plain_text, print_facts, print_json, print_table, show, show_one, used
 from .waiting import ended
 from .which import JOB, job_of, workload_of
 
@@ -233,9 +233,8 @@ def explain(client: Client, id: str, json_: bool) -> None:
 
 
 def _print_explanation(found: ExplainView) -> None:
-    print_facts(
-        [("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", found.estimate_at)]
-    )
+    by = f"{plain_text(found.estimate_at)} at the latest, by time limits and deadlines" if found.estimate_at else None
+    print_facts([("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", by)])
     if found.reason.figures:
         print_table(("FIGURE", "VALUE"), found.reason.figures.items())
     for each in found.would_start:

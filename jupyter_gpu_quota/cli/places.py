@@ -93,6 +93,7 @@ def _device(each: DeviceView) -> tuple[object, ...]:
     kind = "simulated" if each.simulated else "real"
     percent = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
     health = f"{each.health}: {each.trouble}" if each.trouble else each.health
+    health += "" if each.upkeep == "none" else f", node {each.upkeep}"
     holders = ", ".join(map(_holder, each.holders))
     free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
     what = (each.id, each.node, kind, each.model, each.memory_mib)
@@ -197,7 +198,7 @@ def _pool(each: PoolView) -> tuple[object, ...]:
 def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:
     """Print the GPU hours that were had and used, and for how much of that time the use is known."""
     found = client.usage(by=by, since=since, until=until)
-    show(found, (by.upper(), "GPU HOURS", "USED", "OF THEM", "KNOWN"), map(_usage, found), json_=json_)
+    show(found, (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN"), map(_usage, found), json_=json_)
 
 
 def _usage(each: UsageView) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from .model import JobState, NotebookState, Policy, Snapshot
 from .outage import what_it_stays_on
 from .plan import Reason, ReasonCode
 from .schedule import Decision, decide_and_explain
-from .sentences import gpus, sentence
+from .sentences import gpus, sentence, time_text
 from .standing import SECOND
 from .whatif import Case, as_preemptible, freed, latest_ends, with_devices, with_limit, with_quota
 
@@ -113,7 +113,7 @@ def _kept_words(reason: Reason, starts_at: int | None, now: int) -> str:
     if starts_at is None or reason.code is ReasonCode.PLACE_KEPT:
         return ""
     within_s = -(-(starts_at - now) // SECOND)
-    return f" A place is kept for it; by the time limits of what runs there it starts within {within_s} s."
+    return f" A place is kept for it; by the time limits of what runs there it starts within {time_text(within_s)}."
 
 
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})

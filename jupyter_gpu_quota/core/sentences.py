@@ -310,7 +310,7 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
     figures["until"] = _UNTIL.get(figures.get("kind", ""), "it ends")
     try:
         return (
-            words.format_map(figures)
+            _timed(words, figures).format_map(figures)
             + _short_of(figures)
             + _in_spite_of(reason.code, figures)
             + _by_deadline(reason.code, figures)
@@ -351,15 +351,34 @@ def _in_spite_of(code: R, figures: Mapping[str, str]) -> str:
         was = "It had been paused {max_pauses} times within {per_s} s, which is as often as it may be"
     else:
         return ""
-    return f" {was}; the claim is within a guarantee and nothing else could satisfy it, so it was allowed.".format_map(
-        figures
-    )
+    words = f" {was}; the claim is within a guarantee and nothing else could satisfy it, so it was allowed."
+    return _timed(words, figures).format_map(figures)
 
 
 def _by_deadline(code: R, figures: Mapping[str, str]) -> str:
     if code is not R.NODE_DRAINED or "left_s" not in figures:
         return ""
     return f" The drain has a deadline, in {figures['left_s']} s: then such jobs, too, are asked to save and leave."
+
+
+def _timed(words: str, figures: Mapping[str, str]) -> str:
+    """The words with their times as people say them."""
+    for name, seconds in figures.items():
+        if name.endswith("_s"):
+            words = words.replace(f"{{{name}}} s", time_text(seconds))
+    return words
+
+
+def time_text(seconds: int | str) -> str:
+    """A time to the second: "90 s", "10 minutes", "2 hours"."""
+    if not str(seconds).isdigit():
+        return f"{seconds} s"
+    number = int(seconds)
+    for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        count, rest = divmod(number, size)
+        if not rest and number > 60:
+            return f"{count} {name}" if count == 1 else f"{count} {name}s"
+    return f"{number} s"
 
 
 def gpus(milli: int) -> str:

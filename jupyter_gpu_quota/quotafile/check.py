@@ -53,7 +53,9 @@ def _sentence(error: ErrorDetails, path: Path, document: object) -> str:
         case "list_type":
             return f"{where}: {_short(value)} stands where a list is expected: [first, second]"
         case "dict_type" | "model_type" | "model_attributes_type":
-            return f"{where}: {_short(value)} stands where keys and values are expected"
+            known = _known_keys(path)
+            keys = f" ({', '.join(known)})" if known else ""
+            return f"{where}: {_short(value)} stands where keys and values are expected{keys}"
         case "literal_error":
             return f"{where}: {_short(value)} is none of {limits['expected']}"
         case "string_pattern_mismatch":

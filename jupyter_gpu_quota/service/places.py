@@ -44,7 +44,11 @@ def device_views(door: Door, person: Person, names: Iterable[str] | None = None)
     mirror, held = door.world.mirror, held_by_device(door)
     wanted = mirror.devices.values() if names is None else [mirror.devices[n] for n in names if n in mirror.devices]
     order = sorted(wanted, key=lambda device: (device.pool or "", device.node, device.index, device.id))
-    return [device_view(device, held.get(device.id, []), person, door.world, door.where) for device in order]
+    views = (device_view(device, held.get(device.id, []), person, door.world, door.where) for device in order)
+    nodes = door.world.nodes
+    return [
+        view.model_copy(update={"upkeep": nodes[view.node].upkeep}) if view.node in nodes else view for view in views
+    ]
 
 
 # --- me ---------------------------------------------------------------------------------------------------------------

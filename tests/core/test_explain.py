@@ -212,3 +212,20 @@ def test_a_world_at_rest_foresees_nothing() -> None:
     snapshot = made.snapshot()
     told = foresee(snapshot, made.policy)
     assert (told.paused, told.started, told.snapshot) == ((), (), snapshot)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (60, "60 s"),
+        (90, "90 s"),
+        (600, "10 minutes"),
+        (3600, "1 hour"),
+        (7200, "2 hours"),
+        (7201, "7201 s"),
+    ],
+)
+def test_a_time_is_told_as_people_say_it_and_never_rounded(seconds: int, said: str) -> None:
+    figures = (("trouble", "x"), ("kind", "job"), ("freed_s", seconds))
+    assert f"was freed as unused {said} before" in sentence(Reason(code=ReasonCode.STOPPED_IDLE, figures=figures))

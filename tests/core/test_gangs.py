@@ -65,12 +65,12 @@ def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused(
         pytest.param(
             "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
             "a queues 1 of 1 by carl minutes 70",
-            "A place is kept for it; by the time limits of what runs there it starts within 3600 s",
+            "A place is kept for it; by the time limits of what runs there it starts within 1 hour",
             id="nobody is paused for it, and another would overtake it",
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
-            "one is kept for it, and by the time limits of what runs there it starts within 3600 s",
+            "one is kept for it, and by the time limits of what runs there it starts within 1 hour",
             id="what could be paused for it is protected",
         ),
     ],

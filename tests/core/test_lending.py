@@ -44,7 +44,7 @@ def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> Non
     made = idle_notebook()
     (lend,) = made.tick().actions
     assert isinstance(lend, Lend)
-    assert "its slice of 1.00 GPU in pool t is lent to preemptible jobs. It stays booked for 3600 s" in sentence(
+    assert "its slice of 1.00 GPU in pool t is lent to preemptible jobs. It stays booked for 1 hour" in sentence(
         lend.reason
     )
     assert kinds(made) == ["Start b1"] and made.jobs["b1"].borrower

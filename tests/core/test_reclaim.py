@@ -184,11 +184,11 @@ SPITE = "the claim is within a guarantee and nothing else could satisfy it, so i
     ("claim", "ran_s", "paused", "told"),
     [
         pytest.param(
-            "a queues 1", 10, 0, f"It had run 11 s of its minimum run time of 600 s; {SPITE}",
+            "a queues 1", 10, 0, f"It had run 11 s of its minimum run time of 10 minutes; {SPITE}",
             id="it had not run its minimum",
         ),
         pytest.param(
-            "a queues 1", 900, 2, f"It had been paused 2 times within 86400 s, which is as often as it may be; {SPITE}",
+            "a queues 1", 900, 2, f"It had been paused 2 times within 1 day, which is as often as it may be; {SPITE}",
             id="it had been paused as often as it may be",
         ),
         pytest.param("a queues 1", 900, 0, "queued again in its old place.", id="it was not protected"),

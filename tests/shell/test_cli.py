@@ -356,7 +356,7 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
 def test_an_explanation_in_words(world: World) -> None:
     told = run("explain", "J1").stdout
     assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in told
-    assert "estimate  2027-01-02 03:04:05Z" in told
+    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in told
     assert "would start: starts when 1 GPU is freed in pool big" in told
 
 

@@ -15,6 +15,12 @@ from tests.shell.quota_texts import LEAST, project, read, refused
         pytest.param("", 1, "is empty", id="an empty file"),
         pytest.param("# nothing\n", 1, "is empty", id="a file of comments"),
         pytest.param("- 1", 1, "keys and values", id="a list"),
+        pytest.param(
+            "policy: {enforcement: driver}",
+            1,
+            "'driver' stands where keys and values are expected (memory, compute)",
+            id="one word where a section has keys names the keys",
+        ),
         pytest.param("version: 1\npools: []", 1, "has no projects", id="a required section is missing"),
         pytest.param(LEAST.replace("1", "2"), 1, "version: 1", id="a version of the future"),
         pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is no number"),

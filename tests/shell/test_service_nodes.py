@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.core.model import JobState, Upkeep
-from tests.shell.service_world import ServiceWorld, service_world
+from tests.shell.service_world import PREFIX, ServiceWorld, service_world
 
 
 @pytest.fixture
@@ -81,6 +81,13 @@ def test_what_stays_on_a_drained_node_is_told_so(world: ServiceWorld) -> None:
     change(world, "drain", deadline="2h")
     told = world.get(f"explain/{job}").json["reason"]
     assert told["code"] == "node_drained" and "The drain has a deadline" in told["message"]
+
+
+def test_the_devices_of_a_cordoned_node_say_that_nothing_new_starts_there(world: ServiceWorld) -> None:
+    assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"none"}
+    change(world, "cordon")
+    assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"cordoned"}
+    assert "node cordoned: nothing new starts here" in world.get(PREFIX, "ann").body.decode()
 
 
 def test_a_change_is_audited_with_who_did_it(world: ServiceWorld) -> None:
