@@ -10,9 +10,14 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(VENV)/.ready: pyproject.toml .ci/constraints.txt
-	@echo 'Setting up $(VENV): about two minutes.'
+$(VENV)/.demo: pyproject.toml .ci/constraints.txt
+	@echo 'Setting up $(VENV) with what the demo needs: a few minutes, most of it downloads, which pip names.'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[demo]'
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.demo
+	@echo 'Setting up $(VENV) with what tests and documentation need: about two minutes.'
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint .ci/constraints.txt --editable '.[test,docs]'
 	touch $@
 
@@ -22,12 +27,13 @@ $(HUB5)/.ready: pyproject.toml
 	$(HUB5)/bin/pip install $(PIP_OPTIONS) 'jupyterhub==5.5.*' --editable '.[hub,lab]' jupyterlab
 	touch $@
 
-$(CACHE)/proxy/.ready: $(VENV)/.ready
+$(CACHE)/proxy/.ready: $(VENV)/.demo
 	$(BIN)/python -m jupyter_gpu_quota.proxy $(CACHE)/proxy
 	touch $@
 
-demo: $(VENV)/.ready $(CACHE)/proxy/.ready  ## play the story on a real hub; ONCE=1 ends after it
-	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
+# exec: make passes a SIGTERM on to the process that it started, and a shell in between would end alone.
+demo: $(VENV)/.demo $(CACHE)/proxy/.ready  ## play the story on a real hub; ONCE=1 ends after it
+	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
 
 test: $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready  ## every test that this machine can run
 	GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \

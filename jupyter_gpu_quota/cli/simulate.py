@@ -159,7 +159,7 @@ def _fill(
     found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
     if isinstance(found, str):
         fail(f"{folder} is no trace to fill: {found}")
-    return found | {"trace": str(folder)}
+    return found | {"trace": str(folder) if folder.name else folder.resolve().name}
 
 
 # --- results --------------------------------------------------------------------------------------------------------

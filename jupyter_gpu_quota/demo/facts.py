@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -55,11 +56,11 @@ class Facts:
         return [row for row in self.rows.values() if row.ok is not True]
 
     def table(self) -> Table:
-        """Fact, what was seen, at which second, ok or missing."""
+        """Fact, what was seen, at which second, ok or missing; in the order in which they were seen."""
         table = Table(title="What was seen from outside", title_justify="left", show_lines=False)
-        for heading, justify in (("fact", "left"), ("seen", "left"), ("at", "right"), ("", "left")):
+        for heading, justify in (("fact", "left"), ("seen", "left"), ("at", "right"), ("seen so?", "left")):
             table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-        for row in self.rows.values():
+        for row in sorted(self.rows.values(), key=lambda row: math.inf if row.at_s is None else row.at_s):
             at = "" if row.at_s is None else f"{row.at_s:.1f} s"
             table.add_row(row.name, row.seen, at, "[green]ok[/]" if row.ok else "[bold red]missing[/]")
         return table

@@ -27,6 +27,10 @@ CPU_KERNEL = {
     "language": "python",
     "metadata": {"gpu": False},
 }
+WAITS_FOR = (
+    "Carol's job waits until the notebooks' kernels have been unused for 8 s, and 5 s after a warning more:"
+    " the demo's settings, so that it can be watched (usual: 20 and 5 minutes)"
+)
 LENT_WITHIN_S = 90.0
 ASK_EVERY_S = 0.2
 COMES_BACK_S = 12.0
@@ -52,6 +56,7 @@ class Loan:
     async def play(self, carol: Person, kernel: Kernel) -> None:
         """Carol submits, Bob's notebook is freed and lent, and Bob comes back."""
         await self.story.submit(carol, kernel, 1)
+        self.story.say(WAITS_FOR)
         await self._is_warned()
         await self._is_freed()
         borrower = await self._is_lent(carol)
@@ -84,7 +89,7 @@ class Loan:
         await self.story.until(gone, "the end of Bob's idle kernel", LENT_WITHIN_S)
         assert self.cpu is not None
         answered = await self.cpu.run("print(1 + 1)")
-        what = f"warned, then no kernel of his had a GPU; the CPU kernel answers {answered.strip()}"
+        what = f"warned, then no kernel of his had a GPU; the CPU kernel computes 1 + 1 = {answered.strip()}"
         self.story.facts.note("warned", what, ok=answered == "2\n")
 
     async def _is_lent(self, carol: Person) -> Sighting:
@@ -136,3 +141,4 @@ class Loan:
         """Carol takes her job back: while it waits, notebooks that rest for seconds count as idle."""
         for job in [job for job, owner in self.story.owners.items() if owner == carol.name]:
             await call("POST", f"{self.story.stage.service_api}/jobs/{job}/actions/cancel", carol.token)
+        self.story.say("Carol takes her job back, so it ends [yellow]cancelled[/]: it had shown what it was for")

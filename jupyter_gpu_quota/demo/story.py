@@ -40,7 +40,7 @@ FACTS = {
     "filled": "Bob's jobs run on every training device, and more of his wait",
     "claimed": "Patty's jobs run, on devices that as many of Bob's left",
     "saved": "those of Bob's left a checkpoint",
-    "carol": "Carol asks for a notebook while every training device is busy, and has it at once",
+    "carol": "Carol asks for a notebook while every training device is busy, and has her slice at once",
     "patty": "Patty's jobs finish",
     "resumed": "Bob's paused jobs resume from their step",
     "finished": "all of Bob's jobs finish",
@@ -135,8 +135,8 @@ class Story:
             opening.cancel()
         seen = self.kernel_of(carol)
         assert seen is not None, "her kernel was opened once the witness had seen it"
-        what = f"{busy} training devices busy when she asked; server with a slice {granted_s:.1f} s later, "
-        what += f"kernel with {share_text(seen.milli)} after {seen.first - begun:.1f} s"
+        what = f"{busy} training devices busy when she asked; her slice {granted_s:.1f} s later; "
+        what += f"JupyterLab and a kernel then started on it: {share_text(seen.milli)} after {seen.first - begun:.1f} s"
         at_once = granted_s <= AT_ONCE_S and seen.milli == SLICE_MILLI
         self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
         await loan.play(carol, kernel)

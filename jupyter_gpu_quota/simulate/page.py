@@ -53,7 +53,7 @@ th, td { text-align: right; padding: .2rem .75rem; border-top: 1px solid var(--l
 th:first-child, td:first-child { text-align: left; } thead td { border-top: 0; }
  thead th { border-top: 0; color: var(--muted); font-weight: 500; }
 @media (max-width: 40rem) { main { padding: 1rem .5rem; } section { padding: .75rem; }
- th, td { padding: .2rem .4rem; } table { font-size: .875rem; } }
+ th, td { padding: .2rem; } table { font-size: .8125rem; } }
 svg { width: 100%; height: auto; display: block; } svg.narrow { display: none; }
 @media (max-width: 44rem) { svg.wide { display: none; } svg.narrow { display: block; } }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
@@ -90,10 +90,10 @@ HOW = {
 
 
 SIZES = {
-    "small": "job, small: up to 1 GPU",
-    "medium": "job, medium: up to 8 GPUs",
-    "large": "job, large: more GPUs",
-    "notebook": "notebook",
+    "small": "small (≤ 1 GPU)",
+    "medium": "medium (≤ 8)",
+    "large": "large (> 8)",
+    "notebook": "notebooks",
 }
 
 
@@ -103,8 +103,7 @@ def page(report: Mapping[str, Any]) -> str:
     title = _title(report)
     parts = _tables_of_replay(report) if mode == "replay" else _tables_of_fill(report)
     parts += [_section(name, _drawn(draw, report)) for name, has, draw in PLOTS if has(report)]
-    if report.get("pauses_per_job") and not _paused(report):
-        parts.append(_section(PAUSES, "<p>No job was paused.</p>"))
+    parts += [_section(name, f"<p>{told}</p>") for name, is_so, told in NOTHING if is_so(report)]
     if isinstance(projects := report.get("projects"), dict) and projects:
         parts.append(_section("Projects", _table(("", *_columns(projects)), _rows(projects))))
     return (
@@ -138,11 +137,11 @@ def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
         if size in report["wait_s"]
     }
     if report.get("slices_lent"):
-        waits["woken notebook"] = report["woken_wait_s"] | {"never started": None}
+        waits["woken notebooks"] = report["woken_wait_s"] | {"never started": None}
     return [
         _section("Figures", _table(("", ""), _figures(report, NAMES))),
         _section(
-            "Waits of those that started, in seconds, and how many never did",
+            "Waits of jobs by size, and of notebooks, in seconds",
             _table(("", *_columns(waits)), _rows(waits)),
         ),
     ]
@@ -310,12 +309,21 @@ def _over_time(report: Mapping[str, Any]) -> bool:
     return "over_time" in report
 
 
+def _waited(report: Mapping[str, Any]) -> bool:
+    return _over_time(report) and any(report["over_time"]["waiting"])
+
+
 PAUSES = "Jobs by how often they were paused"
+WAITING = "Waiting"
+NOTHING: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
+    (WAITING, lambda report: _over_time(report) and not _waited(report), "Nobody waited."),
+    (PAUSES, lambda report: "pauses_per_job" in report and not _paused(report), "No job was paused."),
+)
 FEW_POINTS = 40
 """A curve of fewer is marked where its points are."""
 PLOTS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Axes, Mapping[str, Any]], None]], ...] = (
     ("GPUs over time", _over_time, _gpus),
-    ("Waiting", _over_time, _waiting),
+    (WAITING, _waited, _waiting),
     (
         "Above the training quota, by project",
         lambda report: bool(_over_time(report) and report["over_time"]["surplus_gpus"]),

@@ -55,7 +55,7 @@ def test_a_page_says_what_was_played_and_that_nothing_was_paused(world: Path) ->
         f"<h1>{world}/trace.json on {gpus} simulated GPUs</h1>",
         f"Quotas: {world}/quota.yaml. From ",
         "0.50 days. Seeds: 42.",
-        "job, medium: up to 8 GPUs",
+        "medium (≤ 8)",
         "<th scope='col'>never started</th>",
         "<p>No job was paused.</p>",
     ):

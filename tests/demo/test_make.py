@@ -1,0 +1,47 @@
+"""``make demo`` as a process: what ends make ends the demo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+
+WITHIN_S = 60
+
+STANDS_IN = """#!{python}
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path("{folder}/ended").touch(), sys.exit(0)))
+pathlib.Path("{folder}/began").write_text(os.environ["GPU_QUOTA_PROXY_CACHE"])
+time.sleep({within_s})
+"""
+
+
+def test_a_kill_of_make_reaches_the_demo(tmp_path: Path) -> None:
+    program = tmp_path / "venv" / "bin" / "jupyter-gpu-quota"
+    program.parent.mkdir(parents=True)
+    program.write_text(STANDS_IN.format(python=sys.executable, folder=tmp_path, within_s=WITHIN_S))
+    program.chmod(0o755)
+    (tmp_path / "proxy").mkdir()
+    for made in ("venv/.demo", "proxy/.ready"):
+        (tmp_path / made).touch()
+    make = subprocess.Popen(["make", "demo", f"VENV={tmp_path}/venv", f"CACHE={tmp_path}"], cwd=ROOT)
+    try:
+        _seen(tmp_path / "began")
+        assert (tmp_path / "began").read_text() == f"{tmp_path}/proxy"
+        os.kill(make.pid, signal.SIGTERM)
+        _seen(tmp_path / "ended")
+    finally:
+        make.kill()
+        make.wait()
+
+
+def _seen(file: Path) -> None:
+    deadline = time.monotonic() + WITHIN_S / 2
+    while not (file.exists() and (file.name == "ended" or file.read_text())):
+        assert time.monotonic() < deadline, f"{file.name} was not seen"
+        time.sleep(0.05)
