@@ -21,9 +21,11 @@ from .core.schedule import decide
 from .executors.protocol import Executor, LeaveOrder, StartOrder
 from .quotafile import QuotaFile
 from .sampling.protocol import Sampler
+from .store.commands import SetInventory
 from .store.past_use import looked_again_at
 from .store.pieces import Piece, pieces_of
-from .store.protocol import Committed, JobRecord, Lease, QuotaRevision, SetInventory, Store
+from .store.protocol import Committed, Lease, Store
+from .store.records import JobRecord, QuotaRevision
 from .store.snapshot import Mirror
 
 log = logging.getLogger(__name__)

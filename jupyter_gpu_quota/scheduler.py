@@ -24,8 +24,9 @@ from .executors.local import LocalExecutor
 from .heart import Heart
 from .quotafile.first import HOW_TO_APPLY, read_first
 from .sampling.here import open_sampler
+from .store.commands import ApplyQuota, Refusal
 from .store.open import open_store
-from .store.protocol import ApplyQuota, Refusal, Store, StoreUnavailable
+from .store.protocol import Store, StoreUnavailable
 from .store.readable import with_readable_quota
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..core.facts import DeviceFact
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health
 from ..servers import Server, Servers
-from ..store.protocol import SampleRow
+from ..store.records import SampleRow
 from .asking import Reader, Silence
 from .owners import Owners, Shares, shares_of
 from .protocol import KNOWN, UNKNOWN, Holders, Inventory, away_of, machine

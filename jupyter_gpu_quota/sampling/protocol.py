@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node
-from ..store.protocol import SampleRow
+from ..store.records import SampleRow
 from .reading import MIB
 
 KNOWN, UNKNOWN = 1000, 0

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device
 from ..executors.process_tree import process
-from ..store.protocol import SampleRow
+from ..store.records import SampleRow
 from .protocol import KNOWN, UNKNOWN, Holders, Inventory, machine
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -8,7 +8,7 @@ from ..core.activity import KernelRecord, KernelState, ProgramKind, ProgramRecor
 from ..core.belonging import Roots
 from ..core.lifecycle import HOLDS_SLICE
 from ..core.vigil import Report
-from ..store.protocol import NotebookRecord
+from ..store.records import NotebookRecord
 from ..wire_activity import ActivityReport, KernelReport, ProgramReport
 from .access import changes_work
 from .notebooks import seen_notebook

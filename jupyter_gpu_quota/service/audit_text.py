@@ -9,7 +9,8 @@ from typing import Any
 
 from ..amount import gpu_text
 from ..core.plan import Reason, ReasonCode
-from ..store.protocol import AuditRow, JobRecord, NotebookRecord, Store
+from ..store.protocol import Store
+from ..store.records import AuditRow, JobRecord, NotebookRecord
 from ..wire import AuditView
 from .views import Picture, instant, maybe_instant, reason_view
 

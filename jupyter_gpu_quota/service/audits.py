@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from .. import snapshotfile
-from ..store.protocol import JobRecord
+from ..store.records import JobRecord
 from ..wire import VerifiedView
 from .access import audited_projects, sees_work
 from .audit_text import audit_view, subjects_of

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from ..bundle import BundleRefused, BundleStore, Incoming
 from ..bundle.limits import MIB
-from ..store.protocol import KeepBundle, Store
+from ..store.commands import KeepBundle
+from ..store.protocol import Store
 from ..wire import BundleView
 from .access import Person
 from .door import Door

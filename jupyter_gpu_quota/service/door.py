@@ -12,7 +12,8 @@ from .. import bell
 from ..bundle import BundleStore
 from ..config import GPUQuota
 from ..core.model import Device
-from ..store.protocol import Recorded, Request, Store, StoreUnavailable
+from ..store.commands import Recorded, Request
+from ..store.protocol import Store, StoreUnavailable
 from .foresight import Foresight
 from .idleness import Idleness
 from .notices import Notices

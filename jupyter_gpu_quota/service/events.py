@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from tornado.iostream import StreamClosedError
 
 from ..core.lifecycle import WAITING
-from ..store.protocol import JobRecord, NotebookRecord, StoreUnavailable
+from ..store.protocol import StoreUnavailable
+from ..store.records import JobRecord, NotebookRecord
 from ..wire import ChangedView
 from .access import Person, sees_work
 from .door import Door

@@ -14,7 +14,8 @@ from ..core.model import Job, JobState, NotebookState, Policy, Snapshot
 from ..core.outage import what_it_stays_on
 from ..core.plan import Plan, Reason, Reserve, Resume, Start
 from ..core.schedule import Decision, decide_and_explain
-from ..store.protocol import JobRecord, JobSpec, NotebookRecord
+from ..store.commands import JobSpec
+from ..store.records import JobRecord, NotebookRecord
 from ..wire import (
     AffectedView,
     DryRunView,

@@ -37,7 +37,8 @@ from ..core.loan import patience_ms, rests
 from ..core.model import NotebookState
 from ..core.stages import from_document, name_of, to_document
 from ..core.vigil import Report, Vigil, simulated_sample
-from ..store.protocol import JudgeNotebook, NotebookRecord, SampleRow
+from ..store.commands import JudgeNotebook
+from ..store.records import NotebookRecord, SampleRow
 from ..wire import IdleView, NotebookView
 from ..wire_activity import ActivityAnswer, FreeOrder
 from .pace import Pace

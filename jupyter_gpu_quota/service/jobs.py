@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from ..core.lifecycle import WAITING
 from ..core.model import JobState
-from ..store.protocol import ChangeJob, JobFilter, JobRecord, JobSpec, KeepBundle, Page, SubmitJob
+from ..store.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
+from ..store.protocol import JobFilter, Page
+from ..store.records import JobRecord
 from ..wire import CloneRequest, JobRequest
 from .access import Person, changes_work, raises_priority, sees_project, sees_work, submits_to
 from .bundles import bundle_size, refuse_without_room

@@ -13,7 +13,8 @@ from tornado.iostream import StreamClosedError
 from ..core.lifecycle import FINAL, HOLDS_GPU
 from ..executors.outputs import MOST_FILES, OutputRefused, list_outputs, open_output
 from ..executors.rank_log import LogPart, read_log
-from ..store.protocol import JobRecord, StoreUnavailable
+from ..store.protocol import StoreUnavailable
+from ..store.records import JobRecord
 from ..wire import OutputView
 from .access import sees_work
 from .hub import HubAway

@@ -11,8 +11,8 @@ from ..core.model import Job, Node, Notebook, Policy, Snapshot, Upkeep
 from ..core.outage import must_leave
 from ..core.quota import Share
 from ..core.sentences import gpus
+from ..store.commands import ChangeNode
 from ..store.inventory import UPKEEP
-from ..store.protocol import ChangeNode
 from ..wire import AffectedView, NodeChangeView, NodeEdit
 from .door import Door
 from .refused import Refused, not_found

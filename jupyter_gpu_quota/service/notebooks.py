@@ -6,7 +6,8 @@ import asyncio
 
 from ..core.lifecycle import NOTEBOOK_FINAL
 from ..core.model import WHOLE_DEVICE, NotebookState
-from ..store.protocol import NotebookRecord, RequestNotebook, ReturnNotebook
+from ..store.commands import RequestNotebook, ReturnNotebook
+from ..store.records import NotebookRecord
 from ..wire import NotebookRequest, NotebookView
 from .access import Person, sees_work
 from .gangs import milli_of

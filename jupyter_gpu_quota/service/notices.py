@@ -19,8 +19,10 @@ from ..core.sentences import sentence
 from ..core.stages import from_document
 from ..notices.channel import Channel, Failed, Outcome, Sent
 from ..notices.message import EVENTS, Event, Message
+from ..store.commands import JudgeNotebook, PoliceNotebook, Recorded
 from ..store.notices import ChangeNotice, NewNotice, NoticeRecord
-from ..store.protocol import JudgeNotebook, NotebookRecord, Page, PoliceNotebook, Recorded, StoreUnavailable
+from ..store.protocol import Page, StoreUnavailable
+from ..store.records import NotebookRecord
 from .refused import Refused
 from .weak_shares import weak_sentence
 from .world import World

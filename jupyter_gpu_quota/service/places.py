@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ..core.amounts import in_force
 from ..core.model import WHOLE_DEVICE, Allocation, Health, NotebookState
-from ..store.protocol import JobRecord, NotebookRecord, SampleRow
+from ..store.records import JobRecord, NotebookRecord, SampleRow
 from ..wire import (
     ChoiceView,
     DeviceView,

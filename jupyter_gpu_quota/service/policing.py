@@ -14,8 +14,9 @@ from ..core.lifecycle import HOLDS_SLICE
 from ..core.plan import Reason, ReasonCode
 from ..enforcement.policed import WARN_FOR_MS, Excess, watched
 from ..enforcement.protocol import Part
+from ..store.commands import ChangeJob, PoliceNotebook
 from ..store.policed import is_stopped
-from ..store.protocol import ChangeJob, NotebookRecord, PoliceNotebook, SampleRow
+from ..store.records import NotebookRecord, SampleRow
 from .refused import Refused
 from .views import instant
 from .world import World

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from .. import quotafile
 from ..quotafile import QuotaFile
-from ..store.protocol import ApplyQuota, Page, QuotaRevision
+from ..store.commands import ApplyQuota
+from ..store.protocol import Page
+from ..store.records import QuotaRevision
 from ..wire import QuotaEdit, QuotaView
 from .access import reads_policy
 from .arithmetic import amounts_in_force

@@ -20,7 +20,7 @@ from ..executors.process_tree import is_same_process, processes
 from ..manifests import SHARE_VARIABLE
 from ..sampling.owners import MPS
 from ..servers import Servers
-from ..store.protocol import RankRecord, SampleRow
+from ..store.records import RankRecord, SampleRow
 from .utilisation import AHEAD_MS
 from .world import World
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable
 
 from ..core.lifecycle import NOTEBOOK_FINAL
-from ..store.protocol import NotebookRecord, ReturnNotebook
+from ..store.commands import ReturnNotebook
+from ..store.records import NotebookRecord
 from .door import Door
 from .hub import Hub, Server
 from .rounds import go_round

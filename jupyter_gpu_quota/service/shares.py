@@ -9,7 +9,7 @@ from ..core.lifecycle import HOLDS_SLICE
 from ..core.model import Allocation, JobState
 from ..enforcement.labels import label
 from ..enforcement.protocol import Label, Least, Part
-from ..store.protocol import LabelShares, ShareLabel
+from ..store.commands import LabelShares, ShareLabel
 from .offers import Offers
 from .policing import Hands, Policing
 from .readback import ReadBack

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ..core.model import NotebookState
 from ..core.plan import SERVER_STOPPED
-from ..store.protocol import NotebookRecord, Page
+from ..store.protocol import Page
+from ..store.records import NotebookRecord
 from .world import World
 
 SHOWN_MS = 3 * 86_400_000

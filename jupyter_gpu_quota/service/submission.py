@@ -17,7 +17,7 @@ from ..amount import AmountRefusal, duration_s, is_model
 from ..core.model import Device, Node
 from ..manifests import MPS_VARIABLES, OUR_PREFIX, OUR_VARIABLES
 from ..quotafile import QuotaFile
-from ..store.protocol import JobSpec
+from ..store.commands import JobSpec
 from ..wire import JobRequest
 from .access import Person, raises_priority, submits_to
 from .arithmetic import empty_pools

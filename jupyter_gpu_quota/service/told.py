@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..sampling.protocol import KNOWN, UNKNOWN
-from ..store.protocol import SampleRow
+from ..store.records import SampleRow
 from .utilisation import NOT_TOLD, STALE_MS
 
 SILENT = "its server has told nothing of it yet, or not for a minute"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..store.protocol import UsageHour
+from ..store.records import UsageHour
 from ..wire import UsageView
 from .access import Person, sees_project
 from .door import Door

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..core.model import Device, Health
-from ..store.protocol import SampleRow
+from ..store.records import SampleRow
 
 MILLI_OF_PERCENT, WHOLE_MILLI = 10, 1000
 STALE_MS = 60_000

@@ -25,7 +25,8 @@ from ..core.model import (
 from ..core.plan import HELD_BY_ENFORCEMENT, Reason, ReasonCode
 from ..core.sentences import sentence
 from ..enforcement.protocol import STRONGEST_FIRST, Strength
-from ..store.protocol import JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow, ShareLabel
+from ..store.commands import ShareLabel
+from ..store.records import JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
 from ..wire import (
     AllocationView,
     DepartmentView,

@@ -10,7 +10,8 @@ from ..core.model import Device, Health, NotebookState
 from ..core.plan import ReasonCode
 from ..core.sentences import sentence
 from ..manifests import notebook_environment
-from ..store.protocol import AskAgain, JobRecord, NotebookRecord
+from ..store.commands import AskAgain
+from ..store.records import JobRecord, NotebookRecord
 from ..wire_activity import WakeAnswer, WakeRequest
 from .access import Person, sees_work
 from .notebooks import record_of, seen_notebook

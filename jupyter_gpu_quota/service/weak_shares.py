@@ -13,7 +13,7 @@ from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarge
 from ..core.plan import Reason, ReasonCode
 from ..enforcement.labels import too_weak
 from ..enforcement.protocol import Label, Least, Part
-from ..store.protocol import ChangeJob, PoliceNotebook
+from ..store.commands import ChangeJob, PoliceNotebook
 from .offers import Offers, closest_of
 from .policing import Hands, Policing
 from .refused import Refused

@@ -15,17 +15,10 @@ from ..core.model import Allocation, Device, Job, Node, Notebook
 from ..core.plan import Reason
 from ..core.removal import outlives
 from ..quotafile import QuotaFile
-from ..store.protocol import (
-    Changes,
-    JobRecord,
-    NotebookRecord,
-    QuotaRevision,
-    SampleRow,
-    ShareLabel,
-    Store,
-    StoreUnavailable,
-)
+from ..store.commands import ShareLabel
+from ..store.protocol import Store, StoreUnavailable
 from ..store.readable import in_force
+from ..store.records import Changes, JobRecord, NotebookRecord, QuotaRevision, SampleRow
 from ..store.snapshot import Mirror
 from .told import Told, with_told
 from .utilisation import Utilised, of_share, together

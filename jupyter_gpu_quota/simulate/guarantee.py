@@ -27,7 +27,7 @@ from ..core.model import (
     NotebookState,
     Policy,
 )
-from ..store.protocol import Changes
+from ..store.records import Changes
 
 USES = frozenset({JobState.STARTING, JobState.RUNNING})
 NOTHING = Amounts()

@@ -17,7 +17,8 @@ from ..core.ladder import BEGINNING, Freeing, InUse, Stage, Turn, Warned, asked,
 from ..core.lifecycle import WAITING
 from ..core.model import NotebookState
 from ..core.stages import to_document
-from ..store.protocol import AskAgain, Changes, JudgeNotebook, NotebookRecord, Request, ReturnNotebook
+from ..store.commands import AskAgain, JudgeNotebook, Request, ReturnNotebook
+from ..store.records import Changes, NotebookRecord
 from .tracefile import Sitting
 
 PERSON = "system:simulation"

@@ -19,22 +19,20 @@ from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node, NotebookState
 from ..quotafile import QuotaFile
 from ..store import lease as leases
-from ..store.ledger import LedgerStore
-from ..store.memory import MemoryStore
-from ..store.protocol import (
+from ..store.commands import (
     ApplyQuota,
     ChangeJob,
-    Changes,
     JobSpec,
-    Lease,
     Refusal,
     Request,
     RequestNotebook,
     ReturnNotebook,
-    SampleRow,
-    Store,
     SubmitJob,
 )
+from ..store.ledger import LedgerStore
+from ..store.memory import MemoryStore
+from ..store.protocol import Lease, Store
+from ..store.records import Changes, SampleRow
 from .owners import PERSON, Leave, Look, Owners
 from .tracefile import NodeEvent, NodeSpec, Sitting, Trace, Training
 from .world import Clock, Conduct, SimulatedExecutor

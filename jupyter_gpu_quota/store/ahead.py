@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.model import Policy
 from ..quotafile import QuotaFile
 from ..quotafile.document import DAY_S, HORIZON_DAYS
-from .protocol import QuotaRevision
+from .records import QuotaRevision
 
 ANEW_MS = HORIZON_DAYS // 2 * DAY_S * 1000
 """A policy is used for so long before its calendar is expanded again: as much of the horizon is left then."""

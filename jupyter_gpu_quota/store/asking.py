@@ -7,7 +7,8 @@ from dataclasses import replace
 from ..core.lifecycle import notebook_after
 from ..core.model import Activity, NotebookState
 from ..core.plan import ReasonCode
-from .protocol import AskAgain, NotebookRecord, Recorded, Refusal
+from .commands import AskAgain, Recorded, Refusal
+from .records import NotebookRecord
 from .rows import NOTEBOOKS
 from .work import Work
 

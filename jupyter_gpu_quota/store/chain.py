@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .protocol import AuditRow
+from .records import AuditRow
 from .rows import Head
 from .work import audit_hash
 

@@ -26,8 +26,9 @@ from ..core.model import (
     Upkeep,
 )
 from ..core.plan import Reason
+from .commands import JobSpec, ShareLabel
 from .notices import NoticeRecord
-from .protocol import AuditRow, JobRecord, JobSpec, NotebookRecord, QuotaRevision, RankRecord, SampleRow, ShareLabel
+from .records import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
 from .rows import (
     ALLOCATIONS,
     AUDIT,

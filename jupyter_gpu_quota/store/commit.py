@@ -26,7 +26,8 @@ from ..core.plan import (
 from .holdings import drop_reservation, give_devices, move_notebook, put_job, release_devices
 from .lease import why_lost
 from .pieces import Piece
-from .protocol import JobRecord, Lease, NotebookRecord, RankRecord, Stale
+from .protocol import Lease, Stale
+from .records import JobRecord, NotebookRecord, RankRecord
 from .rows import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, RankRow, ReservationRow
 from .work import Work
 

@@ -10,7 +10,7 @@ from ..core.facts import NotebookFact
 from ..core.lifecycle import NOTEBOOK_FINAL, notebook_after
 from ..core.model import Activity, Allocation, NotebookState, Placement
 from ..core.plan import Reason
-from .protocol import JobRecord, NotebookRecord
+from .records import JobRecord, NotebookRecord
 from .rows import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RESERVATIONS, SECRETS, AllocationRow
 from .work import Work
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..core.facts import DeviceFact
 from ..core.model import Device, Health, Node, Upkeep
-from .protocol import ChangeNode, Recorded, Refusal, SetInventory
+from .commands import ChangeNode, Recorded, Refusal, SetInventory
 from .rows import ALLOCATIONS, DEVICES, NODES, DeviceRow, NodeRow
 from .work import Work
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..core.facts import NotebookFact
+from .commands import JudgeNotebook, Recorded, Refusal
 from .holdings import observe_notebook
 from .outbox import queue_notices
-from .protocol import JudgeNotebook, Recorded, Refusal
 from .rows import NOTEBOOKS
 from .work import Work
 

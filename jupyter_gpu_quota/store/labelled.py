@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .protocol import LabelShares, Recorded, ShareLabel
+from .commands import LabelShares, Recorded, ShareLabel
 from .rows import ALLOCATIONS, JOBS, LABELS, NOTEBOOKS
 from .work import Work
 

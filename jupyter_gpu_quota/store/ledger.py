@@ -13,30 +13,22 @@ from ..core.model import NotebookState, Policy
 from ..core.plan import Plan
 from . import lease as leases
 from .chain import verify
+from .commands import Recorded, Refusal, Request, ShareLabel
 from .commit import commit_piece
 from .ids import new_ulid
 from .notices import NoticeRecord
 from .observe import observe_facts
 from .pieces import Piece, whole
-from .protocol import (
-    FIRST_PAGE,
+from .protocol import FIRST_PAGE, Committed, JobFilter, Lease, Page, Stale
+from .records import (
     AuditRow,
     Changes,
-    Committed,
     Holding,
-    JobFilter,
     JobRecord,
-    Lease,
     NotebookRecord,
-    Page,
     QuotaRevision,
     RankRecord,
-    Recorded,
-    Refusal,
-    Request,
     SampleRow,
-    ShareLabel,
-    Stale,
     UsageHour,
 )
 from .requests import record_all

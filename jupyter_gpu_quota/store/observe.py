@@ -12,7 +12,7 @@ from ..core.model import Job, JobState, JobTarget
 from ..core.plan import ReasonCode
 from .holdings import observe_notebook, put_job, release_devices
 from .inventory import observe_device
-from .protocol import JobRecord
+from .records import JobRecord
 from .rows import ALLOCATIONS, DEVICES, JOBS, RANKS, Key, RankRow
 from .work import Work
 

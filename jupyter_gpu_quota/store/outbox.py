@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from .commands import Recorded, Refusal
 from .notices import ChangeNotice, NewNotice, NoticeRecord
-from .protocol import NotebookRecord, Recorded, Refusal
+from .records import NotebookRecord
 from .rows import NOTEBOOKS, NOTICES, Where
 from .work import Work
 

@@ -19,7 +19,8 @@ from itertools import pairwise
 
 from ..core.amounts import in_force
 from ..core.model import History, Policy, Usage
-from .protocol import Holding, Store
+from .protocol import Store
+from .records import Holding
 
 MINUTE_MS = 60_000
 BUCKETS_PER_HALF_LIFE = 64

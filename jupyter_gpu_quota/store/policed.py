@@ -7,8 +7,9 @@ from dataclasses import replace
 from ..core.ladder import Stopping
 from ..core.plan import SERVER_STOPPED, Reason, ReasonCode
 from ..core.stages import from_document
+from .commands import PoliceNotebook, Recorded, Refusal
 from .outbox import queue_notices
-from .protocol import NotebookRecord, PoliceNotebook, Recorded, Refusal
+from .records import NotebookRecord
 from .rows import NOTEBOOKS
 from .work import Work
 

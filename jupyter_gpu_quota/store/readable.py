@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ..quotafile import QuotaFile
-from .protocol import Changes, Page, QuotaRevision, Store
+from .protocol import Page, Store
+from .records import Changes, QuotaRevision
 
 log = logging.getLogger(__name__)
 

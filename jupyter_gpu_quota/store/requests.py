@@ -12,25 +12,15 @@ from ..core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after
 from ..core.model import Activity, Job, JobState, JobTarget, Notebook, NotebookState
 from ..core.plan import Reason, ReasonCode
 from .asking import ask_again, close
-from .holdings import drop_reservation, move_notebook, observe_notebook, put_job, release_devices
-from .inventory import change_node, set_inventory
-from .judged import judge_notebook
-from .labelled import label_shares
-from .notices import ChangeNotice
-from .outbox import change_notice
-from .policed import is_stopped, police_notebook, why_it_ended
-from .protocol import (
+from .commands import (
     ApplyQuota,
     AskAgain,
     ChangeJob,
     ChangeNode,
-    JobRecord,
     JudgeNotebook,
     KeepBundle,
     LabelShares,
-    NotebookRecord,
     PoliceNotebook,
-    QuotaRevision,
     Recorded,
     Refusal,
     Request,
@@ -39,6 +29,14 @@ from .protocol import (
     SetInventory,
     SubmitJob,
 )
+from .holdings import drop_reservation, move_notebook, observe_notebook, put_job, release_devices
+from .inventory import change_node, set_inventory
+from .judged import judge_notebook
+from .labelled import label_shares
+from .notices import ChangeNotice
+from .outbox import change_notice
+from .policed import is_stopped, police_notebook, why_it_ended
+from .records import JobRecord, NotebookRecord, QuotaRevision
 from .rows import (
     BUNDLES,
     IDEMPOTENCY,

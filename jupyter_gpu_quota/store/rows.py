@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..core.model import Allocation, Device, Node, Reservation
+from .commands import ShareLabel
 from .notices import NoticeRecord
-from .protocol import AuditRow, JobRecord, NotebookRecord, Page, QuotaRevision, RankRecord, SampleRow, ShareLabel
+from .protocol import Page
+from .records import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
 
 R = TypeVar("R")
 Key = tuple[str | int, ...]

@@ -14,7 +14,8 @@ from ..core.lifecycle import FINAL, NOTEBOOK_FINAL
 from ..core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
 from .ahead import PolicyAhead
 from .past_use import PastUse
-from .protocol import Changes, JobRecord, NotebookRecord, QuotaRevision, Store
+from .protocol import Store
+from .records import Changes, JobRecord, NotebookRecord, QuotaRevision
 
 V = TypeVar("V")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .protocol import SampleRow, UsageHour
+from .records import SampleRow, UsageHour
 from .rows import ALLOCATIONS, HOURS, JOBS, NOTEBOOKS, AllocationRow, HourRow, Key, Scope, Table, Where
 from .work import Work
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from ..core.canonical import canonical, digest
-from .protocol import AuditRow, Page
+from .protocol import Page
+from .records import AuditRow
 from .rows import AUDIT, HEAD, HEAD_KEY, TABLES, Head, Key, Scope, Table, TableWrites, Value, Where
 
 R = TypeVar("R")

@@ -23,9 +23,10 @@ from jupyter_gpu_quota.service.writer import LARGEST_BATCH
 from jupyter_gpu_quota.simulate.replay import NoBundles, NoSampler, apply_quota, machines, submission
 from jupyter_gpu_quota.simulate.tracefile import Trace, Training
 from jupyter_gpu_quota.simulate.world import Conduct, SimulatedExecutor
+from jupyter_gpu_quota.store.commands import SubmitJob
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import StoreUnavailable, SubmitJob
+from jupyter_gpu_quota.store.protocol import StoreUnavailable
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.kueue import BASELINE, LARGE_SCALE, Shape, quota_of, trace_of
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
 from jupyter_gpu_quota.core.plan import Plan, Reason, ReasonCode, Start
+from jupyter_gpu_quota.store.commands import ApplyQuota, JobSpec, SetInventory, SubmitJob
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import ApplyQuota, Committed, JobSpec, Lease, SetInventory, SubmitJob
+from jupyter_gpu_quota.store.protocol import Committed, Lease
 from jupyter_gpu_quota.store.snapshot import Mirror
 
 NOW = 1_800_000_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.sampling.asking import Reader
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, share_of
 

@@ -10,8 +10,8 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.sampling.asking import Reader
 from jupyter_gpu_quota.sampling.xids import FATAL, fatal
+from jupyter_gpu_quota.store.commands import ChangeNode, Recorded, SetInventory
 from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.protocol import ChangeNode, Recorded, SetInventory
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, until
 

@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.executors.process_tree import process
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.gpu.world import FakeGpu, Gpu, RealGpu, share_of, until
 
 HELD_MIB, CONTEXT_MIB = 1024, 2048

@@ -17,8 +17,9 @@ from jupyter_gpu_quota.controller import Controller
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.executors.local import LocalExecutor
 from jupyter_gpu_quota.scheduler import build, now_ms
+from jupyter_gpu_quota.store.commands import ApplyQuota, ChangeJob, JobSpec, Recorded, SubmitJob
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import ApplyQuota, ChangeJob, JobSpec, Recorded, SampleRow, SubmitJob
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, until
 

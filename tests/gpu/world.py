@@ -16,7 +16,7 @@ from jupyter_gpu_quota.manifests import SHARE_VARIABLE
 from jupyter_gpu_quota.sampling.asking import Reader
 from jupyter_gpu_quota.sampling.nvml import NvmlSampler
 from jupyter_gpu_quota.servers import Servers
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.gpu import real_library
 from tests.gpu.fake_library import Script
 

@@ -33,8 +33,9 @@ from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.service import main
 from jupyter_gpu_quota.service.door import Door, StoreSlot, now_ms
 from jupyter_gpu_quota.service.hub import RestHub
+from jupyter_gpu_quota.store.commands import ApplyQuota, Refusal, SetInventory
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import ApplyQuota, Committed, Refusal, SetInventory, Store
+from jupyter_gpu_quota.store.protocol import Committed, Store
 from jupyter_gpu_quota.store.snapshot import Mirror
 
 R = TypeVar("R")

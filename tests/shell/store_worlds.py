@@ -12,23 +12,20 @@ from pathlib import Path
 from jupyter_gpu_quota.core.facts import Fact, RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, JobTarget, Node, Placement, Policy, Preemption, Project
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reason, ReasonCode, Resume, Start, Stop
-from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import (
+from jupyter_gpu_quota.store.commands import (
     ApplyQuota,
     ChangeJob,
-    Committed,
-    JobRecord,
     JobSpec,
-    Lease,
-    NotebookRecord,
     Recorded,
     RequestNotebook,
     SetInventory,
-    Stale,
     SubmitJob,
 )
+from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.protocol import Committed, Lease, Stale
+from jupyter_gpu_quota.store.records import JobRecord, NotebookRecord
 
 T0 = 1_800_000_000_000
 MEMORY_MIB = 80_000

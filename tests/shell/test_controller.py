@@ -13,18 +13,18 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.executors.protocol import StartOrder
-from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.protocol import (
+from jupyter_gpu_quota.store.commands import (
     ApplyQuota,
     ChangeJob,
     JobSpec,
     Recorded,
     RequestNotebook,
     ReturnNotebook,
-    SampleRow,
-    StoreUnavailable,
     SubmitJob,
 )
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.protocol import StoreUnavailable
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.shell.fake_executor import FakeExecutor, Script
 
 QUOTA = """

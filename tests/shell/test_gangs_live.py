@@ -24,7 +24,7 @@ from jupyter_gpu_quota.controller import Controller
 from jupyter_gpu_quota.executors.layout import job_directory
 from jupyter_gpu_quota.executors.rank_log import read_log
 from jupyter_gpu_quota.scheduler import build
-from jupyter_gpu_quota.store.protocol import JobRecord
+from jupyter_gpu_quota.store.records import JobRecord
 from tests.shell.executor_worlds import alive
 from tests.shell.service_world import PREFIX, ServiceWorld
 

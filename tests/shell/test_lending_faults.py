@@ -7,16 +7,16 @@ import pytest
 from jupyter_gpu_quota.core.ladder import Freed, InUse
 from jupyter_gpu_quota.core.model import JobState, NotebookState
 from jupyter_gpu_quota.core.stages import to_document
-from jupyter_gpu_quota.store.protocol import (
+from jupyter_gpu_quota.store.commands import (
     AskAgain,
     JudgeNotebook,
-    NotebookRecord,
     Recorded,
     Refusal,
     Request,
     RequestNotebook,
     ReturnNotebook,
 )
+from jupyter_gpu_quota.store.records import NotebookRecord
 from tests.shell.fake_executor import Script
 from tests.shell.test_controller import World
 

@@ -9,7 +9,7 @@ from jupyter_gpu_quota.sampling.owners import Owners, shares_of
 from jupyter_gpu_quota.sampling.protocol import away_of
 from jupyter_gpu_quota.sampling.reading import DeviceReading, GpuProcess
 from jupyter_gpu_quota.sampling.simulated import SimulatedSampler
-from jupyter_gpu_quota.store.protocol import NotebookRecord
+from jupyter_gpu_quota.store.records import NotebookRecord
 from tests.shell.test_controller import World
 
 

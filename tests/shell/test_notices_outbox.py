@@ -16,9 +16,10 @@ from jupyter_gpu_quota.core.stages import to_document
 from jupyter_gpu_quota.notices.channel import Failed, Outcome, Sent
 from jupyter_gpu_quota.notices.message import Message
 from jupyter_gpu_quota.service.notices import BACKOFF_S, OF_USE_MS, Queue
+from jupyter_gpu_quota.store.commands import JudgeNotebook, Recorded, Refusal
 from jupyter_gpu_quota.store.notices import ChangeNotice, NewNotice, NoticeRecord
 from jupyter_gpu_quota.store.outbox import MOST_PENDING
-from jupyter_gpu_quota.store.protocol import JudgeNotebook, Page, Recorded, Refusal, StoreUnavailable
+from jupyter_gpu_quota.store.protocol import Page, StoreUnavailable
 from tests.shell.receivers import mail_receiver, web_receiver
 from tests.shell.service_world import QUOTA, build_devices, service_world, train_devices
 from tests.shell.test_service_idle import IDLE, MINUTE, SECOND, Watched

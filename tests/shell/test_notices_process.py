@@ -17,10 +17,11 @@ from jupyter_gpu_quota.core.ladder import BEGINNING
 from jupyter_gpu_quota.core.stages import to_document
 from jupyter_gpu_quota.ports import free_ports
 from jupyter_gpu_quota.service.notices import OF_USE_MS
+from jupyter_gpu_quota.store.commands import JudgeNotebook, Recorded, RequestNotebook
 from jupyter_gpu_quota.store.ids import new_ulid
 from jupyter_gpu_quota.store.notices import NewNotice
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import JudgeNotebook, Page, Recorded, RequestNotebook, Store
+from jupyter_gpu_quota.store.protocol import Page, Store
 from tests.shell.receivers import WebReceiver, web_receiver
 from tests.shell.service_world import QUOTA, variables_of_service
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.model import Amounts, Change, History, Policy, Project, Usage, Window
+from jupyter_gpu_quota.store.commands import ApplyQuota, ReturnNotebook
 from jupyter_gpu_quota.store.past_use import PastUse, bucket_ms, looked_again_at
-from jupyter_gpu_quota.store.protocol import ApplyQuota, Holding, ReturnNotebook
+from jupyter_gpu_quota.store.records import Holding
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.shell.store_worlds import KINDS, POLICY, T0, World, opened
 

@@ -15,7 +15,8 @@ from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.core.ladder import Freed, InUse
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.idleness import Idleness
-from jupyter_gpu_quota.store.protocol import NotebookRecord, Page, SampleRow
+from jupyter_gpu_quota.store.protocol import Page
+from jupyter_gpu_quota.store.records import NotebookRecord, SampleRow
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 
 IDLE = """

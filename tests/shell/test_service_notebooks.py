@@ -15,7 +15,7 @@ from jupyter_gpu_quota.core.facts import NotebookFact
 from jupyter_gpu_quota.core.model import Health, Lending
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.reconcile import Reconciler, reconcile_once
-from jupyter_gpu_quota.store.protocol import ApplyQuota
+from jupyter_gpu_quota.store.commands import ApplyQuota
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world
 
 NARROW = QUOTA.replace("notebook: 0.5", "notebook: 0.25")

@@ -18,7 +18,8 @@ import pytest
 from jupyter_gpu_quota.service import predecessor
 from jupyter_gpu_quota.service.main import cookie_secret
 from jupyter_gpu_quota.service.writer import Writer
-from jupyter_gpu_quota.store.protocol import KeepBundle, Recorded, Refusal, Request, StoreUnavailable
+from jupyter_gpu_quota.store.commands import KeepBundle, Recorded, Refusal, Request
+from jupyter_gpu_quota.store.protocol import StoreUnavailable
 from tests.shell.service_world import service_world
 
 SLEEPER = "import time; time.sleep(60)"

@@ -22,7 +22,7 @@ from jupyter_gpu_quota.sampling.asking import Silence
 from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.service import weak_shares
 from jupyter_gpu_quota.service.offers import Offers
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 DEVICES = tuple(

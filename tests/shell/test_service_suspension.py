@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_gpu_quota.core.activity import ProcessUse
 from jupyter_gpu_quota.quotafile import parse
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.shell.service_world import QUOTA, build_devices, service_world, train_devices
 from tests.shell.test_service_idle import IDLE, Watched
 

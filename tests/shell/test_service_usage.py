@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000

@@ -12,8 +12,9 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.lifecycle import IllegalMove
 from jupyter_gpu_quota.core.model import Device, JobState, JobTarget, NotebookState
 from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.store.commands import ApplyQuota, ChangeNode, ReturnNotebook, SetInventory
 from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.protocol import ApplyQuota, ChangeNode, Committed, ReturnNotebook, SetInventory, Stale
+from jupyter_gpu_quota.store.protocol import Committed, Stale
 from tests.shell.store_worlds import (
     DEVICES,
     KINDS,

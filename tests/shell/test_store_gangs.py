@@ -15,9 +15,9 @@ from sqlalchemy import create_engine
 
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Reserve, Resume, Start
+from jupyter_gpu_quota.store.commands import Refusal
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import Refusal
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.shell.store_worlds import KINDS, WITHIN, World, opened, placements, submit
 

@@ -12,8 +12,10 @@ from jupyter_gpu_quota.core.canonical import snapshot_digest
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Job, Preemption
 from jupyter_gpu_quota.core.plan import Reserve
+from jupyter_gpu_quota.store.commands import ApplyQuota, ReturnNotebook
 from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.protocol import ApplyQuota, Changes, ReturnNotebook, StoreUnavailable
+from jupyter_gpu_quota.store.protocol import StoreUnavailable
+from jupyter_gpu_quota.store.records import Changes
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.shell.store_worlds import DEVICES, KINDS, NODE, POLICY, T0, WITHIN, World, opened, placements
 

@@ -14,8 +14,9 @@ from jupyter_gpu_quota import controller as controller_module
 from jupyter_gpu_quota.core.canonical import digest
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reason, ReasonCode, Reserve, Start, Unreserve
+from jupyter_gpu_quota.store.commands import ChangeJob
 from jupyter_gpu_quota.store.pieces import Piece, pieces_of
-from jupyter_gpu_quota.store.protocol import ChangeJob, Committed, Stale, StoreUnavailable
+from jupyter_gpu_quota.store.protocol import Committed, Stale, StoreUnavailable
 from tests.shell.store_worlds import KINDS, WITHIN, opened, placements
 from tests.shell.store_worlds import World as StoreWorld
 from tests.shell.test_controller import World

@@ -12,7 +12,7 @@ import pytest
 from jupyter_gpu_quota import quotafile, scheduler
 from jupyter_gpu_quota.config import GPUQuota
 from jupyter_gpu_quota.quotafile import QuotaFile
-from jupyter_gpu_quota.store.protocol import ApplyQuota
+from jupyter_gpu_quota.store.commands import ApplyQuota
 from jupyter_gpu_quota.store.readable import in_force, with_readable_quota
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.shell.service_world import PREFIX, QUOTA, ServiceWorld, service_world

@@ -18,10 +18,12 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.plan import Reserve, Start
 from jupyter_gpu_quota.store import recall
 from jupyter_gpu_quota.store.coding import CODINGS, Coding
+from jupyter_gpu_quota.store.commands import SetInventory
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import Changes, JobFilter, Page, SetInventory, Stale, StoreUnavailable
+from jupyter_gpu_quota.store.protocol import JobFilter, Page, Stale, StoreUnavailable
 from jupyter_gpu_quota.store.recall import RecalledRows
+from jupyter_gpu_quota.store.records import Changes
 from jupyter_gpu_quota.store.snapshot import Mirror
 from jupyter_gpu_quota.store.sql import SqlRows, SqlScope
 from tests.shell.store_worlds import DEVICES, NODE, WITHIN, World, empty_database, placements, spec, submit

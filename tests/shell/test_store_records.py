@@ -11,8 +11,10 @@ import pytest
 from jupyter_gpu_quota.core.model import NotebookState
 from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.store.chain import verify
+from jupyter_gpu_quota.store.commands import KeepBundle, ReturnNotebook
 from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.protocol import AuditRow, JobFilter, KeepBundle, Page, ReturnNotebook, SampleRow
+from jupyter_gpu_quota.store.protocol import JobFilter, Page
+from jupyter_gpu_quota.store.records import AuditRow, SampleRow
 from jupyter_gpu_quota.store.rows import Head
 from tests.shell.store_worlds import DEVICES, KINDS, NODE, T0, WITHIN, World, opened, placements, submit
 

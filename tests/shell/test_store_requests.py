@@ -12,23 +12,21 @@ import pytest
 from jupyter_gpu_quota.core.facts import DeviceFact, NotebookFact
 from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState, Policy, Upkeep
 from jupyter_gpu_quota.core.plan import Lend, Reason, ReasonCode, Release, Reserve, Start
-from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import (
+from jupyter_gpu_quota.store.commands import (
     ApplyQuota,
     ChangeJob,
     ChangeNode,
-    JobFilter,
     KeepBundle,
-    Page,
     PoliceNotebook,
     Recorded,
     Refusal,
     RequestNotebook,
     ReturnNotebook,
     SetInventory,
-    Stale,
 )
+from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.protocol import JobFilter, Page, Stale
 from tests.shell.store_worlds import DEVICES, KINDS, NODE, POLICY, T0, WITHIN, World, opened, placements, submit
 
 

@@ -24,10 +24,11 @@ from sqlalchemy import create_engine, event
 
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.plan import Start
+from jupyter_gpu_quota.store.commands import Recorded
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.migrate import NewerDatabase
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import JobFilter, Page, Recorded, StoreUnavailable
+from jupyter_gpu_quota.store.protocol import JobFilter, Page, StoreUnavailable
 from jupyter_gpu_quota.store.schema import metadata
 from tests.shell.store_worlds import T0, WITHIN, World, placements, submit
 

@@ -29,22 +29,21 @@ from jupyter_gpu_quota.core.plan import (
     Stop,
     Unreserve,
 )
-from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.memory import MemoryStore
-from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import (
+from jupyter_gpu_quota.store.commands import (
     ApplyQuota,
     ChangeJob,
     ChangeNode,
-    JobFilter,
     KeepBundle,
-    Page,
     Request,
     RequestNotebook,
     ReturnNotebook,
-    SampleRow,
     SetInventory,
 )
+from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.protocol import JobFilter, Page
+from jupyter_gpu_quota.store.records import SampleRow
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.shell.store_worlds import (
     DEVICES,

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_gpu_quota.core.activity import ProcessUse
 from jupyter_gpu_quota.core.model import JobTarget
-from jupyter_gpu_quota.store.protocol import SampleRow, UsageHour
+from jupyter_gpu_quota.store.records import SampleRow, UsageHour
 from jupyter_gpu_quota.store.usage import HOUR_MS, pieces
 from tests.shell.store_worlds import KINDS, T0, World, opened
 

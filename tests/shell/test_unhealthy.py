@@ -13,7 +13,7 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health, JobState, JobTarget, Node
 from jupyter_gpu_quota.core.plan import Reason, ReasonCode, Stop
 from jupyter_gpu_quota.store.ledger import LedgerStore
-from jupyter_gpu_quota.store.protocol import SampleRow
+from jupyter_gpu_quota.store.records import SampleRow
 from tests.shell.fake_executor import FakeExecutor
 from tests.shell.store_worlds import KINDS, opened
 from tests.shell.store_worlds import World as StoreWorld

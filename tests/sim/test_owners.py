@@ -14,7 +14,8 @@ from jupyter_gpu_quota.simulate.owners import Wake
 from jupyter_gpu_quota.simulate.page import page
 from jupyter_gpu_quota.simulate.replay import Replay
 from jupyter_gpu_quota.simulate.report import Outcome, document, play
-from jupyter_gpu_quota.store.protocol import Changes, Page
+from jupyter_gpu_quota.store.protocol import Page
+from jupyter_gpu_quota.store.records import Changes
 from tests.sim.worlds import job, notebook, quota, trace
 
 MINUTE, HOUR = 60, 3600
