@@ -447,31 +447,6 @@ class PoolView(Wire):
     utilised_unknown: str | None = None
 
 
-class QuotaView(Wire):
-    """One revision of the quota file. ``unchanged`` answers an edit whose text was in force already.
-
-    ``warnings`` answers an edit: pools whose devices cannot hold shares as its ``policy.enforcement`` asks.
-    """
-
-    revision: int
-    text: str
-    author: str
-    at: datetime
-    comment: str
-    unchanged: bool = False
-    warnings: list[str] = []
-
-
-class QuotaEdit(Wire):
-    """``PUT quota`` and ``POST quota/preview``: the YAML document as text."""
-
-    text: Annotated[str, StringConstraints(max_length=1_000_000)]
-    accept_overcommit: Annotated[bool, Field(strict=True)] = False
-    accept_removal: Annotated[bool, Field(strict=True)] = False
-    accept_stops: Annotated[bool, Field(strict=True)] = False
-    comment: Annotated[str, StringConstraints(max_length=1000)] = ""
-
-
 class AffectedView(Wire):
     """A job or notebook to which something would happen; ``job`` is its id, null where the reader may not see it."""
 
@@ -484,26 +459,6 @@ class AffectedView(Wire):
         "loses_membership", "held", "stopped",
     ]  # fmt: skip
     message: str
-
-
-class PreviewView(Wire):
-    """What a quota file would do: the arithmetic of every pool, and everybody affected.
-
-    ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
-    projects and pools that it takes out although they have work, which an admin may accept by name, too. ``stops``: how
-    much that runs is held or stopped because less holds its share than the file's ``policy.enforcement`` asks for,
-    likewise. ``warnings``: pools whose devices cannot hold shares as that asks; they refuse nothing. ``stale``:
-    why ``PUT quota`` would refuse the revision that the file was made from (``revision:`` or If-Match), if it would.
-    """
-
-    arithmetic: list[str]
-    refusals: list[str]
-    acceptable: bool = True
-    removals: list[str] = []
-    stale: str | None = None
-    stops: list[str] = []
-    warnings: list[str] = []
-    affected: list[AffectedView]
 
 
 class AuditView(Wire):

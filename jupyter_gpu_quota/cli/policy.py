@@ -11,7 +11,8 @@ from typing import Any, TextIO
 import click
 
 from ..client import Client
-from ..wire import AuditView, PreviewView
+from ..wire import AuditView
+from ..wire_quota import PreviewView
 from .session import FAILED, as_json, asks_service, fail, say, service_address
 from .tables import print_json, show
 

@@ -33,13 +33,11 @@ from ..wire import (
     NotebookView,
     OutputView,
     PoolView,
-    PreviewView,
     ProjectView,
-    QuotaEdit,
-    QuotaView,
     UsageView,
     VerifiedView,
 )
+from ..wire_quota import PreviewView, QuotaEdit, QuotaView
 from ..wire_status import MeView, ReadyView, VersionView
 from .connection import Call, Connection, Event, GPUQuotaError, Query, Refused, Unreachable, WireModel, service_root
 from .following import FINAL, follow_events, follow_log

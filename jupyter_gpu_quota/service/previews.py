@@ -13,7 +13,8 @@ from ..core.lifecycle import HOLDS_SLICE
 from ..core.model import Job, JobState, Notebook, Policy, Snapshot
 from ..core.preview import Affected, Effect, Preview, preview
 from ..quotafile import QuotaFile
-from ..wire import AffectedView, PreviewView
+from ..wire import AffectedView
+from ..wire_quota import PreviewView
 from .arithmetic import Arithmetic, arithmetic_of_file
 from .idle_edits import idle_edits
 from .views import instant, reason_view

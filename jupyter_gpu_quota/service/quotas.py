@@ -10,7 +10,7 @@ from ..quotafile import QuotaFile
 from ..store.commands import ApplyQuota
 from ..store.protocol import Page
 from ..store.records import QuotaRevision
-from ..wire import QuotaEdit, QuotaView
+from ..wire_quota import QuotaEdit, QuotaView
 from .access import reads_policy
 from .arithmetic import amounts_in_force
 from .jobs import listed, page_of

@@ -25,14 +25,12 @@ from ..wire import (
     NotebookView,
     OutputView,
     PoolView,
-    PreviewView,
     ProjectView,
-    QuotaEdit,
-    QuotaView,
     UsageView,
     VerifiedView,
 )
 from ..wire_activity import ActivityAnswer, ActivityReport, WakeAnswer, WakeRequest
+from ..wire_quota import PreviewView, QuotaEdit, QuotaView
 from ..wire_samples import IngestedView, SampleBatch, SampleView
 from ..wire_status import HealthView, MeView, ReadyView, VersionView
 from . import (

@@ -39,10 +39,10 @@ from ..wire import (
     NotebookView,
     ProgressView,
     ProjectPoolView,
-    QuotaView,
     RankView,
     ReasonView,
 )
+from ..wire_quota import QuotaView
 from ..wire_samples import SampleView
 from .access import Person, sees_work
 from .utilisation import NOTHING_HELD, Utilised

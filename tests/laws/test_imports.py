@@ -25,7 +25,7 @@ RINGS = (
     {
         "manifests", "config", "store", "migrations", "executors", "sampling", "wire", "bundle", "amount",
         "quotafile", "snapshotfile", "calendar", "bell", "heart", "job", "proxy", "endings", "wire_activity",
-        "wire_samples", "wire_status", "notices", "enforcement", "servers",
+        "wire_quota", "wire_samples", "wire_status", "notices", "enforcement", "servers",
     },
     {"controller", "client", "examples"},
     {"scheduler", "simulate"},
