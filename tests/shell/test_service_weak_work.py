@@ -86,7 +86,7 @@ def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: 
     root.read(**{root.running(): 100})
     code, out, told = run(root.world, "root", "quota", "preview", "-", stdin=policy("driver"))
     assert (code, "held: bob's job" in out) == (1, True), (out, told)
-    assert "to be accepted: By policy.enforcement 1 running job is held, 6" in told and "--accept-stops" in told
+    assert "refused: By policy.enforcement 1 running job is held, 6" in told and "--accept-stops" in told
     text = "revision: 2\n" + policy("driver")
     assert run(root.world, "root", "quota", "apply", "-", stdin=text)[0] == 1
     assert run(root.world, "root", "quota", "apply", "-", "--accept-stops", stdin=text)[0] == 0
