@@ -10,7 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from jupyter_gpu_quota.demo.facts import share_text
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.demo.evening import quota_text
+from jupyter_gpu_quota.demo.facts import Facts, share_text
+from jupyter_gpu_quota.demo.loan import WAITS_FOR
 from jupyter_gpu_quota.demo.witness import Process, RankOf, Witness, broken, loads, look, process_of
 
 
@@ -156,3 +159,18 @@ def test_the_dead_hold_nothing(two_on_one_device: list[subprocess.Popen[bytes]])
     os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
     seen = look(lambda environ: environ.get("WITNESS_TEST") == mine)
     assert [p.holder for p in seen] == [RankOf(job="b", attempt=1, rank=0)]
+
+
+def test_the_table_of_facts_stands_in_the_order_in_which_they_were_seen() -> None:
+    facts = Facts({"told first": "first", "missed": "never", "told later": "later"})
+    for key, at_s in (("told later", 1.0), ("told first", 2.0)):
+        facts.note(key, "so").at_s = at_s
+    assert list(facts.table().columns[0].cells) == ["later", "first", "never"]
+
+
+def test_what_the_story_says_of_its_waits_is_what_its_quota_file_says() -> None:
+    demo = quotafile.parse(quota_text(4))
+    assert isinstance(demo, quotafile.QuotaFile) and demo.policy_section.idle is not None
+    idle, by_default = demo.policy_section.idle, type(demo.policy_section.idle)()
+    assert f"unused for {idle.gpu_idle_after} s, and {idle.warn_for} s after" in WAITS_FOR
+    assert f"usual: {by_default.gpu_idle_after // 60} and {by_default.warn_for // 60} minutes" in WAITS_FOR
