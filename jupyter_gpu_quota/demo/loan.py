@@ -91,6 +91,7 @@ class Loan:
         answered = await self.cpu.run("print(1 + 1)")
         what = f"warned, then no kernel of his had a GPU; the CPU kernel computes 1 + 1 = {answered.strip()}"
         self.story.facts.note("warned", what, ok=answered == "2\n")
+        self.story.say("Bob's GPU kernel is shut down; the job wants the whole device, so the other notebooks are next")
 
     async def _is_lent(self, carol: Person) -> Sighting:
         def runs() -> Sighting | None:
