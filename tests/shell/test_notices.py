@@ -483,6 +483,9 @@ def test_what_the_police_says_names_the_figures_and_what_to_do() -> None:
     warned = replace(WARNED, event="over_share", why="It holds 9 MiB of device G, and its share is 7 MiB.", stop_at=NOW)
     assert "It holds 9 MiB of device G" in text(warned) and "free memory now" in text(warned)
     assert (document(warned).data.lost, document(warned).data.stop_at is not None) == ("all_variables", True)
+    weak = replace(WARNED, event="too_weak", why="Its share of device G is read back as memory none.", stop_at=NOW)
+    assert "read back as memory none. At " in text(weak) and "Save what you need now" in text(weak)
+    assert (document(weak).data.lost, document(weak).type) == ("all_variables", "notebook.too_weak")
     stopped = replace(WARNED, event="stopped", why="The police of shares had it stopped.")
     assert text(stopped).startswith("bob, your notebook server of project vision. The police of shares")
     assert document(stopped).data.why == "The police of shares had it stopped."
