@@ -22,7 +22,7 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from jupyter_gpu_quota import wire, wire_status
+from jupyter_gpu_quota import wire, wire_quota, wire_status
 
 TOKEN = "a-token-of-ann"
 AT = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -326,8 +326,8 @@ class Bundles(Fake):
 
 
 class Quota(Fake):
-    def view(self, text: str = QUOTA_TEXT, revision: int = 4) -> wire.QuotaView:
-        return wire.QuotaView(revision=revision, text=text, author="ann", at=AT, comment="first")
+    def view(self, text: str = QUOTA_TEXT, revision: int = 4) -> wire_quota.QuotaView:
+        return wire_quota.QuotaView(revision=revision, text=text, author="ann", at=AT, comment="first")
 
     def get(self) -> None:
         if self.request.path.endswith("revisions"):
@@ -336,7 +336,7 @@ class Quota(Fake):
             self.answer(self.view())
 
     def put(self) -> None:
-        edit: wire.QuotaEdit = self.body(wire.QuotaEdit)
+        edit: wire_quota.QuotaEdit = self.body(wire_quota.QuotaEdit)
         if not self.rests_on_4(edit.text):
             self.refuse(409, "stale", "The file was made from another revision; 4 is in force.")
         elif "overcommit" in edit.text and not edit.accept_overcommit:
@@ -351,7 +351,7 @@ class Quota(Fake):
         if revision is not None:
             self.answer(self.view(revision=5).model_copy(update={"comment": f"back to revision {revision}"}))
             return
-        edit: wire.QuotaEdit = self.body(wire.QuotaEdit)
+        edit: wire_quota.QuotaEdit = self.body(wire_quota.QuotaEdit)
         refusals = ["5 of 4 GPUs are promised."] if "overcommit" in edit.text else []
         paused = wire.AffectedView(
             job="B1", project="bobs", user="bob", effect="paused", message="its guarantee shrinks."
@@ -360,7 +360,7 @@ class Quota(Fake):
         removals = ["The file takes project bobs out, which has 1 job."] if "remove" in edit.text else []
         arithmetic = ["train: 2 + 2 = 4 of 4"]
         self.answer(
-            wire.PreviewView(
+            wire_quota.PreviewView(
                 arithmetic=arithmetic, refusals=refusals, removals=removals, stale=stale, affected=[paused]
             )
         )
