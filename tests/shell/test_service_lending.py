@@ -172,7 +172,8 @@ def test_work_in_a_kernel_without_a_gpu_leaves_the_loan_alone(notebook: Lent) ->
         notebook.pass_(1)
         notebook.decide()
     assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.RUNNING)
-    assert notebook.shown()["idle"]["verdict"] == "busy"
+    shown = notebook.shown()["idle"]
+    assert (shown["verdict"], shown["reason"]) == ("idle", "kernel_busy"), "idle is its GPU, and that is what is lent"
 
 
 def test_when_nobody_waits_any_more_the_loan_goes_on(notebook: Lent) -> None:
