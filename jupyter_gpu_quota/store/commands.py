@@ -9,11 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..core.model import (
-    Device,
-    Node,
-    Policy,
-)
+from ..core.model import Device, Node, Policy
 from ..core.plan import Reason
 from .notices import ChangeNotice, NewNotice
 

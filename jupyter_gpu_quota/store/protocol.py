@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..core.facts import Fact
-from ..core.model import (
-    JobState,
-    NotebookState,
-    Policy,
-)
+from ..core.model import JobState, NotebookState, Policy
 from ..core.plan import Plan
 from .commands import Recorded, Refusal, Request, ShareLabel
 from .notices import NoticeRecord

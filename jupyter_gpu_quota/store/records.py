@@ -11,15 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..core.activity import ProcessUse
-from ..core.model import (
-    Allocation,
-    Device,
-    Job,
-    Node,
-    Notebook,
-    Policy,
-    Reservation,
-)
+from ..core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
 from ..core.plan import Reason
 from .commands import JobSpec
 
