@@ -150,7 +150,8 @@ class Story:
         if len(ids) != jobs:
             raise Unexpected(f"{person.name}'s cell submitted {jobs} jobs and printed {' '.join(ids)[:300]!r}")
         self.owners.update(dict.fromkeys(ids, person.name))
-        self.say(f"[bold]{person.name} submitted {jobs} job{'s' * (jobs != 1)}[/] from the kernel, in {time.monotonic() - sent:.1f} s")
+        told = f"{person.name} submitted {jobs} job{'s' * (jobs != 1)}"
+        self.say(f"[bold]{told}[/] from the kernel, in {time.monotonic() - sent:.1f} s")
         return sent
 
     def running(self, person: str) -> list[Sighting]:
