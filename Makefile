@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-gpu check soak bench mutants clean docs
+.PHONY: help demo test test-shell test-others test-gpu check soak bench mutants clean docs
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -35,9 +35,23 @@ $(CACHE)/proxy/.ready: $(VENV)/.demo
 demo: $(VENV)/.demo $(CACHE)/proxy/.ready  ## play the story on a real hub; ONCE=1 ends after it
 	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
 
-test: $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready  ## every test that this machine can run
-	GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
-	  $(BIN)/python -m pytest --durations 25 $(TESTS)
+TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready
+PYTEST = GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \
+  $(BIN)/python -m pytest --durations 25
+
+ifdef TESTS
+test: $(TEST_READY)
+	$(PYTEST) $(TESTS)
+else
+test: $(TEST_READY)  ## every test that this machine can run, in two processes side by side (TESTS=tests/core: these, in one)
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-shell test-others
+endif
+
+test-shell: $(TEST_READY)
+	bash -o pipefail -c "$(PYTEST) tests/shell tests/sim 2>&1 | sed --unbuffered 's/^/[shell] /'"
+
+test-others: $(TEST_READY)
+	bash -o pipefail -c "$(PYTEST) tests --ignore tests/shell --ignore tests/sim 2>&1 | sed --unbuffered 's/^/[others] /'"
 
 test-gpu: $(VENV)/.ready  ## the GPU tests: on the fake library, and on this machine's GPU where there is one
 	$(BIN)/python -m pytest -v -rs tests/gpu

@@ -6,7 +6,7 @@ Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. What cannot be
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 WHOLE = 1000
@@ -14,6 +14,9 @@ WHOLE = 1000
 
 MOST_DEVICES = 100_000
 """No amount in a request or a quota file is larger; it keeps a slip of the keyboard out of the arithmetic."""
+
+MOST_MIB = 1 << 30
+"""No amount of memory in a request is larger."""
 
 MOST_SECONDS = 10 * 366 * 86_400
 """Ten years: no duration is longer."""
@@ -33,6 +36,8 @@ class AmountRefusal:
 DECIMAL = re.compile(r"(\d{1,12})(?:\.(\d{1,12}))?", re.ASCII)
 RATIO = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})", re.ASCII)
 MEMORY = re.compile(r"(\d{1,12})(?:\.(\d{1,3}))?\s*(MiB|GiB|TiB)", re.ASCII)
+LONG_MEMORY = re.compile(r"\d{13,}(\.\d*)?\s*(MiB|GiB|TiB)", re.ASCII)
+LONG_DURATION = re.compile(r"\d{10,}(ms|[smhd])?", re.ASCII)
 DECIMAL_MEMORY = re.compile(r"\d[\d.]*\s*([KMGT])B?", re.ASCII | re.IGNORECASE)
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,12})s)?(?:(\d{1,12})ms)?", re.ASCII)
 MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
@@ -85,9 +90,7 @@ def exact_milli(text: str) -> int | AmountRefusal:
         )
     milli = int(read[1]) * WHOLE + int(places.ljust(3, "0"))
     if milli > MOST_DEVICES * WHOLE:
-        return AmountRefusal(
-            code="too_large", message=f"{_shown(text)} GPUs is more than the {MOST_DEVICES} that one amount may name"
-        )
+        return _too_many(text)
     return milli
 
 
@@ -97,6 +100,17 @@ def gpu_text(milli: int) -> str:
     return f"{whole}.{part:03d}".rstrip("0") if part else str(whole)
 
 
+SMALL_MILLI_S = 36_000
+"""Below a hundredth of a GPU hour seconds are told: of hours too few digits would be left."""
+
+
+def gpu_hours_text(milli_s: int) -> str:
+    """What was had or used over time, from milli-GPU times seconds: "1.5" hours, or "25 GPU s"; only nothing is "0"."""
+    if 0 < milli_s < SMALL_MILLI_S:
+        return f"{gpu_text(milli_s)} GPU s"
+    return gpu_text(milli_s // 3600)
+
+
 def memory_mib(text: str) -> int | AmountRefusal:
     """An amount of memory ("512MiB", "1.5GiB", "1TiB") in MiB, rounded up."""
     read = MEMORY.fullmatch(text.strip())
@@ -104,6 +118,10 @@ def memory_mib(text: str) -> int | AmountRefusal:
         places = read[2] or ""
         scale: int = 10 ** len(places)
         return -(-int(read[1] + places) * MIB[read[3]] // scale)
+    if LONG_MEMORY.fullmatch(text.strip()):
+        return AmountRefusal(
+            code="too_large", message=f"{_shown(text)} is more memory than anything has; at most {MOST_MIB}MiB"
+        )
     return AmountRefusal(
         code="not_memory", message=f"{_shown(text)} is no amount of memory; write MiB or GiB, such as 8GiB"
     )
@@ -125,6 +143,8 @@ def duration_ms(text: str) -> int | AmountRefusal:
     if re.fullmatch(r"\d{1,12}", text, re.ASCII):
         text += "s"
     read = DURATION.fullmatch(text)
+    if not read and LONG_DURATION.fullmatch(text):
+        return AmountRefusal(code="too_large", message=f"{_shown(text)} is longer than ten years, the longest here")
     if not read or not text:
         return AmountRefusal(
             code="not_a_duration",
@@ -153,6 +173,11 @@ def is_model(asked: str, model: str) -> bool:
     words, wanted = _words(model), _words(asked)
     size = len(wanted)
     return bool(wanted) and any(words[i : i + size] == wanted for i in range(len(words) - size + 1))
+
+
+def models_meant(asked: str, models: Collection[str]) -> list[str]:
+    """Of these models the one of that name; where there is none, all that it names: one, several or none."""
+    return [asked] if asked in models else [model for model in models if is_model(asked, model)]
 
 
 def _words(model: str) -> list[str]:
@@ -229,7 +254,15 @@ def _name_the_model(text: str, models: Sequence[tuple[str, int]]) -> AmountRefus
     )
 
 
+def _too_many(text: str) -> AmountRefusal:
+    return AmountRefusal(
+        code="too_large", message=f"{_shown(text)} GPUs is more than the {MOST_DEVICES} that one amount may name"
+    )
+
+
 def _no_amount(text: str) -> AmountRefusal:
+    if re.fullmatch(r"\d{7,}(\.\d*)?", text.strip(), re.ASCII):
+        return _too_many(text)
     if re.match(r"\s*-", text):
         return AmountRefusal(code="negative", message=f"{_shown(text)} is below zero; an amount of GPU is not")
     if DECIMAL_MEMORY.fullmatch(text.strip()):

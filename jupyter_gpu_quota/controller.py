@@ -93,6 +93,7 @@ class Controller:
         self.policy: Policy | None = None
         self.world_changed = True
         self.decide_again_at: int | None = None
+        self.unsettled: set[tuple[str, int]] = set()
         self.told: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
         self.missed: dict[str, int] = {}
@@ -136,7 +137,9 @@ class Controller:
         fencing = self.lease.fencing if self.lease else None
         self.lease = self.store.acquire_lease(self.holder, now=now, ttl_ms=self.rhythm.lease_ms)
         if self.lease is None:
+            self.unsettled.clear()
             return False
+        self._settle()
         if self.lease.fencing != fencing:
             self.executor.fence(self.lease.fencing)
             self.told.clear()
@@ -161,9 +164,13 @@ class Controller:
         if facts:
             self.store.observe(facts, lease=lease, now=now)
         self._refresh(now)
-        for fact in facts:
-            if self._is_settled(fact):
-                self.executor.settled(fact.job, fact.attempt)
+        self.unsettled |= {(fact.job, fact.attempt) for fact in facts if self._is_settled(fact)}
+
+    def _settle(self) -> None:
+        """What was observed is on disk: the place of effect need not tell these ends again."""
+        for job, attempt in sorted(self.unsettled):
+            self.executor.settled(job, attempt)
+        self.unsettled.clear()
 
     def _refresh(self, now: int, *, own: int | None = None) -> None:
         """Bring the mirror up to date; a new quota file may move devices between pools, so it is followed at once.
@@ -270,7 +277,10 @@ class Controller:
         if not self._still_rules() or self.lease is None:
             return "another controller decides now"
         outcome = self.store.commit(piece, policy=policy, snapshot_digest=snapshot_digest, lease=self.lease, now=now)
-        return outcome if isinstance(outcome, Committed) else outcome.why
+        if not isinstance(outcome, Committed):
+            return outcome.why
+        self._settle()
+        return outcome
 
     def _look_again(self, now: int) -> None:
         """Decide within a tick, whether or not anything else happens by then."""

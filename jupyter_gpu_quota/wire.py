@@ -268,7 +268,8 @@ class NotebookView(Wire):
 class ChoiceView(Wire):
     """What one person may start a notebook with: a project, its pool and the sizes that its quota admits.
 
-    ``devices``: how many of the pool can be given out; null from a service that does not say.
+    ``devices``: how many of the pool can be given out; null from a service that does not say. ``user_left_milli``: what
+    the ceilings for each user leave this person, the project's and its department's; null where there is none.
     """
 
     project: str
@@ -278,6 +279,7 @@ class ChoiceView(Wire):
     device_model: str | None
     device_memory_mib: int | None
     devices: int | None = None
+    user_left_milli: int | None = None
 
 
 class ErrorView(Wire):
@@ -297,8 +299,8 @@ class Pagination(Wire):
 class ProjectPoolView(Wire):
     """One project or department in one pool: what it has now, what it uses, what it could have.
 
-    ``in_force_training_milli`` is its guarantee, less than the quota only while not everybody can have theirs.
-    ``fair_share_milli`` is what its jobs may claim now: the guarantee, and of the surplus what it asks for and is due.
+    ``in_force_training_milli`` is its training quota, or less of it while not everybody can have theirs.
+    ``fair_share_milli`` is what its jobs may claim now: that, and of the surplus what it asks for and is due.
     ``utilised_milli`` is what its notebooks and jobs really use of what they hold, by the newest readings; null, with
     ``utilised_unknown`` as the reason, where that is not known of all of it.
     """
@@ -391,7 +393,8 @@ class UsageView(Wire):
 
     Amounts are milli-GPU times hours. ``used_milli_h`` is of the time that readings speak for, ``coverage_percent`` of
     the time for which it had any; ``utilisation_percent`` is what it used in that time of what it had in it. The two
-    are null, with ``used_unknown`` as the reason, where nothing was read.
+    are null, with ``used_unknown`` as the reason, where nothing was read. The same in milli-GPU times seconds is exact,
+    where less than a thousandth of a GPU hour is 0 in hours; null from a service that does not say.
     """
 
     name: str
@@ -401,6 +404,8 @@ class UsageView(Wire):
     used_unknown: str | None
     coverage_percent: int
     simulated: bool
+    allocated_milli_s: int | None = None
+    used_milli_s: int | None = None
 
 
 class NodeView(Wire):
@@ -426,7 +431,7 @@ class NodeEdit(Wire):
 
 
 class NodeChangeView(Wire):
-    """A node as it is after a change, everybody whom that moves, and whose guarantee is reduced by it."""
+    """A node as it is after a change, everybody whom that moves, and whose training quota is less in force."""
 
     node: NodeView
     changed: bool

@@ -13,7 +13,7 @@ from .wire import AffectedView, Wire
 class QuotaView(Wire):
     """One revision of the quota file. ``unchanged`` answers an edit whose text was in force already.
 
-    ``warnings`` answers an edit: pools whose devices cannot hold shares as its ``policy.enforcement`` asks.
+    ``warnings`` answers an edit: what a preview of it warns of.
     """
 
     revision: int
@@ -38,14 +38,17 @@ class QuotaEdit(Wire):
 class PreviewView(Wire):
     """What a quota file would do: the arithmetic of every pool, and everybody affected.
 
+    ``calendar``: what each window that it adds, edits or takes out changes, and when that opens next.
     ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
     projects and pools that it takes out although they have work, which an admin may accept by name, too. ``stops``: how
     much that runs is held or stopped because less holds its share than the file's ``policy.enforcement`` asks for,
-    likewise. ``warnings``: pools whose devices cannot hold shares as that asks; they refuse nothing. ``stale``:
-    why ``PUT quota`` would refuse the revision that the file was made from (``revision:`` or If-Match), if it would.
+    likewise. ``warnings``: among them pools whose devices cannot hold shares as that asks, and members whom the hub
+    does not know; they refuse nothing. ``stale``: why ``PUT quota`` would refuse the revision that the file was made
+    from (``revision:`` or If-Match), if it would.
     """
 
     arithmetic: list[str]
+    calendar: list[str] = []
     refusals: list[str]
     acceptable: bool = True
     removals: list[str] = []

@@ -211,7 +211,8 @@ def _keys(name: str, section: Mapping[str, Any]) -> str:
 
 def _presets(name: str) -> Mapping[str, object]:
     """The defaults of a section as they would be written in the file."""
-    section = getattr(quota_document, name).model_construct()
+    kind = quotafile.QuotaFile if name == "QuotaFile" else getattr(quota_document, name)
+    section = kind.model_construct()
     written: Mapping[str, object] = section.model_dump(mode="json", by_alias=True, warnings=False)
     return written
 

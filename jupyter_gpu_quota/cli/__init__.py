@@ -5,8 +5,13 @@ Exit codes: 0 done, 1 refused or failed with a reason on stderr, 2 wrong usage, 
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import sys
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -58,6 +63,17 @@ COMMANDS: dict[str, Entry] = {
 class Commands(click.Group):
     """Finds a command in the table and imports only its module."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run, and end with a sentence where there is no room for what is printed or written."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            _print_no_more()
+            click.echo(f"{error.filename or 'the output'} cannot be written: {error.strerror}", err=True)
+            sys.exit(1)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -79,6 +95,12 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(_unknown(args[0]))
         return super().resolve_command(ctx, args)
+
+
+def _print_no_more() -> None:
+    """What is left to print goes nowhere: it would fail once more at the end, with another exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unknown(name: str) -> str:

@@ -12,8 +12,6 @@ from .session import asks_service, fail
 if TYPE_CHECKING:
     from ..client import Client
 
-LARGEST_SNAPSHOT = 1 << 30
-
 
 @click.command()
 @click.argument("file", type=click.File("rb"), metavar="SNAPSHOT.json")
@@ -22,9 +20,10 @@ def decide(file: BinaryIO, compact: bool) -> None:
     """Print the plan for a saved snapshot (- reads stdin), with its reasons: the same bytes every time."""
     from ..core.canonical import canonical
     from ..core.schedule import decide as decided
+    from ..intake import LARGEST
     from ..snapshotfile import plan_document, read
 
-    document = read(file.read(LARGEST_SNAPSHOT))
+    document = read(file.read(LARGEST + 1))
     if isinstance(document, list):
         name = getattr(file, "name", "the input")
         fail("\n".join(f"{name} is no snapshot: {sentence}" for sentence in document))

@@ -19,6 +19,8 @@ def mib(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int
 
 
 def _amount(found: int | AmountRefusal, text: str, what: str) -> int:
+    if isinstance(found, AmountRefusal) and found.code == "too_large":
+        raise click.BadParameter(found.message.replace(" GPUs", " CPUs"))
     if isinstance(found, AmountRefusal) or not found:
         raise click.BadParameter(f"{text!r:.40} is not {what}")
     return found

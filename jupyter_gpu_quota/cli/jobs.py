@@ -232,10 +232,19 @@ def explain(client: Client, id: str, json_: bool) -> None:
         _print_explanation(found)
 
 
+def _figure(name: str, value: object) -> tuple[str, str]:
+    """A figure with its unit, which stands at the end of its name in REST and in --json."""
+    for unit, told in (("_milli", "CPU" if name.startswith("cpu") else "GPU"), ("_mib", "MiB"), ("_s", "s")):
+        if name.endswith(unit) and isinstance(value, int):
+            shown = gpus(value) if unit == "_milli" else value
+            return name.removesuffix(unit).replace("_", " "), f"{shown} {told}"
+    return name.replace("_", " "), str(value)
+
+
 def _print_explanation(found: ExplainView) -> None:
     by = f"{plain_text(found.estimate_at)} at the latest, by time limits and deadlines" if found.estimate_at else None
     print_facts([("id", found.id), ("state", found.state), ("why", found.reason.message), ("estimate", by)])
     if found.reason.figures:
-        print_table(("FIGURE", "VALUE"), found.reason.figures.items())
+        print_table(("FIGURE", "VALUE"), [_figure(name, value) for name, value in found.reason.figures.items()])
     for each in found.would_start:
         click.echo(f"would start: {each.message}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..amount import gpu_hours_text
 from ..client import Client
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
 from .session import as_json, asks_service, say, service_address
@@ -53,7 +54,7 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
 @asks_service
 def keep(client: Client, notebook: str | None) -> None:
     """Postpone an idle warning of a notebook, by default of the one this is called from."""
-    kept = client.keep(notebook or _this_notebook(client))
+    kept = client.keep(_this_notebook(client) if notebook is None else notebook)
     click.echo(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
 
 
@@ -202,6 +203,18 @@ def usage(client: Client, by: str, since: str | None, until: str | None, json_: 
 
 
 def _usage(each: UsageView) -> tuple[object, ...]:
-    hours = used(each.used_milli_h, each.used_unknown)
-    part = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
-    return (each.name, amount(each.allocated_milli_h, each.simulated), hours, part, f"{each.coverage_percent} %")
+    had = f"{_hours(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
+    known = each.used_milli_h is not None
+    uses = _hours(each.used_milli_s, each.used_milli_h or 0) if known else "unknown" if each.used_unknown else None
+    part = _percent(each.utilisation_percent, something=bool(each.used_milli_s))
+    return (each.name, had, uses, part, _percent(each.coverage_percent, something=known))
+
+
+def _hours(milli_s: int | None, milli_h: int) -> str:
+    """By the seconds, which are exact, where the service tells them."""
+    return gpu_hours_text(milli_h * 3600 if milli_s is None else milli_s)
+
+
+def _percent(percent: int | None, *, something: bool) -> str:
+    """A part that is rounded down; of something that is less than one in a hundred it says so."""
+    return "unknown" if percent is None else "<1 %" if something and not percent else f"{percent} %"

@@ -48,7 +48,7 @@ def export(client: Client, json_: bool) -> None:
 @as_json
 @asks_service
 def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: bool) -> None:
-    """Show what a quota file would do: the arithmetic, and everybody affected.
+    """Show what a quota file would do: the arithmetic, what changes in the calendar, and everybody affected.
 
     Exit code 1 if `quota apply` with the same options would be refused.
     """
@@ -76,19 +76,20 @@ def _replaced(client: Client) -> int:
 
 
 def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) -> None:
-    for line in found.arithmetic:
+    for line in (*found.arithmetic, *found.calendar):
         click.echo(line)
+    for each in found.affected:
+        click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
+    if not found.affected:
+        click.echo("nobody is affected now")
+    sys.stdout.flush()  # whether it is refused stands last, also where both go to one file
+    for line in found.warnings:
+        say(f"warning: {line}")
     if found.stale is not None:
         say(f"refused: {found.stale}")
     _print_objections(found.refusals, "--accept-overcommit" if found.acceptable else None, accepted=fits)
     _print_objections(found.removals, "--accept-removal", accepted=keeps)
     _print_objections(found.stops, "--accept-stops", accepted=stops)
-    for line in found.warnings:
-        say(f"warning: {line}")
-    for each in found.affected:
-        click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
-    if not found.affected:
-        click.echo("nobody is affected")
 
 
 def _print_objections(lines: Sequence[str], option: str | None, *, accepted: bool) -> None:

@@ -22,12 +22,15 @@ def service_address(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def asks_service(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose first argument is a client; a refusal ends it with 1, a service that is away with 3."""
+    """A command whose first argument is a client.
+
+    A refusal ends it with 1, an argument that cannot be with 2, a service that is away with 3.
+    """
 
     @service_address
     @functools.wraps(command)
     def run(*args: Any, url: str | None, token: str | None, **options: Any) -> Any:
-        from ..client import Client, Refused, Unreachable
+        from ..client import Client, Refused, Unreachable, WrongArgument
 
         try:
             return command(Client(url, token), *args, **options)
@@ -35,6 +38,8 @@ def asks_service(command: Callable[..., Any]) -> Callable[..., Any]:
             fail(error.message, UNREACHABLE)
         except Refused as error:
             fail(error.message)
+        except WrongArgument as error:
+            raise click.UsageError(f"{error.where.replace('_', '-')}: {error.why}. Nothing was sent.") from None
 
     return run
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .files import check_places, write_whole
 from .session import fail, say
 
 if TYPE_CHECKING:
     from ..simulate.worlds import World
 
 FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
-QUIET_S = 2.0
-"""What takes longer says how far it is."""
+QUIET_S, MOST_QUIET_S = 2.0, 30.0
+"""What takes longer says how far it is: at first so soon, then ever more rarely, at last so often."""
 
 
 def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -30,7 +31,7 @@ def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
         return None
     seeds: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+        found = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if high < low or high - low >= 1000:
             raise click.BadParameter(f"{text!r:.40} is no list of seeds such as 42-51 or 1,5,7")
@@ -72,11 +73,17 @@ def simulate(trace: str, mode: str | None, report: Path | None, html: Path | Non
     seen, with --mode decide all that wait are looked at together. Quotas that do not fit the GPUs are refused as
     `quota preview` refuses them.
     """
+    if not trace.strip():
+        raise click.UsageError("no trace was named; name a file, a folder, or bank:calm, bank:usual or bank:deadline")
     path = Path(trace)
     mode = mode or ("fill" if path.is_dir() else "replay")
+    read = [path, *path.glob("*.csv"), *filter(None, [options["quotas"]])]
+    check_places({"--report": report, "--html": html}, read)
+    if html is not None:
+        _draw()
     found = _replay(trace, **options) if mode == "replay" else _fill(path, mode, **options)
-    _write(found, report, html)
     _print(found)
+    _write(found, report, html)
 
 
 # --- replay ---------------------------------------------------------------------------------------------------------
@@ -115,25 +122,27 @@ def _fits(world: World, told: set[str], *, accept: bool) -> None:
     from ..service.arithmetic import arithmetic_of_file
     from ..simulate.replay import machines
 
-    devices = [replace(one, pool=world.quota.pool_of(one, one.node)) for one in machines(world.trace.nodes)[1]]
-    found = arithmetic_of_file(world.quota, devices, world.trace.begins_at)
-    if found.refusals and not (accept and found.acceptable):
-        offer = ["--accept-overcommit plays it with reduced guarantees."] if found.acceptable else []
-        fail("\n".join([*(f"refused: {line}" for line in found.refusals), *offer]))
-    for line in dict.fromkeys(found.refusals):
+    nodes, found = machines(world.trace.nodes)
+    names = {node.id: node.name for node in nodes}
+    devices = [replace(one, pool=world.quota.pool_of(one, names[one.node])) for one in found]
+    sums = arithmetic_of_file(world.quota, devices, world.trace.begins_at, names)
+    if sums.refusals and not (accept and sums.acceptable):
+        offer = ["--accept-overcommit plays it with training quotas in force in part."] if sums.acceptable else []
+        fail("\n".join([*(f"refused: {line}" for line in sums.refusals), *offer]))
+    for line in dict.fromkeys(sums.refusals):
         if line not in told:
             told.add(line)
             say(f"accepted: {line}")
 
 
 def _progress(what: str, begins_at: int) -> Callable[[int], None]:
-    """Says on stderr how far the virtual clock is, every two seconds."""
-    told_at = time.monotonic()
+    """Says on stderr how far the virtual clock is."""
+    told_at, quiet_s = time.monotonic(), QUIET_S
 
     def progress(now: int) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at > QUIET_S:
-            told_at = time.monotonic()
+        nonlocal told_at, quiet_s
+        if time.monotonic() - told_at > quiet_s:
+            told_at, quiet_s = time.monotonic(), min(2 * quiet_s, MOST_QUIET_S)
             say(f"{what}: {(now - begins_at) / 86_400_000:.2f} days simulated")
 
     return progress
@@ -163,18 +172,25 @@ def _fill(
 
 
 # --- results --------------------------------------------------------------------------------------------------------
-def _write(found: dict[str, object], report: Path | None, html: Path | None) -> None:
+def _draw() -> Callable[[Mapping[str, Any]], str]:
+    """What makes the page of a report; ends here where its library lacks."""
     try:
-        if report is not None:
-            report.write_text(json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-        if html is not None:
-            from ..simulate.page import page
-
-            html.write_text(page(found))
+        from ..simulate.page import page
     except ImportError as error:
         fail(f"the page needs a library that is not here ({error}): pip install 'jupyter-gpu-quota[simulate]'")
+    return page
+
+
+def _write(found: dict[str, object], report: Path | None, html: Path | None) -> None:
+    path = report
+    try:
+        if report is not None:
+            write_whole(report, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        if html is not None:
+            path = html
+            write_whole(html, _draw()(found))
     except OSError as error:
-        fail(f"{error.filename} cannot be written: {error.strerror}")
+        fail(f"{path} cannot be written: {error.strerror}")
 
 
 def _print(found: Mapping[str, Any]) -> None:
@@ -190,13 +206,17 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """The figures that are one value. Nothing ends where a folder is filled, so that is left out there."""
+    from ..simulate.report import not_ended
+
     seeds: Sequence[int] = found["seeds"]
     if len(seeds) > 1:
         yield f"mean of {len(seeds)} seeds", f"{', '.join(map(str, seeds))}; work and waits are of all of them"
     filled, reduced = "allocated_percent" in found, ", ".join(found.get("guarantees_reduced_in", ()))
     for name, value in found.items():
         if name == "guarantee_violations" and reduced:
-            yield name, f"{value}, not judged in {reduced}: the quotas do not fit, so guarantees are reduced"
+            yield name, f"{value}, not judged in {reduced}: the quotas do not fit, so they are in force in part"
+        elif name == "makespan_s" and value is not None and (running := not_ended(found)):
+            yield name, f"{value}; {running}"
         elif isinstance(value, int | float | str | None) and not (filled and name == "jobs_finished"):
             yield name, value
 

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from ..client import Client
-from ..wire import JobRequest
 from .dry_runs import cores, mib, tell_dry_run
 from .session import as_json, asks_service
 from .tables import print_json
@@ -57,7 +55,7 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     options["secrets"] = {name: _secret(name) for name in options["secrets"]}
     key = options.pop("idempotency_key")
     command = options.pop("command")
-    _checked(client, command, options)
+    client.request(command, **options)  # wrong usage is told before anything is packed or sent
     if dry_run:
         tell_dry_run(client.dry_run(command, dir=directory, **options), json_=json_)
         return
@@ -72,18 +70,8 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
         sys.exit(wait_for(client, job.id))
 
 
-def _checked(client: Client, command: tuple[str, ...], options: dict[str, Any]) -> JobRequest:
-    """Wrong usage is told before anything is packed or sent."""
-    try:
-        return client.request(command, **options)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = str(first["loc"][0]).replace("_", "-")
-        raise click.UsageError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
-
-
 def _folder(directory: str) -> None:
-    if not Path(directory).is_dir():
+    if not directory or not Path(directory).is_dir():
         raise click.UsageError(f"--dir {directory[:200]!r} is no folder here")
 
 

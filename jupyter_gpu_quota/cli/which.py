@@ -23,7 +23,7 @@ def job_of(client: Client, word: str, *, live: bool = False) -> str:
     A word that fits no job is returned as it is: the service says what is not there. One that fits several ends the
     command with 2 and the candidates.
     """
-    if WHOLE_ID.fullmatch(word):
+    if WHOLE_ID.fullmatch(word) or not word.strip():
         return word
     jobs = client.jobs(all=True)
     found = _fitting(word, [job for job in jobs if job.state not in FINAL]) if live else []
@@ -32,7 +32,7 @@ def job_of(client: Client, word: str, *, live: bool = False) -> str:
 
 def workload_of(client: Client, word: str) -> str:
     """The id of the job or notebook that is meant."""
-    if WHOLE_ID.fullmatch(word):
+    if WHOLE_ID.fullmatch(word) or not word.strip():
         return word
     return _the_one(word, [*_fitting(word, client.jobs(all=True)), *_slices(word, client.notebooks())])
 

@@ -1,17 +1,16 @@
 """The service from Python: ``Client().submit("python train.py", gpu=2)``.
 
 Results are the messages of :mod:`jupyter_gpu_quota.wire`. Every call may raise Refused (the service said no, with its
-sentence) or Unreachable. In a notebook of the hub nothing needs to be set.
+sentence), Unreachable, or WrongArgument, a ValueError: what it was given cannot be, and nothing was sent. In a notebook
+of the hub nothing needs to be set.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -39,7 +38,20 @@ from ..wire import (
 )
 from ..wire_quota import PreviewView, QuotaEdit, QuotaView
 from ..wire_status import MeView, ReadyView, VersionView
-from .connection import Call, Connection, Event, GPUQuotaError, Query, Refused, Unreachable, WireModel, service_root
+from . import asked
+from .asked import WrongArgument
+from .connection import (
+    Call,
+    Connection,
+    Event,
+    GPUQuotaError,
+    Query,
+    Refused,
+    Unreachable,
+    WireModel,
+    service_root,
+    token_of,
+)
 from .following import FINAL, follow_events, follow_log
 from .job import Job, describe, watch
 
@@ -52,6 +64,7 @@ __all__ = [
     "Outputs",
     "Refused",
     "Unreachable",
+    "WrongArgument",
     "describe",
     "watch",
 ]
@@ -87,6 +100,7 @@ class Client:
         *,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
+        asked.address(url, token, timeout_s)
         address = url or next((environment[name] for name in URL_VARIABLES if environment.get(name)), None)
         if not address:
             raise Unreachable(
@@ -97,7 +111,7 @@ class Client:
         except ValueError as error:
             raise Unreachable(f"{error}.") from None
         self._project = environment.get("JUPYTER_GPU_QUOTA_PROJECT") or None
-        self._connection = Connection(root, token or environment.get("JUPYTERHUB_API_TOKEN"), timeout_s)
+        self._connection = Connection(root, token_of(token or environment.get("JUPYTERHUB_API_TOKEN")), timeout_s)
 
     @property
     def url(self) -> str:
@@ -120,16 +134,16 @@ class Client:
         ``command`` is split as a shell would, without running one. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is
         packed and sent unless ``live``, which runs in it as it stands; None sends nothing. ``options`` are the other
         fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, TypeError for an option that
-        there is not or a command that is none, and ValueError for options that are wrong in themselves.
+        there is not or a command that is none, and WrongArgument for options that are wrong in themselves.
         """
         request = self.request(command, gpu=gpu, dir=dir, live=live, **options)
-        key = idempotency_key or uuid.uuid4().hex
-        return Job(self, self._submit(request.model_copy(update={"idempotency_key": key}), dir))
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+        return Job(self, self._submit(asked.changed(request, idempotency_key=key), dir))
 
     def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
         """Whether a job of ``submit`` would start now, whom it would pause, or why it would wait; nothing is stored."""
         request = self.request(command, **options)
-        return self._post(DryRunView, "jobs", request.model_copy(update={"dry_run": True}))
+        return self._post(DryRunView, "jobs", asked.changed(request, dry_run=True))
 
     def request(
         self,
@@ -141,25 +155,25 @@ class Client:
         **options: Any,
     ) -> JobRequest:
         """The message that ``submit`` sends, with this notebook's project where none is named."""
-        _known(options)
+        asked.known(options)
         given = {name: value for name, value in options.items() if value is not None}
-        words = _words(command)
+        words = asked.words(command)
         if live:
-            given["directory"] = _below_home(Path(dir or "."))
+            given["directory"] = _below_home(asked.folder("." if dir is None else dir, "dir"))
         if self._project:
             given.setdefault("project", self._project)
-        return JobRequest(command=words, gpu=str(gpu), live=live, **given)
+        return asked.message_of(JobRequest, {"command": words, "gpu": asked.amount(gpu), "live": live, **given})
 
     def _submit(self, request: JobRequest, directory: str | Path | None) -> JobView:
         if not request.live and request.bundle is None and directory is not None:
-            request = request.model_copy(update={"bundle": self.put_bundle(directory)})
+            request = asked.changed(request, bundle=self.put_bundle(directory))
         return self._post(JobView, "jobs", request)
 
     def put_bundle(self, directory: str | Path) -> str:
         """Pack a folder and send it if the service does not have it from this person; answers its digest."""
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
             try:
-                bundle = pack(directory, Path(folder) / "bundle.tar.gz")
+                bundle = pack(asked.folder(directory, "dir"), Path(folder) / "bundle.tar.gz")
             except BundleRefused as error:
                 raise Refused(413, "bundle", str(error)) from None
             path = f"bundles/{bundle.digest}"
@@ -194,7 +208,7 @@ class Client:
         return self._list(JobView, "jobs", query, limit)
 
     def job(self, job: str) -> JobDetail:
-        return self._connection.get(JobDetail, f"jobs/{_part(job)}")
+        return self._connection.get(JobDetail, f"jobs/{_job(job)}")
 
     def attach(self, job: str) -> Job:
         """A job that was submitted elsewhere, to wait for or to change."""
@@ -211,34 +225,34 @@ class Client:
 
     def clone(self, job: str, **changes: Any) -> Job:
         """The same job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
-        body = _differences(changes).model_copy(update={"idempotency_key": uuid.uuid4().hex})
-        return Job(self, self._post(JobView, f"jobs/{_part(job)}/actions/clone", body))
+        body = asked.changed(asked.differences(changes), idempotency_key=uuid.uuid4().hex)
+        return Job(self, self._post(JobView, f"jobs/{_job(job)}/actions/clone", body))
 
     def dry_clone(self, job: str, **changes: Any) -> DryRunView:
         """Whether such a clone would start now, whom it would pause, or why it would wait; nothing is stored."""
-        body = _differences(changes).model_copy(update={"dry_run": True})
-        return self._post(DryRunView, f"jobs/{_part(job)}/actions/clone", body)
+        body = asked.changed(asked.differences(changes), dry_run=True)
+        return self._post(DryRunView, f"jobs/{_job(job)}/actions/clone", body)
 
     def rerun(self, job: str) -> Job:
         """The same code, command and environment again."""
         body = CloneRequest(idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"jobs/{_part(job)}/actions/rerun", body))
+        return Job(self, self._post(JobView, f"jobs/{_job(job)}/actions/rerun", body))
 
     def _act(self, job: str, action: str) -> JobView:
-        found = self._connection.json_of(Call(method="POST", path=f"jobs/{_part(job)}/actions/{action}"))
+        found = self._connection.json_of(Call(method="POST", path=f"jobs/{_job(job)}/actions/{action}"))
         return self._connection.as_model(JobView, found)
 
     def explain(self, workload: str) -> ExplainView:
         """Why a job or notebook waits or was paused, and what would change it."""
-        return self._connection.get(ExplainView, f"explain/{_part(workload)}")
+        return self._connection.get(ExplainView, f"explain/{asked.part_of_path(workload, 'workload', asked.WORKLOAD)}")
 
     # --- what a job says and leaves -------------------------------------------------------------------------------
     def logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> str:
         """The log of one attempt as it is now; None means the newest."""
-        offset, parts = 0, []
+        offset, parts, of = 0, [], asked.log_of(attempt, rank)
         while True:
-            query: Query = {"attempt": attempt, "rank": rank, "offset": offset}
-            part, headers = self._connection.bytes_of(Call(method="GET", path=f"jobs/{_part(job)}/logs", query=query))
+            query: Query = {**of, "offset": offset}
+            part, headers = self._connection.bytes_of(Call(method="GET", path=f"jobs/{_job(job)}/logs", query=query))
             following = int(headers.get("X-Next-Offset", offset))
             parts.append(part)
             if not part or following <= offset:
@@ -247,13 +261,13 @@ class Client:
 
     def follow_logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
         """The log as it is written, until the job has ended; a broken wire is taken up where it broke."""
-        path = f"jobs/{_part(job)}/logs"
+        path, _ = f"jobs/{_job(job)}/logs", asked.log_of(attempt, rank)
         return follow_log(self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt)
 
     def outputs(self, job: str) -> Outputs:
         """The files a job left; ``truncated`` says that there are more than the service lists."""
         found, truncated = list[OutputView](), False
-        for answer in self._pages(f"jobs/{_part(job)}/outputs", {}, 100_000):
+        for answer in self._pages(f"jobs/{_job(job)}/outputs", {}, 100_000):
             found += [self._connection.as_model(OutputView, item) for item in answer["items"]]
             truncated |= answer.get("truncated") is True
         return Outputs(found, truncated=truncated)
@@ -263,9 +277,9 @@ class Client:
 
         Returns the files written, each whole or not at all.
         """
-        folder = Path(into)
-        place = f"jobs/{_part(job)}/outputs"
-        wanted = self.outputs(job) if files is None else files
+        folder = asked.folder(into, "into")
+        place = f"jobs/{_job(job)}/outputs"
+        wanted = self.outputs(job) if files is None else asked.listed(files)
         return [self._fetch(f"{place}/{quote(each.path)}", _inside(folder, each.path)) for each in wanted]
 
     def _fetch(self, path: str, target: Path) -> Path:
@@ -289,7 +303,8 @@ class Client:
 
     def keep(self, notebook: str) -> IdleView:
         """Postpone an idle warning of a notebook."""
-        call = Call(method="POST", path=f"notebooks/{_part(notebook)}/actions/keep", repeatable=False)
+        part = asked.part_of_path(notebook, "notebook", asked.NOTEBOOK)
+        call = Call(method="POST", path=f"notebooks/{part}/actions/keep", repeatable=False)
         return self._connection.as_model(IdleView, self._connection.json_of(call))
 
     def devices(self) -> list[DeviceView]:
@@ -300,18 +315,19 @@ class Client:
 
     def cordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
         """Nothing new starts on a node; what runs there stays."""
-        return self._change_node(node, "cordon", NodeEdit(dry_run=dry_run))
+        return self._change_node(node, "cordon", asked.node_edit(dry_run=dry_run))
 
     def uncordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
         """Work may start on a node again."""
-        return self._change_node(node, "uncordon", NodeEdit(dry_run=dry_run))
+        return self._change_node(node, "uncordon", asked.node_edit(dry_run=dry_run))
 
     def drain(self, node: str, *, deadline: str | None = None, dry_run: bool = False) -> NodeChangeView:
         """Empty a node: its preemptible jobs are queued again; after the deadline ("2h") all its jobs are."""
-        return self._change_node(node, "drain", NodeEdit(deadline=deadline, dry_run=dry_run))
+        return self._change_node(node, "drain", asked.node_edit(deadline=deadline, dry_run=dry_run))
 
     def _change_node(self, node: str, change: str, edit: NodeEdit) -> NodeChangeView:
-        return self._post(NodeChangeView, f"nodes/{_part(node)}/actions/{change}", edit)
+        part = asked.part_of_path(node, "node", asked.NODE)
+        return self._post(NodeChangeView, f"nodes/{part}/actions/{change}", edit)
 
     def pools(self) -> list[PoolView]:
         return self._list(PoolView, "pools", {})
@@ -338,7 +354,9 @@ class Client:
 
         ``revision`` is the one that the file was made from, instead of the one written in it, as for ``apply``.
         """
-        call = Call(method="POST", path="quota/preview", body=QuotaEdit(text=text), headers=_if_match(revision))
+        call = Call(
+            method="POST", path="quota/preview", body=asked.quota_edit(text=text), headers=asked.if_match(revision)
+        )
         return self._connection.as_model(PreviewView, self._connection.json_of(call))
 
     def apply(
@@ -355,11 +373,11 @@ class Client:
 
         ``revision`` is the one that it was made from, instead of the one written in it; 0 where none was in force.
         """
-        edit = QuotaEdit(
+        edit = asked.quota_edit(
             text=text, accept_overcommit=accept_overcommit, accept_removal=accept_removal, accept_stops=accept_stops,
             comment=comment,
         )  # fmt: skip
-        call = Call(method="PUT", path="quota", body=edit, headers=_if_match(revision), repeatable=False)
+        call = Call(method="PUT", path="quota", body=edit, headers=asked.if_match(revision), repeatable=False)
         return self._connection.as_model(QuotaView, self._connection.json_of(call))
 
     def history(self, limit: int = 1000) -> list[QuotaView]:
@@ -368,8 +386,8 @@ class Client:
 
     def revert(self, revision: int, *, accept_removal: bool = False, accept_stops: bool = False) -> QuotaView:
         """Put an earlier revision in force again, as a new one."""
-        path = f"quota/revisions/{int(revision)}/actions/revert"
-        query = {"accept_removal": accept_removal or None, "accept_stops": accept_stops or None}
+        path = f"quota/revisions/{asked.number(revision, 'revision')}/actions/revert"
+        query = asked.query({"accept_removal": accept_removal or None, "accept_stops": accept_stops or None})
         call = Call(method="POST", path=path, query=query, repeatable=False)
         return self._connection.as_model(QuotaView, self._connection.json_of(call))
 
@@ -406,8 +424,8 @@ class Client:
 
     def _pages(self, path: str, query: Query, limit: int) -> Iterator[dict[str, Any]]:
         """The parts of a listing as they come, each with its ``items``."""
-        seen = 0
-        while seen < limit:
+        seen, query = 0, asked.query(query)
+        while seen < asked.number(limit, "limit"):
             window = {"offset": seen, "limit": min(PAGE, limit - seen)}
             answer = self._connection.json_of(Call(method="GET", path=path, query={**query, **window}))
             if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
@@ -418,40 +436,8 @@ class Client:
                 return
 
 
-SUBMITTED = frozenset(JobRequest.model_fields) | {"dir"}
-CHANGED = frozenset(CloneRequest.model_fields) - {"dry_run", "idempotency_key"}
-
-
-def _known(options: Mapping[str, object], names: frozenset[str] = SUBMITTED, what: str = "submit") -> None:
-    """Raises TypeError for an option that there is not, with the one that was meant."""
-    for name in sorted(options.keys() - names):
-        near = get_close_matches(name, sorted(names), n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}."
-        raise TypeError(f"{what} has no {name!r}; {meant}")
-
-
-def _words(command: object) -> list[str]:
-    """A program and its arguments; a text is taken apart as a shell would."""
-    if isinstance(command, str):
-        return shlex.split(command)
-    if isinstance(command, Sequence) and not isinstance(command, bytes | bytearray):
-        return list(command)
-    example = '"python train.py" or ["python", "train.py"]'
-    raise TypeError(f"the command was {command!r:.40}; it is a text or the words of one, such as {example}.")
-
-
-def _differences(changes: Mapping[str, object]) -> CloneRequest:
-    _known(changes, CHANGED, "clone")
-    return CloneRequest.model_validate({name: value for name, value in changes.items() if value is not None})
-
-
-def _if_match(revision: int | None) -> dict[str, str]:
-    return {} if revision is None else {"If-Match": f'"{revision}"'}
-
-
-def _part(name: str) -> str:
-    """An id as one part of a path: what a person typed cannot lead elsewhere."""
-    return quote(name, safe="").replace(".", "%2E") if set(name) <= {"."} else quote(name, safe="")
+def _job(name: object) -> str:
+    return asked.part_of_path(name, "job", asked.JOB)
 
 
 def _below_home(directory: Path) -> str:

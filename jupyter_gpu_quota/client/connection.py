@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import ipaddress
 import json
+import re
 import shutil
 import ssl
 import time
@@ -21,10 +22,11 @@ from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from ..findings import place_of, words_of
 from ..wire import ErrorView
 from ..wire_status import ReadyView
 
@@ -150,10 +152,8 @@ class Connection:
         except ValidationError as error:
             if {each["type"] for each in error.errors()} != {"extra_forbidden"}:
                 why = error.errors()[0]
-                place = ".".join(map(str, why["loc"]))
-                raise Unreachable(
-                    f"What answers at {self.url} is not this version's service: {place}: {why['msg']}"
-                ) from None
+                told = f"{place_of(why['loc']) or 'its answer'}: {words_of(why)}"
+                raise Unreachable(f"What answers at {self.url} is not this version's service: {told}.") from None
             for each in error.errors():
                 _leave_out(found, each["loc"])
             return model.model_validate(found)
@@ -260,13 +260,32 @@ def service_root(url: str) -> str:
 
     Raises ValueError for what is no http address.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address; write the hub's, such as https://hub.example.org")
+    parts = _parts_of(url)
+    if parts is None:
+        raise ValueError(f"{url[:200]!a} is no address; write the hub's, such as https://hub.example.org")
     path = parts.path.rstrip("/").removesuffix("/hub")
     if "/services/" not in f"{path}/":
         path += "/services/gpu-quota"
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _parts_of(url: str) -> SplitResult | None:
+    """The parts of an http address; None for what is none."""
+    if not re.fullmatch(r"[!-~]+", url):
+        return None
+    with contextlib.suppress(ValueError):  # of brackets that are not closed, of a port that is no number
+        parts = urlsplit(url)
+        return parts if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
+    return None
+
+
+def token_of(text: str | None) -> str | None:
+    """A token as a person or a file gave it, without the line end that files have. Raises Refused for what is none."""
+    token = (text or "").strip()
+    if not re.fullmatch(r"[!-~]*", token):
+        sentence = "The token has a space or another character in it that no token has; copy it again."
+        raise Refused(HTTPStatus.FORBIDDEN, "not_authenticated", sentence)
+    return token or None
 
 
 def _is_loopback(url: str) -> bool:
@@ -292,7 +311,7 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
             refused = read(body)
             refused.retry_after_s = _seconds(error.headers.get("Retry-After"))
             return refused
-    return _no_answer_of_ours(error, url)
+    return _no_answer_of_ours(error, url, page=bool(body))
 
 
 def _seconds(text: str | None) -> int | None:
@@ -310,9 +329,15 @@ def _unready_of(body: bytes) -> Refused:
     return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", ReadyView.model_validate_json(body).message)
 
 
-def _no_answer_of_ours(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
+def _no_answer_of_ours(error: urllib.error.HTTPError, url: str, *, page: bool) -> GPUQuotaError:
+    """What an answer without a sentence of the service means; ``page``: it has a body, as the hub's own pages have."""
     if error.code in AWAY:
         return Unreachable(f"The gpu-quota service behind {url} is away (HTTP {error.code}); jobs run on, try again.")
+    if page and error.code == HTTPStatus.NOT_FOUND:
+        return Unreachable(
+            f"No gpu-quota service answers at {url} (HTTP 404): the hub may be just starting, so try again in a "
+            "minute; or give the right address with --url."
+        )
     if not HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
         return Refused(error.code, "http", f"{url} answered HTTP {error.code}: {error.reason}.")
     if OF_NO_SERVICE in urlsplit(error.headers.get("Location", "")).path:

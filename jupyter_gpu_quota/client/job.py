@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..amount import ranks_text
 from ..wire import ExplainView, JobDetail, JobView
+from .asked import seconds
 from .connection import Unreachable
 from .following import FINAL
 
@@ -121,6 +122,8 @@ def watch(
 
     A service that restarts meanwhile is waited for. Raises TimeoutError, Refused, Unreachable.
     """
+    if timeout_s is not None:
+        seconds(timeout_s)
     began = seen = clock()
     state = "unseen"
     while state not in FINAL:

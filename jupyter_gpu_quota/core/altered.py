@@ -1,46 +1,93 @@
-"""A record with some of its fields changed: what a tick does most often to what it read."""
+"""Frozen records that a tick makes and changes by the thousand, at the price of others.
+
+A frozen dataclass fills each of its fields through ``object.__setattr__``. Here a record is filled while its class is
+its twin, which has the same slots and is not frozen; nobody sees it before it is what it says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields
-from operator import attrgetter
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from functools import update_wrapper
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-_Setter = Callable[[Any, Any], None]
-_Fields = tuple[Callable[[Any], tuple[Any, ...]], dict[str, _Setter]]
+_Copier = Callable[[Any], Any]
 
 
-def altered(record: R, **changes: Any) -> R:
-    """:func:`dataclasses.replace` in a quarter of its time, for a frozen dataclass with slots and two fields or more.
+def quickly_made(kind: type[R]) -> type[R]:
+    """A class decorator: the same ``__init__``, in a quarter of its time.
 
-    The slots are filled without the checks of ``__init__``, which such a class has none of. Raises TypeError for a
-    field that there is not.
+    For a frozen dataclass with slots, no parent, no ``__post_init__`` and keywords alone; raises TypeError for another.
+    A class made from it is filled as itself, or, where it has slots of its own, refused when one is made.
     """
-    values_of, setters = _FIELDS[type(record)]
-    other: R = object.__new__(type(record))
-    for fill, value in zip(setters.values(), values_of(record), strict=True):
-        fill(other, value)
-    for name, value in changes.items():
-        if name not in setters:
-            raise TypeError(f"{type(record).__name__} has no field {name}")
-        setters[name](other, value)
-    return other
+    _refuse_unless_plain(kind)
+    every = fields(kind)  # type: ignore[arg-type]
+    given = {"_become": object.__setattr__, "_twin": _twin_of(kind), "_UNSAID": MISSING}
+    given |= {f"_default_{field.name}": field.default for field in every}
+    given |= {f"_new_{field.name}": field.default_factory for field in every}
+    filled = [f"self.{field.name} = {_value(field)}" for field in every]
+    lines = ["_kind = self.__class__", "_become(self, '__class__', _twin)", *filled, "self.__class__ = _kind"]
+    made = _function(f"__init__(self, *, {', '.join(map(_asked, every))})", lines, given)
+    kind.__init__ = update_wrapper(made, kind.__init__)  # type: ignore[method-assign]
+    return kind
 
 
-class _FieldsOf(dict[type, _Fields]):
-    """How the fields of a class are read, all at once, and filled, each by its name."""
+def altered(record: R, /, **changes: Any) -> R:
+    """:func:`dataclasses.replace` in a seventh of its time, for a frozen dataclass with slots and no parent.
 
-    def __missing__(self, kind: type) -> _Fields:
-        names = [field.name for field in fields(kind)]
-        found = self[kind] = attrgetter(*names), dict(_setters(kind, names))
+    Nothing is checked again, so its ``__init__`` must have nothing to check. Raises TypeError for a field that there is
+    not.
+    """
+    kind = type(record)
+    other = _COPIERS[kind](record)
+    try:
+        for name, value in changes.items():
+            setattr(other, name, value)
+    except AttributeError:
+        raise TypeError(f"{kind.__name__} has no field {name}") from None
+    other.__class__ = kind
+    return other  # type: ignore[no-any-return]
+
+
+class _Copiers(dict[type, _Copier]):
+    """How a record of a class is copied into one of its twin."""
+
+    def __missing__(self, kind: type) -> _Copier:
+        lines = [f"other.{field.name} = record.{field.name}" for field in fields(kind)]
+        given = {"_new": object.__new__, "_twin": _twin_of(kind)}
+        found = self[kind] = _function("copied(record)", ["other = _new(_twin)", *lines, "return other"], given)
         return found
 
 
-def _setters(kind: type, names: list[str]) -> Iterator[tuple[str, _Setter]]:
-    for name in names:
-        yield name, getattr(kind, name).__set__
+_COPIERS = _Copiers()
 
 
-_FIELDS = _FieldsOf()
+def _twin_of(kind: type) -> type:
+    return type(kind.__name__, (), {"__slots__": [field.name for field in fields(kind)]})
+
+
+def _refuse_unless_plain(kind: type) -> None:
+    plain = kind.__bases__ == (object,) and hasattr(kind, "__slots__") and not hasattr(kind, "__post_init__")
+    if not plain or not all(field.init and field.kw_only for field in fields(kind)):
+        raise TypeError(f"{kind.__name__} is not made of keywords alone")
+
+
+def _asked(field: Field[Any]) -> str:
+    """A parameter, with what it is where nothing is said."""
+    if field.default is not MISSING:
+        return f"{field.name}=_default_{field.name}"
+    return field.name if field.default_factory is MISSING else f"{field.name}=_UNSAID"
+
+
+def _value(field: Field[Any]) -> str:
+    fresh = f"_new_{field.name}() if {field.name} is _UNSAID else "
+    return field.name if field.default_factory is MISSING else fresh + field.name
+
+
+def _function(head: str, lines: list[str], given: dict[str, Any]) -> Callable[..., Any]:
+    """A function from its source, as :mod:`dataclasses` makes them."""
+    scope = dict(given)
+    exec(f"def {head}:\n" + "".join(f"    {line}\n" for line in lines), scope)  # noqa: S102 - from names of fields alone
+    found: Callable[..., Any] = scope[head.partition("(")[0]]
+    return found

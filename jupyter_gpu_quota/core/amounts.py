@@ -18,8 +18,13 @@ Before = TypeVar("Before", int, int | None)
 
 def in_force(policy: Policy, now: int) -> Policy:
     """The policy with the amounts of this instant. Where several open windows change one amount the last one wins."""
-    is_open = [window for window in policy.windows if window.begins_at <= now < window.ends_at]
+    is_open = open_windows(policy, now)
     return replace(with_windows(policy, is_open), windows=policy.windows) if is_open else policy
+
+
+def open_windows(policy: Policy, now: int) -> list[Window]:
+    """The windows that are open at an instant, in the policy's order."""
+    return [window for window in policy.windows if window.begins_at <= now < window.ends_at]
 
 
 def _changed(owners: Sequence[Owner], changes: Sequence[Change]) -> tuple[Owner, ...]:

@@ -75,12 +75,12 @@ def _text(value: object) -> str:
 
 
 def _writer_of(kind: type) -> _Writer:
-    if issubclass(kind, Enum):
-        return lambda value: _text(value.value)
     if issubclass(kind, int):
         return int.__repr__
     if issubclass(kind, str):
         return json.encoder.encode_basestring
+    if issubclass(kind, Enum):
+        return lambda value: _text(value.value)
     if issubclass(kind, Mapping):
         return _object
     if issubclass(kind, Sequence) and not issubclass(kind, (bytes, bytearray)):

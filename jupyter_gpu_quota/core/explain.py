@@ -6,17 +6,18 @@ others for it, and with one milli less it does not. Source: docs/scheduling.md, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .model import JobState, NotebookState, Policy, Snapshot
+from .model import Job, JobState, Notebook, NotebookState, Policy, Snapshot, Window
 from .outage import what_it_stays_on
 from .plan import Reason, ReasonCode
+from .raised import LIMIT, ceiling_name, quota_name, window_of, with_limit, with_quota, with_user_ceiling
 from .schedule import Decision, decide_and_explain
-from .sentences import gpus, sentence, time_text
+from .sentences import gpus, is_too_wide, sentence, time_text
 from .standing import SECOND
-from .whatif import Case, as_preemptible, freed, latest_ends, with_devices, with_limit, with_quota
+from .whatif import Case, as_preemptible, freed, latest_ends, with_devices
 
 
 class ChangeKind(StrEnum):
@@ -25,6 +26,7 @@ class ChangeKind(StrEnum):
     FREED = "freed"
     QUOTA = "quota"
     LIMIT = "limit"
+    USER_CEILING = "user_ceiling"
     POOL = "pool"
     PREEMPTIBLE = "preemptible"
 
@@ -63,6 +65,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     if not case.waits:
         return _resting(case)
     decision = decide_and_explain(case.snapshot, case.policy)
+    case = case.before(decision.plan)
     reason, starts = _next(case, decision)
     if starts:
         return Explanation(
@@ -94,13 +97,26 @@ def _changes_words(case: Case, reason: Reason, changes: tuple[Change, ...]) -> s
     too_high = _too_high(case)
     if changes:
         return told + (f" No quota alone would do: {too_high}." if too_high else "")
-    alone = "neither GPU that is freed, nor a higher quota or limit, a larger pool, or leave to be preempted is enough"
-    return f" No single change would start it: {too_high or alone}."
+    if too_high is None and _names_what_frees_it(reason):
+        return f" Nothing else alone would start it: neither {_OTHERS}."
+    return f" No single change would start it: {too_high or f'neither GPU that is freed nor {_OTHERS}'}."
 
 
+_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor leave to be preempted"
 _FIXED_BOUNDS = frozenset(
-    {ReasonCode.ABOVE_TRAINING_QUOTA, ReasonCode.ABOVE_NOTEBOOK_QUOTA, ReasonCode.ABOVE_LIMIT, ReasonCode.NEVER_FITS}
+    {
+        ReasonCode.ABOVE_TRAINING_QUOTA,
+        ReasonCode.ABOVE_NOTEBOOK_QUOTA,
+        ReasonCode.ABOVE_LIMIT,
+        ReasonCode.ABOVE_USER_CEILING,
+        ReasonCode.NEVER_FITS,
+    }
 )
+
+
+def _names_what_frees_it(reason: Reason) -> bool:
+    """Whether its sentence says already that it starts once something in use is freed."""
+    return reason.code is not ReasonCode.NEVER_FITS and not is_too_wide(reason)
 
 
 def _planned_start(case: Case, decision: Decision) -> int | None:
@@ -152,15 +168,32 @@ def _next(case: Case, decision: Decision) -> tuple[Reason, bool]:
 
 
 def _changes(case: Case) -> tuple[Change, ...]:
-    found = (_freed(case), _quota(case), _limit(case), _pool(case), _preemptible(case))
+    ceilings = (_user_ceiling(case, department=False), _user_ceiling(case, department=True))
+    found = (_freed(case), _quota(case), _limit(case), *ceilings, _pool(case), _preemptible(case))
     return tuple(change for change in found if change is not None)
 
 
-def _smallest(starts: Callable[[int], bool], most: int) -> int | None:
-    """The smallest amount above 0 that starts it, found by halving ``most``; the next smaller one does not."""
-    if most <= 0 or not starts(most):
+def _smallest(starts: Callable[[int], bool], most: int, thresholds: Iterable[int] = ()) -> int | None:
+    """An amount above 0 that starts it where the next smaller one does not; None where none of those tried does.
+
+    More need not do as well: then others may come first. So ``thresholds`` are tried from the smallest on, then twice
+    as much again and again, ``most`` at last; between one that fails and the next that works it is found by halving.
+    """
+    if most <= 0:
         return None
-    fails, works = 0, most
+    fails, tried = 0, {amount for amount in thresholds if 0 < amount < most}
+    double = 2 * max(tried, default=most)
+    while double < most:
+        tried.add(double)
+        double *= 2
+    for works in sorted({*tried, most}):
+        if starts(works):
+            return _first_that_works(starts, fails, works)
+        fails = works
+    return None
+
+
+def _first_that_works(starts: Callable[[int], bool], fails: int, works: int) -> int:
     while works - fails > 1:
         middle = (fails + works) // 2
         fails, works = (fails, middle) if starts(middle) else (middle, works)
@@ -186,12 +219,27 @@ def _quota(case: Case) -> Change | None:
 
 def _raise(case: Case) -> int | None:
     """By how much a higher quota starts it, whether or not the quotas then fit."""
-    return _smallest(lambda by: case.starts(policy=with_quota(case, case.quota + by)), case.most_quota - case.quota)
+    return _smallest(
+        lambda by: case.starts(policy=with_quota(case, case.quota + by)),
+        case.most_quota - case.quota,
+        case.thresholds(case.quota, lambda one: one.project == case.project and not _is_preemptible(one)),
+    )
+
+
+def _is_preemptible(work: Job | Notebook) -> bool:
+    return isinstance(work, Job) and work.preemptible
 
 
 def _raised(case: Case, milli: int, verb: str) -> str:
     name = "notebook" if case.is_notebook else "training"
-    return f"{case.project}'s {name} quota in pool {case.pool} {verb} by {gpus(milli)} to {gpus(case.quota + milli)}"
+    to = _to(case.quota, milli, window_of(case, quota_name(case)))
+    return f"{case.project}'s {name} quota in pool {case.pool} {verb} {to}"
+
+
+def _to(now: int, by: int, window: Window | None) -> str:
+    """By how much, to what, and where: an open window of the calendar sets its own amounts."""
+    where = f" in the calendar's window {window.name}" if window else ""
+    return f"by {gpus(by)} to {gpus(now + by)}{where}"
 
 
 def _too_high(case: Case) -> str | None:
@@ -208,15 +256,40 @@ def _limit(case: Case) -> Change | None:
     now = case.limit
     if now is None:
         return None
-    milli = _smallest(lambda by: case.starts(policy=with_limit(case, now + by)), case.demand_milli)
+    milli = _smallest(
+        lambda by: case.starts(policy=with_limit(case, now + by)),
+        case.demand_milli,
+        case.thresholds(now - case.amounts.notebook_milli, lambda one: one.project == case.project),
+    )
     if milli is None:
         return None
-    words = f"{case.project}'s limit in pool {case.pool} is raised by {gpus(milli)} to {gpus(now + milli)}"
+    words = f"{case.project}'s limit in pool {case.pool} is raised {_to(now, milli, window_of(case, LIMIT))}"
     return Change(kind=ChangeKind.LIMIT, by_milli=milli, to_milli=now + milli, sentence=words)
 
 
+def _user_ceiling(case: Case, *, department: bool) -> Change | None:
+    now = case.user_ceiling(department=department)
+    if now is None:
+        return None
+    milli = _smallest(
+        lambda by: case.starts(policy=with_user_ceiling(case, now + by, department=department)),
+        case.demand_milli,
+        case.thresholds(now, case.is_counted_with(department=department)),
+    )
+    if milli is None:
+        return None
+    owner = f"department {case.department}" if department else case.project
+    to = _to(now, milli, window_of(case, ceiling_name(case), department=department))
+    words = f"the ceiling for each user of {owner} in pool {case.pool} is raised {to}"
+    return Change(kind=ChangeKind.USER_CEILING, by_milli=milli, to_milli=now + milli, sentence=words)
+
+
 def _pool(case: Case) -> Change | None:
-    milli = _smallest(lambda by: case.starts(snapshot=with_devices(case, by)), case.demand_milli)
+    milli = _smallest(
+        lambda by: case.starts(snapshot=with_devices(case, by)),
+        case.demand_milli,
+        case.thresholds(case.capacity_milli, lambda _one: True),
+    )
     if milli is None:
         return None
     words = f"pool {case.pool} grows by {gpus(milli)} GPU"

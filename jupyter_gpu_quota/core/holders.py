@@ -28,9 +28,9 @@ def _parts(policy: Policy, now: int, running: Running) -> list[Holder]:
     kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
     stays = tuple(piece for piece in pieces if piece.rank in kept)
     goes = tuple(piece for piece in pieces if piece.rank not in kept)
-    base = holder_of(policy, now, running._replace(pieces=stays, size=job.gpu_milli * len(kept)))
     if not goes:
-        return [base]
+        return [holder_of(policy, now, running)]
+    base = holder_of(policy, now, running._replace(pieces=stays, size=job.gpu_milli * len(kept)))
     above = holder_of(policy, now, running._replace(pieces=goes, size=running.size - base.size))
     above.base, base.above = base, above
     return [base, above]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import compress
+from typing import Any
 
 from .demand import CPU_STEPS, MEMORY_STEPS, Kind, State, tells_more, worth_of
 from .hosts import NOTHING, Host, Hosts, sizes_of
@@ -21,6 +23,8 @@ ANY_MODEL: Models = ()
 Column = list[int]
 """One amount of every device: ``ledger.firm``, ``ledger.lent`` and so on."""
 _HostAmounts = tuple[Host, Host, Host]
+Spot = tuple[int, int]
+"""Where a device is: its node, and its bit among the devices of the node."""
 
 
 class Levels:
@@ -67,44 +71,44 @@ class Levels:
 
 
 class Room:
-    """Where one kind of work finds room: devices by free amount, nodes by how many whole devices are free."""
+    """Where one kind of work finds room: devices by free amount, nodes by how many whole devices are free.
 
-    __slots__ = ("_whole", "devices", "nodes")
+    The whole ones of a node are bits of one number, in the order of its devices.
+    """
 
-    def __init__(self, free: Sequence[int], node_of: Sequence[int], nodes: int) -> None:
-        self._whole: list[list[int]] = [[] for _ in range(nodes)]
-        for number, amount in enumerate(free):
-            if amount == WHOLE_DEVICE:
-                self._whole[node_of[number]].append(number)
+    __slots__ = ("_on_node", "_spot", "_whole", "devices", "nodes")
+
+    def __init__(self, free: Sequence[int], spots: Sequence[Spot], on_node: Sequence[Sequence[int]]) -> None:
+        self._on_node, self._spot = on_node, spots
+        self._whole = [0] * len(on_node)
+        for node, bit in compress(spots, map(WHOLE_DEVICE.__eq__, free)):
+            self._whole[node] |= bit
         self.devices = Levels(free)
-        self.nodes = Levels([len(whole) for whole in self._whole])
+        self.nodes = Levels([whole.bit_count() for whole in self._whole])
 
     def first_whole(self, node: int, count: int) -> list[int]:
         """So many whole devices of a node that has them, the lowest numbers first."""
-        heap, found = self._whole[node], list[int]()
-        while len(found) < count:
-            device = heappop(heap)
-            if self.devices[device] == WHOLE_DEVICE and device not in found[-1:]:
-                found.append(device)
-        for device in found:
-            heappush(heap, device)
+        whole, on, found = self._whole[node], self._on_node[node], list[int]()
+        for _ in range(count):
+            lowest = whole & -whole
+            found.append(on[lowest.bit_length() - 1])
+            whole ^= lowest
         return found
 
-    def put(self, free: Iterable[tuple[int, int]], node_of: Sequence[int]) -> None:
+    def put(self, free: Iterable[tuple[int, int]]) -> None:
         """Note the new free amounts of devices; each node moves once, however many of its devices changed."""
-        whole: dict[int, int] = {}
+        moved: set[int] = set()
         for device, amount in free:
             before = self.devices[device]
             if before == amount:
                 continue
             self.devices.put(device, amount)
             if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
-                node, change = node_of[device], 1 if amount == WHOLE_DEVICE else -1
-                whole[node] = whole.get(node, 0) + change
-                if change > 0:
-                    heappush(self._whole[node], device)
-        for node, change in whole.items():
-            self.nodes.put(node, self.nodes[node] + change)
+                node, bit = self._spot[device]
+                self._whole[node] ^= bit
+                moved.add(node)
+        for node in moved:
+            self.nodes.put(node, self._whole[node].bit_count())
 
 
 class _Totals:
@@ -152,7 +156,9 @@ class Ledger:
         self._models = sorted(set(self.model))
         self.node_of = [number[device.node] for device in self.devices]
         self.on_node: list[list[int]] = [[] for _ in names]
+        self.spots: list[Spot] = []
         for at, node in enumerate(self.node_of):
+            self.spots.append((node, 1 << len(self.on_node[node])))
             self.on_node[node].append(at)
         self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
         self._sizes = sizes_of(nodes, names, parts or {})
@@ -177,6 +183,8 @@ class Ledger:
         """How often room may have come back by a change."""
         self.refused: dict[tuple[object, bool], int] = {}
         """At which number of gains a request for one rank, as a borrower or not, found no room."""
+        self.found: dict[tuple[object, bool], tuple[int, tuple[Any, ...]]] = {}
+        """At which number of changes it found these pieces."""
         self._totals: dict[bool, _Totals] = {}
 
     def emptied(self) -> Ledger:
@@ -258,17 +266,16 @@ class Ledger:
         return self._rooms
 
     def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
-        if any(self.leaving[at] for at in moved) or self._draining:
+        if self._draining or any(map(self.leaving.__getitem__, moved)):
             for at in moved:
                 drains = self.leaving[at] and self.lendable_after(at) > 0
                 (self._draining.add if drains else self._draining.discard)(at)
         plain = [(at, self.plain_now(at)) for at in moved]
-        is_apart = any(lent is not firm for firm, lent in rooms.values())
-        lendable = [(at, self.lendable_now(at)) for at in moved] if is_apart else plain
+        lendable = [(at, self.lendable_now(at)) for at in moved] if self.holds else plain
         for key, (firm, lent) in rooms.items():
-            firm.put(self._of_models(plain, key), self.node_of)
+            firm.put(self._of_models(plain, key))
             if lent is not firm:
-                lent.put(self._of_models(lendable, key), self.node_of)
+                lent.put(self._of_models(lendable, key))
 
     def _of_models(self, free: list[tuple[int, int]], models: Models) -> list[tuple[int, int]]:
         return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
@@ -299,7 +306,7 @@ class Ledger:
     def _room(self, models: Models, free: Sequence[int]) -> Room:
         if models:
             free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
-        return Room(free, self.node_of, len(self.nodes))
+        return Room(free, self.spots, self.on_node)
 
     def room(self, models: Models, *, lent: bool) -> Room | None:
         """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .altered import quickly_made
+
 WHOLE_DEVICE = 1000
 """Milli-GPU of one device."""
 
@@ -234,6 +236,7 @@ class Policy:
     lending: Lending = Lending()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training workload that has not ended: 1..n ranks, each of ``gpu_milli``.
@@ -306,6 +309,7 @@ class Notebook:
     lent_at: int | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where a part of one rank goes: so much of one device."""
@@ -316,6 +320,7 @@ class Placement:
     memory_mib: int
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """A placement that is owned by a workload, until its processes are seen gone."""

@@ -11,7 +11,7 @@ from .model import WHOLE_DEVICE, Amounts, Notebook
 from .packing import pack, quota_rows
 from .placement import Piece
 from .plan import Reason, ReasonCode
-from .pool import Pool, book
+from .pool import Pool
 from .standing import Standing
 
 
@@ -30,7 +30,7 @@ def admit(pool: Pool) -> Admission:
         standing = pool.standing(notebook.project)
         reason = why_refused(standing, notebook) or reasons.no_device(pool, notebook)
         if reason is None:
-            book(standing, notebook)
+            standing.book(notebook)
             admitted.append(notebook)
         else:
             refused.append((notebook, reason))

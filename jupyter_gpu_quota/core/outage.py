@@ -70,9 +70,12 @@ def what_it_stays_on(snapshot: Snapshot, workload: str) -> Reason | None:
     return None if drained is None else _drained(*drained, kind, snapshot.now)
 
 
+_UNHEALTHY = Health.UNHEALTHY
+
+
 def _sick_by_workload(snapshot: Snapshot) -> dict[str, Device]:
     """The first unhealthy device of each workload that has one."""
-    sick = {device.id: device for device in snapshot.devices if device.health is Health.UNHEALTHY}
+    sick = {device.id: device for device in snapshot.devices if device.health is _UNHEALTHY}
     return _first_of_each(snapshot, sick)
 
 

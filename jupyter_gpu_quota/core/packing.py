@@ -238,7 +238,7 @@ def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> li
     words = (
         f"The quotas of pool {pool} add up to {gpus(needed)} of {gpus(available)} GPU and do not fit in their shapes: "
         f"they need {packing.devices} devices and the pool has {devices}: {told(shown, '; ')}. Notebook slices and "
-        "guarantees below one device share devices, larger guarantees are asked for in whole ones."
+        "training quotas below one device share devices, larger ones are asked for in whole ones."
     )
     needed = packing.devices * WHOLE_DEVICE
     return [_refused("shape", pool, needed=needed, available=available, words=words, packing=shown)]

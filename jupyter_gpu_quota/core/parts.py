@@ -6,9 +6,9 @@ What a part holds follows from the snapshot alone, so it is no state of the sche
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import chain, zip_longest
 from typing import Generic, TypeVar
 
 from .demand import Shape as DemandShape
@@ -30,7 +30,7 @@ from .model import (
 from .placement import EmptyPool, Piece, Request, request_of
 from .queue import Crowd
 
-T = TypeVar("T")
+T = TypeVar("T", Job, Allocation)
 Kind = tuple[str, Request, bool, int]
 """What jobs of one line have in common: project, request, whether they are preemptible, job priority."""
 
@@ -200,22 +200,40 @@ def _waits(job: Job) -> bool:
 
 
 class _Table(Generic[T]):
-    """The rows of one table as they were read last, by the objects that they are."""
+    """The rows of one table as they were read last."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, T] = {}
-        self._refs: set[int] = set()
+        self._rows: tuple[T, ...] = ()
 
-    def follow(self, rows: Sequence[T]) -> tuple[list[T], list[T]]:
-        """Those that are gone, and those that are new, in order."""
-        refs = list(map(id, rows))
-        before, now = self._refs, set(refs)
-        gone, fresh = before - now, now - before
-        new = list(compress(rows, map(fresh.__contains__, refs))) if fresh else []
-        left = [self._rows.pop(ref) for ref in gone]
-        self._rows.update(zip(map(id, new), new, strict=True))
-        self._refs = now
-        return left, new
+    def follow(self, rows: tuple[T, ...]) -> tuple[list[T], list[T]]:
+        """Those that are gone, and those that are new, each in order; a row that is another object is both.
+
+        Both tables are read side by side in the order of their ids. Out of order, what stays may be named too, as both.
+        """
+        gone: list[T] = []
+        new: list[T] = []
+        before, now = iter(self._rows), iter(rows)
+        self._rows = rows
+        old, row = _differing(before, now)
+        while old is not None or row is not None:
+            order = 0 if old is None or row is None else (old.id > row.id) - (old.id < row.id)
+            if old is not None and order <= 0:
+                gone.append(old)
+            if row is not None and order >= 0:
+                new.append(row)
+            old = next(before, None) if order <= 0 else old
+            row = next(now, None) if order >= 0 else row
+            if old is row:
+                old, row = _differing(before, now)
+        return gone, new
+
+
+def _differing(before: Iterator[T], now: Iterator[T]) -> tuple[T | None, T | None]:
+    """The next rows side by side that are not the same object; None after the last."""
+    for old, row in zip_longest(before, now):
+        if old is not row:
+            return old, row
+    return None, None
 
 
 class Parts:

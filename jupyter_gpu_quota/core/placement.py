@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from .hosts import NOTHING, Host
@@ -105,8 +106,7 @@ def host_needs(pieces: Iterable[Piece], ledger: Ledger) -> dict[int, Host]:
     return needs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(NamedTuple):
     """It goes here; nothing was taken yet."""
 
     pieces: tuple[Piece, ...]
@@ -132,12 +132,17 @@ def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refu
     lent = lent and ledger.holds
     if request.ranks > 1:
         return _all_ranks(ledger, request, lent=lent)
-    if ledger.refused.get((request, lent)) == ledger.gains:
+    asked = request, lent
+    if ledger.refused.get(asked) == ledger.gains:
         return NOWHERE
-    pieces = _rank(ledger, request, 0, lent=lent)
+    changes, pieces = ledger.found.get(asked, (-1, ()))
+    if changes == ledger.changes:
+        return Fit(pieces)
+    pieces = tuple(_rank(ledger, request, 0, lent=lent))
     if pieces:
-        return Fit(pieces=tuple(pieces))
-    ledger.refused[request, lent] = ledger.gains
+        ledger.found[asked] = ledger.changes, pieces
+        return Fit(pieces)
+    ledger.refused[asked] = ledger.gains
     return NOWHERE
 
 
@@ -187,10 +192,9 @@ def _by_room(ledger: Ledger, request: Request, *, lent: bool) -> Sequence[int]:
             return ()
         if room.devices[at] < WHOLE_DEVICE:
             return (at,)
-    node = room.nodes.at_least(request.devices_per_rank)
-    if node is None:
-        return ()
-    return room.first_whole(node, request.devices_per_rank)
+    count = request.devices_per_rank
+    node = room.nodes.at_least(count)
+    return () if node is None else room.first_whole(node, count)
 
 
 def promise(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool, sign: int = 1) -> None:
@@ -236,15 +240,17 @@ def numbered(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]:
     """The pieces as the plan says them, each with its share of the device's memory, rounded down."""
+    devices = ledger.devices
     return tuple(
-        Placement(
-            rank=piece.rank,
-            device=ledger.devices[piece.device].id,
-            gpu_milli=piece.gpu_milli,
-            memory_mib=ledger.devices[piece.device].memory_mib * piece.gpu_milli // WHOLE_DEVICE,
-        )
+        _placement(piece.rank, (on := devices[piece.device]).id, piece.gpu_milli, on.memory_mib)
         for piece in sorted(pieces)
     )
+
+
+@lru_cache(maxsize=1 << 14)
+def _placement(rank: int, device: str, gpu_milli: int, device_mib: int) -> Placement:
+    memory_mib = device_mib * gpu_milli // WHOLE_DEVICE
+    return Placement(rank=rank, device=device, gpu_milli=gpu_milli, memory_mib=memory_mib)
 
 
 class EmptyPool:

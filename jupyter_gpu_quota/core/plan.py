@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .altered import quickly_made
 from .model import JobTarget, Placement
 
 
@@ -81,6 +82,7 @@ GOES_ON = RESIZED | {ReasonCode.MOVED}
 """Of a pause: the job goes on at once, in a place that the same plan reserves for it."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """A code and the figures behind it, in the order they are told; :func:`.explain.sentence` says it in words."""
@@ -89,6 +91,7 @@ class Reason:
     figures: tuple[tuple[str, int | str], ...] = ()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Give a waiting job or a requested notebook these placements. ``attempt``: the job's new one, 0 for notebooks."""
@@ -100,6 +103,7 @@ class Start:
     reason: Reason
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
     """Start a paused job again, from its checkpoint."""
@@ -111,6 +115,7 @@ class Resume:
     reason: Reason
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
     """Ask a running job to checkpoint and leave within ``grace_s``; it is queued again. ``claimer`` takes its place."""
@@ -155,6 +160,7 @@ class Release:
     reason: Reason
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
     """Keep these placements for a waiting workload while their present holders leave; replaces its earlier ones."""

@@ -118,13 +118,6 @@ class Pool:
         return standing.by_user if self.policy.within_project == "users_in_turn" else {}
 
 
-def book(standing: Standing, notebook: Notebook) -> None:
-    """Count a slice that is booked."""
-    for level in standing.levels:
-        level.booked_by[notebook.user] = level.booked_by.get(notebook.user, 0) + notebook.gpu_milli
-        level.booked += notebook.gpu_milli
-
-
 def could_start_alone(pool: Pool, standing: Standing, request: Request, *, preemptible: bool) -> bool:
     """Whether a request could start if nothing else ran: it fits the devices, the limit and, if fixed, the quota."""
     size = request.size

@@ -17,6 +17,7 @@ from .lifecycle import HOLDS_SLICE
 from .model import Amounts, Department, Job, JobState, Notebook, Policy, Project, Snapshot
 from .plan import Reason, ReasonCode
 from .removal import outlives
+from .sentences import is_too_wide, most_milli
 from .standing import NO_LIMIT
 
 RUNS = (JobState.STARTING, JobState.RUNNING)
@@ -32,7 +33,7 @@ class Effect(StrEnum):
     DRAINS = "drains"  # keeps what it has until it ends
     RUNS_ON = "runs_on"  # is not paused, as it would be without
     STARTS = "starts"  # starts instead of waiting
-    WAITS = "waits"  # waits instead of starting, or for another reason
+    WAITS = "waits"  # waits instead of starting, for another reason, behind less, or without hope where there was some
     REFUSED = "refused"
 
 
@@ -182,7 +183,7 @@ class _Both:
 
     def _of_waiting(self, work: Job | Notebook) -> Affected | None:
         before, after = self.old.rest.waits.get(work.id), self.new.rest.waits.get(work.id)
-        if (before and before.code) == (after and after.code):
+        if _is_as_before(before, after):
             return None
         return Affected(work=work, effect=Effect.STARTS if after is None else Effect.WAITS, before=before, after=after)
 
@@ -217,6 +218,20 @@ class _Both:
         return Affected(
             work=work, effect=effect, used_milli=used, quota_milli=quota, had_milli=had, department=department
         )
+
+
+def _is_as_before(before: Reason | None, after: Reason | None) -> bool:
+    """Whether work waits as it did, or does not wait at all: for the same reason, and with as much hope.
+
+    Behind a limit, quota or ceiling that is lowered it waits for more to end. Work that nothing freed could start had
+    no hope before either.
+    """
+    if before is None or after is None:
+        return before is after
+    if before.code is not after.code or is_too_wide(before) is not is_too_wide(after):
+        return False
+    was, becomes = most_milli(before), most_milli(after)
+    return is_too_wide(after) or was is None or becomes is None or becomes >= was
 
 
 def _both(old: _Side, new: _Side, snapshot: Snapshot, moved: Snapshot) -> _Both:

@@ -6,16 +6,15 @@ One function on (claims, amount): it divides a pool among departments as well as
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
 from math import lcm
+from typing import NamedTuple
 
 from .packing import QuotaRefusal, check_quotas
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """What one owner is promised and wants. ``wanted_milli``: what it runs plus what it has queued, under its limit.
 
     ``fixed_milli`` runs and may not be preempted: nobody gets that before it ends.
@@ -35,16 +34,14 @@ class Claim:
         return max(0, self.fixed_milli - self.quota_milli)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(NamedTuple):
     """What one owner gets. ``guarantee_milli`` is its quota, or the reduced one while quotas exceed what is there."""
 
     guarantee_milli: int
     fair_milli: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """One taker in :func:`pour`: at most ``ceiling``, in proportion to ``weight`` (above 0)."""
 
     name: str
@@ -70,7 +67,7 @@ def divide(
     firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
     drains = {row.name: row.drains_milli for row in rows}
     if drained := sum(drains.values()):
-        rows = [replace(row, wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
+        rows = [row._replace(wanted_milli=max(0, row.wanted_milli - drains[row.name])) for row in rows]
         amount_milli, firm = max(0, amount_milli - drained), max(0, firm - drained)
     first = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
     reduced = sum(first.values()) > firm
@@ -143,7 +140,7 @@ def _by_history(parts: Sequence[Part], history_milli: int) -> list[Part]:
     if not used:
         return list(parts)
     weighed = [
-        replace(part, weight=part.weight * used * (1000 + history_milli) - history_milli * part.used * weights)
+        part._replace(weight=part.weight * used * (1000 + history_milli) - history_milli * part.used * weights)
         for part in parts
     ]
     return [part for part in weighed if part.weight > 0] or list(parts)
@@ -186,6 +183,8 @@ def _pour_above(parts: Sequence[Part], floor: Mapping[str, int], amount: int) ->
 
 def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_milli: int) -> dict[str, int]:
     given = {row.name: 0 for row in rows}
+    if amount <= 0:
+        return given
     open_rows = [row for row in rows if row.wanted_milli > first[row.name]]
     levels = [*_by_priority([row for row in open_rows if row.weight]), [row for row in open_rows if not row.weight]]
     for level in levels:

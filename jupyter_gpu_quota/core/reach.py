@@ -14,7 +14,7 @@ from .standing import Right, Standing
 
 def is_within_reach(pool: Pool, asker: Asker) -> bool:
     """Whether what a claim could be let take, and what is free once all who leave have left, come to its size."""
-    if asker.own_only and not is_own_enough(pool, asker):
+    if asker.own_only and not is_own_enough(pool, asker.standing, asker.priority, asker.request.size):
         return False
     return _is_sum_enough(pool, asker) and _could_be_on_one_node(pool, asker)
 
@@ -29,15 +29,14 @@ def _is_sum_enough(pool: Pool, asker: Asker) -> bool:
     return short <= pool.ledger.all_after(lent=lent)
 
 
-def is_own_enough(pool: Pool, asker: Asker) -> bool:
+def is_own_enough(pool: Pool, own: Standing, priority: int, size: int) -> bool:
     """Of who may ask its own project only: whether that leaves it, with the claim, within its limit and no further
     above its fair share than it is. Who would take nothing waits for a drain like everybody else.
     """
-    own = asker.standing
-    takable = own.movable.below(asker.priority) + own.movable.elastic
+    takable = own.movable.below(priority) + own.movable.elastic
     takable += sum([holder.size for holder in pool.borrowers if holder.project is own])
     bound = min(own.ceiling, max(own.use, own.fair))
-    return takable > 0 and own.use + asker.request.size - takable <= bound
+    return takable > 0 and own.use + size - takable <= bound
 
 
 def _could_be_on_one_node(pool: Pool, asker: Asker) -> bool:

@@ -22,7 +22,7 @@ from .model import (
 )
 from .parts import Kind, Part, Parts, kind_of
 from .placement import Piece, host_needs, with_host
-from .pool import Pool, book, could_start_alone
+from .pool import Pool, could_start_alone
 from .queue import Crowd, Line, Shape
 from .standing import NO_LIMIT, Running, Standing
 
@@ -116,7 +116,7 @@ def _ceiling(milli: int | None) -> int:
 # --- what is there --------------------------------------------------------------------------------------------------
 def _read_notebook(pool: Pool, notebook: Notebook) -> None:
     if notebook.state is NotebookState.BOOKED or notebook.state is NotebookState.LENT:
-        book(pool.standing(notebook.project), notebook)
+        pool.standing(notebook.project).book(notebook)
         pool.slices.append(notebook)
     elif notebook.state is NotebookState.REQUESTED:
         pool.requested.append(notebook)

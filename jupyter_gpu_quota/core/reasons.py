@@ -218,12 +218,14 @@ def above_user_notebooks(standing: Standing, notebook: Notebook, used_milli: int
     return _user_ceiling(standing, notebook.user, notebook.gpu_milli, used_milli, standing.user_notebooks)
 
 
-def _user_ceiling(standing: Standing, user: str, asked: int, used: int, ceiling: int) -> Reason:
+def _user_ceiling(standing: Standing, user: str, asked: int, used: int | None, ceiling: int) -> Reason:
+    """``used``: None where it does not matter, because the ceiling is below what was asked for."""
+    uses: Figures = () if used is None else (("used_milli", used),)
     figures: Figures = (
         ("project", f"department {standing.name}" if standing.is_department else standing.name),
         ("user", user),
         ("asked_milli", asked),
-        ("used_milli", used),
+        *uses,
         ("ceiling_milli", ceiling),
     )
     return Reason(code=ReasonCode.ABOVE_USER_CEILING, figures=figures)
@@ -260,10 +262,10 @@ def hopeless(pool: Pool, job: Job) -> Reason:
         return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=books)
     short = next((level for level in standing.levels if request.size > level.ceiling), None)
     if short is not None:
-        return Reason(code=ReasonCode.ABOVE_LIMIT, figures=(*books, ("used_milli", 0), *_limits(short)))
+        return Reason(code=ReasonCode.ABOVE_LIMIT, figures=(*books, *_limits(short)))
     lowest = min(standing.levels, key=lambda level: level.user_ceiling)
     if request.size > lowest.user_ceiling:
-        return _user_ceiling(lowest, job.user, request.size, 0, lowest.user_ceiling)
+        return _user_ceiling(lowest, job.user, request.size, None, lowest.user_ceiling)
     if not could_start_alone(pool, standing, request, preemptible=True):
         room: Figures = (
             ("capacity_milli", capacity),

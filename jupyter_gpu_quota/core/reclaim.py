@@ -238,7 +238,7 @@ class _Search:
             return
         while self._wants_more() and self.pool.searches_left:
             self.pool.searches_left -= 1
-            cleared = clear_a_place(self.pool, self.asker.request, leave, self.gone)
+            cleared = clear_a_place(self.pool, self.asker.request, leave, self.gone | self.picked.keys())
             if cleared is None:
                 self.pool.unmovable.add(self.asker.request)
                 return

@@ -293,7 +293,8 @@ class Round:
             return False
         if standing.lowest < line.shape.priority or standing.movable.has_elastic:
             return True
-        return any(holder.project is standing for holder in self.pool.borrowers)
+        borrowers = self.pool.borrowers
+        return bool(borrowers) and any(holder.project is standing for holder in borrowers)
 
     def _serve_what_claims_left(self) -> None:
         """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
@@ -316,8 +317,8 @@ class Round:
         before = self._goes_before(standing, line, right)
         if not at_limit and self._start_unkept(standing, line, right, before=before, lent_too=lent_too):
             return
-        asker = self._asker(standing, line, right, at_limit=at_limit)
-        claimed = self._claim(asker, before=before) if self.may_claim else None
+        within = self._within(standing, line, right)
+        claimed = self._claim(standing, line, right, within, before=before)
         if claimed is not None:
             self._keep_or_start(claimed, line.take())
             return
@@ -329,14 +330,19 @@ class Round:
             and self._start_unkept(standing, line, right, before=before, lent_too=True)
         ):
             return
-        line.blocked = self._why_blocked(asker, at_limit=at_limit)
+        line.blocked = self._why_blocked(standing, line, right, within, at_limit=at_limit)
         if right <= Right.FAIR and not at_limit:
             self._keep_place((standing, line))
 
-    def _claim(self, asker: Asker, *, before: bool) -> Claimed | None:
+    def _claim(
+        self, standing: Standing, line: Line, right: Right, within: Standing | None, *, before: bool
+    ) -> Claimed | None:
         """The place that is kept stops neither a claim within guarantee nor one that stands before its job."""
-        if asker.own_only and not is_own_enough(self.pool, asker):
+        if not self.may_claim:
             return None
+        if within is standing and not is_own_enough(self.pool, standing, line.shape.priority, line.size):
+            return None
+        asker = self._asker(standing, line, right, within)
         if not before:
             return claim(self.pool, asker)
         with self._place_lent():
@@ -447,9 +453,9 @@ class Round:
                 return True
         return False
 
-    def _asker(self, standing: Standing, line: Line, right: Right, *, at_limit: bool) -> Asker:
+    @staticmethod
+    def _asker(standing: Standing, line: Line, right: Right, within: Standing | None) -> Asker:
         job, shape = line.first(), line.shape
-        weak = right is Right.SURPLUS or (right is Right.FAIR and (standing.weight == 0 or not shape.preemptible))
         return Asker(
             id=job.id,
             standing=standing,
@@ -460,25 +466,27 @@ class Round:
             preemptible=shape.preemptible,
             lent_too=shape.preemptible and right is not Right.GUARANTEE,
             spares=None if right is Right.GUARANTEE else job.paused_for,
-            within=self._within(standing, shape.request.size, weak=weak),
+            within=within,
         )
 
     @staticmethod
-    def _within(standing: Standing, size: int, *, weak: bool) -> Standing | None:
+    def _within(standing: Standing, line: Line, right: Right) -> Standing | None:
         """Whose work it may take: a weak right reaches its own project only, a limit only what is below it."""
-        if weak:
+        if right is Right.SURPLUS or (right is Right.FAIR and (standing.weight == 0 or not line.shape.preemptible)):
             return standing
-        return next((one for one in standing.levels if one.use + one.leaving + size > one.ceiling), None)
+        return next((one for one in standing.levels if one.use + one.leaving + line.size > one.ceiling), None)
 
-    def _why_blocked(self, asker: Asker, *, at_limit: bool) -> Why:
+    def _why_blocked(
+        self, standing: Standing, line: Line, right: Right, within: Standing | None, *, at_limit: bool
+    ) -> Why:
         code = ReasonCode.NO_FREE_GPU
         if at_limit:
             code = ReasonCode.ABOVE_LIMIT
-        elif asker.right is Right.SURPLUS:
+        elif right is Right.SURPLUS:
             code = ReasonCode.ABOVE_FAIR_SHARE
-        elif asker.right is Right.FAIR and not asker.own_only:
-            self.draft.failed.append(asker)
-        return self._no_room(asker.standing, asker.request.size, code)
+        elif right is Right.FAIR and within is not standing:
+            self.draft.failed.append(self._asker(standing, line, right, within))
+        return self._no_room(standing, line.size, code)
 
     @staticmethod
     def _no_room(standing: Standing, size: int, code: ReasonCode) -> Why:

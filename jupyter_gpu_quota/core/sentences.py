@@ -7,17 +7,21 @@ from collections.abc import Mapping
 from .plan import Reason
 from .plan import ReasonCode as R
 
-_BOOKS = "{project} uses {used_milli} GPU of its guarantee of {guarantee_milli} and its fair share of {fair_milli}"
+_BOOKS = (
+    "{project} uses {used_milli} GPU of its training quota ({guarantee_milli} in force) and its fair share of "
+    "{fair_milli}"
+)
 
 _SENTENCES: dict[R, tuple[str, str]] = {
     R.WITHIN_GUARANTEE: (
-        "{project} asked for {asked_milli} GPU and used {used_milli} of its guarantee of {guarantee_milli}, "
-        "so it {starts}.",
-        "It {starts}, within its project's guarantee.",
+        "{project} asked for {asked_milli} GPU and used {used_milli} of its training quota "
+        "({guarantee_milli} in force), so it {starts}.",
+        "It {starts}, within its project's training quota.",
     ),
     R.WITHIN_FAIR_SHARE: (
-        "{project} asked for {asked_milli} GPU and used {used_milli}; its guarantee {is} {guarantee_milli} and its "
-        "fair share {fair_milli}, so it {starts} and runs over quota while nobody claims that.",
+        "{project} asked for {asked_milli} GPU and used {used_milli}; its training quota in force {is} "
+        "{guarantee_milli} and its fair share {fair_milli}, so it {starts} and runs over quota while nobody claims "
+        "that.",
         "It {starts}, over quota and within its project's fair share.",
     ),
     R.IDLE_SURPLUS: (
@@ -36,10 +40,10 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "It {starts}, within its project's notebook quota.",
     ),
     R.RECLAIMED: (
-        "{claimer_project} asked for {asked_milli} GPU for {claimer}, within its guarantee of "
-        "{claimer_guarantee_milli}; {project} used {used_milli}, above its guarantee of {guarantee_milli}. "
-        "The job saves within {grace_s} s and is queued again in its old place.",
-        "Another project claimed its guarantee; the job is queued again in its old place.",
+        "{claimer_project} asked for {asked_milli} GPU for {claimer}, within its training quota "
+        "({claimer_guarantee_milli} in force); {project} used {used_milli}, above its own ({guarantee_milli} in "
+        "force). The job saves within {grace_s} s and is queued again in its old place.",
+        "Another project claimed its training quota; the job is queued again in its old place.",
     ),
     R.FAIR_SHARE_RECLAIMED: (
         "{claimer_project} asked for {asked_milli} GPU for {claimer}, within its fair share of "
@@ -200,7 +204,7 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.ABOVE_NOTEBOOK_QUOTA: (
         "{project} asked for a notebook of {asked_milli} GPU; its notebook quota in pool {pool} is {quota_milli} and "
-        "{used_milli} is in use. Choose a smaller slice or stop a notebook.",
+        "{used_milli} is in use. {way_out}",
         "The notebook quota of its project is used up. Choose a smaller slice or stop a notebook.",
     ),
     R.ABOVE_USER_CEILING: (
@@ -216,8 +220,8 @@ _SENTENCES: dict[R, tuple[str, str]] = {
     ),
     R.PAUSES_USED_UP: (
         "The job was paused {max_pauses} times within {per_s} s, which is as often as it may be. It starts where no "
-        "guarantee can take its place: when {project} has {asked_milli} GPU of its guarantee of {guarantee_milli} "
-        "free, or when its oldest pause is out of that time.",
+        "training quota can take its place: when {project} has {asked_milli} GPU of its own ({guarantee_milli} in "
+        "force) free, or when its oldest pause is out of that time.",
         "It was paused as often as it may be, and waits for a place that nobody can take.",
     ),
     R.DEVICE_QUARANTINED: (
@@ -270,9 +274,9 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "A device of the reserved place can no longer be given out; another place is chosen.",
     ),
     R.DRAIN_TAKEN_OVER: (
-        "{claimer_project} took over this place for {claimer}, within its guarantee; the workload it was kept for "
+        "{claimer_project} took over this place for {claimer}, within its training quota; the workload it was kept for "
         "waits on in its old place.",
-        "A claim within a guarantee took over this place.",
+        "A claim within a training quota took over this place.",
     ),
 }
 
@@ -292,6 +296,24 @@ _SPECIAL: dict[tuple[R, str], str] = {
 }
 """What is told where a figure says that the case is a special one."""
 
+_TOO_WIDE: dict[R, str] = {
+    R.ABOVE_LIMIT: "{project} asked for {asked_milli} GPU; the limit of {limited} is {limit_milli}, of which "
+    "{notebook_milli} is kept for notebooks. It cannot start under that, whatever is free: ask for less, or for a "
+    "higher limit.",
+    R.ABOVE_TRAINING_QUOTA: "{project} asked for {asked_milli} GPU that may not be preempted; its training quota is "
+    "{quota_milli}. It cannot start under that, whatever is free: ask for less, for a higher quota, or for GPU that "
+    "may be preempted, which may start wherever it is idle.",
+    R.ABOVE_USER_CEILING: "{user} asked for {asked_milli} GPU; the ceiling for each user of {project} is "
+    "{ceiling_milli}. It cannot start under that, whatever is free: ask for less, or for a higher ceiling.",
+}
+"""What is told of a job that no GPU which is freed could help, because it alone is above what it is measured by."""
+
+_MEASURED_BY = {
+    R.ABOVE_LIMIT: "limit_milli",
+    R.ABOVE_TRAINING_QUOTA: "quota_milli",
+    R.ABOVE_USER_CEILING: "ceiling_milli",
+}
+
 _COUNTED = {"devices": "device", "ranks": "part", "possible_ranks": "such part"}
 
 
@@ -304,9 +326,17 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
     if ended:
         words = _ENDED.get(reason.code, short if "{grace_s}" in words else words)
     words = next((_SPECIAL[reason.code, name] for name, _ in reason.figures if (reason.code, name) in _SPECIAL), words)
+    if is_too_wide(reason):
+        words = _TOO_WIDE[reason.code]
     tense = _BEGAN if began else _BEGINS
     figures = tense | {name: _shown(name, value) for name, value in reason.figures}
     figures |= {f"counted_{name}": _counted(figures[name], what) for name, what in _COUNTED.items() if name in figures}
+    if "project" in figures:
+        figures["limited"] = (
+            f"its department {figures['department']}" if "department" in figures else figures["project"]
+        )
+    if reason.code is R.ABOVE_NOTEBOOK_QUOTA:
+        figures["way_out"] = _way_out(reason)
     figures["until"] = _UNTIL.get(figures.get("kind", ""), "it ends")
     try:
         return (
@@ -317,6 +347,28 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
         )
     except KeyError:
         return short.format_map(tense)
+
+
+def is_too_wide(reason: Reason) -> bool:
+    """Whether it asks for more than its project, department or user may have in all."""
+    asked, most = dict(reason.figures).get("asked_milli"), most_milli(reason)
+    return isinstance(asked, int) and most is not None and asked > most
+
+
+def most_milli(reason: Reason) -> int | None:
+    """What the limit, training quota or ceiling it waits behind leaves to jobs in all; None behind anything else."""
+    figures = dict(reason.figures)
+    most, kept = figures.get(_MEASURED_BY.get(reason.code, "")), figures.get("notebook_milli", 0)
+    return most - kept if isinstance(most, int) and isinstance(kept, int) else None
+
+
+def _way_out(reason: Reason) -> str:
+    """What helps a notebook that is above its quota: no slice is small enough where nothing of that is left."""
+    figures = dict(reason.figures)
+    used, quota = figures.get("used_milli"), figures.get("quota_milli")
+    if not isinstance(used, int) or not isinstance(quota, int) or used < quota:
+        return "Choose a smaller slice or stop a notebook."
+    return "Stop a notebook." if used else "Choose another pool, or ask for notebook quota there."
 
 
 def _counted(number: str, what: str) -> str:
@@ -351,7 +403,7 @@ def _in_spite_of(code: R, figures: Mapping[str, str]) -> str:
         was = "It had been paused {max_pauses} times within {per_s} s, which is as often as it may be"
     else:
         return ""
-    words = f" {was}; the claim is within a guarantee and nothing else could satisfy it, so it was allowed."
+    words = f" {was}; the claim is within a training quota and nothing else could satisfy it, so it was allowed."
     return _timed(words, figures).format_map(figures)
 
 
@@ -370,15 +422,15 @@ def _timed(words: str, figures: Mapping[str, str]) -> str:
 
 
 def time_text(seconds: int | str) -> str:
-    """A time to the second: "90 s", "10 minutes", "2 hours"."""
+    """A time to the second: "90 s", "10 minutes", "23 hours 59 minutes 42 s"."""
     if not str(seconds).isdigit():
         return f"{seconds} s"
-    number = int(seconds)
-    for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
-        count, rest = divmod(number, size)
-        if not rest and number > 60:
-            return f"{count} {name}" if count == 1 else f"{count} {name}s"
-    return f"{number} s"
+    parts, rest = [], int(seconds)
+    if rest >= 120:
+        for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+            count, rest = divmod(rest, size)
+            parts += [f"{count} {name}" if count == 1 else f"{count} {name}s"] * (count > 0)
+    return " ".join(parts + [f"{rest} s"] * (rest > 0 or not parts))
 
 
 def gpus(milli: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from .model import Job
+from .model import Job, Notebook
 from .placement import Piece, Request
 from .queue import ProjectQueue
 
@@ -102,6 +102,8 @@ class Standing:
     """The department, None where the policy has none."""
     levels: tuple[Standing, ...] = field(init=False)
     """The project, and its department where there is one."""
+    ceiling: int = field(init=False)
+    """What its jobs may use: the limit, less the notebook quota, which notebooks may ask for at any time."""
     user_ceiling: int = NO_LIMIT
     user_notebooks: int = NO_LIMIT
     used_before: int = 0
@@ -125,17 +127,17 @@ class Standing:
 
     def __post_init__(self) -> None:
         self.levels = (self,) if self.parent is None else (self, self.parent)
+        self._set_ceiling()
+
+    def _set_ceiling(self) -> None:
+        reserved = max(self.notebook_quota, self.booked)
+        self.ceiling = NO_LIMIT if self.limit == NO_LIMIT else max(0, self.limit - reserved)
 
     @property
     def has_user_ceiling(self) -> bool:
         """Whether there is a ceiling for each user, here or above."""
         parent = self.parent
         return self.user_ceiling != NO_LIMIT or (parent is not None and parent.user_ceiling != NO_LIMIT)
-
-    @property
-    def ceiling(self) -> int:
-        """What its jobs may use: the limit, less the notebook quota, which notebooks may ask for at any time."""
-        return NO_LIMIT if self.limit == NO_LIMIT else max(0, self.limit - max(self.notebook_quota, self.booked))
 
     @property
     def holders(self) -> list[Holder]:
@@ -232,6 +234,13 @@ class Standing:
                 level.wanted_by[user] = level.wanted_by.get(user, 0) + size
                 if fixed:
                     level.wanted_fixed_by[user] = level.wanted_fixed_by.get(user, 0) + size
+
+    def book(self, notebook: Notebook) -> None:
+        """Count a slice that is booked."""
+        for level in self.levels:
+            level.booked_by[notebook.user] = level.booked_by.get(notebook.user, 0) + notebook.gpu_milli
+            level.booked += notebook.gpu_milli
+            level._set_ceiling()
 
     def add(self, size: int, user: str, *, fixed: bool) -> None:
         """Count work that starts, or is promised a place. ``fixed``: not preemptible."""

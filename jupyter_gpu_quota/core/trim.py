@@ -10,7 +10,7 @@ from .model import WHOLE_DEVICE
 from .placement import Fit, Piece, Request, place, promise, rank_pieces
 from .pool import Pool, rows_of
 from .reclaim import Claimed
-from .standing import Holder, Right
+from .standing import Holder, Right, Standing
 
 MOST_MOVED = 12
 """Up to so many claims are placed anew to spare a victim."""
@@ -30,27 +30,39 @@ def trim(pool: Pool, claims: Sequence[Claimed]) -> None:
     """
     for claimed in claims:
         for moved in list(claimed.moved):
-            if _fits_without(pool, claims, moved.holder, moved.pieces):
+            if _fits_without(pool, claims, (moved.holder,), moved.pieces):
                 pool.room_came_back = True  # where it was to go
                 claimed.moved.remove(moved)
-                insort(rows_of(pool, moved.holder), moved.holder, key=lambda holder: holder.order)
+                _line_up(pool, moved.holder)
     claimers = {claimed.asker.standing for claimed in claims}
     for number, claimed in enumerate(claims):
-        for victim in [one for one in claimed.victims if _may_stay(one) and one.project not in claimers]:
-            has_room = pool.ledger.all_after(lent=True) >= _on_devices(victim) and _may_fit(pool, victim)
-            if not has_room or not victim.project.may_stay(victim.size, victim.user):
+        for victims in [one for one in _by_job(claimed) if one[0].project not in claimers]:
+            standing, size = victims[0].project, sum(one.size for one in victims)
+            has_room = pool.ledger.all_after(lent=True) >= _on_devices(victims) and _may_fit(pool, victims)
+            if not has_room or not standing.may_stay(size, victims[0].user):
                 continue
-            let_out = _let_out_by(victim, claims[number:])
-            if all(other.leeway_milli >= victim.size for other in let_out) and _fits_without(pool, claims, victim):
-                claimed.victims.remove(victim)
-                _count_in(pool, victim)
+            let_out = _let_out_by(standing, claims[number:])
+            if all(other.leeway_milli >= size for other in let_out) and _fits_without(pool, claims, victims):
+                for victim in victims:
+                    claimed.victims.remove(victim)
+                _count_in(pool, victims)
                 for other in let_out:
-                    other.leeway_milli -= victim.size
+                    other.leeway_milli -= size
 
 
-def _let_out_by(victim: Holder, claims: Sequence[Claimed]) -> list[Claimed]:
+Victims = tuple[Holder, ...]
+"""Who can be put back together only: one, or an elastic job's minimum and what it has above."""
+
+
+def _by_job(claimed: Claimed) -> list[Victims]:
+    """The victims of a claim that run, in order."""
+    runs = [one for one in claimed.victims if not one.promised and one.base not in claimed.victims]
+    return [(one,) if one.above is None else (one, one.above) for one in runs]
+
+
+def _let_out_by(standing: Standing, claims: Sequence[Claimed]) -> list[Claimed]:
     """Claims of a victim's department that reach into others: what the victim loses may be what lets them out."""
-    department = victim.project.parent
+    department = standing.parent
     if department is None:
         return []
     return [
@@ -61,36 +73,31 @@ def _let_out_by(victim: Holder, claims: Sequence[Claimed]) -> list[Claimed]:
     ]
 
 
-def _may_stay(victim: Holder) -> bool:
-    """Whether it can be put back: it runs, and is no elastic job that leaves as a whole."""
-    return not victim.promised and victim.above is None
+def _may_fit(pool: Pool, victims: Victims) -> bool:
+    """Whether enough is left over to replace what they free; no more than a guess."""
+    return pool.room_came_back or _left_over(pool) >= _on_devices(victims)
 
 
-def _may_fit(pool: Pool, victim: Holder) -> bool:
-    """Whether enough is left over to replace what it frees; no more than a guess."""
-    return pool.room_came_back or _left_over(pool) >= _on_devices(victim)
-
-
-def _on_devices(victim: Holder) -> int:
-    """What it frees of the devices that can be given out."""
-    return sum([piece.gpu_milli for piece in victim.pieces])
+def _on_devices(victims: Victims) -> int:
+    """What they free of the devices that can be given out."""
+    return sum([piece.gpu_milli for victim in victims for piece in victim.pieces])
 
 
 def _left_over(pool: Pool) -> int:
     return sum(pool.ledger.lendable_after(at) for at in pool.ledger.draining)
 
 
-def _fits_without(pool: Pool, claims: Sequence[Claimed], victim: Holder, elsewhere: tuple[Piece, ...] = ()) -> bool:
-    """Whether the claims fit with a victim back: first moving only those on its devices, then all, largest first.
+def _fits_without(pool: Pool, claims: Sequence[Claimed], victims: Victims, elsewhere: tuple[Piece, ...] = ()) -> bool:
+    """Whether the claims fit with victims back: first moving only those on their devices, then all, largest first.
 
-    ``elsewhere``: the place that was promised to it, where it was to be moved.
+    ``elsewhere``: the place that was promised to one, where it was to be moved.
     """
-    devices = {piece.device for piece in victim.pieces}
+    devices = {piece.device for victim in victims for piece in victim.pieces}
     touched = [claimed for claimed in claims if not devices.isdisjoint(piece.device for piece in claimed.pieces)]
-    if _Settling(pool, touched).succeeds_with(victim, elsewhere):
+    if _Settling(pool, touched).succeeds_with(victims, elsewhere):
         return True
     everybody = sorted(claims, key=lambda claimed: -claimed.asker.request.gpu_milli)
-    return len(claims) <= MOST_MOVED and _Settling(pool, everybody).succeeds_with(victim, elsewhere)
+    return len(claims) <= MOST_MOVED and _Settling(pool, everybody).succeeds_with(victims, elsewhere)
 
 
 class _Settling:
@@ -102,18 +109,19 @@ class _Settling:
         self.pieces: dict[str, list[Piece]] = {claimed.asker.id: [] for claimed in claims}
         self.tries = MOST_TRIES
 
-    def succeeds_with(self, victim: Holder, elsewhere: tuple[Piece, ...]) -> bool:
-        """Whether all fit with the victim back; then they are where they fit, else nothing has changed."""
+    def succeeds_with(self, victims: Victims, elsewhere: tuple[Piece, ...]) -> bool:
+        """Whether all fit with the victims back; then they are where they fit, else nothing has changed."""
         if len(self.ranks) > MOST_RANKS:
             return False
         mark = self.ledger.mark()
-        leave(self.pool, victim, sign=-1)
-        if victim.base is not None:
-            restart_in_place(self.pool, victim.base, sign=-1)
+        for victim in victims:
+            leave(self.pool, victim, sign=-1)
+        if (base := victims[0].base) is not None:
+            restart_in_place(self.pool, base, sign=-1)
         promise(self.ledger, elsewhere, lent=False, sign=-1)
         for claimed in self.claims:
             promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-        is_taken = any(self.ledger.lendable_after(piece.device) < 0 for piece in victim.pieces)
+        is_taken = any(self.ledger.lendable_after(one.device) < 0 for victim in victims for one in victim.pieces)
         if is_taken or not self._settle(0):
             self.ledger.undo(mark)
             return False
@@ -164,17 +172,18 @@ class _Settling:
                 yield sum(after(at) for at in room) - many * need, room[:many]
 
 
-def _count_in(pool: Pool, victim: Holder) -> None:
-    if victim.base is not None:
-        _count_in_again(pool, victim, victim.base)
-        return
-    insort(rows_of(pool, victim), victim, key=lambda holder: holder.order)
-    victim.project.stays_after_all(victim.size, victim.user)
+def _count_in(pool: Pool, victims: Victims) -> None:
+    """An elastic job keeps what it has above its minimum, with it or after it."""
+    for victim in victims:
+        _line_up(pool, victim)
+        if victim.base is None:
+            victim.project.stays_after_all(victim.size, victim.user)
+        else:
+            victim.project.keeps_all(victim.size, victim.user)
+    if (base := victims[0].base) is not None:
+        base.above = victims[0]
+        _line_up(pool, base)
 
 
-def _count_in_again(pool: Pool, above: Holder, base: Holder) -> None:
-    """An elastic job keeps what it has above its minimum."""
-    base.above = above
-    for holder in (above, base):
-        insort(rows_of(pool, holder), holder, key=lambda one: one.order)
-    above.project.keeps_all(above.size, above.user)
+def _line_up(pool: Pool, holder: Holder) -> None:
+    insort(rows_of(pool, holder), holder, key=lambda one: one.order)

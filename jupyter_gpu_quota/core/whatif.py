@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
+from .amounts import in_force
 from .lending import is_waking
-from .lifecycle import WAITING
+from .lifecycle import HOLDS_GPU, WAITING
 from .model import (
     WHOLE_DEVICE,
     Allocation,
     Amounts,
+    Department,
     Device,
     Health,
     Job,
@@ -38,7 +41,8 @@ MOST_SPOTS = 256
 class Case:
     """One workload in the part of the snapshot that belongs to its pool: pools are decided independently.
 
-    A notebook that was refused is looked at as if it asked again; ``state`` is the one it has.
+    A notebook that was refused is looked at as if it asked again; ``state`` is the one it has. ``starting``: what the
+    next plan starts.
     """
 
     id: str
@@ -47,6 +51,7 @@ class Case:
     job: Job | None
     notebook: Notebook | None
     state: str
+    starting: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> Case:
@@ -61,6 +66,11 @@ class Case:
             notebook = replace(notebook, state=NotebookState.REQUESTED)
         part = _part(snapshot, work.pool, notebook)
         return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
+
+    def before(self, plan: Plan) -> Case:
+        """The same case, of which the next plan is known."""
+        started = (action.workload for action in plan.actions if isinstance(action, (Start, Resume)))
+        return replace(self, starting=frozenset(started))
 
     @property
     def work(self) -> Job | Notebook:
@@ -101,9 +111,26 @@ class Case:
 
     @property
     def amounts(self) -> Amounts:
-        """What its project has in its pool."""
-        row = next((row for row in self.policy.projects if row.name == self.project), None)
-        return (row.amounts.get(self.pool) if row else None) or Amounts(limit_milli=0, weight=0)
+        """What its project has in its pool at this instant."""
+        return self.amounts_of(department=False)
+
+    def amounts_of(self, *, department: bool) -> Amounts:
+        """What its project, or that one's department, has in its pool at this instant."""
+        owner = self._owner(in_force(self.policy, self.snapshot.now), department=department)
+        nothing = Amounts() if department else Amounts(limit_milli=0, weight=0)
+        return (owner.amounts.get(self.pool) if owner else None) or nothing
+
+    def _owner(self, policy: Policy, *, department: bool) -> Project | Department | None:
+        project = next((row for row in policy.projects if row.name == self.project), None)
+        if not department or project is None:
+            return project
+        return next((row for row in policy.departments if row.name == project.department), None)
+
+    @property
+    def department(self) -> str | None:
+        """Its project's department."""
+        owner = self._owner(self.policy, department=True)
+        return owner.name if owner else None
 
     @property
     def quota(self) -> int:
@@ -114,6 +141,40 @@ class Case:
     def limit(self) -> int | None:
         """The limit on its project in its pool."""
         return None if self.is_notebook else self.amounts.limit_milli
+
+    def user_ceiling(self, *, department: bool) -> int | None:
+        """What each user may have at most, in its project or that one's department."""
+        amounts = self.amounts_of(department=department)
+        return amounts.user_notebook_milli if self.is_notebook else amounts.user_jobs_milli
+
+    def is_counted_with(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
+        """Whether work is its user's, in its project or in that one's department."""
+        name, user = self.department, self.work.user
+        of_department = {row.name for row in self.policy.projects if row.department == name}
+        projects = of_department if department else {self.project}
+        return lambda one: one.user == user and one.project in projects
+
+    def thresholds(self, bound_milli: int, of: Callable[[Job | Notebook], bool]) -> list[int]:
+        """By how much a bound on what ``of`` is true of may have to be raised: for others that wait, and then for it.
+
+        The smallest of the others come first, with those that the next plan starts anyway and without; of more than a
+        few every second, fourth, ... is left out.
+        """
+        held = sum(map(_held, filter(of, self._holding()))) + _size(self.work) - bound_milli
+        others = [one for one in self._waiting() if one.id != self.id and of(one)]
+        rest = [one for one in others if one.id not in self.starting]
+        soon = held + sum(map(_size, others)) - sum(map(_size, rest))
+        return [*_sums(held, others), *_sums(soon, rest)]
+
+    def _holding(self) -> Iterable[Job | Notebook]:
+        if self.is_notebook:
+            return (one for one in self.snapshot.notebooks if one.state in (NotebookState.BOOKED, NotebookState.LENT))
+        return (job for job in self.snapshot.jobs if job.state in HOLDS_GPU)
+
+    def _waiting(self) -> Iterable[Job | Notebook]:
+        if self.is_notebook:
+            return (one for one in self.snapshot.notebooks if one.state is NotebookState.REQUESTED)
+        return (job for job in self.snapshot.jobs if job.state in WAITING)
 
     @property
     def most_quota(self) -> int:
@@ -166,6 +227,20 @@ class Case:
         return next(a.reason for a in plan.actions if isinstance(a, Refuse) and a.workload == self.id)
 
 
+def _size(work: Job | Notebook) -> int:
+    return work.gpu_milli * work.least_ranks if isinstance(work, Job) else work.gpu_milli
+
+
+def _sums(first: int, others: Iterable[Job | Notebook]) -> list[int]:
+    """The first amount alone, and with one, two, four, ... of the others, the smallest of them."""
+    found = list(accumulate(sorted(map(_size, others)), initial=first))
+    return [found[at] for at in (0, 1, 2, 4, 8, 16) if at < len(found)]
+
+
+def _held(work: Job | Notebook) -> int:
+    return work.gpu_milli * (work.held_ranks or work.ranks) if isinstance(work, Job) else work.gpu_milli
+
+
 def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
     devices = tuple(device for device in snapshot.devices if device.pool == pool)
     jobs = tuple(job for job in snapshot.jobs if job.pool == pool)
@@ -201,26 +276,6 @@ def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
         else node
         for node in snapshot.nodes
     )
-
-
-def with_quota(case: Case, milli: int) -> Policy:
-    """The policy with another quota for the case's project: the notebook quota of a notebook, else the training one."""
-    if case.is_notebook:
-        return _with_amounts(case, replace(case.amounts, notebook_milli=milli))
-    return _with_amounts(case, replace(case.amounts, training_milli=milli))
-
-
-def with_limit(case: Case, milli: int) -> Policy:
-    """The policy with another limit for the case's project."""
-    return _with_amounts(case, replace(case.amounts, limit_milli=milli))
-
-
-def _with_amounts(case: Case, amounts: Amounts) -> Policy:
-    def changed(project: Project) -> Project:
-        mine = project.name == case.project
-        return replace(project, amounts={**project.amounts, case.pool: amounts}) if mine else project
-
-    return replace(case.policy, projects=tuple(changed(project) for project in case.policy.projects))
 
 
 def as_preemptible(case: Case, fixed: Job) -> Snapshot:

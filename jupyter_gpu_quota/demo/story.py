@@ -10,30 +10,26 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from rich.console import Console
 
 from . import trainer
 from .facts import Facts, share_text
 from .loan import LOAN_FACTS, Loan
-from .people import Kernel, Person, Unexpected, call, log_in, start_server
+from .people import Kernel, Person, Unexpected, log_in, start_server
 from .stage import Stage
+from .telling import Missed, Telling, rank_of
 from .witness import RankOf, Sighting, Witness, log_of, server_with_device
 
 STORY_WITHIN_S = 240.0
 """After this the story is over, whatever is missing."""
 
-STEP_WITHIN_S = 60.0
-POLL_S = 0.1
 AT_ONCE_S = 12.0
 """A notebook within its fixed quota starts within the quota file's lent_grace (10 s) and two ticks."""
 
 SLICE_MILLI = 125
 SLICE_TEXT = "1/8"
-
-Found = TypeVar("Found")
 
 FACTS = {
     "shared": "Bob's and Patty's notebooks hold 1/8 each, on one device",
@@ -50,18 +46,12 @@ FACTS = {
 }
 
 
-class Missed(RuntimeError):
-    """Something was not seen in time, and what follows rests on it."""
-
-
-class Story:
+class Story(Telling):
     """One telling. ``train_gpus`` devices are in the pool; half of them are guaranteed to each of the two teams."""
 
     def __init__(self, stage: Stage, witness: Witness, facts: Facts, console: Console, train_gpus: int) -> None:
-        self.stage, self.witness, self.facts, self.console = stage, witness, facts, console
+        super().__init__(stage, witness, facts, console)
         self.train_gpus, self.half = train_gpus, train_gpus // 2
-        self.owners: dict[str, str] = {}
-        self.kernels: list[Kernel] = []
 
     async def play(self) -> None:
         """Tell the whole story; the facts say what was seen of it. Never raises for something that went wrong."""
@@ -108,10 +98,6 @@ class Story:
         self.say(f"{person.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
         return kernel
 
-    def kernel_of(self, person: Person) -> Sighting | None:
-        """The kernels of a person that have a GPU, as the witness saw them."""
-        return self.witness.notebooks().get(f"/user/{person.name}/")
-
     def _see_shared_slice(self, *people: Person) -> None:
         seen = [found for found in map(self.kernel_of, people) if found]
         devices = {device for sighting in seen for device in sighting.devices}
@@ -142,25 +128,6 @@ class Story:
         await loan.play(carol, kernel)
 
     # --- jobs -----------------------------------------------------------------------------------------------------
-    async def submit(self, person: Person, kernel: Kernel, jobs: int) -> float:
-        """Run a cell that submits jobs, a seed each. Returns when the cell was sent, on the monotonic clock."""
-        trainer.put_in(self.stage.home(person.name))
-        sent = time.monotonic()
-        ids = (await kernel.run(trainer.cell(person.name, jobs))).split()
-        if len(ids) != jobs:
-            raise Unexpected(f"{person.name}'s cell submitted {jobs} jobs and printed {' '.join(ids)[:300]!r}")
-        self.owners.update(dict.fromkeys(ids, person.name))
-        told = f"{person.name} submitted {jobs} job{'s' * (jobs != 1)}"
-        self.say(f"[bold]{told}[/] from the kernel, in {time.monotonic() - sent:.1f} s")
-        return sent
-
-    def running(self, person: str) -> list[Sighting]:
-        """The attempts of a person's jobs that are in the process table now."""
-        return [s for s in self.witness.ranks() if s.present and self.owner(s) == person]
-
-    def owner(self, sighting: Sighting) -> str | None:
-        return self.owners.get(_rank(sighting).job)
-
     def _busy_devices(self) -> set[str]:
         return {device for s in self.witness.ranks() if s.present for device in s.devices}
 
@@ -202,7 +169,7 @@ class Story:
 
     def _see_checkpoints(self, gone: list[Sighting]) -> dict[str, int | None]:
         """{job: the epoch that its checkpoint holds} of those who left."""
-        saved = {_rank(s).job: trainer.saved_epoch(s.environ) for s in gone}
+        saved = {rank_of(s).job: trainer.saved_epoch(s.environ) for s in gone}
         what = ", ".join(f"{_short(job)} at epoch {epoch}" for job, epoch in saved.items())
         self.facts.note("saved", what or "nobody left", ok=bool(saved) and all(saved.values()))
         return saved
@@ -217,12 +184,14 @@ class Story:
 
     def _resumption(self, job: str) -> int | None:
         """The epoch at which the second attempt of a job took up its work, from its log."""
-        later = (s for s in self.witness.ranks() if _rank(s) == RankOf(job=job, attempt=2, rank=0))
+        later = (s for s in self.witness.ranks() if rank_of(s) == RankOf(job=job, attempt=2, rank=0))
         return next((epoch for s in later if (epoch := trainer.resumed_epoch(log_of(s))) is not None), None)
 
     def losses(self, person: str) -> dict[str, str]:
         """{job: final loss} of a person's jobs that are through, from the logs."""
-        ends = ((_rank(s).job, trainer.final_loss(log_of(s))) for s in self.witness.ranks() if self.owner(s) == person)
+        ends = (
+            (rank_of(s).job, trainer.final_loss(log_of(s))) for s in self.witness.ranks() if self.owner(s) == person
+        )
         return {job: loss for job, loss in ends if loss is not None}
 
     async def _ends(self, person: str, jobs: int, key: str) -> None:
@@ -240,12 +209,12 @@ class Story:
     async def _same_loss(self, gone: list[Sighting]) -> None:
         """Run the seeds of the paused jobs once more, undisturbed, outside the queue; compare the final losses."""
         alone = await asyncio.gather(*(self._undisturbed(s) for s in gone))
-        ended = [self.losses("bob").get(_rank(s).job) for s in gone]
-        words = (f"{_short(_rank(s).job)}: {a} and {b}" for s, a, b in zip(gone, ended, alone, strict=True))
+        ended = [self.losses("bob").get(rank_of(s).job) for s in gone]
+        words = (f"{_short(rank_of(s).job)}: {a} and {b}" for s, a, b in zip(gone, ended, alone, strict=True))
         self.facts.note("same", ", ".join(words), ok=bool(gone) and None not in ended and ended == list(alone))
 
     async def _undisturbed(self, paused: Sighting) -> str | None:
-        folder = self.stage.folder / "undisturbed" / _rank(paused).job
+        folder = self.stage.folder / "undisturbed" / rank_of(paused).job
         folder.mkdir(parents=True)
         trainer.put_in(folder)
         process = await asyncio.create_subprocess_exec(
@@ -262,41 +231,11 @@ class Story:
                 process.kill()
         return trainer.final_loss(output.decode(errors="replace"))
 
-    # --- waiting --------------------------------------------------------------------------------------------------
-    async def until(self, look: Callable[[], Found | None], what: str, within_s: float = STEP_WITHIN_S) -> Found:
-        """Look until there is something. Raises Missed after ``within_s``, or where a job has failed meanwhile."""
-        deadline, next_question = time.monotonic() + within_s, time.monotonic() + 1
-        while (found := look()) is None:
-            if time.monotonic() > deadline:
-                raise Missed(f"{what} was not seen within {within_s:.0f} s")
-            if self.owners and time.monotonic() > next_question:
-                await self._stop_at_a_failed_job(what)
-                next_question = time.monotonic() + 1
-            await asyncio.sleep(POLL_S)
-        return found
-
-    async def _stop_at_a_failed_job(self, what: str) -> None:
-        """Ask the service for jobs that failed: only to stop waiting for them, never as a fact."""
-        url = f"{self.stage.service_api}/jobs?state=failed"
-        failed = (await call("GET", url, self.stage.admin_token))["items"]
-        if failed:
-            names = ", ".join(f"{job['name']} (exit {job['exit_status']})" for job in failed)
-            raise Missed(f"{what} cannot be seen any more: {names} failed")
-
     def _close_the_books(self) -> None:
         seen = self.witness
         what = f"{seen.looks} looks at the process table, at most {share_text(seen.highest)} on a device"
         broken = "; ".join(violation.what for violation in seen.violations)
         self.facts.note("whole", broken or what, ok=not broken and seen.looks > 0 and seen.highest > 0)
-
-    def say(self, line: str) -> None:
-        """Tell the people who watch, with the second."""
-        self.console.print(f"[cyan]{self.facts.now_s():6.1f} s[/]  {line}", highlight=False)
-
-
-def _rank(sighting: Sighting) -> RankOf:
-    assert isinstance(sighting.holder, RankOf)
-    return sighting.holder
 
 
 def short(job: str) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..core.altered import quickly_made
 from ..core.facts import RankFact
 from ..core.model import Device, Node, Placement
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOrder:
     """Start one attempt of a job on devices it owns. ``account`` None means the service's own account.

@@ -188,7 +188,8 @@ class Supervisor:
         """How long nothing needs to be done by itself."""
         if self.walk is not None:
             return 0.02
-        times = (self.kill_at, self.save_again_at, None if self.status.get("tree_gone") else self.walk_due)
+        gone = self.status.get("tree_gone")
+        times = (self.save_again_at, None if gone else self.kill_at, None if gone else self.walk_due)
         return max(0.0, min(due for due in times if due is not None) - time.monotonic())
 
     def copy_output(self) -> bool:
@@ -224,14 +225,18 @@ class Supervisor:
         return {"done": True, "status": self.status}
 
     def leave(self, grace_s: float, reason: str) -> None:
-        """Ask for a pause once; a repetition may shorten the grace, never restart it."""
+        """Ask for a pause once; a repetition may shorten the grace, never restart it: of what the command left too."""
         self.reap()
-        if "ended_at" in self.status:
+        if self.status.get("tree_gone"):
             return
+        self.kill_within(grace_s)
+        if "ended_at" not in self.status and not self.status.get("pause_requested"):
+            self.request_pause(reason)
+
+    def kill_within(self, grace_s: float) -> None:
+        """What is left is killed after this grace, or when an earlier one has passed."""
         kill_at = time.monotonic() + grace_s
         self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
-        if not self.status.get("pause_requested"):
-            self.request_pause(reason)
 
     def request_pause(self, reason: str) -> None:
         """The intention on the disk, the pause file, SIGTERM; an exit before the file existed is not of the pause."""
@@ -285,7 +290,7 @@ class Supervisor:
             return
         self.record()
         if not self.status.get("pause_requested"):
-            self.kill_at = time.monotonic() + LEFTOVER_GRACE_S
+            self.kill_within(LEFTOVER_GRACE_S)
             for pid in descendants(os.getpid()):
                 send(pid, signal.SIGTERM)
                 send(pid, signal.SIGCONT)
@@ -368,7 +373,7 @@ class Supervisor:
         size = "folders nested too deeply to be measured" if found.too_deep else f"{found.size_bytes} bytes"
         self.overrun = True
         self.log.say(f"the job is stopped: its {what} hold {size}, and its limit is {limit_bytes} bytes")
-        self.kill_at = time.monotonic() + OVER_LIMIT_GRACE_S
+        self.kill_within(OVER_LIMIT_GRACE_S)
         self.terminate()
 
 

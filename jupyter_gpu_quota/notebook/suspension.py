@@ -104,8 +104,12 @@ class Suspension:
             self.testing = asyncio.create_task(self._prepared())
 
     async def _prepared(self) -> None:
-        await self._find()
-        self.tested = await asyncio.to_thread(self.test)
+        try:
+            await self._find()
+            self.tested = await asyncio.to_thread(self.test)
+        except Exception as error:
+            self.server.log.exception("jupyter_gpu_quota: the self-test of suspending kernels broke off")
+            self.tested = SelfTest(passed=False, why=f"it broke off: {error!r}")
         if self.tested.passed:
             self.server.log.info("jupyter_gpu_quota: kernels can be suspended here (driver %s)", self.tested.driver)
         else:

@@ -1,20 +1,22 @@
 """The quota file: one YAML document to a policy and back, strictly.
 
 ``parse`` answers a QuotaFile or every error with its line; ``export`` writes a revision into the author's own text;
-``text_of`` writes a document that has no text yet; ``schema`` is the JSON Schema of the classes that read it.
+``text_of`` writes a document that has no text yet; ``lines`` says where in a text something stands; ``schema`` is the
+JSON Schema of the classes that read it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 
 import yaml
 
 from .check import check
-from .document import QuotaFile
-from .tree import Mapping, QuotaError, Unreadable, plain_value, read, trap, value_of
+from .file import QuotaFile
+from .tree import Mapping, Path, QuotaError, Unreadable, line_of, plain_value, read, trap, value_of
 
-__all__ = ["QuotaError", "QuotaFile", "export", "parse", "schema", "text_of"]
+__all__ = ["QuotaError", "QuotaFile", "export", "lines", "parse", "schema", "text_of"]
 
 BYTE_ORDER_MARK = "\ufeff"
 """Some editors begin a file with it."""
@@ -28,7 +30,7 @@ def parse(text: str) -> QuotaFile | list[QuotaError]:
         return [error.error]
     errors: list[QuotaError] = []
     document = value_of(root, errors)
-    found = check(document, root)
+    found = check(QuotaFile, document, root)
     if isinstance(found, QuotaFile) and not errors:
         return found
     trapped = {error.line for error in errors}
@@ -54,6 +56,15 @@ def export(text: str, revision: int) -> str:
     else:
         lines.insert(place.line, f"{row[: place.column]}revision: {revision}\n")
     return "".join(lines)
+
+
+def lines(text: str, places: Iterable[Path]) -> list[int]:
+    """The line, from 1, of each of these places in a text that ``parse`` accepts."""
+    places = list(places)
+    if not places:
+        return []
+    root = read(text.removeprefix(BYTE_ORDER_MARK))
+    return [line_of(root, place) for place in places]
 
 
 def text_of(file: QuotaFile) -> str:

@@ -1,32 +1,66 @@
-"""A document to a QuotaFile, or to every error in it: sentences that say where and what to write."""
+"""Plain values to a document, or to every error in them: sentences that say where and what to write."""
 
 from __future__ import annotations
 
 import difflib
+import re
+from copy import deepcopy
 from itertools import islice
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from ..findings import digits_text, words_of
 from .coherence import incoherences
-from .document import QuotaFile
+from .document import Document
 from .limits import excesses
 from .tree import Node, Path, QuotaError, line_of
 
+File = TypeVar("File", bound=Document)
 MOST_ERRORS = 100
 """Errors told at once; more help nobody."""
 
 
-def check(document: object, root: Node | None) -> QuotaFile | list[QuotaError]:
+MANY_DIGITS = re.compile(r"[-+]?[0-9]{19,}", re.ASCII)
+"""What the reader of YAML leaves as text, because no number of the file has so many digits."""
+MOST_DIGITS = 4000
+"""As many as Python makes a number of."""
+
+
+def check(kind: type[File], document: object, root: Node | None) -> File | list[QuotaError]:
     """Read plain values. ``root`` is the tree they come from, for the lines of errors; None where there is no text."""
     try:
-        found = QuotaFile.model_validate(document)
+        found = kind.model_validate(document)
     except ValidationError as error:
-        return [_told(each, document, root) for each in error.errors(include_url=False)[:MOST_ERRORS]]
+        document, wrong = _with_large_numbers(kind, document, error.errors(include_url=False))
+        return [_told(each, document, root) for each in wrong[:MOST_ERRORS]]
     too_large = list(excesses(found)) if root else []  # what was put in force once is read back, whatever its size
     broken = too_large or list(islice(incoherences(found), MOST_ERRORS))
     return [QuotaError(line=line_of(root, path), message=message) for path, message in broken] or found
+
+
+def _with_large_numbers(
+    kind: type[BaseModel], document: object, wrong: list[ErrorDetails]
+) -> tuple[object, list[ErrorDetails]]:
+    """The same errors, but where many digits stood for text and a number is wanted, what is the most that it can be."""
+    long = [each for each in wrong if each["type"] == "int_type" and MANY_DIGITS.fullmatch(str(each["input"]))]
+    if not long:
+        return document, wrong
+    document = deepcopy(document)
+    for each in long:
+        parent: Any = document
+        for step in each["loc"][:-1]:
+            parent = parent[step]
+        parent[each["loc"][-1]] = int(str(each["input"])[:MOST_DIGITS])
+    written = {each["loc"]: each["input"] for each in long}
+    try:
+        kind.model_validate(document)
+    except ValidationError as error:
+        for each in (again := error.errors(include_url=False)):
+            each["input"] = written.get(each["loc"], each["input"])
+        return document, again
+    return document, wrong
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------
@@ -56,6 +90,8 @@ def _sentence(error: ErrorDetails, path: Path, document: object) -> str:
             known = _known_keys(path)
             keys = f" ({', '.join(known)})" if known else ""
             return f"{where}: {_short(value)} stands where keys and values are expected{keys}"
+        case "greater_than_equal" | "less_than_equal":
+            return f"{where}: {words_of(error, lambda value: digits_text(str(value)))}"
         case "literal_error":
             return f"{where}: {_short(value)} is none of {limits['expected']}"
         case "string_pattern_mismatch":
@@ -98,7 +134,7 @@ def _nearest(key: str, known: list[str]) -> str:
 
 def _known_keys(path: Path) -> list[str]:
     """The keys that the section at a path knows."""
-    section: Any = QuotaFile
+    section: Any = Document
     for step in path:
         section = _part(section, step)
     if isinstance(section, type) and issubclass(section, BaseModel):

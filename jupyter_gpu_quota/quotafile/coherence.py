@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..amount import gpu_text
 from ..core.model import Change
-from .document import DepartmentAmounts, DepartmentSection, PoolSection, ProjectSection, QuotaFile
+from .document import DepartmentAmounts, DepartmentSection, Document, PoolSection, ProjectSection
 from .seasons import CalendarSection, DepartmentChange
 from .tree import Path
 
@@ -17,7 +17,7 @@ MOST_COMPARED = 50
 """Names among which the nearest to a wrong one is looked for; comparing is slow."""
 
 
-def incoherences(file: QuotaFile) -> Found:
+def incoherences(file: Document) -> Found:
     """Places and sentences for names given twice, references to nothing, and amounts that contradict each other."""
     for section, named in _named(file).items():
         yield from _twice(section, named)
@@ -32,7 +32,7 @@ def incoherences(file: QuotaFile) -> Found:
         yield from _incoherent_entry(file, entry, ("calendar", i))
 
 
-def _named(file: QuotaFile) -> dict[str, list[str]]:
+def _named(file: Document) -> dict[str, list[str]]:
     """The sections whose items have names of their own; a department and a project may be called the same."""
     return {
         "pools": [pool.name for pool in file.pools],
@@ -65,7 +65,7 @@ def _hidden_pools(pools: list[PoolSection]) -> Found:
             )
 
 
-def _strange_environments(file: QuotaFile) -> Found:
+def _strange_environments(file: Document) -> Found:
     projects = {project.name for project in file.projects}
     for i, environment in enumerate(file.environments):
         for j, name in enumerate(environment.projects or ()):
@@ -75,7 +75,7 @@ def _strange_environments(file: QuotaFile) -> Found:
 
 
 # --- projects -----------------------------------------------------------------------------------------------------
-def _incoherent_project(file: QuotaFile, project: ProjectSection, path: Path) -> Found:
+def _incoherent_project(file: Document, project: ProjectSection, path: Path) -> Found:
     yield from _incoherent_department(file, project, path)
     yield from _incoherent_quota(file, f"project {project.name}", project.quota, path)
     pools = {pool.name: pool for pool in file.pools}
@@ -92,7 +92,7 @@ def _incoherent_project(file: QuotaFile, project: ProjectSection, path: Path) ->
     yield from _incoherent_environment(file, project, path)
 
 
-def _incoherent_department(file: QuotaFile, project: ProjectSection, path: Path) -> Found:
+def _incoherent_department(file: Document, project: ProjectSection, path: Path) -> Found:
     """Every project is in a department, or none is."""
     name, known = project.department, [department.name for department in file.departments]
     if known and name is None:
@@ -107,7 +107,7 @@ def _incoherent_department(file: QuotaFile, project: ProjectSection, path: Path)
         yield (*path, "department"), f"project {project.name}: {_no_such('department', name, known)}"
 
 
-def _incoherent_quota(file: QuotaFile, owner: str, quota: Mapping[str, DepartmentAmounts], path: Path) -> Found:
+def _incoherent_quota(file: Document, owner: str, quota: Mapping[str, DepartmentAmounts], path: Path) -> Found:
     pools = {pool.name: pool for pool in file.pools}
     for name, amounts in quota.items():
         here = (*path, "quota", name)
@@ -145,7 +145,7 @@ def _not_for(owner: str, pool: PoolSection, kind: str) -> str:
     )
 
 
-def _incoherent_environment(file: QuotaFile, project: ProjectSection, path: Path) -> Found:
+def _incoherent_environment(file: Document, project: ProjectSection, path: Path) -> Found:
     name, here = project.defaults.environment, (*path, "defaults", "environment")
     known = [environment.name for environment in file.environments]
     if name is not None and name not in known:
@@ -159,7 +159,7 @@ def _incoherent_environment(file: QuotaFile, project: ProjectSection, path: Path
 
 
 # --- departments --------------------------------------------------------------------------------------------------
-def _too_much_given(file: QuotaFile, department: DepartmentSection, at: int) -> Found:
+def _too_much_given(file: Document, department: DepartmentSection, at: int) -> Found:
     """The quotas of its projects fit a department, pool by pool and kind by kind."""
     members = [project for project in file.projects if project.department == department.name]
     for pool in file.pools:
@@ -191,7 +191,7 @@ def _too_much(department: str, pool: str, kind: str, given: dict[str, int], own:
 
 
 # --- the calendar -------------------------------------------------------------------------------------------------
-def _incoherent_entry(file: QuotaFile, entry: CalendarSection, path: Path) -> Found:
+def _incoherent_entry(file: Document, entry: CalendarSection, path: Path) -> Found:
     when = entry.when
     if (when.begins is None) != (when.ends is None):
         yield (
@@ -215,7 +215,7 @@ def _changes_something(change: Change) -> bool:
 
 
 def _strange_owners(
-    file: QuotaFile, entry: CalendarSection, kind: Literal["project", "department"], known: list[str], path: Path
+    file: Document, entry: CalendarSection, kind: Literal["project", "department"], known: list[str], path: Path
 ) -> Found:
     """Projects or departments, and pools, that an entry names and the file does not have."""
     pools = {pool.name: pool for pool in file.pools}

@@ -6,7 +6,7 @@ enforce are fields too, so that they are refused by name and not as unknown keys
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -18,6 +18,7 @@ from ..core.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
 from ..enforcement import protocol as enforcement
 from ..enforcement.protocol import Least
+from ..findings import MOST_NUMBER
 from .fields import (
     Amount,
     Ceiling,
@@ -255,11 +256,11 @@ def _this_version(version: object) -> object:
     return 1
 
 
-class QuotaFile(Section):
-    """The whole file. Made by ``quotafile.parse`` or :meth:`from_document`; they also check what refers to what."""
+class Document(Section):
+    """All sections together, each of which can be read; whether they fit each other is checked of them."""
 
     version: Annotated[Literal[1], BeforeValidator(_this_version)]
-    revision: Annotated[int, Field(strict=True, ge=0)] | None = None
+    revision: Annotated[int, Field(strict=True, ge=0, le=MOST_NUMBER)] | None = None
     pools: list[PoolSection]
     departments: list[DepartmentSection] = []
     projects: list[ProjectSection]
@@ -370,31 +371,6 @@ class QuotaFile(Section):
         """The interpreter of an environment; None for one that the file does not name."""
         return next((e.python for e in self.environments if e.name == environment), None)
 
-    # --- as a document --------------------------------------------------------------------------------------------
-    def to_document(self) -> dict[str, object]:
-        """The file as plain JSON values; :meth:`from_document` reads it back. The revision is no part of it."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"revision"})
-
-    def as_kept(self) -> dict[str, object] | str:
-        """The document to store, or why it must not be: it would not be read back as the file that it is."""
-        document = self.to_document()
-        try:
-            same = QuotaFile.from_document(document) == self.model_copy(update={"revision": None})
-        except ValueError as error:
-            return f"the file would not be read back from the database: {error!s:.400}"
-        return document if same else "the file would be read back from the database as another one"
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, object]) -> QuotaFile:
-        """The file that :meth:`to_document` wrote; raises ValueError with every error where it is not one."""
-        from .check import check
-
-        found = check(dict(document), None)
-        if isinstance(found, cls):
-            return found
-        assert isinstance(found, list)
-        raise ValueError("; ".join(error.message for error in found))
-
     def _project(self, name: str) -> ProjectSection | None:
         return next((project for project in self.projects if project.name == name), None)
 
@@ -424,7 +400,7 @@ __all__ = [
     "CalendarSection",
     "ChangedPerUser",
     "DepartmentChange",
+    "Document",
     "ProjectChange",
-    "QuotaFile",
     "WhenSection",
 ]

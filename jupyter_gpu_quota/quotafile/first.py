@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import parse
-from .document import QuotaFile
+from .file import QuotaFile
 
 MOST_ERRORS = 3
 

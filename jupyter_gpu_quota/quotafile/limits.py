@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ..amount import gpu_text
+from .document import Document
 from .fields import FIRST_YEAR, LAST_YEAR
 from .seasons import MOST_CHANGES, MOST_DATES, MOST_ENTRIES
 from .tree import Path
-
-if TYPE_CHECKING:
-    from .document import QuotaFile
 
 MOST_POOLS = 50
 MOST_DEPARTMENTS = 200
@@ -25,7 +22,7 @@ MOST_IN_A_POOL_MILLI = 1_000_000_000
 Found = Iterator[tuple[Path, str]]
 
 
-def excesses(file: QuotaFile) -> Found:
+def excesses(file: Document) -> Found:
     """Places and sentences for each part of which there is more than is taken: at the first one too many."""
     yield from _list("pools", file.pools, MOST_POOLS)
     yield from _list("departments", file.departments, MOST_DEPARTMENTS)
@@ -43,7 +40,7 @@ def excesses(file: QuotaFile) -> Found:
     yield from _sum("changes of quotas in the calendar", changes, MOST_CHANGES)
 
 
-def _sums(file: QuotaFile) -> Found:
+def _sums(file: Document) -> Found:
     """One error for each pool, at the quota with which its quotas become too many GPUs."""
     rows = [(("departments", i), row.quota) for i, row in enumerate(file.departments)]
     rows += [(("projects", i), dict(row.quota)) for i, row in enumerate(file.projects)]
@@ -59,7 +56,7 @@ def _sums(file: QuotaFile) -> Found:
             )
 
 
-def _strange_years(file: QuotaFile) -> Found:
+def _strange_years(file: Document) -> Found:
     """Dates of the calendar so far away that a digit was mistyped."""
     for i, row in enumerate(file.calendar):
         for j, (first, last) in enumerate(row.when.when().dates or ()):

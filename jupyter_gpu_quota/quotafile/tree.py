@@ -101,9 +101,27 @@ def read(text: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(part for part in (error.context, error.problem) if part)
-        raise Unreadable(mark.line + 1 if mark else 1, f"this is not YAML: {problem}") from None
+        line = mark.line if mark else 0
+        raise Unreadable(line + 1, f"this is not YAML: {problem}{_advice(text, line, error)}") from None
     except yaml.YAMLError as error:
         raise Unreadable(1, f"this is not YAML: {error}".splitlines()[0]) from None
+
+
+def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
+    """What is mostly wrong where the reader of YAML stops, in the words of who wrote the file; or nothing."""
+    lines, problem, opened = text.split("\n"), str(error.problem), error.context_mark
+    written = lines[line] if line < len(lines) else ""
+    if "\t" in written[: len(written) - len(written.lstrip())]:
+        return "; a tab indents this line, and YAML takes only spaces"
+    if "',' or" in problem and opened is not None:
+        return f"; the bracket that opens on line {opened.line + 1} is not closed, or a comma is missing"
+    if any(words in problem for words in _MISALIGNED):
+        indent = len(written) - len(written.lstrip())
+        return f"; look whether its indentation, {indent}, is right, here and just above, and for keys without ': '"
+    return ""
+
+
+_MISALIGNED = ("mapping values are not allowed", "did not find expected key", "did not find expected '-'")
 
 
 def _only_characters(text: str) -> None:

@@ -22,7 +22,9 @@ LOOKED_AHEAD_DAYS = 2 * 366
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """``sentences``: two to four for each pool. ``refusals``: what does not fit, and by how much.
+    """``sentences``: two to four for each pool, and one for each window that never opens.
+
+    ``refusals``: what does not fit, and by how much.
 
     ``acceptable``: all of it is overcommitment, which an admin may accept.
     """
@@ -47,10 +49,19 @@ def arithmetic_of_file(
         sentences=(
             *amounts_in_force(policy, devices, now),
             *(why for pool, why in empty.items() if pool not in lacking),
+            *_never_open(file, policy.windows, now),
         ),
-        refusals=tuple(" ".join(filter(None, [refusal_text(each), empty.get(each.pool)])) for each in refusals),
+        refusals=tuple(" ".join(filter(None, [empty.get(each.pool), refusal_text(each)])) for each in refusals),
         acceptable=all(each.code in ACCEPTABLE for each in refusals),
     )
+
+
+def _never_open(file: QuotaFile, windows: Iterable[Window], now: int) -> Iterator[str]:
+    """The entries of the calendar that change nothing any more, or not for long: mostly a year that is over."""
+    opens = {window.name for window in windows if window.ends_at > now}
+    for entry in file.calendar:
+        if entry.name not in opens:
+            yield f"Calendar {entry.name}: it does not open within two years from now; look at its dates and days."
 
 
 def amounts_in_force(policy: Policy, devices: Sequence[Device], now: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,6 +189,10 @@ def _over_share(told: _Told) -> str:
     )
 
 
+def _counted(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}" if len(things) == 1 else f"{len(things)} {name}s"
+
+
 def _steps(number: int) -> str:
     return f"{number} step" if number == 1 else f"{number} steps"
 
@@ -230,8 +234,8 @@ _WORDS: Mapping[str, Callable[[_Told], str]] = {
     "notebook.return": lambda told: f"gave the slice of {told.whom} back: {told.payload['why']}",
     "quota.apply": lambda told: f"put revision {told.row.subject} of the quota file in force"
     + (f": {told.payload['comment']}" if told.payload["comment"] else ""),
-    "inventory": lambda told: f"saw the machines anew: {len(told.payload['nodes'])} nodes and"
-    f" {len(told.payload['devices'])} devices named",
+    "inventory": lambda told: f"saw the machines anew: {_counted(told.payload['nodes'], 'node')}"
+    f" and {_counted(told.payload['devices'], 'device')} named",
     "device": lambda told: f"saw device {told.row.subject} {told.payload['is']}; it was {told.payload['was']}",
     "node.cordon": _node("closed to new work"),
     "node.uncordon": _node("opened again"),

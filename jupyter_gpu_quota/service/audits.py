@@ -9,10 +9,10 @@ from ..store.records import JobRecord
 from ..wire import VerifiedView
 from .access import audited_projects, sees_work
 from .audit_text import audit_view, subjects_of
-from .foresight import explanation
 from .jobs import listed, page_of
 from .refused import Refused, not_found
 from .resource import Answer, Call
+from .waits import explanation
 
 
 async def rows(call: Call) -> Answer:

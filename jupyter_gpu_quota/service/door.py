@@ -13,7 +13,7 @@ from ..bundle import BundleStore
 from ..config import GPUQuota
 from ..core.model import Device
 from ..store.commands import Recorded, Request
-from ..store.protocol import Store, StoreUnavailable
+from ..store.protocol import NotOpenYet, Store, StoreUnavailable
 from .foresight import Foresight
 from .idleness import Idleness
 from .notices import Notices
@@ -27,6 +27,10 @@ from .streams import Streams
 from .world import World
 from .writer import Writer
 
+NOT_OPEN = "The database is not open yet."
+OPENS_WITHIN_S = 60.0
+"""So long the first opening, with its migrations, is waited for before that is worth a word."""
+
 
 def now_ms() -> int:
     """The door's clock: milliseconds since 1970."""
@@ -34,16 +38,22 @@ def now_ms() -> int:
 
 
 class StoreSlot:
-    """Where the store will be once it could be opened; until then every use says why not."""
+    """Where the store will be once it could be opened; until then every use says why not.
 
-    def __init__(self, store: Store | None = None) -> None:
+    ``why``: why it could not be opened; empty while that is tried for the first time. ``clock`` is in seconds.
+    """
+
+    def __init__(self, store: Store | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
-        self.why = "The database is not open yet."
+        self.why = ""
+        self._clock, self._began = clock, clock()
 
     def __call__(self) -> Store:
-        if self.store is None:
-            raise StoreUnavailable(self.why)
-        return self.store
+        if self.store is not None:
+            return self.store
+        if not self.why and self._clock() - self._began < OPENS_WITHIN_S:
+            raise NotOpenYet(NOT_OPEN)
+        raise StoreUnavailable(self.why or NOT_OPEN)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 TIMEOUT_S = 10.0
 PAGE_SIZE = 200
 MOST_PAGES = 1000
+EVERYBODY_TIMEOUT_S = 10.0
+"""So long all pages of the hub's users may take together."""
 
 
 class HubAway(Exception):
@@ -41,11 +44,25 @@ class Server:
     active: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Everybody:
+    """The names of all users of the hub, and of the groups that they are in; a group without a user is not told.
+
+    ``groups`` is None where the hub does not tell this service's token who is in which.
+    """
+
+    users: frozenset[str]
+    groups: frozenset[str] | None
+
+
 class Hub(Protocol):
     """What the service asks of the hub with its own token."""
 
     async def account(self, name: str) -> Account | None:
         """A user by name, None if the hub knows none. Raises HubAway."""
+
+    async def everybody(self) -> Everybody:
+        """All users and their groups, within 10 s. Raises HubAway."""
 
     async def servers(self) -> Sequence[Server]:
         """Every server that is active or pending. Raises HubAway."""
@@ -70,16 +87,35 @@ class RestHub:
         groups = found.get("groups", [])
         return Account(name=str(found["name"]), groups=tuple(map(str, groups)), admin=bool(found.get("admin")))
 
+    async def everybody(self) -> Everybody:
+        try:
+            async with asyncio.timeout(EVERYBODY_TIMEOUT_S):
+                users = await self._users()
+        except TimeoutError as error:
+            raise HubAway(f"the hub did not name all of its users within {EVERYBODY_TIMEOUT_S:.0f} s") from error
+        if any("name" not in user for user in users):
+            raise HubAway("the hub does not tell this service's token who its users are; it needs read:users:name")
+        told = all("groups" in user for user in users)
+        return Everybody(
+            users=frozenset(str(user["name"]) for user in users),
+            groups=frozenset(str(group) for user in users for group in user["groups"]) if told else None,
+        )
+
     async def servers(self) -> list[Server]:
+        users = await self._users(state="active")
+        return [_server(user, server) for user in users for server in _servers_of(user)]
+
+    async def _users(self, **only: str) -> list[Mapping[str, Any]]:
+        """What the hub tells of its users, page by page. Raises HubAway."""
         users: list[Mapping[str, Any]] = []
         for _ in range(MOST_PAGES):
-            query = urlencode({"state": "active", "offset": len(users), "limit": PAGE_SIZE})
+            query = urlencode({**only, "offset": len(users), "limit": PAGE_SIZE})
             page = await self._get(f"users?{query}", paged=True)
             items = page["items"] if page else []
             users += items
             if not items or page is None or page.get("_pagination", {}).get("next") is None:
-                break
-        return [_server(user, server) for user in users for server in _servers_of(user)]
+                return users
+        raise HubAway(f"the hub has more than {MOST_PAGES * PAGE_SIZE} users, and so many are not read")
 
     async def stop(self, user: str, server: str) -> None:
         path = f"users/{quote(user, safe='')}/" + (f"servers/{quote(server, safe='')}" if server else "server")

@@ -13,12 +13,12 @@ from ..store.records import JobRecord
 from ..wire import CloneRequest, JobRequest
 from .access import Person, changes_work, raises_priority, sees_project, sees_work, submits_to
 from .bundles import bundle_size, refuse_without_room
-from .foresight import dry_run
 from .offers import Wish
 from .refused import Refused, not_found
 from .resource import Answer, Call
 from .submission import USUAL_PRIORITY, Ground, account_of, quota_in_force, spec_of
 from .views import job_detail, job_view
+from .waits import dry_run
 
 LONGEST_KEY = 200
 MOST_PER_PAGE = 1000

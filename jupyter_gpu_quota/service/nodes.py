@@ -59,7 +59,7 @@ def _deadline(word: str, edit: NodeEdit, now: int) -> int | None:
 
 
 async def _foreseen(door: Door, wanted: Node) -> NodeChangeView:
-    """What follows from a node as it is wanted: who leaves, who stays, whose guarantee is in force to a lesser part."""
+    """What follows from a node as it is wanted: who leaves, who stays, whose training quota is less in force."""
     quota, before = door.world.quota, door.foresight.snapshot()
     after = replace(before, nodes=tuple(wanted if node.id == wanted.id else node for node in before.nodes))
     policy = quota.policy if quota else Policy(revision=0)
@@ -98,7 +98,7 @@ def _affected(door: Door, work: Job | Notebook, effect: Literal["paused", "stays
 
 
 def _reduced(before: Snapshot, after: Snapshot, policy: Policy) -> list[str]:
-    """Whose guarantee would be in force to a lesser part, as sentences."""
+    """Whose training quota would be in force to a lesser part, as sentences."""
     was, then = shares_of(before, policy), shares_of(after, policy)
     return [
         *_less("department ", was.departments, then.departments),
@@ -110,4 +110,5 @@ def _less(kind: str, was: Mapping[Place, Share], then: Mapping[Place, Share]) ->
     for (name, pool), share in sorted(was.items()):
         now, left = share.guarantee_milli, then[name, pool].guarantee_milli
         if left < now:
-            yield f"{kind}{name}: of its guarantee in pool {pool}, {gpus(left)} GPU is in force instead of {gpus(now)}"
+            of = f"{kind}{name}: of its training quota in pool {pool}"
+            yield f"{of}, {gpus(left)} GPU is in force instead of {gpus(now)}"

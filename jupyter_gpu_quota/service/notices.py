@@ -21,9 +21,10 @@ from ..notices.channel import Channel, Failed, Outcome, Sent
 from ..notices.message import EVENTS, Event, Message
 from ..store.commands import JudgeNotebook, PoliceNotebook, Recorded
 from ..store.notices import ChangeNotice, NewNotice, NoticeRecord
-from ..store.protocol import Page, StoreUnavailable
+from ..store.protocol import NotOpenYet, Page, StoreUnavailable
 from ..store.records import NotebookRecord
 from .refused import Refused
+from .rounds import OPENS_SOON_S
 from .weak_shares import weak_sentence
 from .world import World
 
@@ -255,6 +256,8 @@ class Queue:
             self.news.clear()
             try:
                 rest_s, well = await self.send_due(), True
+            except NotOpenYet:
+                rest_s = OPENS_SOON_S
             except StoreUnavailable as error:
                 tell, well = log.warning if well else log.debug, False
                 tell("messages by %s cannot be sent now: %s", self.channel.name, error)

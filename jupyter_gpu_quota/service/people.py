@@ -14,7 +14,7 @@ from tornado.web import HTTPError, RequestHandler
 
 from ..quotafile import QuotaFile
 from .access import Person, Role
-from .hub import Account, Hub, HubAway
+from .hub import Account, Everybody, Hub, HubAway
 
 SCOPE_PREFIX = "custom:gpu-quota:"
 FRESH_S = 10.0
@@ -59,6 +59,10 @@ class Accounts:
             if known and self._clock() - known.at < STALE_AT_MOST_S:
                 return known.account
             raise
+
+    async def everybody(self) -> Everybody:
+        """All users of the hub and their groups, asked for each time. Raises HubAway."""
+        return await self._hub.everybody()
 
     async def _ask_once(self, name: str) -> Account | None:
         """One question at a time for one name, however many wait for the answer."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from ..core.amounts import in_force
-from ..core.model import WHOLE_DEVICE, Allocation, Health, NotebookState
+from ..core.model import WHOLE_DEVICE, Allocation, Health, NotebookState, Policy, Project
 from ..store.records import JobRecord, NotebookRecord, SampleRow
 from ..wire import (
     ChoiceView,
@@ -107,16 +107,31 @@ def choices(door: Door, person: Person) -> list[ChoiceView]:
     revision = door.world.quota
     if revision is None:
         return []
+    policy = in_force(revision.policy, door.clock())
     return [
-        _choice(door, project.name, pool, amounts.notebook_milli)
-        for project in in_force(revision.policy, door.clock()).projects
+        _choice(door, project.name, pool, amounts.notebook_milli, _left_to(door, person, policy, project, pool))
+        for project in policy.projects
         if project.name in person.roles
         for pool, amounts in sorted(project.amounts.items())
         if amounts.notebook_milli
     ]
 
 
-def _choice(door: Door, project: str, pool: str, quota_milli: int) -> ChoiceView:
+def _left_to(door: Door, person: Person, policy: Policy, project: Project, pool: str) -> int | None:
+    """What the ceilings for each user leave this person in a pool: the project's and its department's."""
+    owners = [(project.amounts, {project.name})]
+    for one in policy.departments:
+        if one.name == project.department:
+            owners.append((one.amounts, {each.name for each in policy.projects if each.department == one.name}))
+    left = [
+        max(0, ceiling - _notebook_use(door, projects, pool, person.id))
+        for amounts, projects in owners
+        if pool in amounts and (ceiling := amounts[pool].user_notebook_milli) is not None
+    ]
+    return min(left, default=None)
+
+
+def _choice(door: Door, project: str, pool: str, quota_milli: int, left_milli: int | None) -> ChoiceView:
     devices = door.devices_in(pool)
     models = {(device.model, device.memory_mib) for device in devices}
     model, memory_mib = next(iter(models)) if len(models) == 1 else (None, None)
@@ -124,18 +139,22 @@ def _choice(door: Door, project: str, pool: str, quota_milli: int) -> ChoiceView
         project=project,
         pool=pool,
         quota_milli=quota_milli,
-        used_milli=_notebook_use(door, project, pool),
+        used_milli=_notebook_use(door, {project}, pool),
         device_model=model,
         device_memory_mib=memory_mib,
         devices=sum(device.health is Health.HEALTHY for device in devices),
+        user_left_milli=left_milli,
     )
 
 
-def _notebook_use(door: Door, project: str, pool: str) -> int:
+def _notebook_use(door: Door, projects: Container[str], pool: str, user: str | None = None) -> int:
+    """What the notebooks of these projects have booked in a pool; those of one person, where one is named."""
     return sum(
         record.notebook.gpu_milli
         for record in door.world.mirror.notebooks.values()
-        if (record.notebook.project, record.notebook.pool) == (project, pool)
+        if record.notebook.project in projects
+        and record.notebook.pool == pool
+        and user in (None, record.notebook.user)
         and record.notebook.state in (NotebookState.BOOKED, NotebookState.LENT, NotebookState.REQUESTED)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -15,7 +15,9 @@ from ..core.preview import Affected, Effect, Preview, preview
 from ..quotafile import QuotaFile
 from ..wire import AffectedView
 from ..wire_quota import PreviewView
-from .arithmetic import Arithmetic, arithmetic_of_file
+from .arithmetic import LOOKED_AHEAD_DAYS, Arithmetic, arithmetic_of_file
+from .calendar_edits import calendar_edits
+from .ceiling_edits import ceiling_edits
 from .idle_edits import idle_edits
 from .views import instant, reason_view
 from .weak_pools import weak_pools
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edit:
-    """A quota file beside the one in force, on the world as it is."""
+    """A quota file beside the one in force, on the world as it is. ``present``: that one, None where there is none."""
 
     file: QuotaFile
+    present: QuotaFile | None
     snapshot: Snapshot
     moved: Snapshot
     node_names: Mapping[str, str]
@@ -40,9 +43,19 @@ class _Edit:
     def sums(self) -> Arithmetic:
         return arithmetic_of_file(self.file, self.moved.devices, self.now, self.node_names)
 
+    def policy(self) -> Policy:
+        return self.file.policy(self.old.revision + 1, self.now)
+
+    def ceilings(self, name_of: Callable[[str], str]) -> tuple[str, ...]:
+        """Warnings of ceilings and limits. Both calendars are looked ahead from now, and as far as sums are made."""
+        revision = self.old.revision
+        old = self.present.policy(revision, self.now, days=LOOKED_AHEAD_DAYS) if self.present else self.old
+        new = self.file.policy(revision + 1, self.now, days=LOOKED_AHEAD_DAYS)
+        return ceiling_edits(self.snapshot, old, new, name_of)
+
     def seen(self) -> tuple[Arithmetic, Preview, tuple[str, ...]]:
         """The arithmetic, everybody whose work is touched, and the jobs that the file's drain deadline would take."""
-        new = self.file.policy(self.old.revision + 1, self.now)
+        new = self.policy()
         late = above_at_deadline(self.moved, new)
         return self.sums(), preview(self.snapshot, self.old, new, moved=self.moved), late
 
@@ -51,7 +64,8 @@ def _edit(door: Door, file: QuotaFile) -> _Edit:
     world, snapshot = door.world, door.foresight.snapshot()
     names = {node.id: node.name for node in world.nodes.values()}
     moved, old = under(file, snapshot, names), world.quota.policy if world.quota else Policy(revision=0)
-    return _Edit(file=file, snapshot=snapshot, moved=moved, node_names=names, old=old, now=world.now())
+    present, now = world.quota_file, world.now()
+    return _Edit(file=file, present=present, snapshot=snapshot, moved=moved, node_names=names, old=old, now=now)
 
 
 def under(file: QuotaFile, snapshot: Snapshot, node_names: Mapping[str, str]) -> Snapshot:
@@ -67,7 +81,8 @@ class Objections:
     """What stands against putting a file in force: it does not fit, or takes out what has work.
 
     ``stops``: what runs and is ended because its shares are held too weakly for the file. ``warnings`` stand against
-    nothing: its pools cannot hold shares as it asks, or what it says of idle notebooks needs a word.
+    nothing: its pools cannot hold shares as it asks, or what it says of idle notebooks or of
+    ceilings needs a word.
     """
 
     sums: Arithmetic
@@ -87,18 +102,21 @@ async def objections_to(door: Door, file: QuotaFile) -> Objections:
 
 async def _warnings(door: Door, edit: _Edit) -> tuple[str, ...]:
     weak = await weak_pools(door, edit.file, edit.moved.devices)
-    return (*weak, *idle_edits(door, edit.file, edit.moved.devices))
+    ceilings = await door.world.ponder(edit.ceilings, door.world.name_of)
+    return (*weak, *idle_edits(door, edit.file, edit.moved.devices), *ceilings)
 
 
 async def preview_of(door: Door, file: QuotaFile) -> PreviewView:
     """The arithmetic of every pool under a file, and everybody whose work it touches. Raises HubAway."""
     edit, world = _edit(door, file), door.world
     sums, seen, late = await world.ponder(edit.seen)
+    calendar = await world.ponder(calendar_edits, world.quota_file, file, edit.now)
     ended = await ended_by(door, file, edit.moved.devices)
     gone = {one.work.id for one in ended}
     stay = (one for one in seen.affected if one.work.id not in gone or one.effect is Effect.PAUSED)
     return PreviewView(
         arithmetic=[*sums.sentences, *_deadline(file, late)],
+        calendar=[*calendar],
         refusals=[*sums.refusals],
         acceptable=sums.acceptable,
         removals=_removals(edit),
@@ -187,12 +205,19 @@ def _what(one: Affected, world: World) -> str:
         case Effect.WAITS if one.work.state is JobState.HELD:
             return f"is held, and waits if it is released: {after}"
         case Effect.WAITS:
-            without = f" Without this file it waits for another reason: {before}" if before else ""
-            return f"waits: {after}{without or ' Without this file it starts.'}"
+            return f"waits: {after} {_without(one, before)}"
         case Effect.REFUSED:
             return f"is refused: {after}"
         case _:
             assert_never(one.effect)
+
+
+def _without(one: Affected, before: str) -> str:
+    """What becomes of work that waits under the new file if the old one stays."""
+    if one.before is None:
+        return "Without this file it starts."
+    same = one.after is not None and one.before.code is one.after.code
+    return f"Without this file it waits{'' if same else ' for another reason'}: {before}"
 
 
 def _over(one: Affected) -> str:

@@ -17,6 +17,7 @@ from .jobs import listed, page_of
 from .previews import objections_to, preview_of
 from .refused import Refused
 from .resource import Answer, Call
+from .strangers import strangers
 from .views import quota_view
 
 MOST_ERRORS_TOLD = 20
@@ -106,7 +107,7 @@ async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> Sequence[
         _removes_nothing(found.removals)
     if not edit.accept_stops:
         _stops_nothing(found.stops)
-    return found.warnings
+    return (*found.warnings, *await strangers(call.door, file, edit.text))
 
 
 def _removes_nothing(removals: Sequence[str]) -> None:
@@ -122,12 +123,19 @@ def _stops_nothing(stops: Sequence[str]) -> None:
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str) -> Answer:
     """Record a revision; a text that is in force already, comments and all, makes none."""
     world, present = call.door.world, call.door.world.quota
-    unchanged = present is not None and expected == present.revision and not world.quota_fault
-    if present is not None and unchanged and await world.read(_same, text, present):
+    if present is not None and await _changes_nothing(call, text, expected):
         return await _answer(call, present, unchanged=True)
     request = await world.read(_request, file, text, (present.revision if present else 0) + 1)
     await call.door.record(replace(request, actor=call.person.id, expected_revision=expected, comment=comment))
     return await _answer(call, _in_force(call))
+
+
+async def _changes_nothing(call: Call, text: str, expected: int | None) -> bool:
+    """Whether a text is in force already; it may rest on any revision until then, for nothing of those is lost."""
+    world, present = call.door.world, call.door.world.quota
+    if present is None or expected is None or expected > present.revision or world.quota_fault:
+        return False
+    return await world.read(_same, text, present)
 
 
 def _same(text: str, present: QuotaRevision) -> bool:
@@ -149,8 +157,8 @@ async def _parsed(call: Call, text: str) -> QuotaFile:
     if isinstance(parsed, QuotaFile):
         return parsed
     told = [f"line {error.line}: {error.message}" for error in parsed[:MOST_ERRORS_TOLD]]
-    more = f" ({len(parsed) - MOST_ERRORS_TOLD} more)" if len(parsed) > MOST_ERRORS_TOLD else ""
-    raise Refused(400, "quota_file", "; ".join(told) + more)
+    more = f"\n({len(parsed) - MOST_ERRORS_TOLD} more)" if len(parsed) > MOST_ERRORS_TOLD else ""
+    raise Refused(400, "quota_file", "\n".join(told) + more)
 
 
 def _expected(call: Call, file: QuotaFile) -> int | None:
@@ -179,7 +187,11 @@ async def _why_stale(call: Call, file: QuotaFile, text: str) -> str | None:
     present = call.door.world.quota.revision if call.door.world.quota else 0
     request = await call.door.world.read(_request, file, text, present + 1)
     expected = _expected(call, file)
-    return _names_none(call) if expected is None else replace(request, expected_revision=expected).why_stale(present)
+    if expected is None:
+        return _names_none(call)
+    if await _changes_nothing(call, text, expected):
+        return None
+    return replace(request, expected_revision=expected).why_stale(present)
 
 
 async def look_ahead(call: Call) -> Answer:
@@ -188,7 +200,9 @@ async def look_ahead(call: Call) -> Answer:
     await call.door.world.fresh()
     file = await _parsed(call, edit.text)
     stale = await _why_stale(call, file, edit.text)
-    return Answer(body=(await preview_of(call.door, file)).model_copy(update={"stale": stale}))
+    found = await preview_of(call.door, file)
+    warnings = [*found.warnings, *await strangers(call.door, file, edit.text)]
+    return Answer(body=found.model_copy(update={"stale": stale, "warnings": warnings}))
 
 
 async def revisions(call: Call) -> Answer:
@@ -237,5 +251,6 @@ async def revert(call: Call) -> Answer:
         _removes_nothing(found.removals)
     if not call.flag("accept_stops"):
         _stops_nothing(found.stops)
+    warnings = (*found.warnings, *await strangers(call.door, file, text))
     present = _in_force(call).revision
-    return _with(found.warnings, await _put(call, file, text, present, f"back to revision {old.revision}"))
+    return _with(warnings, await _put(call, file, text, present, f"back to revision {old.revision}"))

@@ -14,6 +14,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
+from ..findings import numbers_only, words_of
 from ..store.protocol import StoreUnavailable
 from ..wire import ErrorView
 from .access import Person, Scope, may_enter, refusal
@@ -308,9 +309,11 @@ def _word(status: int) -> str:
 
 
 def sentence_of(error: ValidationError) -> str:
-    """The first faults of a body: where, what is wrong, what the limit is; values are not repeated."""
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
-    parts = [f"{'.'.join(_place(part) for part in fault['loc']) or 'the body'}: {fault['msg']}" for fault in faults[:5]]
+    """The first faults of a body: where, what is wrong, what the limit is; of values only numbers are repeated."""
+    faults = error.errors(include_url=False)
+    parts = [
+        f"{'.'.join(map(_place, fault['loc'])) or 'the body'}: {words_of(fault, numbers_only)}" for fault in faults[:5]
+    ]
     more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
     return "; ".join(parts)[:2000] + more + ". Nothing was stored."
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ..amount import AmountRefusal, duration_s, is_model
+from ..amount import AmountRefusal, duration_s, models_meant
 from ..core.model import Device, Node
 from ..manifests import MPS_VARIABLES, OUR_PREFIX, OUR_VARIABLES
 from ..quotafile import QuotaFile
@@ -113,7 +113,7 @@ def project_of(asked: str | None, person: Person) -> str:
 
 def _own_projects(person: Person) -> str:
     if not person.roles:
-        return "no project of the quota file has them as a member: an admin or a lead can add them."
+        return "no project of the quota file has them as a member; ask an admin to add them to one."
     return f"name one of {', '.join(sorted(person.roles))}."
 
 
@@ -165,7 +165,7 @@ def models_in_pool(asked: str | None, pool: str, devices: Sequence[Device]) -> t
 
 def _model_in_pool(asked: str, pool: str, devices: Sequence[Device]) -> str:
     there = sorted({device.model for device in devices if device.pool == pool})
-    meant = [model for model in there if model == asked] or [model for model in there if is_model(asked, model)]
+    meant = models_meant(asked, there)
     if len(meant) == 1:
         return meant[0]
     choice = ", ".join(meant or there) or "none"

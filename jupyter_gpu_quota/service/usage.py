@@ -59,6 +59,8 @@ class _Sum:
             used_unknown=None if known else UNREAD,
             coverage_percent=self.seen_s * 100 // self.allocated_s if self.allocated_s else 0,
             simulated=self.simulated,
+            allocated_milli_s=self.allocated_milli_s,
+            used_milli_s=self.used_milli_s if known else None,
         )
 
 

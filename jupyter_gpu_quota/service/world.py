@@ -16,7 +16,7 @@ from ..core.plan import Reason
 from ..core.removal import outlives
 from ..quotafile import QuotaFile
 from ..store.commands import ShareLabel
-from ..store.protocol import Store, StoreUnavailable
+from ..store.protocol import NotOpenYet, Store, StoreUnavailable
 from ..store.readable import in_force
 from ..store.records import Changes, JobRecord, NotebookRecord, QuotaRevision, SampleRow
 from ..store.snapshot import Mirror
@@ -295,7 +295,8 @@ class World:
         try:
             await step
         except StoreUnavailable as error:
-            log.warning("the store cannot be read now: %s", error)
+            level = logging.DEBUG if isinstance(error, NotOpenYet) else logging.WARNING
+            log.log(level, "the store cannot be read now: %s", error)
 
     def _tell(self, delta: Delta) -> None:
         for listener in list(self._listeners):

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..core.model import WHOLE_DEVICE
 from .deciding import fill_by_decide
-from .fill import MARKS, FillFigures, fill
+from .fill import MARKS, FillFigures, capacity_milli, fill
 from .report import SIZES
-from .trace import TraceNode, TraceTask, Unreadable, read_folder
+from .trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
+from .tracefile import MOST_GPUS
 
 Run = Callable[[Sequence[TraceNode], Sequence[TraceTask], int, int], FillFigures]
 RUNS: dict[str, Run] = {"fill": fill, "decide": fill_by_decide}
 SATURATED = 100
 """Percent of the cluster's GPUs that must have been asked for before it counts as saturated."""
+MOST_TASKS = 1_000_000
+"""Tasks of one run."""
 
 
 def document(
@@ -29,14 +33,35 @@ def document(
     trace = read_folder(folder)
     if isinstance(trace, Unreadable):
         return trace.sentence
-    if not any(task.gpu_milli for task in trace.tasks):
-        return "none of the tasks asks for a GPU."
     percent = max(1, round(demand * 100))
+    if (why := _refusal(trace, percent)) is not None:
+        return why
     outcomes: list[FillFigures] = []
     for seed in seeds:
         outcomes.append(RUNS[mode](trace.nodes, trace.tasks, seed, percent))
         told(f"seed {seed}: {outcomes[-1].percent(percent):.2f} % given out")
     return _report(outcomes, mode, percent)
+
+
+def _refusal(trace: ClusterTrace, percent: int) -> str | None:
+    """Why the cluster cannot be filled, or not in any time that somebody waits for."""
+    gpus = capacity_milli(trace.nodes) // WHOLE_DEVICE
+    if gpus > MOST_GPUS:
+        return f"its nodes have {gpus} GPUs, and {MOST_GPUS} are the most that are filled."
+    if not any(task.gpu_milli for task in trace.tasks):
+        return "none of the tasks asks for a GPU."
+    if (tasks := _tasks_needed(trace, percent)) > MOST_TASKS:
+        return (
+            f"about {tasks} of its tasks are needed to ask for {percent} % of its GPUs, and {MOST_TASKS} are the most"
+            " that are offered; name a smaller --demand, or a trace whose tasks ask for more."
+        )
+    return None
+
+
+def _tasks_needed(trace: ClusterTrace, percent: int) -> int:
+    """How many tasks, drawn by chance, ask for so much: some of them may ask for no GPU, or for next to none."""
+    asked_milli = sum(task.gpu_milli for task in trace.tasks)
+    return capacity_milli(trace.nodes) * percent * len(trace.tasks) // (100 * asked_milli)
 
 
 def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str, object]:

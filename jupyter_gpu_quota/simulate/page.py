@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
+from .report import not_ended
+
 INK, LINE = "#0b0a01", "#0b0a02"
 SERIES = tuple(f"#0b0b{number:02x}" for number in range(13))
 STAND_INS = {INK: "var(--muted)", LINE: "var(--line)"} | {c: f"var(--c{at})" for at, c in enumerate(SERIES)}
@@ -62,7 +64,7 @@ NAMES = {
     "gpu_allocation_percent": "GPU time given out, %",
     "gpu_utilisation_percent": "GPU time computed on, %",
     "gpu_allocation_at_saturation_percent": "given out while somebody waits, %",
-    "makespan_s": "from the first submission to the last end, s",
+    "makespan_s": "from the first submission to the last end",
     "jobs_total": "jobs",
     "jobs_finished": "of them ended",
     "notebooks_total": "notebooks",
@@ -72,7 +74,7 @@ NAMES = {
     "kernels_shut_down": "idle kernels shut down, with their variables",
     "pauses_per_job_max": "most pauses of one job",
     "gpu_hours_lost_to_pauses": "GPU-hours thrown away by pauses",
-    "guarantee_violations": "times a guarantee was not kept in time",
+    "guarantee_violations": "times a training or notebook quota was not kept in time",
     "guarantees_reduced_in": "pools whose quotas did not fit, where that was not judged",
 }
 NAMES_OF_FILL = {
@@ -89,6 +91,19 @@ HOW = {
 }
 
 
+NOTES = {
+    "Waits": "Half of them waited no longer than p50, 90 % no longer than p90. What never started is in none of these "
+    "times; it is counted at the right.",
+    "GPUs over time": "Given out is what jobs and notebooks hold; computed on is as much of that as was busy.",
+    "Waiting": "Asked for, or paused, and without a GPU.",
+    "Above the training quota, by project": "The surplus: what a project ran on while others left it idle, and would "
+    "have given back to whoever claims a training quota.",
+    "Free GPU that is no whole device": "How much of the free GPU lies in parts of devices, where no job for a whole "
+    "one fits.",
+    "Projects": "The surplus is what a project had above its training quota. Waits are of its jobs, until they first "
+    "had their GPU; of those that never started there is none.",
+}
+"""What a figure shows, in a sentence below its heading."""
 SIZES = {
     "small": "small (≤ 1 GPU)",
     "medium": "medium (≤ 8)",
@@ -102,10 +117,10 @@ def page(report: Mapping[str, Any]) -> str:
     mode = str(report.get("mode", "replay"))
     title = _title(report)
     parts = _tables_of_replay(report) if mode == "replay" else _tables_of_fill(report)
-    parts += [_section(name, _drawn(draw, report)) for name, has, draw in PLOTS if has(report)]
+    parts += [_section(name, _note(name) + _drawn(draw, report)) for name, has, draw in PLOTS if has(report)]
     parts += [_section(name, f"<p>{told}</p>") for name, is_so, told in NOTHING if is_so(report)]
-    if isinstance(projects := report.get("projects"), dict) and projects:
-        parts.append(_section("Projects", _table(("", *_columns(projects)), _rows(projects))))
+    if isinstance(report.get("projects"), dict) and report["projects"]:
+        parts.append(_section("Projects", _note("Projects") + _projects(report)))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -141,8 +156,8 @@ def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
     return [
         _section("Figures", _table(("", ""), _figures(report, NAMES))),
         _section(
-            "Waits of jobs by size, and of notebooks, in seconds",
-            _table(("", *_columns(waits)), _rows(waits)),
+            "Waits of jobs by size, and of notebooks",
+            _note("Waits") + _table(("", *_columns(waits)), [(name, *_times(row)) for name, row in waits.items()]),
         ),
     ]
 
@@ -155,6 +170,39 @@ def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _projects(report: Mapping[str, Any]) -> str:
+    """What each project had, and how long its jobs waited for it."""
+    waits, unknown = report.get("wait_s_by_project", {}), {"p50": None, "max": None}
+    head = ("", "GPU hours", "of them surplus", "% of all surplus", "wait, p50", "wait, longest")
+    rows = []
+    for name, had in report["projects"].items():
+        waited = waits.get(name, unknown)
+        hours = (had["gpu_hours"], had["surplus_gpu_hours"], had["surplus_percent"])
+        rows.append((name, *hours, _time(waited["p50"]), _time(waited["max"])))
+    return _table(head, rows)
+
+
+def _times(row: Mapping[str, Any]) -> list[object]:
+    return [value if name == "never started" else _time(value) for name, value in row.items()]
+
+
+def _time(seconds: float | None) -> str | None:
+    """A time as people say it: three figures below two minutes, then minutes, hours and days."""
+    if seconds is None:
+        return None
+    minutes = round(seconds / 60)
+    hours = round(minutes / 60)
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _note(title: str) -> str:
+    return f"<p>{escape(NOTES[title])}</p>" if title in NOTES else ""
+
+
 def _section(title: str, content: str) -> str:
     return f'<section tabindex="0" aria-label="{escape(title)}"><h2>{escape(title)}</h2>{content}</section>'
 
@@ -162,15 +210,13 @@ def _section(title: str, content: str) -> str:
 def _figures(report: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[object, ...]]:
     loans = ("slices_lent", "gpu_hours_lent", "kernels_shut_down")
     left_out = () if report.get("slices_lent") else loans
-    return [(told, report[name]) for name, told in names.items() if name in report and name not in left_out]
+    lasted, open_jobs = _time(report.get("makespan_s")), not_ended(report)
+    shown = {**report, "makespan_s": f"{lasted}; {open_jobs}" if lasted and open_jobs else lasted}
+    return [(told, shown[name]) for name, told in names.items() if name in report and name not in left_out]
 
 
 def _columns(rows: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
     return tuple(next(iter(rows.values()), {}))
-
-
-def _rows(rows: Mapping[str, Mapping[str, object]]) -> list[tuple[object, ...]]:
-    return [(name, *row.values()) for name, row in rows.items()]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -234,7 +280,7 @@ def _hours(report: Mapping[str, Any]) -> tuple[list[float], str]:
 def _gpus(axes: Axes, report: Mapping[str, Any]) -> None:
     at, unit = _hours(report)
     curves = report["over_time"]
-    axes.plot(at, curves["gpus"], color=INK, linewidth=1, label="there are")
+    axes.plot(at, curves["gpus"], color=INK, linewidth=1, label="all there are")
     axes.fill_between(at, curves["allocated_gpus"], color=SERIES[0], alpha=0.35, linewidth=0, label="given out")
     axes.plot(at, curves["used_gpus"], color=SERIES[1], linewidth=1.2, label="computed on")
     if any(curves.get("lent_gpus", ())):
@@ -313,10 +359,16 @@ def _waited(report: Mapping[str, Any]) -> bool:
     return _over_time(report) and any(report["over_time"]["waiting"])
 
 
+def _above_quota(report: Mapping[str, Any]) -> bool:
+    return _over_time(report) and any(map(any, report["over_time"]["surplus_gpus"].values()))
+
+
+SURPLUS = "Above the training quota, by project"
 PAUSES = "Jobs by how often they were paused"
 WAITING = "Waiting"
 NOTHING: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     (WAITING, lambda report: _over_time(report) and not _waited(report), "Nobody waited."),
+    (SURPLUS, lambda report: _over_time(report) and not _above_quota(report), "No project was above it."),
     (PAUSES, lambda report: "pauses_per_job" in report and not _paused(report), "No job was paused."),
 )
 FEW_POINTS = 40
@@ -325,8 +377,8 @@ PLOTS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Axes, Map
     ("GPUs over time", _over_time, _gpus),
     (WAITING, _waited, _waiting),
     (
-        "Above the training quota, by project",
-        lambda report: bool(_over_time(report) and report["over_time"]["surplus_gpus"]),
+        SURPLUS,
+        _above_quota,
         _surplus,
     ),
     ("Free GPU that is no whole device", _over_time, _fragments),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, TypeAdapter, ValidationError
 
+from .. import intake
 from ..core.lifecycle import CHECKPOINTED
 from ..core.model import JobState, NotebookState
+from ..findings import words_of
 from .tracefile import NodeSpec, Trace, checked
 
 
@@ -24,7 +25,7 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     seq: int
-    at: datetime
+    at: AwareDatetime
     actor: str
     kind: str
     subject: str
@@ -64,7 +65,8 @@ def read(text: str) -> Trace | list[str]:
     """The trace of an audit: its work lasts as long as it ran, or, if it had not ended, until the last row.
 
     Time that a pause without a checkpoint threw away is left out. Work that was never paused saves in no time; that,
-    and how busy it was, is not in the audit, nor are the quotas.
+    and how busy it was, is not in the audit, nor are the quotas. Rows of releases that did not note which models of
+    device a job asked for leave it any model.
     """
     rows = rows_of(text)
     if rows and isinstance(rows[0], str):
@@ -81,10 +83,12 @@ def read(text: str) -> Trace | list[str]:
 def rows_of(text: str) -> list[Row] | list[str]:
     """The rows, oldest first, or what is wrong with them."""
     try:
-        rows = TypeAdapter(list[Row]).validate_json(text)
+        rows = TypeAdapter(Annotated[list[Row], FailFast()]).validate_python(intake.plain_json(text))
+    except intake.Refused as refused:
+        return [f"the audit: {refused}"]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        return [f"{'.'.join(str(step) for step in first['loc']) or 'the audit'}: {first['msg']}"]
+        return [intake.said(f"{intake.place(first['loc']) if first['loc'] else 'the audit'}: {words_of(first)}")]
     rows.sort(key=lambda row: row.seq)
     gaps = [after.seq for before, after in pairwise(rows) if after.seq != before.seq + 1]
     if gaps or not rows:
@@ -102,7 +106,8 @@ def _reading(row: Row) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
-        raise OtherRow(f"row {row.seq} ({row.kind}) is not as this release writes it: {lacks:.200}") from error
+        told = f"row {row.seq} ({row.kind:.40}) is not as this release writes it: {lacks:.200}"
+        raise OtherRow(intake.said(told)) from error
 
 
 def states(rows: Iterable[Row]) -> dict[str, str]:
@@ -202,16 +207,21 @@ def _made(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, beg
 
 
 def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
-    """A node for each that has devices; its model is the one most of them have."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    """A node for each that has devices; of one that has several models a node for each model."""
+    models: dict[str, dict[str, list[int]]] = {}
     for device in devices:
-        found.setdefault(device["node"], []).append(device)
-    specs = []
-    for name, rows in sorted(found.items()):
-        model = Counter(row["model"] for row in rows).most_common(1)[0][0]
-        memory_mib = min(row["memory_mib"] for row in rows)
-        specs.append(NodeSpec(name=name, gpus=len(rows), gpu_model=model, gpu_memory_mib=memory_mib))
-    return specs
+        models.setdefault(device["node"], {}).setdefault(device["model"], []).append(device["memory_mib"])
+    return [
+        NodeSpec(
+            name=node if len(found) == 1 else f"{node}/{model}",
+            machine=None if len(found) == 1 else node,
+            gpus=len(memory_mib),
+            gpu_model=model,
+            gpu_memory_mib=min(memory_mib),
+        )
+        for node, found in sorted(models.items())
+        for model, memory_mib in sorted(found.items())
+    ]
 
 
 def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
@@ -222,6 +232,7 @@ def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
         "kind": "training",
         "gpu": asked["gpu_milli"] / 1000,
         "duration_s": max(1, work.ran_ms + still_ms) / 1000,
+        "gpu_model": asked.get("gpu_model"),
         "ranks": asked["ranks"],
         "priority": asked["priority"],
         "preemptible": asked["preemptible"],

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
 from .. import quotafile
-from ..amount import gpu_text
+from ..amount import gpu_text, models_meant
 from ..controller import Controller, Rhythm
 from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node, NotebookState
@@ -147,7 +147,8 @@ class Replay:
         sittings = {name: work for name, work in self._work.items() if isinstance(work, Sitting)}
         self.owners = Owners(sittings, self.quota.idle, self._expect)
         apply_quota(self.store, self.quota, now=self.clock.now)
-        for happening in _happenings(self.trace, self.quota, self._user):
+        models = models_by_pool(self.quota, *self.executor.inventory())
+        for happening in _happenings(self.trace, self.quota, self._user, models):
             self._expect(*happening)
 
     def run(self, *, until: int | None = None, progress: Callable[[int], None] = lambda now: None) -> None:
@@ -261,7 +262,9 @@ class Replay:
 def machines(nodes: Iterable[NodeSpec]) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
     """The nodes and devices of a trace; a device is called after its node and its number there."""
     rows = tuple(nodes)
-    made = tuple(Node(id=n.name, name=n.name, cpu_milli=n.cpu_milli, memory_mib=n.memory_mib) for n in rows)
+    made = tuple(
+        Node(id=n.name, name=n.machine or n.name, cpu_milli=n.cpu_milli, memory_mib=n.memory_mib) for n in rows
+    )
     devices = tuple(
         Device(
             id=f"{node.name}-{at:03d}",
@@ -293,7 +296,19 @@ def apply_quota(store: Store, quota: QuotaFile, *, now: int) -> None:
 
 
 # --- the trace as requests ------------------------------------------------------------------------------------------
-def _happenings(trace: Trace, quota: QuotaFile, user_of: Callable[[str], str]) -> Iterator[tuple[int, _Happening]]:
+def models_by_pool(quota: QuotaFile, nodes: Iterable[Node], devices: Iterable[Device]) -> dict[str, list[str]]:
+    """The models of the devices that each pool of a quota file has."""
+    names = {node.id: node.name for node in nodes}
+    found: dict[str, set[str]] = {pool.name: set() for pool in quota.pools}
+    for device in devices:
+        if (pool := quota.pool_of(device, names[device.node])) is not None:
+            found[pool].add(device.model)
+    return {pool: sorted(models) for pool, models in found.items()}
+
+
+def _happenings(
+    trace: Trace, quota: QuotaFile, user_of: Callable[[str], str], models: Mapping[str, Collection[str]]
+) -> Iterator[tuple[int, _Happening]]:
     for event in trace.events:
         yield trace.begins_at + event.at_ms, event
     projects = {project.name for project in quota.projects}
@@ -302,10 +317,11 @@ def _happenings(trace: Trace, quota: QuotaFile, user_of: Callable[[str], str]) -
         if work.project not in projects:
             raise Impossible(f"{trace.place(str(work.id), 'project')}: {_no_project(work.project, projects)}")
         pool = work.pool or quota.default_pool(work.project, work.kind)
-        if pool not in {each.name for each in quota.pools}:
+        if pool is None or pool not in models:
             told = f"names pool {pool}, which the quotas do not have" if pool else "names no pool, and has no default"
             raise Impossible(f"work {work.id} of project {work.project} {told}")
-        yield from _requests(work, trace.begins_at, users[work.user], pool, quota)
+        asked = _asked_models(trace, work, pool, models[pool])
+        yield from _requests(work, trace.begins_at, users[work.user], pool, quota, asked)
         if work.gives_up_ms is not None:
             yield trace.begins_at + work.gives_up_ms, GiveUp(work=work)
 
@@ -316,14 +332,30 @@ def _no_project(name: str, known: Collection[str]) -> str:
     return f"there is no project {name} in the quotas; {told}"
 
 
+def _asked_models(trace: Trace, work: Training | Sitting, pool: str, there: Collection[str]) -> str | None:
+    """The full names of the models that a job asks for, as a submission has them; None: any."""
+    if isinstance(work, Sitting) or work.gpu_model is None:
+        return None
+    found = set[str]()
+    for name in work.gpu_model.split(","):
+        meant = models_meant(name.strip(), there)
+        if len(meant) != 1:
+            none, several = f"no model of the pool {pool} is called", f"several models of the pool {pool} are called"
+            told = f"{several if meant else none} {name.strip()!r:.80}"
+            known = ", ".join(sorted(meant or there)[:20]) or "none"
+            raise Impossible(f"{trace.place(str(work.id), 'gpu_model')}: {told}; name one of: {known}")
+        found.add(meant[0])
+    return ",".join(sorted(found))
+
+
 def _requests(
-    work: Training | Sitting, begins_at: int, user: str, pool: str, quota: QuotaFile
+    work: Training | Sitting, begins_at: int, user: str, pool: str, quota: QuotaFile, gpu_model: str | None
 ) -> Iterator[tuple[int, _Happening]]:
     match work:
         case Sitting():
             yield begins_at + work.submit_ms, _notebook(work, user, pool)
         case Training():
-            yield begins_at + work.submit_ms, submission(work, user, pool, quota)
+            yield begins_at + work.submit_ms, submission(work, user, pool, quota, gpu_model)
             if work.cancel_ms is not None:
                 yield begins_at + work.cancel_ms, ChangeJob(job=str(work.id), actor=user, change="cancel")
         case _:
@@ -337,7 +369,7 @@ def _notebook(work: Sitting, user: str, pool: str) -> RequestNotebook:
     )
 
 
-def submission(work: Training, user: str, pool: str, quota: QuotaFile) -> SubmitJob:
+def submission(work: Training, user: str, pool: str, quota: QuotaFile, gpu_model: str | None = None) -> SubmitJob:
     spec = JobSpec(
         command=("simulated",),
         project=work.project,
@@ -346,6 +378,7 @@ def submission(work: Training, user: str, pool: str, quota: QuotaFile) -> Submit
         gpu_milli=work.gpu_milli,
         name=str(work.id),
         ranks=work.ranks,
+        gpu_model=gpu_model,
         priority=work.priority,
         preemptible=work.preemptible,
         time_limit_s=work.time_limit_s or quota.time_limit_s(work.project),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from ..core.lifecycle import FINAL
 from ..core.model import WHOLE_DEVICE, JobState, Policy
@@ -180,9 +181,15 @@ def saturation_percent(one: Outcome) -> float | None:
 
 
 def makespan_s(one: Outcome) -> float | None:
-    """From the first submission to the end of the last job."""
+    """From the first submission to the last end of a job, of those that ended; None where none did."""
     ends = [job.ended_at for job in one.record.jobs.values() if job.ended_at is not None]
     return (max(ends) - min(job.asked_at for job in one.record.jobs.values())) / 1000 if ends else None
+
+
+def not_ended(report: Mapping[str, Any]) -> str:
+    """How many jobs of a report have not ended, so that ``makespan_s`` is not of them; empty where all have."""
+    jobs, running = report["jobs_total"], report["jobs_total"] - report["jobs_finished"]
+    return f"{running} of {jobs} jobs had not ended" if running else ""
 
 
 def lost_gpu_hours(one: Outcome) -> float:

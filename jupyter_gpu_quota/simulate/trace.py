@@ -74,8 +74,8 @@ def read_folder(folder: Path, pods: str | None = None) -> ClusterTrace | Unreada
         )
     except _Wrong as wrong:
         return Unreadable(sentence=str(wrong))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        return Unreadable(sentence=f"The trace in {folder} cannot be read: {error}.")
+    except OSError as error:
+        return Unreadable(sentence=f"{error.filename or folder} cannot be read: {error.strerror}.")
 
 
 def _pods_file(folder: Path, name: str | None) -> Path:
@@ -135,7 +135,16 @@ def _rows(path: Path, columns: Sequence[str], read: Callable[[_Row], R]) -> Iter
 
 
 def _lines(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    with path.open(encoding="utf-8", newline="") as file:
+    try:
+        yield from _lines_of_text(path, columns)
+    except UnicodeDecodeError as error:
+        raise _Wrong(f"{path.name} is no UTF-8 text ({error.reason}); unpack it, or save it as UTF-8.") from error
+    except csv.Error as error:
+        raise _Wrong(f"{path.name}: {error}.") from error
+
+
+def _lines_of_text(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, strict=True)
         header = next(rows, [])
         missing = [column for column in columns if header.count(column) != 1]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -28,14 +29,21 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from .. import intake
 from ..amount import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
+from ..findings import number_text, shown, words_of
 
 MOST_FAULTS = 20
 MOST_GPUS = 100_000
+MOST_ITEMS = 1_000_000
+"""Nodes, pieces of work, or events of a trace."""
+AT_ONCE = 1_000
 BEGINS_AT = "2027-01-04T00:00:00Z"
 """A Monday: when a trace begins that does not say."""
 FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 """Between them a trace begins."""
+
+MIG_PROFILE = re.compile(r"(?:mig[ -])?\d+g\.\d+gb(?:\+[\w.]+)?", re.ASCII | re.IGNORECASE)
 
 
 def _refuse(message: str) -> PydanticCustomError:
@@ -44,9 +52,9 @@ def _refuse(message: str) -> PydanticCustomError:
 
 def _milliseconds(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refuse(f"{value!r:.40} is no number of seconds")
+        raise _refuse(f"{shown(value)} is no number of seconds")
     if not 0 <= value <= MOST_SECONDS:
-        raise _refuse(f"{value} s is not between 0 and {MOST_SECONDS} s")
+        raise _refuse(f"{number_text(value)} s is not between 0 and {MOST_SECONDS} s")
     milliseconds = round(value * 1000)
     if abs(value * 1000 - milliseconds) > 1e-6 * max(1.0, value):
         raise _refuse(f"{value} s is finer than a millisecond; seconds have up to three decimals")
@@ -55,7 +63,14 @@ def _milliseconds(value: object) -> int:
 
 def _milli(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _refuse(f"{value!r:.40} is no amount of GPU, such as 0.5, 2 or '1/3'")
+        raise _refuse(f"{shown(value)} is no amount of GPU, such as 0.5, 2 or '1/3'")
+    if MIG_PROFILE.fullmatch(str(value).strip()):
+        raise _refuse(
+            f"{shown(value)} is a MIG profile, and an instance of one is a device of its own: ask for 1, name the"
+            " profile as gpu_model, and give a node the instances as its GPUs"
+        )
+    if isinstance(value, float) and value > MOST_GPUS:
+        raise _refuse(f"{number_text(value)} is more than the {MOST_GPUS} GPUs that one amount may name")
     found = gpu_amount(str(value), ())
     if isinstance(found, AmountRefusal):
         raise _refuse(found.message)
@@ -64,7 +79,7 @@ def _milli(value: object) -> int:
 
 def _permille(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise _refuse(f"{value!r:.40} is no percentage from 0 to 100")
+        raise _refuse(f"{shown(value)} is no percentage from 0 to 100")
     if abs(value * 10 - round(value * 10)) > 1e-9:
         raise _refuse(f"{value} % is finer than a tenth of a percent")
     return round(value * 10)
@@ -74,16 +89,16 @@ def _instant(value: object) -> int:
     try:
         found = datetime.fromisoformat(str(value))
     except ValueError:
-        raise _refuse(f"{value!r:.40} is no instant such as {BEGINS_AT}") from None
+        raise _refuse(f"{shown(value)} is no instant such as {BEGINS_AT}") from None
     if found.tzinfo is None:
-        raise _refuse(f"{value!r:.40} has no time zone; write {BEGINS_AT}")
+        raise _refuse(f"{shown(value)} has no time zone; write {BEGINS_AT}")
     if not FIRST <= found < LAST:
-        raise _refuse(f"{value!r:.40} is not from {FIRST.year} to {LAST.year}")
+        raise _refuse(f"{shown(value)} is not from {FIRST.year} to {LAST.year}")
     return int(found.timestamp() * 1000)
 
 
 def _printable(name: str) -> str:
-    if found := re.search(r"[\x00-\x1f\x7f]", name):
+    if found := intake.UNPRINTABLE.search(name):
         raise _refuse(f"{name!r:.60} has the control character {found[0]!r}, which no name has")
     return name
 
@@ -123,9 +138,14 @@ class _Part(BaseModel):
 
 
 class NodeSpec(_Part):
-    """One machine with its GPUs, all of one model."""
+    """One machine with its GPUs, all of one model, or those of one model of a ``machine`` that has several.
+
+    MIG instances of one profile are such GPUs, each with the memory that it has itself.
+    A pool whose selector names nodes takes it by either name.
+    """
 
     name: Name
+    machine: Name | None = None
     gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)]
     gpu_model: Name = "GPU"
     gpu_memory_mib: Annotated[int, Field(ge=1, le=1 << 30)] = 81_920
@@ -147,12 +167,15 @@ class _Work(_Part):
 class Training(_Work):
     """A job: it runs for ``duration_s`` in all, on ``ranks`` x ``gpu``.
 
+    ``gpu_model``: on devices of this model alone, or of one of several with commas between; a MIG instance is a device
+    of a model of its own, such as "H200 MIG 1g.18gb".
     ``saves_in_s``: how long it takes to save when it is asked to leave; left out, it cannot, and starts again from its
     last checkpoint (``checkpoint_every_s``) or from nothing. ``use_percent``: how busy its share is while it runs.
     ``cancel_s`` is when its owner cancels it, ``gives_up_s`` when he does if it has had no GPU until then.
     """
 
     kind: Literal["training"]
+    gpu_model: Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_printable)] | None = None
     ranks: Annotated[int, Field(ge=1, le=100_000)] = 1
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     preemptible: bool = True
@@ -161,7 +184,7 @@ class Training(_Work):
     checkpoint_every_ms: Annotated[Duration | None, Field(alias="checkpoint_every_s")] = None
     saves_in_ms: Annotated[Seconds | None, Field(alias="saves_in_s")] = None
     starts_after_ms: Annotated[Seconds, Field(alias="starts_after_s")] = 0
-    use_permille: Annotated[Percent, Field(alias="use_percent")] = 1000
+    use_permille: Annotated[Percent, Field(alias="use_percent", json_schema_extra={"default": 100})] = 1000
 
 
 class Sitting(_Work):
@@ -174,7 +197,7 @@ class Sitting(_Work):
 
     kind: Literal["notebook"]
     use_permille: Annotated[Percent, Field(alias="use_percent")] = 0
-    bursts_ms: Annotated[list[Span] | None, Field(alias="bursts_s")] = None
+    bursts_ms: Annotated[Annotated[list[Span], Field(fail_fast=True)] | None, Field(alias="bursts_s")] = None
 
 
 Work = Annotated[Training | Sitting, Field(discriminator="kind")]
@@ -192,7 +215,7 @@ class Trace(_Part):
     """The whole document. ``quotas`` is a quota file as JSON; another one can be named instead of it."""
 
     format: Literal[1] = 1
-    begins_at: Instant = _instant(BEGINS_AT)
+    begins_at: Annotated[Instant, Field(json_schema_extra={"default": BEGINS_AT})] = _instant(BEGINS_AT)
     nodes: list[NodeSpec] = []
     work: list[Work]
     events: list[NodeEvent] = []
@@ -217,40 +240,64 @@ def schema() -> dict[str, object]:
 def read(text: str | bytes) -> Trace | list[str]:
     """Read a JSON trace. Answers it with its work named and in the order of submission, or what is wrong with it."""
     try:
-        document = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        return [f"the document: is no JSON: {error}"]
-    return checked(document)
+        return checked(intake.plain_json(intake.text_of(text) if isinstance(text, bytes) else text))
+    except intake.Refused as refused:
+        return [f"the document: {refused}"]
 
 
 def read_csv(text: str) -> Trace | list[str]:
     """Read work from CSV: the columns are the keys of the JSON document's work; an empty cell leaves its key out."""
     rows = csv.reader(io.StringIO(text), strict=True)
+    lines: list[int] = []
     try:
-        header = [name.strip() for name in next(rows, [])]
-        table = [(rows.line_num, row) for row in rows if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        return [f"line {rows.line_num}: {error}"]
-    if faults := _faulty_table(header, table):
-        return faults
-    work = [
-        {name: _cell(name, cell) for name, cell in zip(header, row, strict=True) if cell.strip()} for _, row in table
-    ]
-    lines = [line for line, _ in table]
+        records = islice(_records(rows, lines), MOST_ITEMS + 1)
+        work = _read_until_wrong("work", _pieces(records))
+    except intake.Refused as refused:
+        return [str(refused)]
     return checked({"work": work}, lambda path: _csv_place(path, lines))
 
 
-def _faulty_table(header: list[str], table: list[tuple[int, list[str]]]) -> list[str]:
+def _records(rows: Any, lines: list[int]) -> Iterator[dict[str, object]]:
+    """The work of each row, whose line is added to ``lines``. Raises Refused at the first row that cannot be one."""
+    try:
+        header = _header([name.strip() for name in next(rows, [])])
+        for row in rows:
+            if not any(cell.strip() for cell in row):
+                continue
+            if len(row) != len(header):
+                raise intake.Refused(f"line {rows.line_num}: {len(row)} cells stand under {len(header)} columns")
+            lines.append(rows.line_num)
+            yield {name: _cell(name, cell) for name, cell in zip(header, row, strict=True) if cell.strip()}
+    except csv.Error as error:
+        raise intake.Refused(f"line {rows.line_num}: {error}") from None
+
+
+def _header(header: list[str]) -> list[str]:
+    """The columns. Raises Refused where they are not those of a trace."""
     known = _columns()
     unknown = [name for name in header if name not in known]
     if unknown or not header:
         named = f"no column {unknown[0]!r:.60}" if unknown else "no header"
-        return [f"line 1: a trace has {named}; its columns are {', '.join(sorted(known))}"]
-    twice = [name for at, name in enumerate(header) if name in header[:at]]
-    if twice:
-        return [f"line 1: the column {twice[0]} stands twice"]
-    wide = [(line, row) for line, row in table if len(row) != len(header)]
-    return [f"line {line}: {len(row)} cells stand under {len(header)} columns" for line, row in wide[:1]]
+        raise intake.Refused(f"line 1: a trace has {named}; its columns are {', '.join(sorted(known))}")
+    if len(header) > len(known.intersection(header)):
+        twice = next(name for at, name in enumerate(header) if name in header[:at])
+        raise intake.Refused(f"line 1: the column {twice} stands twice")
+    return header
+
+
+def _pieces(records: Iterator[dict[str, object]]) -> Iterator[list[object]]:
+    """A thousand at a time; what stands before a row that cannot be one comes before the refusal."""
+    piece: list[object] = []
+    try:
+        for record in records:
+            piece.append(record)
+            if len(piece) == AT_ONCE:
+                yield piece
+                piece = []
+    except intake.Refused:
+        yield piece
+        raise
+    yield piece
 
 
 def _columns() -> set[str]:
@@ -258,7 +305,9 @@ def _columns() -> set[str]:
     return {field.alias or name for kind in kinds for name, field in kind.model_fields.items()}
 
 
-TEXTS = frozenset({"id", "project", "user", "pool", "kind"})
+TEXTS = frozenset({"id", "project", "user", "pool", "kind", "gpu_model"})
+CELLS = json.JSONDecoder(parse_constant=str)
+"""One for all cells: to make one takes many times as long as to read a cell with it."""
 
 
 def _cell(name: str, text: str) -> object:
@@ -269,43 +318,81 @@ def _cell(name: str, text: str) -> object:
     if text in ("true", "false"):
         return text == "true"
     try:
-        return json.loads(text, parse_constant=str)
+        return CELLS.decode(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
 
 
 def checked(document: object, place: Any = None) -> Trace | list[str]:
     """A document as a Trace, or what is wrong with it; ``place`` says where in words."""
     place = place or _json_place
+    if long := _too_long(document):
+        return [f"{place((long,))}: there are more than {MOST_ITEMS} of them, the most of a trace"]
     try:
-        found = _reader().validate_python(document)
+        found = _reader().validate_python(_cut(document))
     except ValidationError as error:
-        return [f"{place(each['loc'])}: {_told(each)}" for each in error.errors(include_url=False)[:MOST_FAULTS]]
+        wrong = error.errors(include_url=False)
+        told = [intake.said(f"{place(each['loc'])}: {_told(each)}") for each in wrong[:MOST_FAULTS]]
+        more = [f"at least {len(wrong) - MOST_FAULTS} more places are wrong"] if len(wrong) > MOST_FAULTS else []
+        return told + more
     faults = [
-        f"{place(path)}: {message}"
+        intake.said(f"{place(path)}: {message}")
         for _, (path, message) in zip(range(MOST_FAULTS), _contradictions(found), strict=False)
     ]
     return faults or _in_order(found, lambda at: place(("work", at)))
 
 
+def _too_long(document: object) -> str | None:
+    lists = document.items() if isinstance(document, dict) else ()
+    return next((key for key, value in lists if isinstance(value, list) and len(value) > MOST_ITEMS), None)
+
+
+def _cut(document: object) -> object:
+    """The document with each long list read already, and cut off behind the first thousand items of which one is wrong.
+
+    The library collects all errors, a kilobyte each: of a million wrong items that would be gigabytes and minutes.
+    """
+    if not isinstance(document, dict):
+        return document
+    long = {key: value for key, value in document.items() if isinstance(value, list) and len(value) > AT_ONCE}
+    read = {key: _read_until_wrong(key, _sliced(value)) for key, value in long.items()}
+    return {**document, **read}
+
+
+def _sliced(items: list[object]) -> Iterator[list[object]]:
+    return (items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE))
+
+
+def _read_until_wrong(key: str, pieces: Iterable[list[object]]) -> list[object]:
+    """The items of one list of a trace, which are not read a second time; from the first wrong piece on none."""
+    found: list[object] = []
+    for piece in pieces:
+        try:
+            found += getattr(_reader().validate_python({"work": [], key: piece}), key)
+        except ValidationError:
+            return found + piece
+    return found
+
+
 def _told(error: Mapping[str, Any]) -> str:
-    message = str(error["msg"])
-    return f"{message[:1].lower()}{message[1:]}"
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "union_tag_invalid":
+            return f"kind: {context['tag']!r:.40} is none of {context['expected_tags'].replace(', ', ' and ')}"
+        case "union_tag_not_found":
+            return "it has no kind, and needs it: 'training' or 'notebook'"
+    return words_of(error)
 
 
 def _json_place(path: Iterable[str | int]) -> str:
-    return ".".join(str(step) for step in path if step not in ("training", "notebook")) or "the document"
+    return intake.place(step for step in path if step not in ("training", "notebook"))
 
 
 def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
     steps = [step for step in path if step not in ("training", "notebook")]
     if len(steps) < 2 or steps[0] != "work" or not isinstance(steps[1], int):
         return "the table"
-    return ", ".join([f"line {lines[steps[1]]}", *map(str, steps[2:])])
+    return ", ".join([f"line {lines[steps[1]]}", *(f"{step!s:.80}" for step in steps[2:])])
 
 
 # --- what contradicts what ------------------------------------------------------------------------------------------

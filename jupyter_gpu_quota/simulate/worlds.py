@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from .. import quotafile
+from .. import intake, quotafile
 from ..quotafile import QuotaFile
 from ..quotafile.limits import MOST_PROJECTS
+from ..quotafile.tree import LARGEST as LARGEST_QUOTA
 from . import bank, recorded, tracefile
 from .replay import Impossible
 from .tracefile import NodeSpec, Sitting, Trace
-
-LARGEST = 1 << 30
-"""Bytes of the largest trace that is read."""
 
 PER_NODE = 8
 
@@ -38,7 +37,8 @@ def load(
 
     ``quotas`` and ``gpus`` stand in for what the trace says. Raises Impossible where something is missing.
     """
-    trace = _bank(name, seed, days) if name.startswith("bank:") else _read(name)
+    made_up = name.startswith("bank:") or (name == "bank" and not Path(name).exists())
+    trace = _bank(name, seed, days) if made_up else _read(name)
     if isinstance(trace, list):
         return trace
     if gpus is not None:
@@ -50,7 +50,7 @@ def load(
 
 def _bank(name: str, seed: int, days: float | None) -> Trace | list[str]:
     """A generated week: ``bank:usual`` as we play it, with ``:lending`` of idle slices, ``:baseline`` one GPU each."""
-    _, variant, kind = (*name.split(":"), "")[:3]
+    _, variant, kind = (*name.split(":"), "", "")[:3]
     if variant not in bank.VARIANTS or kind not in ("", "lending", "baseline") or name.count(":") > 2:
         known = ", ".join(f"bank:{each}" for each in bank.VARIANTS)
         return [f"there is no such bank; there are {known}, each also with :lending or :baseline"]
@@ -65,15 +65,11 @@ def _read(name: str) -> Trace | list[str]:
     path = Path(name)
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            text = intake.text_of(file.read(intake.LARGEST + 1))
     except OSError as error:
         return [f"it cannot be read: {error.strerror}"]
-    if len(content) > LARGEST:
-        return [f"it has more than {LARGEST} bytes, the most that a trace may have"]
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        return [f"it is no UTF-8 text: byte {error.start} cannot be read"]
+    except intake.Refused as refused:
+        return [str(refused)]
     if path.suffix == ".csv":
         return tracefile.read_csv(text)
     return recorded.read(text) if text.lstrip().startswith("[") else tracefile.read(text)
@@ -84,7 +80,8 @@ def nodes_of(gpus: int, like: Sequence[NodeSpec] = ()) -> list[NodeSpec]:
     first = like[0] if like else NodeSpec(name="node", gpus=PER_NODE)
     each = min(PER_NODE, max(node.gpus for node in like) if like else PER_NODE)
     counts = [each] * (gpus // each) + ([gpus % each] if gpus % each else [])
-    return [first.model_copy(update={"name": f"node-{at:04d}", "gpus": count}) for at, count in enumerate(counts)]
+    rows = ({"name": f"node-{at:04d}", "machine": None, "gpus": count} for at, count in enumerate(counts))
+    return [first.model_copy(update=row) for row in rows]
 
 
 def _quota(trace: Trace, path: Path | None) -> QuotaFile:
@@ -119,10 +116,15 @@ def _quota_text(path: Path) -> str:
 
 def own_quota(trace: Trace) -> QuotaFile:
     """The quota file that stands in the trace itself."""
+    quotas = dict(trace.quotas or {})
     try:
-        return QuotaFile.from_document(_exact(dict(trace.quotas or {})))
+        if (size := len(json.dumps(quotas))) > LARGEST_QUOTA:
+            raise Impossible(f"the trace's own quotas have {size} characters; more than {LARGEST_QUOTA} are not read")
+        return QuotaFile.from_document(_exact(quotas))
+    except Impossible:
+        raise
     except ValueError as error:
-        raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]}") from error
+        raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]:.400}") from error
     except RecursionError:
         raise Impossible("the trace's own quotas are wrong: they are nested too deeply") from None
 
@@ -143,7 +145,7 @@ def _exact(value: Any) -> Any:
 def _parsed(text: str, name: str) -> QuotaFile:
     found = quotafile.parse(text)
     if isinstance(found, list):
-        raise Impossible("; ".join(f"{name}, line {error.line}: {error.message}" for error in found))
+        raise Impossible("\n".join(f"{name}, line {error.line}: {error.message}" for error in found))
     return found
 
 

@@ -152,7 +152,11 @@ def _why_not(choice: ChoiceView, milli: int) -> str:
     """Why this size cannot be chosen now; empty where it can."""
     if choice.devices == 0:
         return f"pool {choice.pool} has no device that can be given out"
-    return "" if milli <= choice.quota_milli - choice.used_milli else f"{_used(choice)}: too little is left"
+    if milli > choice.quota_milli - choice.used_milli:
+        return f"{_used(choice)}: too little is left"
+    if choice.user_left_milli is not None and milli > choice.user_left_milli:
+        return f"{_used(choice)}; the ceiling for each user leaves you {decimal(choice.user_left_milli)} GPU"
+    return ""
 
 
 def _used(choice: ChoiceView) -> str:

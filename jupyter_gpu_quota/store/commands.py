@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..core.altered import quickly_made
 from ..core.model import Device, Node, Policy
 from ..core.plan import Reason
 from .notices import ChangeNotice, NewNotice
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What was submitted, as it was charged. ``gpu_asked`` is the text the person wrote ("1/3", "8GiB").

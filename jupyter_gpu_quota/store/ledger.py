@@ -81,9 +81,9 @@ class LedgerStore:
         self._told_under = 0
 
     @contextmanager
-    def _work(self, now: int) -> Iterator[Work]:
+    def _work(self, now: int, *, seen_again: bool = False) -> Iterator[Work]:
         """A writing transaction; what it wrote is applied when the block ends, and dropped when it raises."""
-        with self._writer, self._rows.writing() as scope:
+        with self._writer, self._rows.writing(seen_again=seen_again) as scope:
             work = Work(scope, now=now, new_id=self._new_id)
             yield work
             writes = work.writes()
@@ -126,7 +126,7 @@ class LedgerStore:
 
     def observe(self, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
         news = [fact for fact in facts if not self._is_told(fact, lease)]
-        with self._work(now) if news else self._look(now) as work:
+        with self._work(now, seen_again=True) if news else self._look(now) as work:
             if why := leases.why_lost(work, lease):
                 return Stale(seen=work.version(), current=work.version(), why=why)
             seen = observe_facts(work, news)

@@ -146,7 +146,10 @@ class MemoryRows:
         with self._lock:
             yield _MemoryScope(self._shelves)
 
-    writing = reading
+    @contextmanager
+    def writing(self, *, seen_again: bool = False) -> Iterator[_MemoryScope]:
+        with self.reading() as scope:
+            yield scope
 
     def settle(self) -> bool:
         return True

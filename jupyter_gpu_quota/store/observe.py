@@ -32,22 +32,22 @@ def observe_facts(work: Work, facts: Sequence[Fact]) -> list[RankFact]:
     work.fetch(DEVICES, [(fact.device,) for fact in facts if isinstance(fact, DeviceFact)])
     work.find_ahead(ALLOCATIONS, "workload", [fact.job for fact in ranks if fact.tree_gone])
     last = {(fact.job, fact.attempt): fact for fact in ranks}
-    seen = []
+    tallies, seen = _Tallies(work), []
     for fact in facts:
         if isinstance(fact, DeviceFact):
             observe_device(work, fact)
         elif isinstance(fact, NotebookFact):
             observe_notebook(work, fact)
-        elif _observe_rank(work, fact, is_last=last[fact.job, fact.attempt] is fact):
+        elif _observe_rank(work, fact, tallies, is_last=last[fact.job, fact.attempt] is fact):
             seen.append(fact)
     return seen
 
 
-def _observe_rank(work: Work, fact: RankFact, *, is_last: bool) -> bool:
+def _observe_rank(work: Work, fact: RankFact, tallies: _Tallies, *, is_last: bool) -> bool:
     """Whether the fact was about the job's present attempt and that attempt goes on.
 
-    The attempt is judged where a rank ends, and after its last fact: to look at all ranks for each that runs on would
-    take as long as their number squared.
+    The attempt is judged where a rank ends, and after its last fact, by what its ranks were counted to be: to look at
+    all of them for each that ends would take as long as their number squared.
     """
     record = work.get(JOBS, (fact.job,))
     if record is None or record.job.state not in HOLDS_GPU or record.job.attempt != fact.attempt:
@@ -55,15 +55,16 @@ def _observe_rank(work: Work, fact: RankFact, *, is_last: bool) -> bool:
     row = work.get(RANKS, (fact.job, fact.attempt, fact.rank))
     if row is None:
         return False
-    told = _merged(row, fact)
+    told, tally = _merged(row, fact), tallies.of(record)
     if told != row:
         work.stamp()
         work.put(RANKS, told)
-    progressed = _progressed(work, record, fact)
+        tally.take(record, told)
+    progressed = _progressed(work, record, fact, tally)
     if progressed != record:
         put_job(work, progressed)
     if is_last or _how_it_ends(told) != _how_it_ends(row):
-        _judge_attempt(work, progressed)
+        _judge_attempt(work, progressed, tally)
     present = work.get(JOBS, (fact.job,))
     return present is not None and present.job.state in HOLDS_GPU
 
@@ -94,11 +95,11 @@ def _merged(row: RankRow, fact: RankFact) -> RankRow:
     )
 
 
-def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
+def _progressed(work: Work, record: JobRecord, fact: RankFact, tally: _Tally) -> JobRecord:
     """The job with its first process seen, its newest checkpoint, and the progress that rank 0 reports."""
     job = record.job
     if fact.pid is not None and (job.started_at is None or job.state is JobState.STARTING):
-        job = _seen_running(work, job, fact)
+        job = _seen_running(work, job, fact, tally)
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
         job = altered(job, checkpoint_at=saved_at)
@@ -113,20 +114,14 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact) -> JobRecord:
     )
 
 
-def _seen_running(work: Work, job: Job, fact: RankFact) -> Job:
+def _seen_running(work: Work, job: Job, fact: RankFact, tally: _Tally) -> Job:
     """It started with its first process, and runs once each rank was begun: one that is missing is ordered again."""
     started_at = job.started_at or fact.started_at or work.now
-    if job.state is not JobState.STARTING or not _all_were_begun(work, job):
+    if job.state is not JobState.STARTING or tally.begun < len(tally.ranks):
         return altered(job, started_at=started_at)
     payload = {"attempt": fact.attempt, "rank": fact.rank, "pid": fact.pid, "started_at": started_at}
     work.audit(CONTROLLER, "job.running", job.id, payload, job.project)
     return altered(job, state=after(job.state, JobEvent.SEEN_RUNNING), started_at=started_at)
-
-
-def _all_were_begun(work: Work, job: Job) -> bool:
-    """Whether each rank was; looked at from the last one, which is begun last."""
-    rows = (work.get(RANKS, (job.id, job.attempt, rank)) for rank in reversed(range(job.held_ranks or job.ranks)))
-    return all(row is None or _was_begun(row) for row in rows)
 
 
 def _number(value: int | None) -> int | None:
@@ -147,14 +142,57 @@ def _text(value: str) -> str:
     return value.encode(errors="replace").decode()
 
 
+# --- how far an attempt is ------------------------------------------------------------------------------------------
+_Standing = tuple[bool, bool, bool, bool]
+"""How far one rank is: whether it was begun, has ended, failed of its own accord, is gone."""
+
+
+class _Tally:
+    """How many ranks of an attempt are how far, as this observation would leave them.
+
+    Whether a rank failed is only asked of an attempt that should run, and what that rests on beside the rank's row no
+    fact changes while it should.
+    """
+
+    def __init__(self, record: JobRecord, rows: Sequence[RankRow]) -> None:
+        self.ranks: dict[int, _Standing] = {}
+        self.begun = self.ended = self.failed = self.gone = 0
+        for row in rows:
+            self.take(record, row)
+
+    def take(self, record: JobRecord, row: RankRow) -> None:
+        """Count a rank as it is now, instead of as it was."""
+        was = self.ranks.get(row.record.rank, (False, False, False, False))
+        ended = _has_ended(row)
+        becomes = self.ranks[row.record.rank] = _was_begun(row), ended, ended and _failed(record, row), _is_gone(row)
+        self.begun += becomes[0] - was[0]
+        self.ended += becomes[1] - was[1]
+        self.failed += becomes[2] - was[2]
+        self.gone += becomes[3] - was[3]
+
+
+class _Tallies:
+    """The tally of each attempt that an observation tells of, made from its rows when the first fact comes."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._known: dict[tuple[str, int], _Tally] = {}
+
+    def of(self, record: JobRecord) -> _Tally:
+        key = record.job.id, record.job.attempt
+        if key not in self._known:
+            self._known[key] = _Tally(record, _ranks_of(self._work, record.job))
+        return self._known[key]
+
+
 # --- what an end means ----------------------------------------------------------------------------------------------
-def _judge_attempt(work: Work, record: JobRecord) -> None:
+def _judge_attempt(work: Work, record: JobRecord, tally: _Tally) -> None:
     """End the attempt when every rank's processes are gone; ask the others to leave when one rank failed."""
-    job, rows = record.job, _ranks_of(work, record.job)
-    if rows and all(_is_gone(row) for row in rows):
-        _end_attempt(work, record, rows)
-    elif job.target is JobTarget.RUNNING and _one_failed_alone(record, rows):
-        put_job(work, record, job=altered(job, target=JobTarget.FAILED))
+    job = record.job
+    if tally.ranks and tally.gone == len(tally.ranks):
+        _end_attempt(work, record, _ranks_of(work, job))
+    elif job.target is JobTarget.RUNNING and tally.failed and tally.ended < len(tally.ranks):
+        put_job(work, record, job=altered(job, target=JobTarget.FAILED))  # the others would wait for it for ever
         work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
 
 
@@ -167,12 +205,6 @@ def _ranks_of(work: Work, job: Job) -> list[RankRow]:
 
 def _was_begun(row: RankRow) -> bool:
     return row.record.pid is not None or _has_ended(row)
-
-
-def _one_failed_alone(record: JobRecord, rows: Sequence[RankRow]) -> bool:
-    """Whether a rank failed while others run on: they would wait for it for ever, so they are asked to leave."""
-    ended = [row for row in rows if _has_ended(row)]
-    return len(ended) < len(rows) and any(_failed(record, row) for row in ended)
 
 
 def _was_never_started(row: RankRow) -> bool:

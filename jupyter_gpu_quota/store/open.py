@@ -28,6 +28,7 @@ PRAGMAS = (
     "foreign_keys=ON",
     "secure_delete=ON",  # a secret that was deleted is not left in a free page
     "cache_size=-16000",
+    "wal_autocheckpoint=8000",  # 32 MiB: every tick changes the same pages, and each is copied back once for many
 )
 
 

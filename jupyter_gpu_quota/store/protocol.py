@@ -81,6 +81,10 @@ class StoreUnavailable(Exception):
     """The database cannot be used now (full, locked, read-only, gone). Nothing of this call was written."""
 
 
+class NotOpenYet(StoreUnavailable):
+    """The process has just begun and opens the database: that is waited for, and nobody needs to be told."""
+
+
 class Store(Protocol):
     """One door to the database. Every call is one transaction; every call may raise StoreUnavailable."""
 
@@ -113,7 +117,11 @@ class Store(Protocol):
         """
 
     def observe(self, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
-        """Record what was seen; applies the lifecycle, frees allocations of ended attempts. Returns the version."""
+        """Record what was seen; applies the lifecycle, frees allocations of ended attempts. Returns the version.
+
+        It is on disk with the next plan or lease that is written: a loss of power before that takes it back as a whole,
+        and what is still so is seen again. So nothing that shows it may be removed before.
+        """
 
     def user_id(self, name: str, *, now: int) -> str:
         """The ULID of a person, made at first sight."""

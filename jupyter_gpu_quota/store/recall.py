@@ -260,10 +260,10 @@ class RecalledRows:
             yield _RecalledScope(cast("WriteScope", scope), self._known)
 
     @contextmanager
-    def writing(self) -> Iterator[_RecalledScope]:
+    def writing(self, *, seen_again: bool = False) -> Iterator[_RecalledScope]:
         with self._lock:
             try:
-                with self._rows.writing() as scope:
+                with self._rows.writing(seen_again=seen_again) as scope:
                     recalled = _RecalledScope(scope, self._known)
                     yield recalled
             except BaseException:  # whether it was committed is not known

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..core.activity import ProcessUse
+from ..core.altered import quickly_made
 from ..core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
 from ..core.plan import Reason
 from .commands import JobSpec
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
     """What is known of one rank of one attempt; ``fencing`` is that of the leader that started it."""
@@ -32,6 +34,7 @@ class RankRecord:
     fencing: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """A job in every state, ended ones included. ``job`` is what the core sees of it."""
@@ -81,6 +84,7 @@ class QuotaRevision:
     comment: str
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
     """One decision or edit. ``payload`` is canonical JSON; ``hash`` covers it and ``previous``."""

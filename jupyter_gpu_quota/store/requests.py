@@ -242,6 +242,7 @@ def _audit_submit(work: Work, request: SubmitJob) -> None:
         "pool": spec.pool,
         "gpu_asked": spec.gpu_asked,
         "gpu_milli": spec.gpu_milli,
+        "gpu_model": spec.gpu_model,
         "ranks": spec.ranks,
         "min_ranks": spec.min_ranks,
         "priority": spec.priority,

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..core.altered import quickly_made
 from ..core.model import Allocation, Device, Node, Reservation
 from .commands import ShareLabel
 from .notices import NoticeRecord
@@ -62,6 +63,7 @@ class DeviceRow:
     fault_loaded: str | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRow:
     """A device slice that is owned until ``released_at``; ``device_uuid`` is None until it was read back."""
@@ -83,6 +85,7 @@ class ReservationRow:
     changed: int
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
     """One rank of one attempt, with what judging its end needs."""
@@ -380,7 +383,7 @@ class Scope(Protocol):
 
 
 class WriteScope(Scope, Protocol):
-    """A transaction that may write: everything applied is on disk when the scope is left, or nothing is."""
+    """A transaction that may write: everything applied is there when the scope is left, or nothing is."""
 
     def apply(self, writes: Sequence[TableWrites]) -> None: ...
 
@@ -393,7 +396,8 @@ class Rows(Protocol):
 
     def reading(self) -> AbstractContextManager[Scope]: ...
 
-    def writing(self) -> AbstractContextManager[WriteScope]: ...
+    def writing(self, *, seen_again: bool = False) -> AbstractContextManager[WriteScope]:
+        """``seen_again``: what is written would be seen once more, so it need not be on disk before the next write."""
 
     def settle(self) -> bool:
         """Let nothing that was deleted stay readable in the files, without waiting; False: try again later."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -21,53 +21,60 @@ V = TypeVar("V")
 
 
 class _Part(Generic[V]):
-    """One part of a snapshot: values by id, and their tuple in the order of the ids, made anew only after a change."""
+    """One part of a snapshot: values in the order of their ids, and what is hashed of each, side by side."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, V] = {}
         self._ids: list[str] = []
+        self._values: list[V] = []
+        self._hashes: list[bytes] = []
+        self._unread: set[str] = set()
         self._cached: tuple[V, ...] | None = ()
-        self._digests: dict[str, bytes] = {}
         self._digest: str | None = None
 
     def put(self, id: str, value: V) -> bool:
         """Whether this is news."""
-        before = self._by_id.get(id)
-        if before is None:
-            insort(self._ids, id)
-        elif before == value:
+        at = bisect_left(self._ids, id)
+        if not self._is_at(at, id):
+            self._ids.insert(at, id)
+            self._values.insert(at, value)
+            self._hashes.insert(at, b"")
+        elif self._values[at] == value:
             return False
-        self._by_id[id] = value
-        self._forget(id)
+        self._values[at] = value
+        self._unread.add(id)
+        self._cached = self._digest = None
         return True
 
     def drop(self, id: str) -> bool:
-        if self._by_id.pop(id, None) is None:
+        at = bisect_left(self._ids, id)
+        if not self._is_at(at, id):
             return False
-        del self._ids[bisect_left(self._ids, id)]
-        self._forget(id)
+        for column in (self._ids, self._values, self._hashes):
+            del column[at]
+        self._unread.discard(id)
+        self._cached = self._digest = None
         return True
 
-    def _forget(self, id: str) -> None:
-        self._digests.pop(id, None)
-        self._cached = self._digest = None
+    def _is_at(self, at: int, id: str) -> bool:
+        return at < len(self._ids) and self._ids[at] == id
 
     def all(self) -> tuple[V, ...]:
         if self._cached is None:
-            self._cached = tuple(map(self._by_id.__getitem__, self._ids))
+            self._cached = tuple(self._values)
         return self._cached
 
     def digest(self) -> str:
         """What :func:`.canonical.table_digest` says of :meth:`all`; only what changed is read again."""
         if self._digest is None:
-            known = self._digests
-            for id in self._by_id.keys() - known.keys():
-                known[id] = record_digest(self._by_id[id])
-            self._digest = table_digest(map(known.__getitem__, self._ids))
+            for at in [bisect_left(self._ids, id) for id in self._unread]:
+                self._hashes[at] = record_digest(self._values[at])
+            self._unread.clear()
+            self._digest = table_digest(self._hashes)
         return self._digest
 
     def get(self, id: str) -> V | None:
-        return self._by_id.get(id)
+        at = bisect_left(self._ids, id)
+        return self._values[at] if self._is_at(at, id) else None
 
 
 class Mirror:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, TypeVar, assert_never, cast
 
 from sqlalchemy import (
@@ -35,7 +35,7 @@ from .protocol import Page, StoreUnavailable
 from .rows import HEAD, TABLES, Key, Table, TableWrites, Value, Where
 from .schema import metadata
 from .trouble import is_read_only, translated
-from .turns import Turns, impatient
+from .turns import Turns, impatient, unhurried
 
 R = TypeVar("R")
 AT_A_TIME = 500
@@ -229,9 +229,9 @@ class SqlRows:
             yield SqlScope(connection, self._texts)
 
     @contextmanager
-    def writing(self) -> Iterator[SqlScope]:
+    def writing(self, *, seen_again: bool = False) -> Iterator[SqlScope]:
         try:
-            with translated(self._engine.url), self._begun() as connection:
+            with translated(self._engine.url), self._begun(seen_again) as connection:
                 if not self._is_sqlite:  # one writer at a time, as SQLite has it
                     connection.execute(select(_sql(HEAD).c.id).with_for_update())
                 yield SqlScope(connection, self._texts)
@@ -248,13 +248,13 @@ class SqlRows:
             yield connection
 
     @contextmanager
-    def _begun(self) -> Iterator[Connection]:
+    def _begun(self, seen_again: bool) -> Iterator[Connection]:
         """A connection that may write until it is left."""
         with self._connected() as connection:
             if not self._is_sqlite:
                 yield connection
                 return
-            with self._turns.of(connection):
+            with unhurried(connection) if seen_again else nullcontext(), self._turns.of(connection):
                 yield connection
 
     def settle(self) -> bool:

@@ -74,11 +74,32 @@ def impatient(connection: Connection) -> Iterator[float]:
 
     The driver is asked itself: these three would be half of the statements of a small transaction.
     """
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection), "only SQLite has no queue for its lock"
+    driver = _driver_of(connection)
     (patience_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
     driver.execute("PRAGMA busy_timeout=0")
     try:
         yield patience_ms / 1000
     finally:
         driver.execute(f"PRAGMA busy_timeout={patience_ms}")
+
+
+@contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """A connection whose transactions do not wait for the disk while this is open; the next that does waits for all.
+
+    Killed processes take nothing back, a loss of power does: whole transactions, the newest first. Source: SQLite's
+    documentation of ``PRAGMA synchronous`` for a write-ahead log.
+    """
+    driver = _driver_of(connection)
+    driver.execute("PRAGMA synchronous=NORMAL")
+    try:
+        yield
+    finally:
+        connection.rollback()  # of what broke off: the driver changes nothing inside a transaction
+        driver.execute("PRAGMA synchronous=FULL")
+
+
+def _driver_of(connection: Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection), "only SQLite is spoken to past the engine"
+    return driver

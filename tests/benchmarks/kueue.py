@@ -27,6 +27,8 @@ from jupyter_gpu_quota.simulate.tracefile import NodeSpec, Trace, Training
 from tests.benchmarks.figures import Figure
 
 QUOTA_GPUS, COHORT_GPUS = 20, 120
+WITHOUT_BOUND = 1_000_000
+"""Pauses of a job in a day: more than there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +72,12 @@ LARGE_SCALE = Shape(
 )
 
 
-def quota_of(shape: Shape, tick_max: str) -> QuotaFile:
-    """The quota file: nothing is protected, and who is asked to leave is given no time, as there."""
+def quota_of(shape: Shape, tick_max: str, *, pauses: int | None = None) -> QuotaFile:
+    """The quota file: who runs is protected by no minimum run time, and given no time to leave, as there.
+
+    ``pauses``: how often a job is asked to leave in a day; None is the product's default. There it has no bound.
+    """
+    bound = "" if pauses is None else f", max_pauses: {pauses}"
     pools = "\n".join(f"  - {{name: cohort-{c}, selector: {{node: [cohort-{c}]}}}}" for c in range(shape.cohorts))
     projects = "\n".join(
         f"  - {{name: queue-{c}-{q}, quota: {{cohort-{c}: {{training: {QUOTA_GPUS}, limit: {COHORT_GPUS}}}}},"
@@ -86,7 +92,7 @@ pools:
 projects:
 {projects}
 policy:
-  preemption: {{min_runtime: 0s, grace: 0s, lent_grace: 0s, max_pauses: 1000000, per: 1h}}
+  preemption: {{min_runtime: 0s, grace: 0s, lent_grace: 0s{bound}}}
   tick_max: {tick_max}
 """
     file = quotafile.parse(text)
@@ -169,7 +175,9 @@ class Played:
 def play(shape: Shape, *, at_once: bool, until_ms: int | None = None) -> Played:
     """Play a shape; ``until_ms`` stops early. All its instants are tenths of a second, and so is the tick."""
     collect_seldom()
-    replay = Replay(trace_of(shape, at_once=at_once), quota_of(shape, "100ms"), store=SimulationStore())
+    replay = Replay(
+        trace_of(shape, at_once=at_once), quota_of(shape, "100ms", pauses=WITHOUT_BOUND), store=SimulationStore()
+    )
     begins_at = replay.trace.begins_at
     with costs_of(replay) as costs:
         replay.run(until=None if until_ms is None else begins_at + until_ms)
@@ -188,6 +196,7 @@ PEER_SPAN = {True: "Kueue, in process on two cores: 66.1 s", False: "Kueue, in p
 PEER_DECISIONS = {True: "Kueue, in process on two cores: 8.1 s", False: "Kueue, in process on two cores: 9.7-11.5 s"}
 BOUNDS_S = {True: 67.0, False: 68.0}
 DECISIONS_S = 4.0
+ROUNDS = 3
 
 
 def figures() -> list[Figure]:
@@ -196,7 +205,7 @@ def figures() -> list[Figure]:
 
 
 def _figures(at_once: bool) -> list[Figure]:
-    found = play(BASELINE, at_once=at_once)
+    found = min((play(BASELINE, at_once=at_once) for _ in range(ROUNDS)), key=lambda one: one.costs.spent["decide"])
     name = f"kueue baseline, {'all at once' if at_once else 'with arrivals'}"
     timed = f"{found.jobs} jobs, virtual time; {AS_THERE}"
     spent = found.costs.spent
@@ -207,7 +216,8 @@ def _figures(at_once: bool) -> list[Figure]:
         Figure(
             name=f"{name}: sum of all decisions", value=spent["decide"], unit="s", bound=DECISIONS_S,
             peers=PEER_DECISIONS[at_once],
-            timed=f"{found.costs.calls['decide']} decisions, CPU time, Snapshot object to Plan; all steps: {steps}",
+            timed=f"{found.costs.calls['decide']} decisions, CPU time, Snapshot object to Plan, best of {ROUNDS}; "
+            f"all steps: {steps}",
         ),
         Figure(name=f"{name}: work thrown away", value=found.lost_gpu_s, unit="GPU-s",
                timed=f"{found.evictions} evictions; {AS_THERE}"),

@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     mutant(
         "a sibling that lets a claim out is put back",
-        ("trim.py", "if all(other.leeway_milli >= victim.size for other in let_out) and ", "if "),
+        ("trim.py", "if all(other.leeway_milli >= size for other in let_out) and ", "if "),
     ),
     mutant(
         "victims already picked are not counted",
@@ -183,7 +183,11 @@ MUTANTS = (
     ),
     mutant(
         "what is on devices that are out needs room to be put back",
-        ("trim.py", "return sum([piece.gpu_milli for piece in victim.pieces])", "return victim.size"),
+        (
+            "trim.py",
+            "return sum([piece.gpu_milli for victim in victims for piece in victim.pieces])",
+            "return sum([victim.size for victim in victims])",
+        ),
     ),
     mutant(
         "of equal jobs the order of the input says which ends first",
@@ -208,7 +212,7 @@ MUTANTS = (
     ),
     mutant(
         "weight 0 reclaims surplus",
-        ("round.py", "(standing.weight == 0 or not shape.preemptible)", "not shape.preemptible"),
+        ("round.py", "(standing.weight == 0 or not line.shape.preemptible)", "not line.shape.preemptible"),
     ),
     mutant(
         "a job pauses its equals",
@@ -267,6 +271,10 @@ MUTANTS = (
     ),
     mutant("no room is held for who wakes", ("notebooks.py", "pool.ledger.held[at] += notebook.gpu_milli\n", "pass\n")),
     mutant("who is moved is not put back", ("trim.py", "for moved in list(claimed.moved):", "for moved in ():")),
+    mutant(
+        "an elastic job that leaves whole is not put back",
+        ("trim.py", "claimed.victims if not one.promised", "claimed.victims if one.above is None and not one.promised"),
+    ),
     mutant("a claim forgets whom it moves", ("round.py", "bool(claimed.moved) or ", "")),
     mutant(
         "who was served keeps another place",

@@ -276,9 +276,9 @@ def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force()
     """x wants 1 of its 2, so that y's reduced guarantee may take what x runs above that, in a department or not."""
     made = world("pool t 3\nx 2 of t\ny 2 of t\nx runs 1 ranks 1-2 held 2 on n1g0,n1g1\ny queues 2 of 1")
     made.health("n1g2", Health.UNHEALTHY)
-    plan = made.decide().plan
-    assert [one.workload for one in plan.actions if isinstance(one, Pause)] == ["x1"]
-    check_departments_that_change_nothing(made.snapshot(), made.policy, plan)
+    decision = made.decide()
+    assert [one.workload for one in decision.plan.actions if isinstance(one, Pause)] == ["x1"]
+    check_departments_that_change_nothing(made.snapshot(), made.policy, decision)
 
 
 def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
@@ -455,6 +455,17 @@ class TestCeilingsForOneUser:
         assert sentence(waits["b1"]).startswith(
             "ann asked for 0.50 GPU and uses 1.00; the ceiling for each user of department D is 1.00."
         )
+
+    def test_of_a_job_that_is_above_it_alone_nothing_is_promised_that_waiting_could_bring(self) -> None:
+        """The user has 1 of 1 in use; that 2 would start once something of it is freed would not be true."""
+        made = world("pool t 4\na 4 of t, limit per user 1\na runs 1 by ann\na queues 2 by ann\na queues 1 by ann")
+        waits = made.decide().waits
+        assert sentence(waits["a2"]) == (
+            "ann asked for 2.00 GPU; the ceiling for each user of a is 1.00. It cannot start under that, whatever is "
+            "free: ask for less, or for a higher ceiling."
+        )
+        assert "used_milli" not in dict(waits["a2"].figures), "ann uses 1, which does not matter here, and not 0"
+        assert "It starts when enough of what ann uses is freed." in sentence(waits["a3"])
 
     def test_what_a_departments_users_may_not_have_is_not_wanted(self) -> None:
         made = world(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -144,7 +143,7 @@ CLAIMS = st.lists(
         weight=st.integers(0, 5),
         priority=st.sampled_from([40, 50, 60]),
         fixed_milli=st.sampled_from([0, 0, 0, 500, 1000, 3000]),
-    ).map(lambda row: replace(row, wanted_milli=max(row.wanted_milli, row.fixed_milli))),
+    ).map(lambda row: row._replace(wanted_milli=max(row.wanted_milli, row.fixed_milli))),
     unique_by=lambda row: row.name,
     max_size=8,
 )

@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.model import JobState, Upkeep
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
 from tests.core.world import GENTLE, World, world
 
@@ -107,3 +107,12 @@ def test_while_it_starts_again_in_another_size_it_counts_once_under_the_limit() 
     assert [one.workload for one in made.tick().actions] == ["a2"]
     made.settle()
     assert made.picture() == "a 4"
+
+
+def test_where_it_has_no_more_than_its_minimum_on_open_nodes_all_of_it_counts_as_taken() -> None:
+    made = world("pool t 2x2\nb 1 of t, weight 2\nc 0 of t, weight 2")
+    made.put(made.submit("c", 1000, ranks=2, min_ranks=1), ["n1g0", "n2g0"])
+    made.put(made.submit("b", 1000), ["n2g1"])
+    made.keep_up("n1", Upkeep.CORDONED)
+    made.submit("b", 250)
+    assert said(made.tick()) == [], "c would be left with nothing, and b is above its quota then"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import random
 
 import pytest
 
 from jupyter_gpu_quota.core.explain import ChangeKind, explain
 from jupyter_gpu_quota.core.foresee import dry_run, foresee
-from jupyter_gpu_quota.core.model import Job
+from jupyter_gpu_quota.core.model import Job, JobState
 from jupyter_gpu_quota.core.plan import Reason, ReasonCode
+from jupyter_gpu_quota.core.raised import with_limit, with_quota, with_user_ceiling
 from jupyter_gpu_quota.core.sentences import gpus, sentence
-from jupyter_gpu_quota.core.whatif import Case, as_preemptible, freed, with_devices, with_limit, with_quota
+from jupyter_gpu_quota.core.whatif import (
+    Case,
+    as_preemptible,
+    freed,
+    with_devices,
+)
 from tests.core.world import GENTLE, World, world
 
 FULL = "pool t 4\na 1 of t, limit 3\nb 3 of t\na runs 1\nb runs 3 of 1\na queues 0.5"
@@ -27,6 +34,44 @@ def changes(made: World, name: str) -> dict[str, int]:
         pytest.param(FULL, "a2", {"freed": 500, "pool": 500}, id="a half GPU is freed, or the pool grows by it"),
         pytest.param(
             "pool t 2\na 1 of t, limit 1\na runs 1\na queues 0.5", "a2", {"limit": 500}, id="the limit is raised"
+        ),
+        pytest.param(
+            "pool t 2\na 1 of t, limit per user 1\na runs 1\na queues 0.5", "a2",
+            {"user_ceiling": 500},
+            id="the ceiling for each user is raised",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment D 1 of t, limit per user 1\na 1 of t in D\na runs 1\na queues 0.5", "a2",
+            {"user_ceiling": 500},
+            id="the ceiling that the department has for each user is raised",
+        ),
+        pytest.param(
+            "pool t 1\na 0 of t, notebooks 1, notebooks per user 0.5\na notebook 0.625", "nb-a1",
+            {"user_ceiling": 125},
+            id="the ceiling for each user's notebooks is raised",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit per user 1\na runs 1\na queues 1\na queues 0.125", "a3", {"user_ceiling": 125},
+            id="a little more than the ceiling, though an older one would take more",
+        ),
+        pytest.param(
+            "pool t 8\na 4 of t, limit 4\na runs 1\na queues 2\na queues 1\na queues 0.125\na queues 3\na queues 2",
+            "a6", {"limit": 2125},
+            id="a higher limit with room for what starts anyway and for the smaller one before it",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t\nwindow w from 0 to 9: a of t, limit 1\na runs 1\na queues 1", "a2", {"limit": 1000},
+            id="the limit of the window that is open is raised",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit per user 4\nwindow v from 0 to 9: a of t, limit per user 2\n"
+            "window w from 0 to 9: a of t, limit per user 1\na runs 1\na queues 1", "a2", {"user_ceiling": 1000},
+            id="of two windows that are open the last one's ceiling is raised",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t\nwindow w from 0 to 9: a 1 of t\na queues 2 fixed", "a1",
+            {"quota": 1000, "preemptible": 0},
+            id="the quota of the window that is open is raised",
         ),
         pytest.param(
             "pool t 2\na 1 of t\na runs 1 fixed\na queues 0.5 fixed", "a2", {"quota": 500, "preemptible": 0},
@@ -49,7 +94,12 @@ def test_it_would_start_if(text: str, name: str, expected: dict[str, int]) -> No
 
 
 @pytest.mark.parametrize(
-    "text", [FULL, "pool t 4\na 1 of t, limit 2\nb 2 of t\na runs 1\nb runs 3 of 1\na queues 1.0 fixed"]
+    "text",
+    [
+        FULL,
+        "pool t 2\na 1 of t, limit per user 1\na runs 1\na queues 0.5",
+        "pool t 4\na 1 of t, limit 2\nb 2 of t\na runs 1\nb runs 3 of 1\na queues 1.0 fixed",
+    ],
 )
 def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
     made = world(text)
@@ -59,6 +109,9 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
             ChangeKind.FREED: lambda by: freed(case).starts(by),
             ChangeKind.QUOTA: lambda by: case.starts(policy=with_quota(case, case.quota + by)),
             ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit or 0) + by)),
+            ChangeKind.USER_CEILING: lambda by: case.starts(
+                policy=with_user_ceiling(case, (case.user_ceiling(department=False) or 0) + by, department=False)
+            ),
             ChangeKind.POOL: lambda by: case.starts(snapshot=with_devices(case, by)),
             ChangeKind.PREEMPTIBLE: lambda by: by == 0 and case.starts(snapshot=as_preemptible(case, case.job)),
         }
@@ -77,9 +130,15 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
         ),
         pytest.param(
             "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1 fixed\na queues 4 fixed", "a1", {},
-            "No single change would start it: neither GPU that is freed, nor a higher quota or limit, a larger pool, "
-            "or leave to be preempted is enough.",
+            "No single change would start it: neither GPU that is freed nor a higher quota, limit or ceiling nor a "
+            "larger pool nor leave to be preempted.",
             id="others run on the rest, so that it takes more than one change",
+        ),
+        pytest.param(
+            "pool t 4\ndepartment D 4 of t, limit per user 2\na 2 of t in D, limit per user 1\nb 2 of t in D\n"
+            "a runs 1\nb runs 1 by a\na queues 0.5", "a2", {},
+            "It starts when enough of what a uses is freed. Nothing else alone would start it: neither a higher quota,",
+            id="the ceilings of the project and of its department are used up",
         ),
         pytest.param(
             "pool t 4\na 2 of t\na queues 4 fixed", "a1", {"quota": 2000, "preemptible": 0},
@@ -94,6 +153,54 @@ def test_a_job_above_its_quota_is_told_what_would_start_it_or_why_nothing_does(
     made = world(text)
     assert changes(made, name) == kinds
     assert words in explain(made.snapshot(), made.policy, name).sentence
+
+
+def test_a_change_in_the_calendar_says_so() -> None:
+    made = world("pool t 4\na 4 of t\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1")
+    assert explain(made.snapshot(), made.policy, "a2").sentence.endswith(
+        "It would start if a's limit in pool t is raised by 1.00 to 2.00 in the calendar's window nights."
+    )
+
+
+STEP = 125
+
+
+def small_world(rng: random.Random) -> str:
+    """Jobs of one project before a ceiling or a limit, of the file or of an open window."""
+    bound = rng.choice(
+        [", limit per user 1", ", limit per user 2", ", limit 4", "\nwindow w from 0 to 9: a of t, limit 4"]
+    )
+    lines = [f"pool t 8\na {rng.choice('124')} of t{bound}\nb 2 of t", *["b runs 1"] * rng.randrange(4)]
+    lines += ["a runs 1 by ann"] * rng.randrange(2)
+    for _ in range(rng.randint(1, 5)):
+        fixed = rng.choice(["", "", "", " fixed"])
+        lines.append(f"a queues {rng.choice(['0.125', '0.5', '1', '2', '3'])} by {rng.choice(['ann', 'bob'])}{fixed}")
+    return "\n".join(lines)
+
+
+def first_that_starts(case: Case, kind: str) -> int | None:
+    """The least of all raises, tried one after the other."""
+
+    def starts(by: int) -> bool:
+        if kind == "limit":
+            return case.limit is not None and case.starts(policy=with_limit(case, case.limit + by))
+        now = case.user_ceiling(department=False)
+        return now is not None and case.starts(policy=with_user_ceiling(case, now + by, department=False))
+
+    return next((by for by in range(STEP, 8000, STEP) if starts(by)), None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_raise_that_is_named_is_the_least_of_all_that_would_do(seed: int) -> None:
+    text = small_world(random.Random(seed))
+    made = world(text)
+    snapshot = made.snapshot()
+    for job in [job.id for job in snapshot.jobs if job.project == "a" and job.state is JobState.QUEUED]:
+        case = Case.of(snapshot, made.policy, job)
+        if not case.starts():
+            named = changes(made, job)
+            for kind in ("limit", "user_ceiling"):
+                assert named.get(kind) == first_that_starts(case, kind), (text, job)
 
 
 def test_the_sentence_says_who_what_was_true_and_what_next() -> None:
@@ -223,7 +330,9 @@ def test_a_world_at_rest_foresees_nothing() -> None:
         (600, "10 minutes"),
         (3600, "1 hour"),
         (7200, "2 hours"),
-        (7201, "7201 s"),
+        (7201, "2 hours 1 s"),
+        (86_382, "23 hours 59 minutes 42 s"),
+        (5400, "1 hour 30 minutes"),
     ],
 )
 def test_a_time_is_told_as_people_say_it_and_never_rounded(seconds: int, said: str) -> None:

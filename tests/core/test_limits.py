@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_gpu_quota.core.sentences import sentence
 from tests.core.test_reclaim import victims
 from tests.core.world import world
 
@@ -34,6 +35,38 @@ def test_a_job_above_the_limit_can_never_start() -> None:
     made = world("pool t 4\na 1 of t, limit 2\na queues 3")
     made.tick()
     assert made.decide().waits["a1"].code == "above_limit"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        pytest.param(
+            "pool t 4\na 1 of t, limit 2\na queues 3", "above_limit",
+            "a asked for 3.00 GPU; the limit of a is 2.00, of which 0.00 is kept for notebooks.",
+            id="above its project's limit",
+        ),
+        pytest.param(
+            "pool t 4\na 1 of t, notebooks 1, limit 2\na queues 2", "above_limit",
+            "a asked for 2.00 GPU; the limit of a is 2.00, of which 1.00 is kept for notebooks.",
+            id="above what the limit leaves beside notebooks",
+        ),
+        pytest.param(
+            "pool t 4\ndepartment D 2 of t, limit 2\na 1 of t in D\na queues 3", "above_limit",
+            "a asked for 3.00 GPU; the limit of its department D is 2.00, of which 0.00 is kept for notebooks.",
+            id="above its department's limit",
+        ),
+        pytest.param(
+            "pool t 4\na 1 of t\na queues 2 fixed", "above_training_quota",
+            "a asked for 2.00 GPU that may not be preempted; its training quota is 1.00.",
+            id="above the training quota, and not preemptible",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_above_it_alone_is_not_told_to_wait(text: str, code: str, words: str) -> None:
+    made = world(text)
+    made.tick()
+    reason = made.decide().waits["a1"]
+    assert reason.code == code and sentence(reason).startswith(f"{words} It cannot start under that, whatever is free")
 
 
 @pytest.mark.parametrize(

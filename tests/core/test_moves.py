@@ -6,10 +6,10 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, Reservation
+from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, Preemption, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
 from tests.core.books import Books
-from tests.core.world import GENTLE, world
+from tests.core.world import GENTLE, World, world
 
 
 def said(plan: Plan) -> list[tuple[str, str, str]]:
@@ -151,3 +151,21 @@ def test_a_job_that_is_moved_counts_as_its_projects_use_while_it_leaves() -> Non
     assert ("pause", "a1", "moved") in said(made.tick())
     made.pass_time()
     assert Books(made.snapshot(), made.policy, "t").use()["a"] == 1500
+
+
+def test_who_leaves_for_the_right_of_a_claim_is_not_moved_for_its_room() -> None:
+    made = World(preemption=Preemption(min_runtime_s=2, grace_s=3, lent_grace_s=1))
+    made.pool("t", 1, 6)
+    made.department("full", "t", training_milli=2000, notebook_milli=1750, limit_milli=3750)
+    made.department("other", "t", priority=60, training_milli=2000)
+    made.project("a", "t", department="other", training_milli=2000)
+    made.project("b", "t", department="full", priority=60, training_milli=1000, notebook_milli=1000)
+    made.project("c", "t", department="full", training_milli=1000, notebook_milli=500)
+    made.project("d", "t", department="full", priority=60, notebook_milli=250, weight=3)
+    made.put(made.submit("a", 1000), ["n1g2"])
+    made.put(made.submit("c", 250, preemptible=False), ["n1g5"])
+    made.put(made.submit("d", 500), ["n1g3"])
+    made.put(made.submit("c", 500, ranks=2, min_ranks=1), ["n1g3"])
+    made.submit("a", 500, ranks=2)
+    made.submit("b", 1000)
+    assert "d1" not in [name for _, name, _ in said(made.tick())], "without d1 there is still c2 on its device"

@@ -34,6 +34,32 @@ def test_requests_against_a_notebook_quota_of_a_half(asked: list[str], codes: li
     assert sum(isinstance(action, Start) for action in plan.actions) == len(asked) - len(codes)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            "a 1 of t, notebooks 0.5\na notebook 0.25\na notebook 0.5",
+            "is 0.50 and 0.25 is in use. Choose a smaller slice or stop a notebook.",
+            id="some of it is left",
+        ),
+        pytest.param(
+            "a 1 of t, notebooks 0.5\na notebook 0.5\na notebook 0.25",
+            "is 0.50 and 0.50 is in use. Stop a notebook.",
+            id="nothing of it is left",
+        ),
+        pytest.param(
+            "a 1 of t\na notebook 0.25",
+            "is 0.00 and 0.00 is in use. Choose another pool, or ask for notebook quota there.",
+            id="there is none",
+        ),
+    ],
+)
+def test_a_notebook_above_its_quota_is_told_what_would_help(text: str, says: str) -> None:
+    (refuse,) = (action for action in world(f"pool t 2\n{text}").tick().actions if isinstance(action, Refuse))
+    told = sentence(refuse.reason)
+    assert told.startswith("a asked for a notebook of ") and told.endswith(says)
+
+
 @pytest.mark.parametrize("huge", [5, 1_000_000], ids=["a few devices too many", "a million devices too many"])
 def test_quotas_far_above_a_pool_hold_what_it_has_and_no_more(huge: int) -> None:
     """An admin may accept them; a decision takes no longer for that, and is the same."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.preview import Effect, Preview, preview
+from jupyter_gpu_quota.core.sentences import is_too_wide, most_milli
 from tests.core.test_removal import without
 from tests.core.world import World, world
 
@@ -252,3 +253,60 @@ def test_a_department_s_lowered_quota_for_notebooks_drains_them() -> None:
     told, _, _ = compared(made, lambda made: made.department("d", "t", notebook_milli=250))
     assert told.of(Effect.DRAINS) == ("nb-a1",)
     assert [row.department for row in told.affected] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("had", "has"),
+    [
+        pytest.param({"limit_milli": 2000}, {"limit_milli": 500}, id="the limit falls below what it asks"),
+        pytest.param({"user_jobs_milli": 2000}, {"user_jobs_milli": 500}, id="so does the ceiling for each user"),
+        pytest.param({"user_jobs_milli": 2000}, {"user_jobs_milli": 0}, id="that ceiling becomes nothing"),
+    ],
+)
+def test_a_job_whose_wait_loses_all_hope_is_named_and_so_is_one_that_has_some_again(
+    had: dict[str, int], has: dict[str, int]
+) -> None:
+    made = world("pool t 4\na 0 of t\nb 1 of t\na runs 1\na queues 2 of 1")
+    made.project("a", "t", **had)
+    told, _, made = compared(made, lambda made: made.project("a", "t", **has))
+    [one] = told.affected
+    assert one.before and one.after and one.before.code is one.after.code
+    assert (one.effect, is_too_wide(one.before), is_too_wide(one.after)) == (Effect.WAITS, False, True)
+    back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
+    assert back.of(Effect.WAITS) == (one.work.id,)
+
+
+LIMITED = "pool t 8\na 0 of t\nb 1 of t\na runs 4 of 1\na queues 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "had", "has"),
+    [
+        pytest.param(LIMITED, {"limit_milli": 4000}, {"limit_milli": 3000}, id="its limit"),
+        pytest.param(LIMITED, {"user_jobs_milli": 4000}, {"user_jobs_milli": 1000}, id="its ceiling for each user"),
+        pytest.param(
+            "pool t 8\na 4 of t\nb 1 of t\na runs 4 of 1 fixed\na queues 1 fixed",
+            {"training_milli": 4000},
+            {"training_milli": 2000},
+            id="its training quota, and it may not be preempted",
+        ),
+    ],
+)
+def test_a_job_that_waits_behind_what_is_lowered_is_named_with_both_figures(
+    text: str, had: dict[str, int], has: dict[str, int]
+) -> None:
+    made = world(text)
+    made.project("a", "t", **had)
+    told, paused, made = compared(made, lambda made: made.project("a", "t", **has))
+    [one] = [one for one in told.affected if one.effect is Effect.WAITS]
+    assert one.work.id == "a5" and not paused and one.before and one.after
+    assert not is_too_wide(one.after) and one.before.code is one.after.code
+    assert (most_milli(one.before), most_milli(one.after)) == (*had.values(), *has.values())
+    back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
+    assert back.of(Effect.WAITS) == (), "behind a higher one it waits for no more than before"
+
+
+def test_a_job_that_stays_without_hope_is_not_named_again() -> None:
+    made = world("pool t 4\na 1 of t, limit per user 1\na queues 2")
+    told, _, _ = compared(made, lambda made: made.project("a", "t", user_jobs_milli=500))
+    assert told.affected == ()

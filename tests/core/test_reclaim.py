@@ -119,6 +119,12 @@ def test_who_a_later_claim_of_the_plan_made_unnecessary_runs_on() -> None:
     assert victims(world(text).tick()) == ["c1"]
 
 
+def test_who_a_later_claim_made_unnecessary_runs_on_with_all_its_ranks() -> None:
+    elastic = "b runs 0.5 ranks 1-2 held 2 on n1g0,n1g0"
+    made = world(f"pool t 3\na 2 of t\nb 0 of t, weight 0\nc 0 of t\n{elastic}\nc runs 2\na queues 2 of 1")
+    assert victims(made.tick()) == ["c1"]
+
+
 def test_who_a_later_claim_made_unnecessary_runs_on_though_a_part_of_it_is_on_a_device_that_is_out() -> None:
     made = world("pool t 4\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1 ranks 2\nc runs 2\na queues 2 of 1")
     made.health("n1g0", Health.QUARANTINED)
@@ -177,7 +183,7 @@ def test_protected_work_is_taken_for_a_guarantee_only_when_nothing_else_is_left(
     assert victims(young.tick()) == ["b1"]
 
 
-SPITE = "the claim is within a guarantee and nothing else could satisfy it, so it was allowed."
+SPITE = "the claim is within a training quota and nothing else could satisfy it, so it was allowed."
 
 
 @pytest.mark.parametrize(

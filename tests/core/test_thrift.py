@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
+import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from enum import Enum, IntEnum, StrEnum
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.core import model
-from jupyter_gpu_quota.core.altered import altered
+from jupyter_gpu_quota.core.altered import altered, quickly_made
 from jupyter_gpu_quota.core.canonical import canonical, plain
 from jupyter_gpu_quota.core.model import Job, JobState
 from jupyter_gpu_quota.core.schedule import decide
 from jupyter_gpu_quota.store import protocol, rows
+from jupyter_gpu_quota.store.records import RankRecord
 from tests.benchmarks import shapes
 
 JOB = Job(id="j", project="p", user="u", pool="t", gpu_milli=1000, submitted_at=5)
@@ -34,6 +38,13 @@ def test_a_field_that_there_is_not_is_refused_by_name() -> None:
         altered(JOB, colour="red")
 
 
+def test_a_field_may_have_any_name() -> None:
+    rank = RankRecord(
+        job="j", attempt=1, rank=0, node="n", pid=None, pid_started=None, started_at=None, ended_at=None, exit_status=0
+    )
+    assert altered(rows.RankRow(record=rank), record=replace(rank, rank=1)).record.rank == 1
+
+
 def _records() -> Iterator[type]:
     for module in (model, protocol, rows):
         for kind in vars(module).values():
@@ -47,6 +58,84 @@ def _records() -> Iterator[type]:
 def test_no_record_checks_or_makes_anything_when_it_is_made(kind: type) -> None:
     """:func:`altered` would pass that by."""
     assert not hasattr(kind, "__post_init__")
+
+
+# --- records that are made quickly ----------------------------------------------------------------------------------
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quick:
+    kind: str
+    size: int = 3
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plain:
+    kind: str
+    size: int = 3
+    tags: list[str] = field(default_factory=list)
+
+
+def test_a_record_that_is_made_quickly_is_like_any_other() -> None:
+    quick = _Quick(kind="a", tags=["b"])
+    assert type(quick) is _Quick and replace(quick, size=4) == _Quick(kind="a", size=4, tags=["b"])
+    assert repr(quick).replace("_Quick", "_Plain") == repr(_Plain(kind="a", tags=["b"]))
+    assert pickle.loads(pickle.dumps(JOB)) == JOB
+    assert str(inspect.signature(_Quick)) == str(inspect.signature(_Plain))
+
+
+def test_it_is_as_frozen_as_any_other() -> None:
+    for record in (_Quick(kind="a"), altered(_Quick(kind="a"), size=4)):
+        with pytest.raises(FrozenInstanceError):
+            record.size = 5  # type: ignore[misc]
+
+
+def test_a_class_made_from_it_stays_what_it_is_or_is_refused() -> None:
+    class Marked(_Quick):
+        __slots__ = ()
+
+    class Open(_Quick):
+        pass
+
+    assert type(Marked(kind="a")) is type(altered(Marked(kind="a"), size=4)) is Marked
+    with pytest.raises(TypeError, match="layout"):
+        Open(kind="a")
+
+
+def test_each_has_its_own_of_what_is_made_anew() -> None:
+    first, second = _Quick(kind="a"), _Quick(kind="a")
+    assert first.tags == second.tags == [] and first.tags is not second.tags
+
+
+@pytest.mark.parametrize("given", [{}, {"kind": "a", "colour": "red"}], ids=["a field lacks", "a field is not one"])
+def test_what_does_not_fit_is_refused_as_by_any_other(given: dict[str, Any]) -> None:
+    said = []
+    for kind in (_Quick, _Plain):
+        with pytest.raises(TypeError) as refused:
+            kind(**given)
+        said.append(str(refused.value).split("__init__()")[1])
+    assert said[0] == said[1]
+
+
+def test_a_class_with_more_to_do_than_to_fill_its_slots_is_refused() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Checked:
+        size: int
+
+        def __post_init__(self) -> None:
+            assert self.size
+
+    @dataclass(frozen=True, kw_only=True)
+    class Open:
+        size: int
+
+    for kind in (
+        Checked,
+        Open,
+        dataclass(frozen=True, slots=True)(type("Placed", (), {"__annotations__": {"a": int}})),
+    ):
+        with pytest.raises(TypeError, match="keywords alone"):
+            quickly_made(kind)
 
 
 # --- one byte string for one value ----------------------------------------------------------------------------------

@@ -183,6 +183,22 @@ from tests.core.world import GENTLE, milli, placed, world
         ),
         pytest.param(
             """
+            pool t 3
+            a 0.5 of t
+            d 1.85 of t, priority 60
+            d runs 0.5 fixed on n1g0
+            d runs 0.75 fixed on n1g1
+            d runs 0.6 fixed on n1g2
+            a runs 0.5 on n1g0
+            a runs 0.25 on n1g1
+            d queues 0.5
+            """,
+            "a 0.75 / d 1.85",
+            [],
+            id="a job that fills its quota is not paused because a smaller one runs beside it on surplus",
+        ),
+        pytest.param(
+            """
             pool t 4
             a 0.5 of t
             d 2.75 of t, priority 60

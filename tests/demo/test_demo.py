@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from jupyter_gpu_quota.demo.bars import progress_of
 from jupyter_gpu_quota.demo.stage import processes_of
 from jupyter_gpu_quota.demo.story import FACTS
 from jupyter_gpu_quota.demo.witness import Sighting, Witness, belongs_to
+from tests.patience import until
 
 pytestmark = [pytest.mark.demo, pytest.mark.hub, pytest.mark.timeout(420)]
 
@@ -83,11 +83,13 @@ def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
 
 def first_trainer(evening: Evening) -> Sighting:
     """The first of Bob's trainers that is in the middle of its work."""
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while True:
+
+    def found() -> Sighting | None:
+        assert evening.demo.poll() is None, (evening.folder / "output").read_text()
         for sighting in evening.witness.ranks():
             done, total = progress_of(sighting)
             if sighting.present and 2 <= done < total:
                 return sighting
-        assert evening.demo.poll() is None and time.monotonic() < deadline, (evening.folder / "output").read_text()
-        time.sleep(0.05)
+        return None
+
+    return until(found, ENDS_WITHIN_S, what=(evening.folder / "output").read_text)

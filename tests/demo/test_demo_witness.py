@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -15,6 +14,7 @@ from jupyter_gpu_quota.demo.evening import quota_text
 from jupyter_gpu_quota.demo.facts import Facts, share_text
 from jupyter_gpu_quota.demo.loan import WAITS_FOR
 from jupyter_gpu_quota.demo.witness import Process, RankOf, Witness, broken, loads, look, process_of
+from tests.patience import until
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def two_on_one_device() -> Iterator[list[subprocess.Popen[bytes]]]:
         "GPU_QUOTA_MILLI": "600",
         "GPU_QUOTA_ATTEMPT": "1",
     }
-    code = "import time; time.sleep(60)"
+    code = "import time; time.sleep(600)"
     started = [
         subprocess.Popen([sys.executable, "-S", "-c", code], env={**mark, "GPU_QUOTA_JOB_ID": name})
         for name in ("a", "b")
@@ -142,9 +142,7 @@ def test_it_reads_the_real_process_table(two_on_one_device: list[subprocess.Pope
     mine = str(os.getpid())
     witness = Witness(lambda environ: environ.get("WITNESS_TEST") == mine)
     witness.start()
-    deadline = time.monotonic() + 20
-    while not witness.violations and time.monotonic() < deadline:
-        witness.join(0.02)
+    until(lambda: witness.violations)
     witness.leave()
     assert [v.what for v in witness.violations] == [
         "device g0 carried 1200 milli: job a attempt 1 rank 0, job b attempt 1 rank 0"

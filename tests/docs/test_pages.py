@@ -228,6 +228,22 @@ def test_files_of_the_package_in_the_texts_exist() -> None:
         assert (ROOT / name).exists(), f"there is no {name}"
 
 
+CONTRACT = ("docs/scheduling.md", "docs/reference/figures.md")
+SENTENCES = [
+    ROOT / "jupyter_gpu_quota/core/sentences.py",
+    *(ROOT / "jupyter_gpu_quota/service/templates").glob("*.html"),
+]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SENTENCES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_training_quota_is_called_so_and_its_guarantee_is_a_word_of_the_contract_alone(path: Path) -> None:
+    if str(path.relative_to(ROOT)) in CONTRACT:
+        assert "The training quota is the guarantee" in (ROOT / CONTRACT[0]).read_text()
+        return
+    said = re.sub(r"`[^`]*`|\{[^}]*\}", "", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL))
+    assert re.findall(r".*\bguarantees?\b.*", said, re.IGNORECASE) == []
+
+
 # --- nothing is left out ------------------------------------------------------------------------------------------
 def test_every_reason_is_explained() -> None:
     told = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/reasons.md").read_text(), re.MULTILINE)

@@ -58,5 +58,5 @@ def test_a_sample_that_lies_about_its_time_is_a_use_without_a_date(fake: FakeGpu
     pid = fake.start(500, variables=share_of("N"))
     fake.script.put(f"0 sample {pid} 77 0 0 0 0")
     assert seen(fake) == (0, None)
-    fake.script.put(f"0 sample {pid} {(int(time.time()) + 1) * 1_000_000 + 900_000} 40 0 0 0")
+    fake.script.put(f"0 sample {pid} {(int(time.time()) + 600) * 1_000_000} 40 0 0 0")
     assert seen(fake) == (40, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from jupyter_gpu_quota.executors.holding import Holding
 from jupyter_gpu_quota.executors.local import LocalExecutor
 from jupyter_gpu_quota.executors.protocol import LeaveOrder, StartOrder
 from tests.gpu.fake_library import Script
-from tests.gpu.world import Gpu, until
+from tests.gpu.world import Gpu
+from tests.patience import PATIENCE_S, Stopwatch, until
 
 GROUP = "/sys/fs/cgroup/j"
 SET = "nvmlDeviceSetMemoryLimits_v1"
@@ -74,9 +74,9 @@ def test_a_device_that_is_not_there_has_its_reason(script: Script) -> None:
 def test_a_driver_that_hangs_is_given_up(script: Script) -> None:
     script.device(0)
     script.add("system limits ok", "system hang nvmlDeviceSetMemoryLimits_v1 60000")
-    began = time.monotonic()
-    (told,) = limits([ASK], timeout_s=2.0)
-    assert "does not answer" in told.why and time.monotonic() - began < 10
+    with Stopwatch() as watch:
+        (told,) = limits([ASK], timeout_s=2.0)
+    assert "does not answer" in told.why and watch.seconds < 10
 
 
 def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def leaves(tmp_path: Path) -> Iterator[Leaves]:
     yield found
     for name in found.names():
         found.kill(name)
-        until(lambda name=name: found.remove(name) or None, "an empty group")  # type: ignore[misc]
+        until(lambda name=name: found.remove(name), what="an empty group")  # type: ignore[misc]
 
 
 ENTER = "import sys; from jupyter_gpu_quota.enforcement.group import join; join(sys.argv[1]); "
@@ -117,7 +117,7 @@ ENTER = "import sys; from jupyter_gpu_quota.enforcement.group import join; join(
 
 def inside(leaves: Leaves, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", ENTER + then, str(leaves.path(name))])
-    until(lambda: process.pid in leaves.processes(name) or None, "a process in the group")
+    until(lambda: process.pid in leaves.processes(name), what="a process in the group")
     return process
 
 
@@ -126,12 +126,12 @@ def test_what_enters_a_leaf_stays_in_it_with_its_children_and_is_killed_at_once(
     assert leaves.make(name) == leaves.make(name) == ""
     escaped = "import os,time; os.fork() or os.setsid() or (os.fork() and os._exit(0)); time.sleep(600)"
     process = inside(leaves, name, escaped)
-    until(lambda: len(leaves.processes(name)) >= 2 or None, "its daemon")
+    until(lambda: len(leaves.processes(name)) >= 2, what="its daemon")
     assert not leaves.remove(name), "a group in use stays"
     assert os.getpid() not in leaves.processes(name)
     assert kill(str(leaves.path(name)))
-    process.wait(10)
-    until(lambda: leaves.remove(name) or None, "an empty group")
+    process.wait(PATIENCE_S)
+    until(lambda: leaves.remove(name), what="an empty group")
     assert leaves.names() == [] and not leaves.path(name).parent.exists()
 
 
@@ -269,7 +269,7 @@ def test_a_leaf_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
             unknown.setattr(executor._sampler, "inventory", lambda node: None)
             executor._sweep()
             assert leaves.exists(name) and kept(script)[0].split()[1] == str(4096 << 20)
-        until(executor.inventory, "a first reading")
+        until(executor.inventory, what="a first reading")
         executor._sweep()
         assert not leaves.exists(name) and kept(script)[0].split()[1] == "0"
     finally:
@@ -283,7 +283,7 @@ def test_a_leaf_with_processes_is_not_swept(script: Script, leaves: Leaves) -> N
     Holding(leaves).sweep(lambda *rank: False, [])
     assert leaves.names() == [job_leaf("J", 1, 0)]
     process.kill()
-    process.wait(10)
+    process.wait(PATIENCE_S)
 
 
 def test_a_job_runs_in_its_limited_leaf_and_leaves_nothing_behind(
@@ -294,17 +294,17 @@ def test_a_job_runs_in_its_limited_leaf_and_leaves_nothing_behind(
     executor = LocalExecutor(tmp_path / "state", node="here")
     try:
         executor.start(order(("sh", "-c", "cat /proc/self/cgroup; env; sleep 600 & setsid sleep 600 & wait")))
-        fact = until(lambda: next((f for f in executor.observe() if f.pid), None), "a running rank")
+        fact = until(lambda: next((f for f in executor.observe() if f.pid), None), what="a running rank")
         name = job_leaf("J", 1, 0)
-        assert fact.pid in until(lambda: leaves.processes(name) or None, "processes in the leaf")
+        assert fact.pid in until(lambda: leaves.processes(name), what="processes in the leaf")
         assert kept(script)[0].split()[1:3] == [str(4096 << 20)] * 2
-        log = until(lambda: _log(tmp_path, "GPU_QUOTA_MILLI"), "its output")
+        log = until(lambda: _log(tmp_path, "GPU_QUOTA_MILLI"), what="its output")
         assert "XLA" not in log, "no fraction of a fraction"
-        until(lambda: len(executor.pids()["J"]) >= 3 or None, "its children")
+        until(lambda: len(executor.pids()["J"]) >= 3, what="its children")
         executor.leave(LeaveOrder(job="J", attempt=1, fencing=1, grace_s=0, reason="hold"))
-        until(lambda: next((f for f in executor.observe() if f.tree_gone), None), "its end")
+        until(lambda: next((f for f in executor.observe() if f.tree_gone), None), what="its end")
         executor.settled("J", 1)
-        until(lambda: (executor.observe(), not leaves.exists(name))[1] or None, "the group gone")
+        until(lambda: (executor.observe(), not leaves.exists(name))[1], what="the group gone")
         assert kept(script)[0].split()[1] == "0"
     finally:
         executor.close()

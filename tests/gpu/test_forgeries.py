@@ -12,7 +12,8 @@ import pytest
 
 from jupyter_gpu_quota.servers import Servers
 from tests.gpu.fake_library import Script
-from tests.gpu.world import FakeGpu, share_of, until
+from tests.gpu.world import FakeGpu, share_of
+from tests.patience import PATIENCE_S, until
 
 ANN, BOB = 12_345, 12_346
 """Numbers of users; no account need have them."""
@@ -47,8 +48,8 @@ def stray(machine: FakeGpu, notebook: str, user: int, before: str = "") -> int:
     shell = machine.child("sh", "-c", LEAVES_ITS_PARENT.format(before), variables=share_of(notebook), user=user)
     assert shell.stdout is not None
     pid = int(shell.stdout.readline())
-    shell.wait(10)
-    return until(lambda: pid if Path(f"/proc/{pid}/comm").read_text() == "sleep\n" else None, "a program")
+    shell.wait(PATIENCE_S)
+    return until(lambda: pid if Path(f"/proc/{pid}/comm").read_text() == "sleep\n" else None, what="a program")
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from jupyter_gpu_quota.sampling.xids import FATAL, fatal
 from jupyter_gpu_quota.store.commands import ChangeNode, Recorded, SetInventory
 from jupyter_gpu_quota.store.memory import MemoryStore
 from tests.gpu.fake_library import Script
-from tests.gpu.world import FakeGpu, until
+from tests.gpu.world import FakeGpu
+from tests.patience import until
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ class Kept:
 
     def follow(self, fake: FakeGpu) -> None:
         """One inventory and one sample, with the facts that it leads to."""
-        found = fake.sampler.inventory("here") or until(lambda: fake.sampler.inventory("here"), "an inventory")
+        found = fake.sampler.inventory("here") or until(lambda: fake.sampler.inventory("here"), what="an inventory")
         self.store.record([SetInventory(nodes=found[0], devices=found[1])], now=1)
         fake.sample(self.devices())
         lease = self.store.acquire_lease("test", now=1, ttl_ms=1000)

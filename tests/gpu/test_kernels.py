@@ -13,7 +13,8 @@ import pytest
 from jupyter_gpu_quota.core.model import Allocation
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
 from jupyter_gpu_quota.scheduler import now_ms
-from tests.gpu.world import FakeGpu, until
+from tests.gpu.world import FakeGpu
+from tests.patience import until
 from tests.shell.jupyter_world import JupyterServer, jupyter_server
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.shell.test_activity_reports import run
@@ -21,9 +22,9 @@ from tests.shell.test_idle_end_to_end import CPU_KERNEL
 
 SOON = """
 policy:
-  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 5s}
+  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 15s}
 """
-LONG_S = 60.0
+LONG_S = 120.0
 
 
 class Machine:
@@ -36,10 +37,10 @@ class Machine:
 
     def turn(self) -> dict[str, Any]:
         """One reading, one look of the judge; how the notebook is shown then. A second and a half lie between two."""
-        until(lambda: now_ms() >= self.due or None, "the time for a reading")
+        until(lambda: now_ms() >= self.due, what="the time for a reading")
         self.sequence, self.due = self.sequence + 1, now_ms() + 1_500
         part = Allocation(id="part", workload=self.notebook, rank=0, device="build-0", gpu_milli=125, memory_mib=1)
-        rows = until(lambda: self.gpu.sampler.sample({self.device: [part]}, {}, now=now_ms()), "a sample")
+        rows = until(lambda: self.gpu.sampler.sample({self.device: [part]}, {}, now=now_ms()), what="a sample")
         self.world.store.add_samples("node-1", self.sequence, rows, now=now_ms())
         self.world.door.world._samples_at = float("-inf")
         self.world.run(self.world.door.world.sampled())
@@ -54,7 +55,7 @@ class Machine:
 
         shown = list[dict[str, Any]]()
         try:
-            return until(found, what, LONG_S)
+            return until(found, LONG_S, what)
         except AssertionError:
             raise AssertionError(f"there was never {what}, at last {shown[-1]}") from None
 
@@ -66,7 +67,7 @@ class Machine:
             named = {} if newest is None else {told: pid for (pid, _), told in newest.roots.by_process.items()}
             return named.get(name)
 
-        return until(reported, f"a report of {name}")
+        return until(reported, what=f"a report of {name}")
 
     def rests(self, pid: int) -> None:
         """It holds its memory and does nothing any more."""
@@ -125,6 +126,6 @@ def test_of_several_kernels_and_a_terminal_only_those_that_hold_the_gpu_unused_a
     gpu.script.drop(f"0 process {machine.pid(cpu)}")
     gpu.script.put("0 percent 0", "0 memory 16384 1400")
 
-    until(lambda: (machine.turn(), holder not in server.kernels() or None)[1], "the holder's end", LONG_S)
+    until(lambda: (machine.turn(), holder not in server.kernels())[1], within_s=LONG_S, what="the holder's end")
     assert server.kernels() == {bystander, cpu}
     assert run(server, bystander, "print(6 * 7)") == "42\n"

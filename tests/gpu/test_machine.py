@@ -13,7 +13,8 @@ import pytest
 from jupyter_gpu_quota.core.model import Device
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.store.records import SampleRow
-from tests.gpu.world import FakeGpu, Gpu, RealGpu, share_of, until
+from tests.gpu.world import FakeGpu, Gpu, RealGpu, share_of
+from tests.patience import until
 
 HELD_MIB, CONTEXT_MIB = 1024, 2048
 """What the work holds, and what a context of the driver may take beside it."""

@@ -13,7 +13,8 @@ import pytest
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.sampling.owners import Owners, shares_of
 from jupyter_gpu_quota.sampling.reading import DeviceReading, GpuProcess
-from tests.gpu.world import FakeGpu, share_of, until
+from tests.gpu.world import FakeGpu, share_of
+from tests.patience import until
 
 UNSUPPORTED = "0 error nvmlDeviceGetProcessUtilization 3"
 
@@ -140,7 +141,7 @@ def test_the_server_of_mps_alone_says_so(fake: FakeGpu, tmp_path: Path) -> None:
     server.chmod(0o755)
     pids = [fake.child(str(server), "600").pid, fake.start(1000)]
     fake.uses(pids[0], 30, None)
-    until(lambda: "nvidia-cuda-mps" in Path(f"/proc/{pids[0]}/comm").read_text() or None, "the server")
+    until(lambda: "nvidia-cuda-mps" in Path(f"/proc/{pids[0]}/comm").read_text(), what="the server")
     assert fake.row("J", pids={"J": pids}).workloads == {"J": None}
 
 

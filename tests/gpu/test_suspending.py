@@ -87,7 +87,7 @@ class Server:
         asks = Asker(variables, self.post, lambda: self.now)
         asks.notebook = "nb-1"
         made = Suspension(
-            self, asks, lambda kernel, state, why: self.told.append((state, why)), 0, 5,
+            self, asks, lambda kernel, state, why: self.told.append((state, why)), 0, 60,
             clock=lambda: self.now, room=lambda: self.room, test=lambda: PASSED,
         )  # fmt: skip
         made.tested = tested
@@ -142,7 +142,7 @@ def test_a_kernel_that_was_left_locked_is_found_and_unlocked(script: Script, ser
     async def story() -> None:
         script.add("cuda die cuCheckpointProcessCheckpoint")
         command = [sys.executable, "-I", "jupyter_gpu_quota/notebook/checkpointing.py", "suspend", str(canary.pid)]
-        subprocess.run(command, capture_output=True, timeout=30, check=False)
+        subprocess.run(command, capture_output=True, timeout=60, check=False)
         assert state_of(canary.pid) == "locked"
         script.drop("cuda die")
         anew = server.suspension(tested=None)
@@ -208,6 +208,21 @@ def test_a_kernel_is_not_suspended(server: Server, tested: SelfTest | None, room
     server.room = room
     made = server.suspension(tested)
     assert why in made.suspend("k", 164) and not made.holds("k")
+
+
+def test_a_self_test_that_breaks_off_is_over_and_says_why(server: Server) -> None:
+    def broken() -> SelfTest:
+        raise OSError("no more files")
+
+    async def story() -> None:
+        made = server.suspension(None)
+        made.test = broken
+        made.prepare()
+        assert made.testing is not None
+        await made.testing
+        assert made.state == "unavailable" and "no more files" in made.suspend("k", 164)
+
+    asyncio.run(story())
 
 
 def test_host_memory_that_another_kernel_is_being_moved_into_is_not_left(server: Server) -> None:
@@ -324,7 +339,7 @@ def test_a_kernel_that_goes_while_it_is_suspended_leaves_the_server_running_and_
         await asyncio.sleep(0)
         server.kernel.provisioner.pid = anew
         with pytest.raises(NotWoken, match="was restarted while it waited"):
-            await asyncio.wait_for(waking, 20)
+            await asyncio.wait_for(waking, 60)
         assert not made.holds("k")
 
     asyncio.run(story())

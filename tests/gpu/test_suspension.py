@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from jupyter_gpu_quota.notebook.gate import V1
 from jupyter_gpu_quota.wire_activity import FreeOrder, WakeAnswer
 from tests.gpu import fake_library, real_library
 from tests.gpu.fake_library import Script
+from tests.patience import until
 from tests.shell.jupyter_world import (
     SERVER_TOKEN,
     JupyterServer,
@@ -35,7 +37,6 @@ from tests.shell.jupyter_world import (
     free_port,
     jupyter_server,
     service_at,
-    until,
 )
 
 HOLD = """
@@ -55,7 +56,10 @@ read = ctypes.create_string_buffer(size)
 code = cuda.cuMemcpyDtoH_v2(read, memory, ctypes.c_size_t(size))
 print(answer, code, read.raw == pattern)
 """
-OPTIONS = ("--GPUQuotaActivity.suspension_wait_s=4", "--GPUQuotaActivity.suspension_step_s=5")
+WAIT_S, STEP_S = 12, 12
+"""Two waits that tests see to their ends; the others must not, on a machine that stands still for some seconds."""
+
+OPTIONS = (f"--GPUQuotaActivity.suspension_wait_s={WAIT_S}", f"--GPUQuotaActivity.suspension_step_s={STEP_S}")
 KEPT = "42 0 True\n"
 SAYS = ("error", "stream")
 WAITS = WakeAnswer(state="waiting", reason="lent", message='It comes back when ann\'s job "train" has saved and left.')
@@ -114,6 +118,11 @@ class World:
     def state(self, pid: int) -> object:
         return ran("checkpointing", "state", pid, os.environ, 60.0)["state"]
 
+    def told_of(self, kernel: str, state: str) -> str:
+        """What its person was told of a kernel's newest state of that name; "" where nothing was."""
+        said = re.findall(rf"kernel {kernel}, {state}: (.*)", self.log())
+        return said[-1] if said else ""
+
     def log(self) -> str:
         return (self.folder / "server.log").read_text()
 
@@ -129,7 +138,7 @@ async def asks(kernel: Kernel, kind: str) -> str:
     message = {**execute_request(""), "content": {}}
     message["header"] = {**message["header"], "msg_type": kind}
     await kernel.socket.write_message(json.dumps(message))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             answer = json.loads(await kernel.socket.read_message() or "")
             if answer["channel"] == "shell" and answer["parent_header"]["msg_id"] == message["header"]["msg_id"]:
@@ -237,7 +246,7 @@ def test_the_cell_is_not_run_and_the_kernel_not_restored_before_the_borrower_is_
     ("answer", "why"),
     [
         pytest.param(GONE, "The project has no notebook quota left.", id="its slice went back"),
-        pytest.param(WAITS, "It waited 4 s for the GPU", id="the borrower does not leave in time"),
+        pytest.param(WAITS, f"It waited {WAIT_S} s for the GPU", id="the borrower does not leave in time"),
     ],
 )
 def test_a_kernel_whose_slice_is_not_to_be_had_stays_suspended_and_its_cell_says_why(
@@ -333,7 +342,7 @@ def test_a_suspended_kernel_whose_slice_is_lent_is_restarted_when_that_is_back(w
     assert world.run(kernel, "print(1)") == "1\n"
     until(lambda: not world.service.kernel(kernel).suspended)
     assert not Path(f"/proc/{pid}").exists()
-    assert f"kernel {kernel}, lost" not in world.log()
+    assert not world.told_of(kernel, "lost")
 
 
 # --- what a real driver cannot be asked to do -----------------------------------------------------------------------
@@ -342,16 +351,16 @@ def test_a_suspended_kernel_whose_slice_is_lent_is_restarted_when_that_is_back(w
     [
         pytest.param("cuda error cuCheckpointProcessCheckpoint 801", "not supported", id="refuses"),
         pytest.param("cuda die cuCheckpointProcessCheckpoint", "ended the program", id="crashes"),
-        pytest.param("cuda hang cuCheckpointProcessCheckpoint 60000", "did not answer within 5 s", id="hangs"),
+        pytest.param("cuda hang cuCheckpointProcessCheckpoint 60000", f"did not answer within {STEP_S} s", id="hangs"),
     ],
 )
 def test_a_kernel_that_cannot_be_suspended_is_shut_down_and_says_why(fake: World, line: str, why: str) -> None:
     kernel, pid = fake.holder()
     script_of(fake).add(line)
     fake.free(kernel)
-    until(lambda: kernel not in fake.server.kernels())
-    assert f"kernel {kernel}, lost: It could not be suspended" in fake.log() and why in fake.log()
-    assert not Path(f"/proc/{pid}").exists()
+    told = until(lambda: fake.told_of(kernel, "lost"))
+    assert told.startswith("It could not be suspended") and why in told
+    assert kernel not in fake.server.kernels() and not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(
@@ -359,7 +368,7 @@ def test_a_kernel_that_cannot_be_suspended_is_shut_down_and_says_why(fake: World
     [
         pytest.param("cuda error cuCheckpointProcessRestore 2", "out of memory", id="refuses"),
         pytest.param("cuda die cuCheckpointProcessRestore", "ended the program", id="crashes"),
-        pytest.param("cuda hang cuCheckpointProcessUnlock 60000", "did not answer within 5 s", id="hangs"),
+        pytest.param("cuda hang cuCheckpointProcessUnlock 60000", f"did not answer within {STEP_S} s", id="hangs"),
     ],
 )
 def test_a_kernel_that_cannot_be_restored_is_shut_down_and_its_cell_says_why(fake: World, line: str, why: str) -> None:
@@ -375,7 +384,7 @@ def test_a_kernel_that_still_works_on_its_gpu_is_left_alone(fake: World) -> None
     kernel, _ = fake.holder()
     script_of(fake).add("cuda error cuCheckpointProcessLock 600")
     fake.free(kernel)
-    until(lambda: f"kernel {kernel}, left_alone" in fake.log())
+    until(lambda: fake.told_of(kernel, "left_alone"))
     assert fake.run(kernel, READ) == KEPT
 
 
@@ -406,8 +415,9 @@ def test_without_an_order_that_says_so_a_kernel_is_shut_down_as_ever(fake: World
 def test_a_kernel_that_needs_more_host_memory_than_there_is_is_shut_down_and_says_why(fake: World) -> None:
     kernel, _ = fake.holder()
     fake.free(kernel, mib=1 << 30)
+    told = until(lambda: fake.told_of(kernel, "lost"))
+    assert told.startswith("It is shut down") and "MiB of host memory, and" in told
     until(lambda: kernel not in fake.server.kernels())
-    assert f"kernel {kernel}, lost: It is shut down" in fake.log() and "MiB of host memory, and" in fake.log()
 
 
 def test_where_the_self_test_is_not_passed_kernels_are_shut_down_as_ever(libraries: Path, tmp_path: Path) -> None:
@@ -419,7 +429,7 @@ def test_where_the_self_test_is_not_passed_kernels_are_shut_down_as_ever(librari
             kernel, _ = world.holder()
             world.free(kernel)
             until(lambda: kernel not in world.server.kernels())
-            assert "the self-test was not passed: the canary's memory came back changed" in world.log()
+            until(lambda: "the self-test was not passed: the canary's memory came back changed" in world.log())
 
 
 def script_of(world: World) -> Script:

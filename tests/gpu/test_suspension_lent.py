@@ -23,7 +23,8 @@ from tests.gpu import fake_library
 from tests.gpu.fake_library import Script
 from tests.gpu.test_kernels import SOON, Machine
 from tests.gpu.test_suspension import HOLD, KEPT, READ
-from tests.gpu.world import FakeGpu, until
+from tests.gpu.world import FakeGpu
+from tests.patience import until
 from tests.shell.jupyter_world import jupyter_server
 from tests.shell.service_world import QUOTA, build_devices, service_world, train_devices
 from tests.shell.test_activity_reports import run
@@ -65,15 +66,15 @@ def test_a_lent_slice_comes_back_with_the_memory_of_the_kernel_that_was_suspende
     assert warned["kernels"] == [kernel] and "their variables are kept" in warned["message"]
     machine.until("an empty device", stage="freed")
     assert server.kernels() == {kernel} and state_of(pid) == "checkpointed"
-    until(lambda: "Suspended kernels: 1" in machine.turn()["message"] or None, "a report of it")
+    until(lambda: "Suspended kernels: 1" in machine.turn()["message"], what="a report of it")
 
     with world.stepping():
         job = str(world.submit("patty", project="speech", pool="build", gpu="1")["id"])
-        until(lambda: machine.turn() and (slice_of(machine) is NotebookState.LENT or None), "a loan")
+        until(lambda: machine.turn() and (slice_of(machine) is NotebookState.LENT), what="a loan")
         world.see_running(job)
         with ThreadPoolExecutor(1) as beside:
             cell = beside.submit(run, server, kernel, READ)
-            until(lambda: machine.turn() and (job_of(machine, job) is JobState.PAUSING or None), "the borrower's leave")
+            until(lambda: machine.turn() and (job_of(machine, job) is JobState.PAUSING), what="the borrower's leave")
             assert not cell.done() and state_of(pid) == "checkpointed"
             world.see_running(job, ended_at=now_ms(), exit_status=75, tree_gone=True, pause_requested=True)
             assert cell.result(60) == KEPT

@@ -6,8 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -19,19 +18,14 @@ from jupyter_gpu_quota.servers import Servers
 from jupyter_gpu_quota.store.records import SampleRow
 from tests.gpu import real_library
 from tests.gpu.fake_library import Script
+from tests.patience import PATIENCE_S, until
 
-DEADLINE_S = 30.0
-PAUSE_S = 0.01
 T = TypeVar("T")
 
 
-def until(found: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """What a look finds, looking again until it finds something."""
-    end = time.monotonic() + deadline_s
-    while (value := found()) is None:
-        assert time.monotonic() < end, f"in {deadline_s} s there was never {what}"
-        time.sleep(PAUSE_S)
-    return value
+def _if_any(found: T | None) -> list[T]:
+    """What was found, even if it is empty, as something that is true; nothing if nothing was."""
+    return [] if found is None else [found]
 
 
 def share_of(notebook: str) -> dict[str, str]:
@@ -43,7 +37,7 @@ class Gpu:
     """The sampler of this machine, looked at as the controller does: again and again, never waiting."""
 
     def __init__(self, reader: Reader | None = None, servers: Servers | None = None) -> None:
-        self.sampler = NvmlSampler(reader, servers)
+        self.sampler = NvmlSampler(reader or Reader(turn_s=PATIENCE_S), servers)
         self.children: list[subprocess.Popen[bytes]] = []
         self.now = 1_000
 
@@ -55,13 +49,13 @@ class Gpu:
         for child in self.children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, 9)
-            child.wait(10)
+            child.wait(PATIENCE_S)
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
                     pipe.close()
 
     def devices(self) -> tuple[Device, ...]:
-        found = until(lambda: self.sampler.inventory("here"), "an inventory")
+        found = until(lambda: self.sampler.inventory("here"), what="an inventory")
         return found[1]
 
     def sample(
@@ -71,7 +65,7 @@ class Gpu:
         holders = {device: [_part(name, device) for name in names] for device, names in held.items()}
         known = {job: frozenset(found) for job, found in (pids or {}).items()}
         self.now += 1
-        rows = until(lambda: self.sampler.sample(holders, known, now=self.now), "a sample")
+        [rows] = until(lambda: _if_any(self.sampler.sample(holders, known, now=self.now)), what="a sample")
         return {row.device: row for row in rows}
 
     def row(self, *names: str, pids: Mapping[str, Sequence[int]] | None = None) -> SampleRow:
@@ -98,7 +92,7 @@ class Gpu:
         for child in self.children:
             if child.pid == pid:
                 child.kill()
-                child.wait(10)
+                child.wait(PATIENCE_S)
 
 
 class FakeGpu(Gpu):

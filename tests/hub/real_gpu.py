@@ -15,6 +15,7 @@ from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu
 from tests.hub.real_hub import RealHub, real_hub
 from tests.hub.test_lending import Owner
+from tests.patience import until
 
 MODEL, MEMORY_MIB = "NVIDIA H200", 143_771
 DEVICE = "GPU-0"
@@ -85,7 +86,7 @@ class GpuHub(RealHub):
     def runs(self, job: str) -> int:
         """The process of a job, once it runs."""
         path, token = f"/jobs/{job}", self.stage.admin_token
-        self.until(lambda: self.service("GET", path, token=token).body["state"] == "running", SLOW_S)
+        until(lambda: self.service("GET", path, token=token).body["state"] == "running", SLOW_S)
         return int(self.service("GET", path, token=token).body["rank_records"][0]["pid"])
 
 

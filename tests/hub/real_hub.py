@@ -12,11 +12,10 @@ import json
 import os
 import re
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +24,11 @@ import pytest
 
 from jupyter_gpu_quota.demo.people import Kernel, Person
 from jupyter_gpu_quota.demo.stage import Cast, Stage
+from tests.patience import until
 
 SERVICE_TOKEN = "s" * 64
 ADMIN_TOKEN = "a" * 64
 HUB5_VARIABLE = "GPU_QUOTA_HUB5_PYTHON"
-POLL_S = 0.1
 
 REAL = ("ann",)
 """Whose servers are real notebook servers; the others' are up at once and do nothing."""
@@ -118,7 +117,7 @@ class RealHub:
         """Start a server and wait until it is ready; returns the hub's record of it."""
         answer = self.begin(name, options, server)
         assert answer.status in (201, 202), answer
-        self.until(lambda: self.server(name, server).get("ready") or not self.server(name, server), 90)
+        until(lambda: self.server(name, server).get("ready") or not self.server(name, server), 90)
         record = self.server(name, server)
         assert record, f"{name}'s server did not start: {self.outcome(name, server)}"
         return record
@@ -131,7 +130,7 @@ class RealHub:
             told[:] = [event["message"] for event in self._progress(name, server) if {"failed", "ready"} & event.keys()]
             return bool(told)
 
-        self.until(ended, 60)
+        until(ended)
         return told[-1]
 
     def _progress(self, name: str, server: str) -> list[dict[str, Any]]:
@@ -151,7 +150,7 @@ class RealHub:
         """Stop a server and wait until the hub has forgotten it."""
         path = f"/users/{name}/servers/{server}" if server else f"/users/{name}/server"
         self.call("DELETE", path)
-        self.until(lambda: not self.server(name, server), 60)
+        until(lambda: not self.server(name, server))
 
     def run_in_kernel(self, person: Person, code: str) -> str:
         """Run a cell in a new kernel of the person's server; returns what it printed."""
@@ -199,7 +198,7 @@ class RealHub:
         hub.kill()
         hub.wait()
         self.stage.start_hub()
-        self.until(lambda: self.stage.is_ready() and self._service_is_new(), 60)
+        until(lambda: self.stage.is_ready() and self._service_is_new())
 
     def _service_is_new(self) -> bool:
         """Whether this hub's own service took over from the one that a killed hub left behind."""
@@ -211,14 +210,6 @@ class RealHub:
             return not self.stage.state_dir.exists()
         return f"PPid:\t{hub.pid}\n" in Path(f"/proc/{known}/status").read_text()
 
-    @staticmethod
-    def until(fact: Callable[[], object], within_s: float = 30) -> None:
-        """Wait for something that happens elsewhere."""
-        deadline = time.monotonic() + within_s
-        while not fact():
-            assert time.monotonic() < deadline, f"not within {within_s} s"
-            time.sleep(POLL_S)
-
 
 class Browser:
     """Cookies, forms and the token that the hub wants with them."""
@@ -229,7 +220,7 @@ class Browser:
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.cookies))
 
     def get(self, path: str) -> str:
-        with self._opener.open(f"{self.url}{path}", timeout=30) as answer:
+        with self._opener.open(f"{self.url}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     def post(self, path: str, fields: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ import pytest
 from jupyter_gpu_quota.demo.stage import Cast, Stage
 from jupyter_gpu_quota.servers import Servers
 from tests.hub.real_hub import ADMIN_TOKEN, QUOTA_FILE, SERVICE_TOKEN, Answer, RealHub
+from tests.patience import until
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """A python that any account may run: the one of the tests may lie below a closed home."""
@@ -99,13 +100,13 @@ def asked(hub: RealHub, name: str, path: str) -> Answer:
 
 def log_of(hub: RealHub, name: str, job: str) -> str:
     """What a job wrote, once it has ended."""
-    hub.until(lambda: asked(hub, name, f"/jobs/{job}").body["state"] in ("succeeded", "failed"), 60)
+    until(lambda: asked(hub, name, f"/jobs/{job}").body["state"] in ("succeeded", "failed"))
     return str(asked(hub, name, f"/jobs/{job}/logs").body)
 
 
 def test_a_job_runs_as_its_submitter_and_reads_nothing_of_the_service_or_of_another(hub: RealHub) -> None:
     theirs = submit(hub, "games", "echo mine > note; echo mine > $GPU_QUOTA_OUTPUT_DIR/o; exec sleep 600")
-    hub.until(lambda: asked(hub, "games", f"/jobs/{theirs['id']}").body["state"] == "running")
+    until(lambda: asked(hub, "games", f"/jobs/{theirs['id']}").body["state"] == "running")
     state = hub.stage.state_dir
     hidden = [
         *(str(path) for path in state.iterdir()), *(f"/proc/{pid}/environ" for pid in hub.service_pids()),
@@ -124,10 +125,10 @@ def test_a_job_runs_as_its_submitter_and_reads_nothing_of_the_service_or_of_anot
 
 def test_a_job_of_one_person_cannot_signal_the_job_of_another_or_the_service(hub: RealHub) -> None:
     theirs = submit(hub, "games", "echo up; exec sleep 600")
-    hub.until(lambda: "up" in str(asked(hub, "games", f"/jobs/{theirs['id']}/logs").body))
+    until(lambda: "up" in str(asked(hub, "games", f"/jobs/{theirs['id']}/logs").body))
     targets = " ".join(map(str, hub.service_pids()))
     mine = submit(hub, "daemon", f"kill -9 {targets} 2>/dev/null; kill -9 -1; echo end")
-    hub.until(lambda: asked(hub, "daemon", f"/jobs/{mine['id']}").body["state"] in ("succeeded", "failed"), 60)
+    until(lambda: asked(hub, "daemon", f"/jobs/{mine['id']}").body["state"] in ("succeeded", "failed"))
     assert asked(hub, "games", f"/jobs/{theirs['id']}").body["state"] == "running"
     hub.service("POST", f"/jobs/{theirs['id']}/actions/cancel", {}, token=hub.person("games").token)
 
@@ -141,7 +142,7 @@ def test_a_notebook_with_a_slice_runs_under_its_persons_account(hub: RealHub) ->
     server = Servers(hub.stage.state_dir).of(booked["id"])
     assert server is not None and (server.pid, server.account.uid) == (pid, pwd.getpwnam("daemon").pw_uid)
     hub.stop("daemon")
-    hub.until(lambda: not hub.slices("daemon"))
+    until(lambda: not hub.slices("daemon"))
     assert Servers(hub.stage.state_dir).of(booked["id"]) is None
 
 

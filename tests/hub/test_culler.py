@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub.real_hub import ADMIN_TOKEN, RealHub, real_hub
+from tests.patience import until
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
 
@@ -53,7 +54,7 @@ def culler(hub: RealHub, *words: str) -> Iterator[None]:
         assert program.poll() is None, (hub.stage.folder / "culler.log").read_text()
     finally:
         program.terminate()
-        program.wait(20)
+        program.wait(60)
 
 
 def test_silent_gpu_work_is_activity_and_its_end_is_none(hub: RealHub) -> None:
@@ -63,8 +64,8 @@ def test_silent_gpu_work_is_activity_and_its_end_is_none(hub: RealHub) -> None:
     began = time.monotonic()
     hub.start("ann", CPU, "two")
     with culler(hub, "--timeout=14"):
-        hub.until(lambda: not hub.server("ann", "two"), 40)
-        hub.until(lambda: not hub.server("ann"), WORK_S + 60)
+        until(lambda: not hub.server("ann", "two"))
+        until(lambda: not hub.server("ann"), WORK_S + 60)
     assert time.monotonic() - began > WORK_S, "the culler stopped a server whose GPU was in use"
 
 
@@ -76,7 +77,7 @@ def test_the_rule_of_our_page_leaves_servers_with_a_share_alone(hub: RealHub) ->
     hub.start("cat", CPU)
     hub.start("dan", {})
     with culler(hub, "--timeout=3", f"--config={config}"):
-        hub.until(lambda: not hub.server("cat") and not hub.server("dan"), 40)
+        until(lambda: not hub.server("cat") and not hub.server("dan"))
         assert hub.server("ben").get("ready")
     with culler(hub, "--timeout=3"):
-        hub.until(lambda: not hub.server("ben"), 40)
+        until(lambda: not hub.server("ben"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from jupyter_gpu_quota.demo.loan import CPU_KERNEL
 from jupyter_gpu_quota.demo.people import Kernel, Person
 from tests.hub import real_hub as hubs
 from tests.hub.real_hub import RealHub, real_hub
+from tests.patience import Stopwatch, stays, until
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
 
@@ -77,7 +77,7 @@ class Owner:
 
 async def _run(person: Person, kernel: str, code: str) -> str:
     address = f"{person.server_url}/api/kernels/{kernel}/channels".replace("http", "ws", 1)
-    request = HTTPRequest(address, headers={"Authorization": f"token {person.token}"}, request_timeout=30)
+    request = HTTPRequest(address, headers={"Authorization": f"token {person.token}"}, request_timeout=60)
     found = Kernel(await websocket_connect(request), kernel)
     try:
         return await found.run(code)
@@ -90,7 +90,7 @@ def borrower(hub: RealHub, code: str) -> int:
     body = {"command": [sys.executable, "-S", "-c", code], "gpu": "1", "project": "build", "pool": "build"}
     token = hub.person("ben").token
     job = hub.service("POST", "/jobs", body, token=token).body["id"]
-    hub.until(lambda: hub.service("GET", f"/jobs/{job}", token=token).body["state"] == "running", SLOW_S)
+    until(lambda: hub.service("GET", f"/jobs/{job}", token=token).body["state"] == "running", SLOW_S)
     pid = hub.service("GET", f"/jobs/{job}", token=token).body["rank_records"][0]["pid"]
     assert lives(pid)
     return int(pid)
@@ -102,14 +102,13 @@ def lives(pid: int) -> bool:
 
 def comes_back(owner: Owner, pid: int) -> float:
     """Start a kernel; the borrower must be gone before it. Returns the seconds until the server says it is there."""
-    began = time.monotonic()
-    kernel = owner.start("python3")
-    took_s = time.monotonic() - began
+    with Stopwatch() as watch:
+        kernel = owner.start("python3")
     assert not lives(pid)
     told = owner.run(kernel, "import os; print(os.environ['GPU_QUOTA_MILLI'], os.environ['CUDA_VISIBLE_DEVICES'])")
     (part,) = owner.slice()["allocations"]
     assert told.split() == ["250", part["device_uuid"]]
-    return took_s
+    return watch.seconds
 
 
 def test_a_slice_is_lent_through_a_restart_of_the_hub_and_comes_back_for_a_kernel(hub: RealHub) -> None:
@@ -118,9 +117,9 @@ def test_a_slice_is_lent_through_a_restart_of_the_hub_and_comes_back_for_a_kerne
     assert owner.kernels() == {owner.cpu}
     assert owner.slice()["state"] == "lent"
     hub.restart_after_kill()
-    hub.until(lambda: hub.server("ann").get("ready"), 60)
-    time.sleep(5)  # the service that started anew has looked meanwhile, and took nothing back for that
-    assert lives(pid) and owner.slice()["state"] == "lent"
+    until(lambda: hub.server("ann").get("ready"))
+    # the service that started anew looks meanwhile, and takes nothing back for that
+    assert stays(lambda: lives(pid) and owner.slice()["state"] == "lent", 5)
     assert comes_back(owner, pid) <= COMES_BACK_S
     assert owner.run(owner.cpu, "print(kept)") == "42\n"
 

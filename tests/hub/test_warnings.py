@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.notices.document import schema
 from tests.hub.real_hub import QUOTA_FILE, SERVICE_TOKEN, RealHub, real_hub
+from tests.patience import until
 from tests.shell.receivers import MailReceiver, WebReceiver, mail_receiver, web_receiver
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(700)]
 
 SOON = """
 policy:
@@ -55,7 +56,7 @@ def test_who_does_not_look_is_told_and_can_keep_it(hub: RealHub, receivers: tupl
     ann = hub.person("ann")
     hub.start("ann", {"gpu_project": "build", "gpu_size": "1/8"})
     hub.run_in_kernel(ann, "model = 1")
-    hub.until(lambda: hook.posts, 120)
+    until(lambda: hook.posts, 240)
     told = json.loads(hook.posts[0].body)
     jsonschema.validate(told, schema())
     assert (told["type"], told["data"]["user"]) == ("notebook.warned", "ann")
@@ -70,7 +71,7 @@ def test_who_does_not_look_is_told_and_can_keep_it(hub: RealHub, receivers: tupl
     kept = CliRunner().invoke(main, [*words, *door])
     assert (program, kept.exit_code) == ("gpu-quota", 0), kept.output
 
-    hub.until(lambda: postbox.letters, 30)
+    until(lambda: postbox.letters)
     content = postbox.letters[0].content
     assert isinstance(content, bytes)
     letter = email.message_from_bytes(content, policy=email.policy.default)
@@ -80,7 +81,7 @@ def test_who_does_not_look_is_told_and_can_keep_it(hub: RealHub, receivers: tupl
     def freed() -> bool:
         return any(json.loads(each.body)["type"] == "notebook.freed" for each in hook.posts)
 
-    hub.until(freed, 120)
+    until(freed, 240)
     assert hub.server("ann").get("ready"), "the server lives on"
     everything = b"".join(each.body + repr(each.headers).encode() for each in hook.posts)
     assert not any(secret.encode() in everything for secret in (ann.token, SERVICE_TOKEN))

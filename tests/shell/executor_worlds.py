@@ -16,10 +16,10 @@ from jupyter_gpu_quota.core.model import Device, Node, Placement
 from jupyter_gpu_quota.executors.layout import rank_paths
 from jupyter_gpu_quota.executors.local import LocalExecutor
 from jupyter_gpu_quota.executors.protocol import Executor, LeaveOrder, StartOrder
+from tests.patience import until
 from tests.shell.fake_executor import FakeExecutor, Script
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
 KINDS = [{"model": "Simulated 80G", "memory_mib": 81_920, "count": 2}]
 
 LOOP = "while :; do sleep 0.02; done"
@@ -79,7 +79,7 @@ def passable_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def leave(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 5) -> LeaveOrder:
+def leave(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 600) -> LeaveOrder:
     return LeaveOrder(job=job, attempt=attempt, fencing=fencing, grace_s=grace_s, reason="reclaimed")
 
 
@@ -94,17 +94,17 @@ class LocalWorld:
         return time.time_ns() // 1_000_000
 
     def until(self, seen: Callable[[RankFact], bool]) -> RankFact:
-        return eventually(lambda: list(filter(seen, self.executor.observe())), self.executor.observe)[0]
+        return until(lambda: list(filter(seen, self.executor.observe())), what=self.executor.observe)[0]
 
     def pass_ms(self, duration_ms: int) -> None:
         until_ms = self.now() + duration_ms
-        eventually(lambda: self.now() >= until_ms)
+        until(lambda: self.now() >= until_ms)
 
     def ready(self, job: str, acts: str) -> RankFact:
         """Until the job's process exists, and has set its trap if it has one."""
         fact = self.until(lambda fact: fact.job == job and fact.pid is not None)
         if acts in TRAPS:
-            eventually(lambda: "ready" in self.log(job, fact.attempt))
+            until(lambda: "ready" in self.log(job, fact.attempt))
         return fact
 
     def log(self, job: str, attempt: int = 1, rank: int = 0) -> str:
@@ -126,10 +126,10 @@ class LocalWorld:
         for fact in last.observe():
             if not fact.tree_gone:
                 last.leave(leave(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
-        eventually(lambda: all(fact.tree_gone for fact in last.observe()), last.observe)
+        until(lambda: all(fact.tree_gone for fact in last.observe()), what=last.observe)
         for executor in (last, self.executor):
             executor.close()
-            eventually(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
+            until(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
         last._holding.sweep(lambda *rank: False, ())
 
 
@@ -161,16 +161,6 @@ class FakeWorld:
 
     def close(self) -> None:
         pass
-
-
-def eventually(ask: Callable[[], T], told: Callable[[], object] = lambda: "nothing more is known") -> T:
-    """The first answer that is true, asked for again and again until a deadline."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if answer := ask():
-            return answer
-        time.sleep(0.005)
-    raise AssertionError(f"it did not happen within {PATIENCE_S:.0f} s; {told()}")
 
 
 def alive(pid: int) -> bool:

@@ -23,6 +23,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from jupyter_gpu_quota import wire, wire_quota, wire_status
+from tests.patience import PATIENCE_S
 
 TOKEN = "a-token-of-ann"
 AT = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -359,9 +360,15 @@ class Quota(Fake):
         stale = None if self.rests_on_4(edit.text) else "The file was made from another revision; 4 is in force."
         removals = ["The file takes project bobs out, which has 1 job."] if "remove" in edit.text else []
         arithmetic = ["train: 2 + 2 = 4 of 4"]
+        calendar = ["Calendar nights is taken out."] if "# nights" in edit.text else []
         self.answer(
             wire_quota.PreviewView(
-                arithmetic=arithmetic, refusals=refusals, removals=removals, stale=stale, affected=[paused]
+                arithmetic=arithmetic,
+                calendar=calendar,
+                refusals=refusals,
+                removals=removals,
+                stale=stale,
+                affected=[paused],
             )
         )
 
@@ -509,10 +516,10 @@ def served(world: World | None = None) -> Iterator[World]:
     stopped = asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE_S)
     try:
         yield world
     finally:
         loop.call_soon_threadsafe(stopped.set)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         loop.close()

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,19 +22,11 @@ from tornado.httpserver import HTTPServer
 
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
 from jupyter_gpu_quota.wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView, WakeAnswer
+from tests.patience import PATIENCE_S, until
 
 TOKEN, SERVER_TOKEN = "tokenofannsserver", "t" * 20
 NOTEBOOK = "nb-1"
 PREFIX = "/services/gpu-quota/api/v1/"
-
-
-def until(true: Callable[[], Any], within_s: float = 30) -> Any:
-    """Wait until something holds; returns it."""
-    deadline = time.monotonic() + within_s
-    while not (found := true()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 @dataclass
@@ -118,12 +109,12 @@ def service_at(service: Service) -> Iterator[Service]:
     stops: list[asyncio.Event] = []
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE_S)
     try:
         yield service
     finally:
         loops[0].call_soon_threadsafe(stops[0].set)
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def free_port() -> int:
@@ -144,7 +135,7 @@ class JupyterServer:
         if token:
             request.add_header("Authorization", f"token {token}")
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"null")
@@ -197,11 +188,11 @@ def jupyter_server(folder: Path, service_port: int, *options: str, **variables: 
         )  # fmt: skip
         try:
             server = JupyterServer(port)
-            until(lambda: _up(server), 60)
+            until(lambda: _up(server))
             yield server
         finally:
             running.terminate()
-            running.wait(30)
+            running.wait(PATIENCE_S)
 
 
 def _up(server: JupyterServer) -> bool:

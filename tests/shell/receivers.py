@@ -23,6 +23,8 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from tests.patience import PATIENCE_S
+
 PASSWORD = "correct horse"
 
 
@@ -128,13 +130,13 @@ def web_receiver(pair: tuple[Path, Path] | None = None, **options: Any) -> Itera
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE_S)
     try:
         yield receiver
     finally:
         loop.call_soon_threadsafe(serving[0].stop)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 # --- mail ---------------------------------------------------------------------------------------------------------

@@ -30,13 +30,14 @@ from jupyter_gpu_quota.core.facts import Fact, RankFact
 from jupyter_gpu_quota.core.model import Device, Node
 from jupyter_gpu_quota.core.schedule import decide
 from jupyter_gpu_quota.quotafile import QuotaFile
-from jupyter_gpu_quota.service import main
+from jupyter_gpu_quota.service import main, notebooks
 from jupyter_gpu_quota.service.door import Door, StoreSlot, now_ms
 from jupyter_gpu_quota.service.hub import RestHub
 from jupyter_gpu_quota.store.commands import ApplyQuota, Refusal, SetInventory
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import Committed, Store
+from jupyter_gpu_quota.store.protocol import Committed, Stale, Store
 from jupyter_gpu_quota.store.snapshot import Mirror
+from tests.patience import PATIENCE_S
 
 R = TypeVar("R")
 PREFIX = "/services/gpu-quota/"
@@ -98,7 +99,7 @@ class _HubApi(RequestHandler):
         elif token != HUB_TOKEN:
             self.set_status(403)
         elif path == "users":
-            self._active()
+            self._users()
         else:
             self._one(path.removeprefix("users/"))
 
@@ -126,9 +127,10 @@ class _HubApi(RequestHandler):
         else:
             self.write(_model(name, account))
 
-    def _active(self) -> None:
+    def _users(self) -> None:
         offset, limit = int(self.get_argument("offset")), int(self.get_argument("limit"))
-        active = [_model(name, account) for name, account in self.hub.users.items() if account.servers]
+        every = self.get_argument("state", None) is None
+        active = [_model(name, account) for name, account in self.hub.users.items() if every or account.servers]
         page = {"next": {} if offset + limit < len(active) else None}
         self.write({"items": active[offset : offset + limit], "_pagination": page})
 
@@ -184,14 +186,18 @@ def variables_of_service(settings: Mapping[str, object], hub_port: int, port: in
 
 
 class ServiceWorld:
-    """The door on its own thread and event loop; tests call it over HTTP from theirs."""
+    """The door on its own thread and event loop; tests call it over HTTP from theirs.
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    ``busy_timeout_ms``: how long one thread waits while another one writes. The door's own is shorter than a machine
+    may stand still while somebody has the lock.
+    """
+
+    def __init__(self, folder: Path, *, busy_timeout_ms: int = 60_000, **settings: object) -> None:
         self.state_dir = folder / "state"
         self.state_dir.mkdir()
         self.settings = GPUQuota(state_dir=str(self.state_dir), **settings)
         self.hub = FakeHub()
-        self.store: Store = open_store(database_url(self.settings))
+        self.store: Store = open_store(database_url(self.settings), busy_timeout_ms=busy_timeout_ms)
         self.mirror = Mirror()
         self.clock: Callable[[], int] = now_ms
         self.loop = asyncio.new_event_loop()
@@ -214,14 +220,14 @@ class ServiceWorld:
         self._servers += [hub, main.answering(door, sockets)]
         return door, int(sockets[0].getsockname()[1])
 
-    def run(self, work: Coroutine[Any, Any, R], timeout_s: float = 30) -> R:
+    def run(self, work: Coroutine[Any, Any, R], timeout_s: float = PATIENCE_S) -> R:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
 
     def close(self) -> None:
         self.run(self._stop())
         main.close(self.door)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
 
     async def _stop(self) -> None:
@@ -274,6 +280,12 @@ class ServiceWorld:
         self.loop.call_soon_threadsafe(self.door.world.nudge)
         return outcome
 
+    def hold_clock(self) -> int:
+        """The clock stands still from now on, so that no lease runs out between two lines; returns the instant."""
+        now = self.clock()
+        self.clock = lambda: now
+        return now
+
     # --- the scheduler, one step at a time ----------------------------------------------------------------------------
     def step(self) -> int:
         """One decide and commit; returns how many actions it had."""
@@ -293,8 +305,9 @@ class ServiceWorld:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """A scheduler that decides all the time, in the background."""
+        """A scheduler that decides all the time, in the background; who asks for a slice waits for what it says."""
         stop = threading.Event()
+        granted_s, notebooks.DECISION_WAIT_S = notebooks.DECISION_WAIT_S, PATIENCE_S / 2
 
         def go() -> None:
             while not stop.wait(0.02):
@@ -306,13 +319,15 @@ class ServiceWorld:
             yield
         finally:
             stop.set()
-            thread.join(10)
+            thread.join(PATIENCE_S)
+            notebooks.DECISION_WAIT_S = granted_s
 
     def see(self, *facts: Fact) -> None:
         """The executor saw something."""
-        lease = self.store.acquire_lease("test", now=self.clock(), ttl_ms=3000)
+        now = self.clock()
+        lease = self.store.acquire_lease("test", now=now, ttl_ms=3000)
         assert lease is not None
-        self.store.observe(facts, lease=lease, now=self.clock())
+        assert not isinstance(self.store.observe(facts, lease=lease, now=now), Stale)
         self.loop.call_soon_threadsafe(self.door.world.nudge)
 
     def see_running(self, job: str, attempt: int = 1, **more: Any) -> None:
@@ -333,7 +348,7 @@ class ServiceWorld:
         if who is not None:
             sent.setdefault("Authorization", f"token {HUB_TOKEN if who == 'hub' else f'token-{who}'}")
         content = raw if raw is not None else (None if body is None else json.dumps(body).encode())
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, self.path(path), body=content, headers=sent)
             answer = connection.getresponse()
@@ -361,8 +376,8 @@ class ServiceWorld:
     def stream(
         self, path: str, who: str = "bob", headers: dict[str, str] | None = None
     ) -> Iterator[Iterator[tuple[str, Any]]]:
-        """The events of a stream, as (event, data); after 20 s with none it fails."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        """The events of a stream, as (event, data); after a minute with none it fails."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         sent = {"Authorization": f"token {HUB_TOKEN if who == 'hub' else f'token-{who}'}", **(headers or {})}
         connection.request("GET", self.path(path), headers=sent)
         answer = connection.getresponse()
@@ -379,7 +394,7 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
     beats = 0
     for line in answer:
         beats += line.startswith(b":")
-        assert beats < 4, "only heartbeats come: the event that is waited for does not exist"
+        assert beats < 6, "only heartbeats come: the event that is waited for does not exist"
         text = line.decode().rstrip("\n")
         if text.startswith("event: "):
             event = text.removeprefix("event: ")
@@ -400,12 +415,13 @@ def serving(app: Application) -> tuple[HTTPServer, int]:
 
 
 @contextmanager
-def service_world(folder: Path, **settings: object) -> Iterator[ServiceWorld]:
+def service_world(folder: Path, *, busy_timeout_ms: int = 60_000, **settings: object) -> Iterator[ServiceWorld]:
     """A door with the usual people: bob, olga and their lead lea (vision); patty and lead leo (speech); ann; audrey."""
-    world = ServiceWorld(folder, **settings)
+    world = ServiceWorld(folder, busy_timeout_ms=busy_timeout_ms, **settings)
     try:
-        for name in ("bob", "olga", "lea", "patty", "leo", "stranger"):
+        for name in ("bob", "olga", "patty", "leo", "stranger"):
             world.add(name)
+        world.add("lea", groups=["vision-team"])
         world.add("ann", admin=True, scopes=("read", "submit", "admin", "audit"))
         world.add("audrey", scopes=("read", "audit"))
         world.apply()

@@ -19,6 +19,7 @@ from jupyter_gpu_quota.demo.people import Kernel
 from jupyter_gpu_quota.notebook.activity import SCHEMA_ID
 from jupyter_gpu_quota.notebook.watching import command_of, cpu_ms_below, started_of
 from jupyter_gpu_quota.wire_activity import FreeOrder, ProgramReport
+from tests.patience import PATIENCE_S, Stopwatch, until
 from tests.shell.jupyter_world import (
     SERVER_TOKEN,
     TOKEN,
@@ -27,7 +28,6 @@ from tests.shell.jupyter_world import (
     free_port,
     jupyter_server,
     service_at,
-    until,
 )
 
 HEADERS = {"Authorization": f"token {SERVER_TOKEN}"}
@@ -103,10 +103,11 @@ def test_a_kernel_is_reported_with_its_state_and_process(server: JupyterServer, 
 
 def test_a_silent_cell_is_busy_all_the_time(server: JupyterServer, service: Service) -> None:
     kernel = idle_kernel(server, service)
-    begin(server, kernel, "import time; time.sleep(4)")
-    service.next(lambda report: any(k.id == kernel and k.state == "busy" for k in report.kernels))
-    ended = service.next(lambda report: any(k.id == kernel and k.state == "idle" for k in report.kernels))
-    assert next(k.quiet_ms for k in ended.kernels if k.id == kernel) < 2_000
+    with Stopwatch() as watch:
+        begin(server, kernel, "import time; time.sleep(4)")
+        service.next(lambda report: any(k.id == kernel and k.state == "busy" for k in report.kernels))
+        ended = service.next(lambda report: any(k.id == kernel and k.state == "idle" for k in report.kernels))
+    assert next(k.quiet_ms for k in ended.kernels if k.id == kernel) < 2_000 + watch.lost_s * 1000
 
 
 def test_a_tab_that_reconnects_is_no_message(server: JupyterServer, service: Service) -> None:
@@ -117,10 +118,11 @@ def test_a_tab_that_reconnects_is_no_message(server: JupyterServer, service: Ser
             (await connected(server, kernel)).close()
             await asyncio.sleep(0.5)
 
-    before, asked = service.kernel(kernel).quiet_ms, time.monotonic()
-    asyncio.run(reconnect())
-    after = service.next().kernels[0].quiet_ms
-    assert after >= before + (time.monotonic() - asked) * 1000 - 2_500
+    before = service.kernel(kernel).quiet_ms
+    with Stopwatch() as watch:
+        asyncio.run(reconnect())
+        after = service.next().kernels[0].quiet_ms
+    assert after >= before + watch.seconds * 1000 - 2_500
 
 
 def test_terminals_and_programs_beside_the_kernels_are_named(server: JupyterServer, service: Service) -> None:
@@ -180,7 +182,7 @@ def test_a_warning_is_an_event_of_the_server(server: JupyterServer, service: Ser
             "stage": "warned", "verdict": "idle", "free_in_ms": 300_000, "keeps_left": 3,
             "message": "Unused for 20 minutes; its variables will be lost.", "kernels": ["k"],
         }  # fmt: skip
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 event = json.loads(str(await socket.read_message()))
                 if event.get("schema_id") == SCHEMA_ID:
@@ -225,10 +227,10 @@ def test_a_busy_kernel_counts_while_nobody_can_tell_whether_it_uses_the_gpu(
     server: JupyterServer, service: Service
 ) -> None:
     kernel = idle_kernel(server, service)
-    begin(server, kernel, "import time; time.sleep(60)")
+    begin(server, kernel, "import time; time.sleep(600)")
     service.next(lambda report: any(k.state == "busy" for k in report.kernels))
     before = server.last_activity()
-    until(lambda: server.last_activity() > before, 5)
+    until(lambda: server.last_activity() > before)
     service.idle = {"used_ms": 3_600_000}
     service.next()
     service.next()
@@ -240,9 +242,9 @@ def test_a_busy_kernel_counts_while_nobody_can_tell_whether_it_uses_the_gpu(
 def test_a_service_that_says_no_delays_nothing(server: JupyterServer, service: Service) -> None:
     kernel = server.start_kernel()
     service.silent = True
-    begun = time.monotonic()
-    assert run(server, kernel, "print(6 * 7)") == "42\n"
-    assert time.monotonic() - begun < 10
+    with Stopwatch() as watch:
+        assert run(server, kernel, "print(6 * 7)") == "42\n"
+    assert watch.seconds < 10
     service.silent = False
     until(lambda: service.kernel(kernel))
 
@@ -255,8 +257,8 @@ def test_a_server_whose_service_is_not_there_works_and_finds_it_later(tmp_path: 
         log = tmp_path / "server.log"
         until(lambda: "takes no report" in log.read_text())
         with service_at(service):
-            until(lambda: service.kernel(kernel), 60)
-    assert log.read_text().count("takes no report") == 1
+            until(lambda: service.kernel(kernel), 180)  # it is tried again after two minutes at the latest
+            assert log.read_text().count("takes no report") == 1
 
 
 def test_a_server_without_a_share_reports_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.bell import Bell, ring
+from tests.patience import PATIENCE_S
 
 LONG = "a-folder-with-a-name-that-is-long-enough-to-pass-the-kernels-limit-for-socket-addresses"
 
@@ -24,7 +25,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_ring_ends_the_wait(path: Path) -> None:
     with Bell.bind(path) as bell:
         threading.Timer(0.05, ring, [path, b"now"]).start()
-        assert bell.wait(10)
+        assert bell.wait(PATIENCE_S)
         assert not bell.wait(0)
 
 
@@ -39,7 +40,7 @@ def test_a_waiting_coroutine_hears_the_payload(path: Path) -> None:
     async def listen() -> list[bytes]:
         with Bell.bind(path) as bell:
             asyncio.get_running_loop().call_later(0.02, ring, path, b"hello")
-            return await asyncio.wait_for(bell.heard(), 10)
+            return await asyncio.wait_for(bell.heard(), PATIENCE_S)
 
     assert asyncio.run(listen()) == [b"hello"]
 

@@ -315,12 +315,20 @@ def test_a_name_that_ended_jobs_had_too_is_the_one_that_can_be_held(world: World
     assert run("job", "letters").exit_code == 2
 
 
-@pytest.mark.parametrize("word", ["XZ", "nothing", ".."])
+@pytest.mark.parametrize("word", ["XZ", "nothing", "..."])
 def test_a_word_that_is_no_job_s_is_refused_by_the_service(world: World, word: str) -> None:
     world.jobs = two_jobs()
     done = run("cancel", word)
     assert done.exit_code == 1 and "There is no job" in done.stderr
     assert world.jobs[NEW].state == "queued"
+
+
+@pytest.mark.parametrize("word", [".", ".."])
+def test_a_word_that_would_lead_elsewhere_is_not_sent(world: World, word: str) -> None:
+    world.jobs = two_jobs()
+    done = run("cancel", word)
+    assert done.exit_code == 2 and f"'{word}' is no id" in done.stderr
+    assert world.paths("POST") == []
 
 
 def test_a_change_tells_what_was_read_back_and_what_is_still_to_come(world: World) -> None:
@@ -357,6 +365,7 @@ def test_an_explanation_in_words(world: World) -> None:
     told = run("explain", "J1").stdout
     assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in told
     assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in told
+    assert "asked   1 GPU" in told, "with its unit, not in thousandths"
     assert "would start: starts when 1 GPU is freed in pool big" in told
 
 
@@ -410,6 +419,7 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
         1,
         "refused: 5 of 4 GPUs are promised.\nto put it in force nevertheless: quota apply --accept-overcommit\n",
     )
+    assert refused.output.endswith(refused.stderr), "what it ends on is whether it would be refused"
     accepted = run("quota", "preview", "-", "--accept-overcommit", stdin=text)
     assert (accepted.exit_code, accepted.stderr) == (0, "accepted: 5 of 4 GPUs are promised.\n")
 
@@ -435,6 +445,11 @@ def test_a_preview_shows_arithmetic_and_people(world: World) -> None:
         0,
         ["train: 2 + 2 = 4 of 4", "paused: its guarantee shrinks. (job B1, bobs)"],
     )
+
+
+def test_a_preview_shows_what_changes_in_the_calendar(world: World) -> None:
+    done = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# nights")
+    assert done.exit_code == 0 and "Calendar nights is taken out." in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x" * 1_000_001], ids=["no text", "a megabyte and more"])
@@ -475,7 +490,7 @@ def test_a_snapshot_is_saved_as_canonical_json(world: World) -> None:
 def test_decide_refuses_what_is_no_snapshot() -> None:
     done = run("decide", "-", stdin="{}")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "is no snapshot: snapshot: field required" in done.stderr
+    assert "is no snapshot: snapshot: it is needed, and was not given" in done.stderr
 
 
 @pytest.mark.parametrize("document", ["snapshot", "plan", "quota"])

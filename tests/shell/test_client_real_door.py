@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
 from jupyter_gpu_quota.service import logs
 from jupyter_gpu_quota.snapshotfile import SnapshotDocument
+from tests.patience import PATIENCE_S, until
 from tests.shell.service_world import ServiceWorld, service_world
 
 
@@ -48,13 +49,6 @@ def run(world: ServiceWorld, name: str, *words: str, stdin: str | None = None) -
     environment = {"JUPYTER_GPU_QUOTA_URL": f"http://127.0.0.1:{world.port}", "JUPYTERHUB_API_TOKEN": f"token-{name}"}
     done = CliRunner().invoke(main, list(words), input=stdin, env=environment, catch_exceptions=False)
     return done.exit_code, done.stdout, done.stderr
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
 
 
 def test_a_job_goes_its_way(world: ServiceWorld, code: Path) -> None:
@@ -145,12 +139,12 @@ def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld
     pieces: list[str] = []
     reader = threading.Thread(target=lambda: pieces.extend(job.follow()), daemon=True)
     reader.start()
-    eventually(lambda: "".join(pieces) == "step 1 ä\n")
+    until(lambda: "".join(pieces) == "step 1 ä\n")
     log.write(b"step 2\n")
     world.see_running(job.id, ended_at=world.clock(), exit_status=0, tree_gone=True)
-    reader.join(20)
+    reader.join(PATIENCE_S)
     assert "".join(pieces) == "step 1 ä\nstep 2\n" == job.logs()
-    assert job.wait(timeout_s=20).state == "succeeded"
+    assert job.wait(timeout_s=60).state == "succeeded"
     assert run(world, "bob", "logs", "-f", job.id)[:2] == (0, "step 1 ä\nstep 2\n")
 
 
@@ -261,6 +255,16 @@ def test_applying_what_is_in_force_makes_no_revision(world: ServiceWorld) -> Non
     assert run(world, "ann", "quota", "apply", "-", stdin=exported.replace("revision: 1\n", "revision: 9\n"))[0] == 1
 
 
+def test_the_same_exported_file_may_be_applied_twice_and_no_other_on_its_old_revision(world: ServiceWorld) -> None:
+    edited = run(world, "ann", "quota", "export")[1] + "# a remark\n"
+    assert run(world, "ann", "quota", "apply", "-", stdin=edited) == (0, "", "revision 2 is in force\n")
+    code, _, told = run(world, "ann", "quota", "preview", "-", stdin=edited)
+    assert code == 0 and "refused" not in told
+    assert run(world, "ann", "quota", "apply", "-", stdin=edited) == (0, "", "unchanged: revision 2 stays\n")
+    code, _, stale = run(world, "ann", "quota", "apply", "-", stdin=edited + "# another\n")
+    assert code == 1 and "was made on revision 1, but revision 2 is in force" in stale
+
+
 def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
 
@@ -308,6 +312,38 @@ def test_a_preview_says_what_apply_refuses_and_ends_alike(world: ServiceWorld) -
     for command in ("preview", "apply"):
         assert run(world, "ann", "quota", command, "-", "--replace", stdin=unnamed)[0] == 0
         assert run(world, "ann", "quota", command, "-", "--replace", "--accept-removal", stdin=without)[0] == 0
+
+
+def test_a_member_whom_the_hub_does_not_know_is_warned_of_and_refused_nowhere(world: ServiceWorld) -> None:
+    exported = run(world, "ann", "quota", "export")[1].replace("[bob, olga]", "[bob, olgaa]")
+    said = "warning: line 8: project vision, users: the hub knows no user olgaa; did you mean olga?"
+    for command in ("preview", "apply"):
+        code, _, error = run(world, "ann", "quota", command, "-", stdin=exported)
+        assert code == 0 and said in error.splitlines()
+
+
+def test_who_waits_behind_a_lowered_limit_and_what_a_later_window_lowers_are_printed(world: ServiceWorld) -> None:
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    text = run(world, "ann", "quota", "export")[1].replace("training: 2}", "training: 1, limit: 2}", 1)
+    assert run(world, "ann", "quota", "apply", "-", stdin=text)[0] == 0
+    waits = world.submit("bob")["id"]
+    day = f"{datetime.now(UTC) + timedelta(days=200):%Y-%m-%d}"
+    later = (
+        f"calendar: [{{name: inventory, when: {{dates: [{day}], timezone: UTC}}, "
+        "projects: {vision: {train: {limit: 1.5}}}}]\n"
+    )
+    exported = run(world, "ann", "quota", "export")[1]
+    code, _, error = run(world, "ann", "quota", "preview", "-", stdin=exported + later)
+    said = f"its limit becomes 1.5 while inventory is open, from {day}T00:00:00Z: what runs goes on"
+    assert code == 0 and any(
+        line.startswith("warning: vision has 2 GPU") and said in line for line in error.splitlines()
+    )
+    code, told, _ = run(world, "ann", "quota", "preview", "-", stdin=exported.replace("limit: 2", "limit: 1", 1))
+    [line] = [line for line in told.splitlines() if waits in line]
+    assert code == 0 and line.startswith("waits: bob's job") and "limit is 1.00" in line and "limit is 2.00" in line
 
 
 def test_a_bad_file_is_refused_with_its_lines(world: ServiceWorld) -> None:
@@ -360,4 +396,4 @@ def test_events_tell_of_a_new_job(world: ServiceWorld) -> None:
         known.append(bob.submit("true", dir=None).id)
         return bool(set(seen) & set(known))
 
-    eventually(told)
+    until(told)

@@ -22,6 +22,7 @@ from jupyter_gpu_quota.store.commands import (
     ReturnNotebook,
     SubmitJob,
 )
+from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.protocol import StoreUnavailable
 from jupyter_gpu_quota.store.records import SampleRow
@@ -67,9 +68,11 @@ class NoBundles:
 class World:
     """One store and one executor that controllers come and go on."""
 
-    def __init__(self, script: Callable[[StartOrder], Script] = lambda order: Script()) -> None:
+    def __init__(
+        self, script: Callable[[StartOrder], Script] = lambda order: Script(), *, store: LedgerStore | None = None
+    ) -> None:
         self.now = 1_000_000
-        self.store = MemoryStore()
+        self.store: LedgerStore = store or MemoryStore()
         self.executor = FakeExecutor(now=lambda: self.now, nodes=(NODE,), devices=DEVICES, script=script)
         self.told: list[int] = []
         self.users = {name: self.store.user_id(name, now=self.now) for name in ("bob", "patty")}
@@ -232,6 +235,31 @@ def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_
     frozen._apply(held, world.now)
     assert world.state("b2") is JobState.QUEUED and len(world.executor.starts) == orders
     assert world.store.version() == before > version
+
+
+@pytest.mark.parametrize("work_waits", [True, False], ids=["a plan is written", "nothing is decided"])
+def test_an_end_is_told_until_a_plan_or_a_lease_is_on_disk_after_it(
+    monkeypatch: pytest.MonkeyPatch, work_waits: bool
+) -> None:
+    """What is observed need not be on disk at once: a loss of power takes it back, and it must be there to be seen."""
+    world = World(lambda order: Script(runs_for_ms=1_200, completes=True))
+    order = list[str]()
+
+    def noted(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *args, **named: (order.append(name), real(*args, **named))[1])
+
+    for name in ("commit", "acquire_lease", "observe"):
+        noted(MemoryStore, name)
+    noted(FakeExecutor, "settled")
+    world.submit("bob", *[f"b{number}" for number in range(6 if work_waits else 1)])
+    world.turn(14, every_ms=500)
+    assert world.store.job("b0").job.state is JobState.SUCCEEDED
+    at = order.index("settled")
+    written = [name for name in order[:at] if name != "settled"]
+    assert written[-1] == ("commit" if work_waits else "acquire_lease")
+    assert "observe" in written[-3:], "it was seen before that, and not long before"
+    assert not world.controller.unsettled
 
 
 def test_a_controller_killed_after_its_commit_is_replaced_by_one_that_carries_it_out() -> None:

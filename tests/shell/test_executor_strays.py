@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from jupyter_gpu_quota.executors import local, process_tree
 from jupyter_gpu_quota.executors.layout import rank_paths
 from jupyter_gpu_quota.executors.process_tree import mark_of
 from jupyter_gpu_quota.executors.records import read_record
-from tests.shell.executor_worlds import LOOP, LocalWorld, alive, eventually, leave, order, passable_folder, shell
+from tests.patience import Stopwatch, until
+from tests.shell.executor_worlds import LOOP, LocalWorld, alive, leave, order, passable_folder, shell
 
 FORKS_AWAY = """
 import os, resource, sys, time
@@ -49,8 +51,8 @@ def stray_of(world: LocalWorld, *how: str) -> int:
     """Start a job whose grandchild forks away; returns that one's id once it has nothing left to be known by."""
     note = world.state_dir / "pid"
     world.executor.start(order("J", "", command=(sys.executable, "-c", FORKS_AWAY, str(note), *how)))
-    stray = int(eventually(lambda: note.exists() and note.read_text()))
-    eventually(lambda: Path(f"/proc/{stray}/environ").read_bytes() == b"")
+    stray = int(until(lambda: note.exists() and note.read_text()))
+    until(lambda: Path(f"/proc/{stray}/environ").read_bytes() == b"")
     world.ready("J", "")
     return stray
 
@@ -87,19 +89,19 @@ def test_what_forked_away_is_killed_while_no_service_is_there(world: LocalWorld)
     stray = stray_of(world, "unmarked")
     supervisor, guard = watchers(world)
     os.kill(supervisor, signal.SIGKILL)
-    eventually(lambda: not alive(stray) and not alive(guard))
+    until(lambda: not alive(stray) and not alive(guard))
 
 
 def test_a_rank_that_never_began_its_command_leaves_no_guard(world: LocalWorld) -> None:
     world.executor.start(order("J", "", command=("no-such-command",)))
     world.until(lambda fact: fact.tree_gone)
-    eventually(lambda: not any(map(alive, watchers(world))))
+    until(lambda: not any(map(alive, watchers(world))))
 
 
 def test_no_guard_stays_behind_a_job_that_ended(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0"))
     world.until(lambda fact: fact.tree_gone)
-    eventually(lambda: not any(map(alive, watchers(world))))
+    until(lambda: not any(map(alive, watchers(world))))
 
 
 def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld) -> None:
@@ -109,7 +111,7 @@ def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         os.kill(guard, number)
     os.kill(supervisor, signal.SIGKILL)
-    eventually(lambda: fact.pid is not None and not alive(fact.pid) and not alive(guard))
+    until(lambda: fact.pid is not None and not alive(fact.pid) and not alive(guard))
 
 
 def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalWorld) -> None:
@@ -124,9 +126,9 @@ def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalW
 def test_a_job_that_stops_its_supervisor_is_asked_to_leave_all_the_same(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"trap 'exit 75' TERM; kill -STOP $PPID; echo ready; {LOOP}"))
     world.until(lambda fact: fact.pid is not None)
-    eventually(lambda: world.executor.observe() and "ready" in world.log("J"))
+    until(lambda: world.executor.observe() and "ready" in world.log("J"))
     os.kill(watchers(world)[0], signal.SIGSTOP)
-    world.executor.leave(leave("J", grace_s=30))
+    world.executor.leave(leave("J", grace_s=600))
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.exit_status, fact.pause_requested) == (75, True), "it was let save"
 
@@ -151,14 +153,15 @@ def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_c
 ) -> None:
     note = world.state_dir / "pids"
     world.executor.start(order("J", "", command=(sys.executable, "-c", STOPS_BOTH, str(note))))
-    pids = eventually(lambda: two_in(note))
+    pids = until(lambda: two_in(note))
     both = watchers(world)
     asked_at = world.now()
-    world.executor.leave(leave("J", grace_s=1))
-    fact = world.until(lambda fact: fact.tree_gone)
+    with Stopwatch() as watch:
+        world.executor.leave(leave("J", grace_s=1))
+        fact = world.until(lambda fact: fact.tree_gone)
     assert fact.pause_requested and fact.exit_status in (-signal.SIGKILL, -signal.SIGTERM)
-    assert not any(map(alive, pids)) and 1000 <= world.now() - asked_at < 10_000
-    eventually(lambda: not any(map(alive, both)))
+    assert not any(map(alive, pids)) and world.now() - asked_at >= 1000 and watch.seconds < 10
+    until(lambda: not any(map(alive, both)))
 
 
 def two_in(note: Path) -> list[int]:
@@ -197,10 +200,11 @@ def test_a_supervisor_that_cannot_be_woken_is_killed_with_its_rank(world: LocalW
 def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(world: LocalWorld) -> None:
     world.executor.start(order("J", "ignores SIGTERM"))
     world.ready("J", "ignores SIGTERM")
-    world.executor.leave(leave("J", grace_s=2))
+    world.executor.leave(leave("J"))
     world.until(lambda fact: fact.pause_requested)
-    eventually(lambda: world.executor._leaving["J", 1].heard)
+    until(lambda: world.executor._leaving["J", 1].heard)
     os.kill(watchers(world)[0], signal.SIGSTOP)
+    world.executor._leaving["J", 1].force_at = time.monotonic()  # the grace, and what is granted after it, is over
     assert world.until(lambda fact: fact.tree_gone).exit_status == -9
 
 
@@ -210,7 +214,7 @@ def test_a_leader_that_no_longer_rules_kills_nothing(world: LocalWorld) -> None:
     world.executor.fence(7)
     world.executor.leave(leave("J", fencing=3, grace_s=0))
     until_ms = world.now() + 2500
-    eventually(lambda: world.executor.observe() and world.now() > until_ms)
+    until(lambda: world.executor.observe() and world.now() > until_ms)
     assert alive(supervisor) and read_record(rank_paths(str(world.state_dir), "J", 1, 0).forced) is None
     world.executor.leave(leave("J", fencing=7, grace_s=0))
     world.until(lambda fact: fact.tree_gone)
@@ -229,7 +233,7 @@ def test_a_killing_that_its_service_did_not_survive_is_finished_by_the_next(worl
 # --- the supervisor that waits for an order -----------------------------------------------------------------------
 def spare_of(world: LocalWorld) -> int:
     """The supervisor that waits for the next order, once there is one."""
-    waiting = eventually(lambda: world.executor._spare._waiting)
+    waiting = until(lambda: world.executor._spare._waiting)
     assert waiting is not None
     return int(waiting.pid)
 
@@ -239,7 +243,7 @@ def test_the_next_job_is_begun_by_the_supervisor_that_waits(world: LocalWorld) -
     first = spare_of(world)
     world.executor.start(order("K", "ends with 3"))
     assert world.until(lambda fact: fact.job == "K" and fact.tree_gone).exit_status == 3
-    assert eventually(lambda: spare_of(world) != first) and not alive(first)
+    assert until(lambda: spare_of(world) != first) and not alive(first)
 
 
 def test_a_supervisor_that_died_while_it_waited_keeps_no_job_back(world: LocalWorld) -> None:
@@ -254,8 +258,8 @@ def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> Non
         "import os, sys, time; from jupyter_gpu_quota.executors.spare import Spare; spare = Spare(); spare.refill();"
         "print(spare._waiting.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
-    eventually(lambda: not alive(int(done.stdout)))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    until(lambda: not alive(int(done.stdout)))
 
 
 def test_no_supervisor_waits_for_a_closed_executor(world: LocalWorld) -> None:

@@ -12,7 +12,7 @@ from jupyter_gpu_quota.client import Client, Refused
 from jupyter_gpu_quota.config import GPUQuota
 from jupyter_gpu_quota.service import status
 from jupyter_gpu_quota.store.memory import MemoryStore
-from tests.shell.jupyter_world import until
+from tests.patience import until
 from tests.shell.service_world import QUOTA, ServiceWorld, train_devices
 
 BROKEN = QUOTA.replace("projects:", "projekts:")
@@ -58,6 +58,7 @@ def test_the_service_is_not_ready_and_says_what_is_wrong_with_the_file(
         with pytest.raises(Refused, match="no quota file is in force"):
             Client(f"http://127.0.0.1:{world.port}/services/gpu-quota", None).ready()
         world.apply(devices=train_devices())
+        world.hold_clock()
         world.step()
         until(lambda: world.get("ready", None).json["ready"])  # a look that is under way ends with what was before
     finally:

@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,15 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controller import Controller
+from jupyter_gpu_quota.core import elastic
 from jupyter_gpu_quota.executors.layout import job_directory
 from jupyter_gpu_quota.executors.rank_log import read_log
 from jupyter_gpu_quota.scheduler import build
 from jupyter_gpu_quota.store.records import JobRecord
+from tests.patience import until
 from tests.shell.executor_worlds import alive
 from tests.shell.service_world import PREFIX, ServiceWorld
 
-PATIENCE_S = 60.0
 DEVICES = [{"model": "Simulated 80G", "memory_mib": 81_920, "count": 4}]
 QUOTA = """\
 version: 1
@@ -38,7 +38,7 @@ projects:
   - {name: vision, members: {users: [bob]}, quota: {train: {training: 2}}}
   - {name: speech, members: {users: [patty]}, quota: {train: {training: 2}}}
 policy:
-  preemption: {min_runtime: 0s, grace: 1s, lent_grace: 1s, max_pauses: 4, per: 24h}
+  preemption: {min_runtime: 0s, grace: 60s, lent_grace: 60s, max_pauses: 4, per: 24h}
 """
 
 ADD_UP = """\
@@ -55,7 +55,7 @@ if rank == 0:
 else:
     for _ in range(1000):
         try:
-            first = socket.create_connection(where, timeout=20)
+            first = socket.create_connection(where, timeout=120)
             break
         except ConnectionRefusedError:
             time.sleep(0.02)
@@ -84,13 +84,8 @@ class Live:
         self.controller.tell = lambda version: self.door.loop.call_soon_threadsafe(self.door.door.world.nudge)
         self.until(lambda: len(self.controller.mirror.devices) == 4)
 
-    def until(self, holds: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
-        deadline = time.monotonic() + within_s
-        while not (found := holds()):
-            assert time.monotonic() < deadline, f"it did not come about in time: {self.told()}"
-            self.controller.tick()
-            time.sleep(0.01)
-        return found
+    def until(self, holds: Callable[[], Any]) -> Any:
+        return until(lambda: holds() or (self.controller.tick(), None)[1], what=self.told)
 
     def told(self) -> str:
         jobs = self.controller.mirror.jobs.values()
@@ -203,7 +198,8 @@ def test_the_example_ends_with_the_same_loss_on_three_ranks_as_on_one(live: Live
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
-def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live) -> None:
+def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "GRACES_BEFORE_GROWTH", 0)  # ten graces are ten minutes here
     learn = ("-m", "jupyter_gpu_quota.examples.digits_ranks", "--epochs", "9999", "--step-ms", "2", "--width", "16")
     job = live.submit("bob", "--nodes", "4", "--min-nodes", "2", "--", sys.executable, *learn)
     live.until(lambda: "epoch 3 " in live.log(job))

@@ -15,13 +15,14 @@ import pytest
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
 from jupyter_gpu_quota.service.idleness import keep_judging
 from jupyter_gpu_quota.store.protocol import Page
-from tests.shell.jupyter_world import JupyterServer, jupyter_server, until
+from tests.patience import Stopwatch, until
+from tests.shell.jupyter_world import JupyterServer, jupyter_server
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 from tests.shell.test_activity_reports import run
 
 SOON = """
 policy:
-  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 5s}
+  idle: {mode: reclaim, gpu_idle_after: 9s, kernel_idle_after: 9s, when_nobody_waits: 9s, warn_for: 15s}
 """
 CPU_KERNEL = {"argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": "CPU",
               "language": "python", "metadata": {"gpu": False}}  # fmt: skip
@@ -33,6 +34,8 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 """
 BUSY_S = 120
+TURNS = ["warned", "kept", "warned", "withdrawn", "warned", "freeing", "freed"]
+EVERY_TURN = {"warned", "kept", "withdrawn", "freeing", "freed"}
 
 
 @pytest.fixture
@@ -65,13 +68,24 @@ def server(world: ServiceWorld, notebook: str, tmp_path: Path) -> Iterator[Jupyt
     judging.cancel()
 
 
+@pytest.fixture
+def watch() -> Iterator[Stopwatch]:
+    with Stopwatch() as made:
+        yield made
+
+
+def lasting(turns: list[str]) -> list[str]:
+    """All but warnings and their withdrawal."""
+    return [turn for turn in turns if turn not in ("warned", "withdrawn")]
+
+
 def shown(world: ServiceWorld, notebook: str) -> dict[str, object]:
     found = world.get(f"notebooks/{notebook}").json["idle"]
     return found or {"stage": None, "verdict": None}
 
 
 def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables(
-    world: ServiceWorld, notebook: str, server: JupyterServer
+    world: ServiceWorld, notebook: str, server: JupyterServer, watch: Stopwatch
 ) -> None:
     gpu = server.start_kernel()
     cpu = str(server.call("POST", "/api/kernels", {"name": "cpu"})[1]["id"])
@@ -92,9 +106,9 @@ def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables
     assert run(server, cpu, "print(kept)") == "42\n"
     rows, _ = world.store.audit(page=Page(limit=1_000))
     turns = [row.kind.removeprefix("notebook.") for row in reversed(rows) if row.subject == notebook]
-    assert [turn for turn in turns if turn in ("warned", "kept", "withdrawn", "freeing", "freed")] == [
-        "warned", "kept", "warned", "withdrawn", "warned", "freeing", "freed",
-    ]  # fmt: skip
+    found = [turn for turn in turns if turn in EVERY_TURN]
+    told = f"the machine stood still for {watch.lost_s:.0f} s: what is not known withdraws a warning, too"
+    assert found == TURNS or (watch.lost_s > 3 and lasting(found) == lasting(TURNS)), told
 
     again = server.start_kernel()
     run(server, again, "sum(range(200_000_000))")
@@ -109,6 +123,6 @@ def test_a_background_thread_and_a_silent_cell_are_left_alone(
     until(lambda: shown(world, notebook)["verdict"] == "busy", BUSY_S)
     since = world.clock()
     until(lambda: world.clock() - since > 20_000, BUSY_S)
-    found = shown(world, notebook)
-    assert (found["stage"], found["verdict"]) == ("in_use", "busy")
+    found = until(lambda: (now := shown(world, notebook))["verdict"] == "busy" and now)
+    assert found["stage"] == "in_use"
     assert server.kernels() == {kernel}

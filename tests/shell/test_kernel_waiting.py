@@ -17,7 +17,8 @@ from tornado.httputil import HTTPHeaders
 from jupyter_gpu_quota.manifests import SHARE_VARIABLE
 from jupyter_gpu_quota.notebook.asking import Asker, NoGpuNow, Waiting
 from jupyter_gpu_quota.wire_activity import WakeAnswer
-from tests.shell.jupyter_world import JupyterServer, Service, free_port, jupyter_server, service_at, until
+from tests.patience import PATIENCE_S, until
+from tests.shell.jupyter_world import JupyterServer, Service, free_port, jupyter_server, service_at
 from tests.shell.test_activity_reports import run
 
 SHARE = {SHARE_VARIABLE: json.dumps({"notebook": "nb-1"}), "JUPYTERHUB_API_TOKEN": "t"}
@@ -207,7 +208,7 @@ def test_a_kernel_waits_visibly_and_then_starts_on_the_device_of_the_answer(
     share = json.dumps({"notebook": "nb-1", "gpu_milli": 250, "memory_mib": 4096})
     variables = {"CUDA_VISIBLE_DEVICES": "GPU-other", "NVIDIA_VISIBLE_DEVICES": "GPU-other", SHARE_VARIABLE: share}
     service.slice = WakeAnswer(state="ready", reason="booked", message="", variables=variables)
-    thread.join(20)
+    thread.join(PATIENCE_S)
     ((status, kernel),) = answers
     assert status == 201 and waiting(server) == []
     assert run(server, kernel["id"], SHOW) == "GPU-other 250\n"
@@ -218,7 +219,7 @@ def test_a_wait_that_is_given_up_tells_why_no_kernel_was_started(server: Jupyter
     thread, answers = start(server)
     (wait,) = until(lambda: waiting(server))
     assert server.call("POST", "/gpu-quota/give-up", {"kernel": wait["kernel"]})[1] == {"given_up": [wait["kernel"]]}
-    thread.join(20)
+    thread.join(PATIENCE_S)
     ((status, refused),) = answers
     assert status == 503 and "given up" in refused["message"] and '"gpu": false' in refused["message"]
     assert server.kernels() == set() and waiting(server) == []
@@ -233,5 +234,5 @@ def test_no_kernel_with_a_gpu_starts_on_a_slice_that_may_be_lent_while_the_servi
     assert server.call("POST", "/api/kernels", {"name": "cpu"})[0] == 201
     assert answers == []
     service.silent = False
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert answers[0][0] == 201

@@ -28,6 +28,7 @@ from jupyter_gpu_quota.notices.mail import Mail, letter
 from jupyter_gpu_quota.notices.message import EVENTS, Message, subject, text
 from jupyter_gpu_quota.notices.settings import MailSettings, WebhookSettings, mail_of, mistakes, webhook_of
 from jupyter_gpu_quota.notices.webhook import Webhook
+from tests.patience import PATIENCE_S, until
 from tests.shell.receivers import PASSWORD, MailReceiver, WebReceiver, certificate, mail_receiver, web_receiver
 
 NOW = 1_900_000_000_000
@@ -267,7 +268,7 @@ def talker(*said: bytes) -> Iterator[int]:
         thread = threading.Thread(target=_talk, args=(listening, said), daemon=True)
         thread.start()
         yield listening.getsockname()[1]
-    thread.join(10)
+    thread.join(PATIENCE_S)
 
 
 def _talk(listening: socket.socket, said: tuple[bytes, ...]) -> None:
@@ -429,10 +430,9 @@ def test_a_mail_server_that_says_nothing_is_left_and_its_thread_ends() -> None:
         outcome = sent(channel)
         assert isinstance(outcome, Failed)
         assert ("did not come to an end within 0.3 s" in outcome.why, outcome.final) == (True, False)
-        deadline = time.monotonic() + 5
-        while any(each.name.startswith("mail") for each in threading.enumerate()):
-            assert time.monotonic() < deadline, "the thread still waits for an answer"
-            threading.Event().wait(0.01)
+        until(
+            lambda: not any(each.name.startswith("mail") for each in threading.enumerate()), 5, "an end of its thread"
+        )
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from jupyter_gpu_quota.store.commands import JudgeNotebook, Recorded, Refusal
 from jupyter_gpu_quota.store.notices import ChangeNotice, NewNotice, NoticeRecord
 from jupyter_gpu_quota.store.outbox import MOST_PENDING
 from jupyter_gpu_quota.store.protocol import Page, StoreUnavailable
+from tests.patience import PATIENCE_S
 from tests.shell.receivers import mail_receiver, web_receiver
 from tests.shell.service_world import QUOTA, build_devices, service_world, train_devices
 from tests.shell.test_service_idle import IDLE, MINUTE, SECOND, Watched
@@ -415,7 +416,7 @@ def test_a_receiver_that_hangs_delays_no_judgement(tmp_path: Path) -> None:
         for notebook in sending(tmp_path, notices_webhook_url=hook.url):
             task = notebook.world.run(_begun(notebook))
             notebook.pass_(20.5)
-            assert hook.arrived.wait(10), "nothing was sent"
+            assert hook.arrived.wait(PATIENCE_S), "nothing was sent"
             answer = notebook.pass_(5)
             assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
             assert [row.attempts for row in notebook.rows(pending=True)] == [1]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,15 +22,9 @@ from jupyter_gpu_quota.store.ids import new_ulid
 from jupyter_gpu_quota.store.notices import NewNotice
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.protocol import Page, Store
+from tests.patience import PATIENCE_S, until
 from tests.shell.receivers import WebReceiver, web_receiver
 from tests.shell.service_world import QUOTA, variables_of_service
-
-
-def until(true: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -48,7 +42,7 @@ def service(folder: Path, hook: WebReceiver) -> Iterator[Store]:
         yield store
     finally:
         keeper.send_signal(signal.SIGTERM)
-        keeper.wait(20)
+        keeper.wait(PATIENCE_S)
         store.close()
 
 

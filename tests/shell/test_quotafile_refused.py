@@ -43,8 +43,12 @@ from tests.shell.quota_texts import LEAST, project, read, refused
         pytest.param(project("quota:\n  a:\n    training: null"), 7, "no amount", id="nothing for an amount"),
         pytest.param(project("quota:\n  a:\n    training: true"), 7, "no amount", id="a truth value for an amount"),
         pytest.param(project("quota:\n  a:\n    weight: 1.5"), 7, "3 and 2", id="a fractional weight"),
-        pytest.param(project("quota:\n  a:\n    weight: -1"), 7, "greater than or equal to 0", id="a negative weight"),
-        pytest.param(project("priority: 101\nquota: {}"), 5, "less than or equal to 100", id="a priority above 100"),
+        pytest.param(
+            project("quota:\n  a:\n    weight: -1"), 7, "-1 is less than 0, the least", id="a negative weight"
+        ),
+        pytest.param(
+            project("priority: 101\nquota: {}"), 5, "101 is more than 100, the most", id="a priority above 100"
+        ),
         pytest.param(project("priority: '50'\nquota: {}"), 5, "no whole number", id="a priority in quotes"),
         pytest.param(project("quota:\n  b: {}"), 6, "no pool b", id="quota in a pool that is not there"),
         pytest.param(
@@ -94,13 +98,16 @@ from tests.shell.quota_texts import LEAST, project, read, refused
         pytest.param(LEAST.replace("[]\n", "[{name: a, uses: [train]}]\n", 1), 2, "none of", id="a use that is none"),
         pytest.param(LEAST + "policy: {tick_max: 2s}", 4, "1s at most", id="a tick above a second"),
         pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
-        pytest.param(LEAST + "revision: -1", 4, "greater than or equal to 0", id="a negative revision"),
+        pytest.param(LEAST + "revision: -1", 4, "-1 is less than 0, the least", id="a negative revision"),
         pytest.param("a: &x 1\nb: *x", 1, "anchors", id="an anchor"),
         pytest.param("a: !!python/object:os.system x", 1, "tags", id="a tag"),
         pytest.param("a: !!float 1", 1, "tags", id="even a harmless tag"),
         pytest.param("version: 1\n---\nversion: 1", 3, "second document", id="two documents"),
         pytest.param("a: b: c", 1, "not YAML", id="no YAML"),
-        pytest.param("a:\n\tb: 1", 2, "not YAML", id="a tab"),
+        pytest.param("a:\n\tb: 1", 2, "a tab indents this line", id="a tab"),
+        pytest.param("a:\n  - b: 1\n   c: 2", 3, "look whether its indentation, 3, is right", id="one space too few"),
+        pytest.param("a:\n  - b: 1\n     c: 2", 3, "look whether its indentation, 5, is right", id="one too many"),
+        pytest.param("a: {b: [1, 2}\nc: 1", 1, "bracket that opens on line 1 is not closed", id="an open bracket"),
         pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
         pytest.param("a: \ud800", 1, "U+D800", id="half a character"),
         pytest.param("? [a]\n: b", 1, "a key is a word", id="a list as a key"),

@@ -15,6 +15,7 @@ from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.servers import Servers, account_of
 from jupyter_gpu_quota.spawner.holding import ServerHold, limiter_of
 from tests.gpu.world import share_of
+from tests.patience import PATIENCE_S
 
 NAMESPACE = str(Path("/proc/self/ns/user").readlink())
 
@@ -56,7 +57,7 @@ def test_a_name_that_is_no_notebook_s_is_no_path(
 
 def test_a_process_that_is_gone_is_not_recorded(servers: Servers, child: subprocess.Popen[bytes]) -> None:
     child.kill()
-    child.wait(10)
+    child.wait(PATIENCE_S)
     assert "is not there" in servers.note("N", child.pid)
 
 
@@ -85,7 +86,7 @@ def test_records_are_cleared_once_the_notebook_is_over_and_its_server_is_gone(
     servers.sweep(frozenset({"kept"}))
     assert servers.of("over") is not None, "its server still runs"
     child.kill()
-    child.wait(10)
+    child.wait(PATIENCE_S)
     servers.sweep(frozenset({"kept"}))
     assert [path.name for path in (tmp_path / "state" / "servers").iterdir()] == ["kept.json"]
 

@@ -158,7 +158,7 @@ def status_of(scene: Scene, key: str, who: str | None, job: str) -> int:
     body = (
         scene.bundle if key.startswith("PUT bundles") else json.dumps(BODIES[key]).encode() if key in BODIES else None
     )
-    connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=60)
     try:
         connection.request(method, world.path(filled), body=body, headers=headers)
         return connection.getresponse().status

@@ -49,8 +49,7 @@ def rows(world: ServiceWorld) -> list[str]:
     [
         'bob queued bob\'s job "train 0": 1 GPU in pool train',
         'the scheduler started bob\'s job "train 0" on train-0. vision asked for 1.00 GPU and used 0.00 of'
-        " its guarantee"
-        " of 2.00, so it started.",
+        " its training quota (2.00 in force), so it started.",
         'the scheduler saw bob\'s job "train 0" run, attempt 1',
         "olga asked for a slice of 0.125 GPU in pool build for olga's notebook",
         'the scheduler saw that attempt 1 of bob\'s job "train 3" left with exit status 75; the job is paused',

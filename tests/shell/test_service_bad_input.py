@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.shell.jupyter_world import until
+from tests.patience import until
 from tests.shell.service_world import ServiceWorld, service_world
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from jupyter_gpu_quota.service import people
 from jupyter_gpu_quota.service.events import MOST_WAITING, _Inbox
 from jupyter_gpu_quota.service.streams import MOST_PER_PERSON
 from jupyter_gpu_quota.service.world import Delta
+from tests.patience import until
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[ServiceWorld]:
         yield made
 
 
-def until(events: Iterator[tuple[str, Any]], true: Any) -> Any:
+def event_with(events: Iterator[tuple[str, Any]], true: Any) -> Any:
     """The first event's data of which something is true."""
     for _ in range(50):
         _, data = next(events)
@@ -45,9 +45,9 @@ def test_a_change_comes_as_the_whole_present_view(world: ServiceWorld) -> None:
     with world.stream("events") as events:
         next(events)
         job = world.submit(name="mine")["id"]
-        assert until(events, lambda data: data["jobs"])["jobs"][0]["name"] == "mine"
+        assert event_with(events, lambda data: data["jobs"])["jobs"][0]["name"] == "mine"
         world.step()
-        data = until(events, lambda data: data["devices"])
+        data = event_with(events, lambda data: data["devices"])
         assert data["jobs"][0]["state"] == "starting"
         assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
 
@@ -58,7 +58,7 @@ def test_a_devices_picture_changes_with_the_state_of_who_holds_it(world: Service
     with world.stream("events") as events:
         next(events)
         world.see_running(job)
-        data = until(events, lambda data: data["devices"])
+        data = event_with(events, lambda data: data["devices"])
     assert [holder["state"] for device in data["devices"] for holder in device["holders"]] == ["running"]
 
 
@@ -75,7 +75,7 @@ def test_each_person_hears_of_their_own_projects_alone(world: ServiceWorld) -> N
         world.step()
         world.submit("patty", name="speech")
         seen = {
-            who: until(events, lambda data, last=last: any(job["name"] == last for job in data["jobs"]))
+            who: event_with(events, lambda data, last=last: any(job["name"] == last for job in data["jobs"]))
             for who, events, last in (("bob", bob, "vision"), ("patty", patty, "speech"), ("olga", olga, "vision"))
         }
         text = {who: str(data) for who, data in seen.items()}
@@ -88,7 +88,7 @@ def test_others_devices_change_without_a_name(world: ServiceWorld) -> None:
         next(events)
         job = world.submit("bob")["id"]
         world.step()
-        data = until(events, lambda data: data["devices"])
+        data = event_with(events, lambda data: data["devices"])
     assert data["jobs"] == [] and job not in str(data) and "bob" not in str(data)
     assert [holder["kind"] for device in data["devices"] for holder in device["holders"]] == ["hidden"]
 
@@ -211,7 +211,9 @@ def test_one_person_cannot_take_every_connection(world: ServiceWorld) -> None:
 def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
     with world.stream("events") as events:
         next(events)
-    deadline = time.monotonic() + 20
-    while world.door.world._listeners or world.door.streams._open:
-        assert time.monotonic() < deadline
+
+    def forgotten() -> bool:
         world.submit()
+        return not world.door.world._listeners and not world.door.streams._open
+
+    until(forgotten)

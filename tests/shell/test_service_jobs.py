@@ -14,6 +14,7 @@ from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import LogPart, RotatingLog, log_path
 from jupyter_gpu_quota.service.logs import shown
 from jupyter_gpu_quota.service.submission import name_of
+from tests.patience import until
 from tests.shell.service_world import PREFIX, QUOTA, ServiceWorld, service_world
 
 
@@ -225,17 +226,8 @@ def test_a_bundle_that_breaks_off_leaves_nothing(world: ServiceWorld) -> None:
         head = f"PUT {world.path('bundles/' + 'a' * 64)} HTTP/1.1\r\nHost: x\r\nAuthorization: token token-bob\r\n"
         raw.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + b"x" * 5000)
         incoming = Path(world.door.bundles.directory) / "incoming"
-        _until(lambda: any(incoming.iterdir()))
-    _until(lambda: not any(incoming.iterdir()))
-
-
-def _until(true: object, within_s: float = 10) -> None:
-    import time
-
-    deadline = time.monotonic() + within_s
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        until(lambda: any(incoming.iterdir()))
+    until(lambda: not any(incoming.iterdir()))
 
 
 # --- changing ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
 from jupyter_gpu_quota.service.idleness import Idleness
-from tests.shell.jupyter_world import until
+from tests.patience import until
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.shell.test_service_idle import IDLE, NOW, SECOND, Watched
 
@@ -119,7 +119,7 @@ def test_a_slice_that_nobody_borrows_is_back_within_a_tick(notebook: Lent) -> No
     notebook.decide()
     assert notebook.state is NotebookState.LENT
     with notebook.world.stepping():
-        assert notebook.wake(wait_s=10).json["state"] == "ready"
+        assert notebook.wake(wait_s=30).json["state"] == "ready"
 
 
 def test_a_server_that_does_not_ask_first_keeps_its_slice(notebook: Lent) -> None:

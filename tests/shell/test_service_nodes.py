@@ -31,7 +31,7 @@ def running(world: ServiceWorld, **more: object) -> str:
     return job
 
 
-def test_a_drain_tells_who_leaves_who_stays_and_whose_guarantee_is_reduced(world: ServiceWorld) -> None:
+def test_a_drain_tells_who_leaves_who_stays_and_whose_training_quota_is_reduced(world: ServiceWorld) -> None:
     loose, firm = running(world), running(world, preemptible=False)
     with world.stepping():
         slice_ = world.post("notebooks", "hub", {"user": "bob", "project": "vision", "gpu": "1/8"}).json["id"]
@@ -40,7 +40,8 @@ def test_a_drain_tells_who_leaves_who_stays_and_whose_guarantee_is_reduced(world
         (loose, "paused"), (firm, "stays"), (slice_, "stays")
     ]  # fmt: skip
     assert "stays until it ends." in told["affected"][1]["message"]
-    assert "project vision: of its guarantee in pool train, 0.00 GPU is in force instead of 2.00" in told["guarantees"]
+    reduced = "project vision: of its training quota in pool train, 0.00 GPU is in force instead of 2.00"
+    assert reduced in told["guarantees"]
     assert not told["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
 
 

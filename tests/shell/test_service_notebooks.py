@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from jupyter_gpu_quota.core.model import Health, Lending
 from jupyter_gpu_quota.service.hub import HubAway
 from jupyter_gpu_quota.service.reconcile import Reconciler, reconcile_once
 from jupyter_gpu_quota.store.commands import ApplyQuota
+from tests.patience import Stopwatch, until
 from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world
 
 NARROW = QUOTA.replace("notebook: 0.5", "notebook: 0.25")
@@ -76,15 +76,15 @@ def test_waiting_for_a_change_answers_at_the_change(world: ServiceWorld) -> None
 
     thread = threading.Thread(target=lambda: ask(world))
     thread.start()
-    _until(lambda: world.get("notebooks", "hub").json["items"])
+    until(lambda: world.get("notebooks", "hub").json["items"])
     waiter = threading.Thread(target=wait)
-    started = time.monotonic()
-    waiter.start()
-    world.step()
-    waiter.join()
+    with Stopwatch() as watch:
+        waiter.start()
+        world.step()
+        waiter.join()
     thread.join()
     assert answer[0]["state"] == "booked"
-    assert time.monotonic() - started < 10
+    assert watch.seconds < 10
 
 
 def test_waiting_in_vain_answers_after_the_time(world: ServiceWorld) -> None:
@@ -108,16 +108,36 @@ def test_what_a_person_may_start_is_told_to_the_form(world: ServiceWorld) -> Non
             "devices": 1,
             "device_model": "Simulated 16G",
             "device_memory_mib": 16384,
+            "user_left_milli": None,
         }
     ]
     assert world.get("me", "hub").json["hub_token"]
 
 
-def _until(true: Any, within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+CEILING = "notebook: 0.5, per_user: {notebook: 0.25}"
+DEPARTMENT = (
+    "departments:\n  - {name: all, quota: {train: {training: 4}, build: {notebook: 1, per_user: {notebook: 0.25}}}}"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(QUOTA.replace("notebook: 0.5", CEILING), id="a project's"),
+        pytest.param(
+            QUOTA.replace("    members:", "    department: all\n    members:") + DEPARTMENT, id="a department's"
+        ),
+    ],
+)
+def test_the_form_is_told_what_a_ceiling_leaves_each_person(world: ServiceWorld, text: str) -> None:
+    world.apply(text)
+    with world.stepping():
+        assert ask(world).json["state"] == "booked"
+    left = {
+        who: [choice["user_left_milli"] for choice in world.get(f"me?user={who}", "hub").json["notebook_choices"]]
+        for who in ("bob", "olga")
+    }
+    assert left == {"bob": [125], "olga": [250]}
 
 
 # --- reconciling ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,17 +20,11 @@ from jupyter_gpu_quota.service.main import cookie_secret
 from jupyter_gpu_quota.service.writer import Writer
 from jupyter_gpu_quota.store.commands import KeepBundle, Recorded, Refusal, Request
 from jupyter_gpu_quota.store.protocol import StoreUnavailable
+from tests.patience import PATIENCE_S, until
 from tests.shell.service_world import service_world
 
 SLEEPER = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
-
-
-def until(true: Callable[[], object], within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- the predecessor --------------------------------------------------------------------------------------------------
@@ -51,7 +45,7 @@ def test_the_recorded_predecessor_is_ended(tmp_path: Path, code: str, monkeypatc
         old.stdout.readline()
     record(tmp_path, old.pid, predecessor.started_ticks(old.pid))
     predecessor.take_over(tmp_path)
-    assert old.wait(10) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert old.wait(PATIENCE_S) in (-signal.SIGTERM, -signal.SIGKILL)
     assert json.loads((tmp_path / predecessor.RECORD).read_text())["pid"] == os.getpid()
 
 
@@ -162,7 +156,7 @@ def test_a_hub_may_start_while_the_database_cannot_be_used(tmp_path: Path) -> No
 def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
     import sqlite3
 
-    with service_world(tmp_path) as world:
+    with service_world(tmp_path, busy_timeout_ms=500) as world:
         world.get("me")
         before = world.store.version()
         with sqlite3.connect(world.state_dir / "gpu-quota.sqlite", isolation_level=None) as other:
@@ -176,9 +170,10 @@ def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
 # --- what it says of itself -------------------------------------------------------------------------------------------
 def test_ready_says_which_part_lacks(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
+        now = world.hold_clock()
         world.step()
         assert world.get("ready", None).json["ready"]
-        world.clock, now = lambda: now() + 60_000, world.clock
+        world.clock = lambda: now + 60_000
         lacking = world.get("ready", None)
         assert (lacking.status, lacking.json["lease"], lacking.json["store"]) == (503, False, True)
         assert "lease" in lacking.json["message"]

@@ -14,6 +14,7 @@ from jupyter_gpu_quota import snapshotfile
 from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.service import previews
 from jupyter_gpu_quota.service.arithmetic import Arithmetic, arithmetic_of_file
+from tests.patience import PATIENCE_S
 from tests.shell.service_world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
 
 DEPARTMENTS = (
@@ -157,6 +158,88 @@ def test_a_ceiling_for_each_user_is_told_with_the_person_s_name(world: ServiceWo
     assert "bob" in dry["reason"]["message"]
 
 
+def test_a_preview_names_whose_wait_becomes_hopeless(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)
+    assert world.put_quota(text).status == 200
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    world.run(world.door.world.refresh())
+    [waiting] = [job for job in jobs if world.get(f"jobs/{job}").json["state"] == "queued"]
+    less = text.replace("per_user: {jobs: 1}", "per_user: {jobs: 0.5}")
+    [row] = world.post("quota/preview", "ann", {"text": less}).json["affected"]
+    assert (row["job"], row["effect"]) == (waiting, "waits")
+    assert "It cannot start under that, whatever is free" in row["message"]
+    assert "Without this file it waits: bob asked for 1.00 GPU and uses 1.00;" in row["message"]
+
+
+def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 1, limit: 2}", 1)
+    assert world.put_quota(text).status == 200
+    jobs = [world.submit("bob")["id"] for _ in range(3)]
+    world.step()
+    for job in jobs[:2]:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    less = text.replace("limit: 2", "limit: 1")
+    affected = world.post("quota/preview", "ann", {"text": less}).json["affected"]
+    [row] = [row for row in affected if row["job"] == jobs[2]]
+    assert row["effect"] == "waits" and row["message"].startswith('bob\'s job "python train.py" waits: ')
+    now, _, without = row["message"].partition("Without this file it waits: ")
+    assert "limit is 1.00" in now and "limit is 2.00" in without, row["message"]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "words"),
+    [
+        pytest.param(
+            "training: 2, per_user: {jobs: 0}",
+            "vision has a training quota of 2 GPU in pool train, and its ceiling for each user's jobs is 0",
+            id="a quota that nobody may have any of",
+        ),
+        pytest.param(
+            "training: 2, per_user: {jobs: 1}",
+            "The jobs of bob have 2 GPU of vision in pool train, and its ceiling for each user's jobs becomes 1:"
+            " they run on",
+            id="a ceiling for each user below what one has",
+        ),
+        pytest.param(
+            "training: 1, limit: 1",
+            "vision has 2 GPU in use in pool train, and its limit becomes 1: what runs goes on",
+            id="a limit below what is in use",
+        ),
+    ],
+)
+def test_a_ceiling_that_is_below_what_there_is_goes_with_a_warning(
+    world: ServiceWorld, amounts: str, words: str
+) -> None:
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    less = QUOTA.replace("{train: {training: 2}", f"{{train: {{{amounts}}}", 1)
+    warnings = world.post("quota/preview", "ann", {"text": less}).json["warnings"]
+    assert any(line.startswith(words) for line in warnings), warnings
+    assert world.post("quota/preview", "ann", {"text": QUOTA}).json["warnings"] == []
+    assert world.put_quota(less).json["warnings"] == warnings
+    assert len(world.post("quota/preview", "ann", {"text": less}).json["warnings"]) == ("0}" in amounts), "told once"
+
+
+def test_each_mistake_of_a_file_stands_on_a_line_of_its_own(world: ServiceWorld) -> None:
+    text = QUOTA.replace("projects:", "projcts:", 1) + "\nspeling: 1\n"
+    refused = world.post("quota/preview", "ann", {"text": text})
+    told = refused.json["message"].splitlines()
+    assert refused.status == 400 and len(told) > 1 and all(line.startswith("line ") for line in told)
+    assert any("; did you mean" in line for line in told)
+
+
+def test_a_dry_run_knows_the_name_of_a_person_who_never_had_anything(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 0.5}}", 1)
+    assert world.put_quota(text).status == 200
+    dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
+    assert dry["reason"]["message"].startswith("bob asked for 1.00 GPU; ") and dry["reason"]["figures"]["user"] == "bob"
+
+
 def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: ServiceWorld) -> None:
     present = world.get("quota", "ann").json["revision"]
     told = world.post(f"quota/revisions/{present}/actions/revert", "ann").json
@@ -245,6 +328,21 @@ def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
 
 
 @pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        pytest.param("dates: [2020-01-01/2020-12-31], timezone: UTC", True, id="its dates are over"),
+        pytest.param("days: [sat], dates: [2027-02-01/2027-02-05], timezone: UTC", True, id="no such day among them"),
+        pytest.param("days: [sat], timezone: UTC", False, id="it opens some day"),
+        pytest.param(ALWAYS, False, id="it is open"),
+    ],
+)
+def test_a_window_that_never_opens_is_told(world: ServiceWorld, when: str, told: bool) -> None:
+    text = QUOTA + calendar("projects: {speech: {train: {training: 1}}}", when)
+    said = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
+    assert any(line.startswith("Calendar nights: it does not open within two years") for line in said) is told
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         pytest.param(
@@ -268,7 +366,7 @@ def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
 )
 def test_a_pool_without_a_device_says_why(world: ServiceWorld, text: str, words: str) -> None:
     [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
-    assert words in refusal
+    assert refusal.startswith(words), "the cause is told before what follows from it"
     assert words in world.put_quota(text).json["message"]
 
 
@@ -293,17 +391,17 @@ def test_others_are_answered_while_a_preview_is_thought_of(
 
     def slow(*args: Any) -> Arithmetic:
         begun.set()
-        assert may_end.wait(20)
+        assert may_end.wait(PATIENCE_S)
         return arithmetic_of_file(*args)
 
     monkeypatch.setattr(previews, "arithmetic_of_file", slow)
     asker = threading.Thread(target=lambda: found.append(world.post("quota/preview", "ann", {"text": QUOTA})))
     asker.start()
     try:
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         assert world.get("jobs", "bob").json["items"][0]["reason"]["code"] == "within_guarantee"
         assert world.get(f"explain/{job}", "bob").status == world.get("projects", "ann").status == 200
     finally:
         may_end.set()
-        asker.join(20)
+        asker.join(PATIENCE_S)
     assert found[0].status == 200

@@ -23,6 +23,7 @@ from jupyter_gpu_quota.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.service import weak_shares
 from jupyter_gpu_quota.service.offers import Offers
 from jupyter_gpu_quota.store.records import SampleRow
+from tests.patience import PATIENCE_S
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 DEVICES = tuple(
@@ -209,7 +210,7 @@ def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(
         stage.child.kill()
         stage.child.wait()
         if other is not None:
-            other.wait(10)
+            other.wait(PATIENCE_S)
         leaves.remove(job_leaf(job, 1, 0))
 
 

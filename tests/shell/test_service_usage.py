@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.amount import gpu_hours_text
+from jupyter_gpu_quota.cli import places
 from jupyter_gpu_quota.store.records import SampleRow
+from jupyter_gpu_quota.wire import UsageView
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
@@ -61,6 +64,8 @@ def test_a_project_s_hours(metered: Metered) -> None:
         49,
         None,
     )  # the last minute is written with the next reading
+    assert row["allocated_milli_s"] == 2_000 * 3600
+    assert row["used_milli_h"] == row["used_milli_s"] // 3600
     assert 480 <= row["used_milli_h"] <= 500 and row["utilisation_percent"] in (49, 50, 51)
 
 
@@ -76,7 +81,63 @@ def test_the_same_hours_by_another_key(metered: Metered, by: str) -> None:
 def test_an_hour_that_nobody_read_is_unknown(metered: Metered) -> None:
     row = metered.usage(by="hour")[1]
     assert (row["used_milli_h"], row["utilisation_percent"], row["coverage_percent"]) == (None, None, 0)
+    assert row["used_milli_s"] is None
     assert row["used_unknown"] == "none of its devices was read in this time"
+
+
+def view(**told: Any) -> UsageView:
+    plain = {"allocated_milli_h": 0, "used_milli_h": 0, "utilisation_percent": 0, "used_unknown": None}
+    return UsageView.model_validate({"name": "vision", "coverage_percent": 0, "simulated": False} | plain | told)
+
+
+@pytest.mark.parametrize(
+    ("told", "row"),
+    [
+        pytest.param(
+            {"allocated_milli_s": 60_000, "used_milli_s": 90, "allocated_milli_h": 16},
+            ("vision", "0.016", "0.09 GPU s", "<1 %", "<1 %"),
+            id="a minute, and hardly used",
+        ),
+        pytest.param(
+            {"allocated_milli_s": 1_200, "used_milli_s": 0, "simulated": True},
+            ("vision", "1.2 GPU s (simulated)", "0", "0 %", "<1 %"),
+            id="a second, and not used at all",
+        ),
+        pytest.param(
+            {"allocated_milli_s": 7_200_000, "used_milli_s": 3_600_000, "utilisation_percent": 50,
+             "coverage_percent": 99},
+            ("vision", "2", "1", "50 %", "99 %"),
+            id="hours",
+        ),
+        pytest.param(
+            {"allocated_milli_s": 60_000, "used_milli_h": None, "utilisation_percent": None, "used_unknown": "why"},
+            ("vision", "0.016", "unknown", "unknown", "0 %"),
+            id="a minute that nobody read",
+        ),
+        pytest.param(
+            {"allocated_milli_h": 1_500, "used_milli_h": 250, "utilisation_percent": 16, "coverage_percent": 100},
+            ("vision", "1.5", "0.25", "16 %", "100 %"),
+            id="a service that tells hours alone",
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_used_is_never_printed_as_nothing(told: dict[str, Any], row: tuple[object, ...]) -> None:
+    assert places._usage(view(**told)) == row
+
+
+@pytest.mark.parametrize(
+    ("milli_s", "text"),
+    [
+        (0, "0"),
+        (1, "0.001 GPU s"),
+        (25_000, "25 GPU s"),
+        (35_999, "35.999 GPU s"),
+        (36_000, "0.01"),
+        (5_400_000, "1.5"),
+    ],
+)
+def test_gpu_time_as_it_is_printed(milli_s: int, text: str) -> None:
+    assert gpu_hours_text(milli_s) == text
 
 
 @pytest.mark.parametrize(

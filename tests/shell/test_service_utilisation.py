@@ -11,7 +11,7 @@ import pytest
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.service.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, together
 from jupyter_gpu_quota.store.records import SampleRow
-from tests.shell.jupyter_world import until
+from tests.patience import until
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world, train_devices
 from tests.shell.test_service_pages import page
 

@@ -21,6 +21,13 @@ def choice(quota: int, used: int = 0, *, project: str = "fraud", memory: int | N
     )
 
 
+def test_a_size_above_the_ceiling_for_each_user_cannot_be_chosen_and_says_why() -> None:
+    html = render([choice(500).model_copy(update={"user_left_milli": 250})], default="1/2")
+    form = Form(html)
+    assert form.disabled == ["fraud:build:1/2"] and form.checked == ["cpu"]
+    assert "0 of 0.5 GPU in use; the ceiling for each user leaves you 0.25 GPU" in html
+
+
 class Form(HTMLParser):
     """The radio buttons of a form: value, whether it is checked, whether it can be chosen; and what is labelled."""
 

@@ -19,6 +19,7 @@ from jupyter_gpu_quota.spawner import mixin as mixin_room
 from jupyter_gpu_quota.spawner import refusal as refusal_room
 from jupyter_gpu_quota.wire import ReasonView
 from tests.hub.fake_service import Books, served
+from tests.patience import until_in_loop
 
 TOKEN = "t" * 64
 NOWHERE = "http://127.0.0.1:9"
@@ -94,13 +95,6 @@ def make(door: tuple[str, Books]) -> Make:
         return made
 
     return spawner
-
-
-async def until(fact: Callable[[], bool], within_s: float = 10) -> None:
-    """Wait for something that happens in this event loop."""
-    async with asyncio.timeout(within_s):
-        while not fact():
-            await asyncio.sleep(0.005)
 
 
 async def refusal(spawner: GPUDesk) -> HTTPError:
@@ -194,7 +188,7 @@ async def test_a_start_waits_until_its_slice_is_free(make: Make, books: Books) -
     books.hold = True
     ann = make()
     starting = asyncio.ensure_future(ann.start())
-    await until(lambda: bool(books.live))
+    await until_in_loop(lambda: bool(books.live))
     assert not starting.done()
     books.decide()
     await starting
@@ -211,7 +205,7 @@ async def test_progress_tells_the_reason_whenever_it_changes(make: Make, books: 
         messages.extend([event["message"] async for event in ann.progress()])
 
     async def shown(text: str) -> None:
-        await until(lambda: ann._slice is not None and text in ann._waiting_for())
+        await until_in_loop(lambda: ann._slice is not None and text in ann._waiting_for())
 
     watching, starting = asyncio.ensure_future(watch()), asyncio.ensure_future(ann.start())
     await shown("1st in line")
@@ -307,7 +301,7 @@ async def test_a_slice_whose_booking_was_never_told_is_given_back(make: Make, do
     await refusal(ann)
     door[1].mute = False
     assert len(door[1].notebooks) == 1
-    await until(lambda: not door[1].live and not mixin_room.RETURNS)
+    await until_in_loop(lambda: not door[1].live and not mixin_room.RETURNS)
 
 
 async def test_what_a_new_start_of_the_same_server_got_is_not_taken_from_it(make: Make, books: Books) -> None:
@@ -378,8 +372,8 @@ async def test_a_start_that_is_cancelled_gives_back(make: Make, books: Books, he
     ann = make()
     ann.hangs = True
     starting = asyncio.ensure_future(ann.start())
-    await until(lambda: bool(books.live))
-    await until(lambda: ann._notebook is not None)
+    await until_in_loop(lambda: bool(books.live))
+    await until_in_loop(lambda: ann._notebook is not None)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -442,7 +436,7 @@ async def test_a_slice_is_given_back_once_the_service_is_there_again(make: Make,
     await ann.stop()
     assert len(books.live) == 1
     object.__setattr__(ann.door, "service_url", there)
-    await until(lambda: not books.live and not mixin_room.RETURNS)
+    await until_in_loop(lambda: not books.live and not mixin_room.RETURNS)
 
 
 @pytest.mark.parametrize("state", [{}, {"gpu_quota_notebook": 7}, {"gpu_quota_notebook": None}], ids=str)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.core.model import Health, JobState, JobTarget
+from jupyter_gpu_quota.core.model import Amounts, Health, JobState, JobTarget
+from jupyter_gpu_quota.store import observe
+from jupyter_gpu_quota.store.commands import SetInventory
 from jupyter_gpu_quota.store.ledger import LedgerStore
-from tests.shell.store_worlds import KINDS, T0, World, opened
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.rows import RankRow
+from jupyter_gpu_quota.store.work import Work
+from tests.shell.store_worlds import DEVICES, KINDS, NODE, POLICY, T0, World, opened
 
 
 @pytest.fixture(params=KINDS)
@@ -307,6 +313,53 @@ def test_a_gang_pauses_as_a_whole(world: World) -> None:
     world.pause("j")
     world.see(world.gone("j", 0, rank=0, asked=True, completed=True), world.gone("j", 75, rank=1, asked=True))
     assert world.state("j") == "paused -> running"
+
+
+@pytest.mark.parametrize("first", ["rank 0", "the last rank"])
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [pytest.param(0, "succeeded -> running", id="well"), pytest.param(3, "failed -> failed", id="badly")],
+)
+def test_a_large_gang_that_ends_at_once_is_looked_at_a_few_times_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch, first: str, status: int, expected: str
+) -> None:
+    world, ranks = World(MemoryStore()), 300
+    order = range(ranks) if first == "rank 0" else range(ranks - 1, -1, -1)
+    devices = [replace(device, id=f"e{number}", index=number) for number, device in enumerate(DEVICES * (ranks // 4))]
+    world.record(SetInventory(nodes=(NODE,), devices=(*DEVICES, *devices)))
+    world.policy = replace(
+        POLICY,
+        projects=tuple(replace(row, amounts={"train": Amounts(training_milli=400_000)}) for row in POLICY.projects),
+    )
+    world.submit("j", ranks=ranks)
+    world.start("j", *(device.id for device in devices))
+    looks = Counter[str]()
+    monkeypatch.setattr(observe, "_was_begun", _counted(observe._was_begun, looks))
+    get = Work.get
+    monkeypatch.setattr(Work, "get", lambda work, table, key: (looks.update([table.name]), get(work, table, key))[1])
+    world.see(*(world.fact("j", rank=rank) for rank in order))
+    assert world.state("j") == "running -> running"
+    world.see(*(world.gone("j", status, rank=rank) for rank in order))
+    assert world.state("j") == expected
+    assert looks["ranks"] < 10 * ranks and looks["begun"] < 10 * ranks, looks
+
+
+def _counted(was_begun: Callable[[RankRow], bool], looks: Counter[str]) -> Callable[[RankRow], bool]:
+    def counting(row: RankRow) -> bool:
+        looks["begun"] += 1
+        return was_begun(row)
+
+    return counting
+
+
+def test_of_ranks_that_end_in_one_look_the_first_that_failed_asks_the_others_to_leave(world: World) -> None:
+    world.submit("j", ranks=3)
+    world.run("j", "d0", "d1", "d2")
+    world.see(world.gone("j", 0, rank=2), world.gone("j", 3, rank=1), world.fact("j", rank=0, done=1))
+    assert world.state("j") == "running -> failed"
+    world.see(world.gone("j", 3, rank=1), world.gone("j", -15, rank=0, asked=True))
+    assert (world.state("j"), world.job("j").exit_status) == ("failed -> failed", 3)
+    assert world.audited().count("job.rank_failed j") == 1
 
 
 def test_progress_is_that_of_rank_0(world: World) -> None:

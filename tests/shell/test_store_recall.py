@@ -211,8 +211,8 @@ def test_what_is_believed_after_a_failure_is_what_is_on_disk(
     writing = SqlRows.writing
 
     @contextmanager
-    def failing(self: SqlRows) -> Iterator[SqlScope]:
-        with writing(self) as scope:
+    def failing(self: SqlRows, *, seen_again: bool = False) -> Iterator[SqlScope]:
+        with writing(self, seen_again=seen_again) as scope:
             yield scope
             if not committed:
                 raise StoreUnavailable("the disk is full")

@@ -1,20 +1,25 @@
-"""Who waits to write gets its turn, though another process writes one long transaction after the other."""
+"""Who waits to write gets its turn, though another process writes long transactions; and who waits for the disk."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.core.facts import DeviceFact
+from jupyter_gpu_quota.core.model import Health
+from jupyter_gpu_quota.store.commands import SetInventory
 from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.protocol import StoreUnavailable
+from jupyter_gpu_quota.store.sql import SqlScope
 from jupyter_gpu_quota.store.turns import LONG_S, STEP_BACK_S, _step_back_s
-from tests.shell.store_worlds import T0, empty_database, submit
+from tests.patience import PATIENCE_S
+from tests.shell.store_worlds import DEVICES, NODE, T0, empty_database, submit
 
 
 @pytest.fixture
@@ -36,17 +41,17 @@ def hogged(url: str) -> Iterator[list[int]]:
                 held[0] += 1
                 over.wait(2 * LONG_S)
 
-    with closing(open_store(url)) as store:
+    with closing(open_store(url, busy_timeout_ms=60_000)) as store:
         thread = threading.Thread(target=hog, args=(store,))
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         yield held
         over.set()
         thread.join()
 
 
 def test_a_door_gets_its_turn_between_long_transactions(url: str, hogged: list[int]) -> None:
-    with closing(open_store(url)) as door:
+    with closing(open_store(url, busy_timeout_ms=60_000)) as door:
         for number in range(5):
             door.record([submit(f"j{number}")], now=T0)
         assert door.version() >= 5
@@ -74,3 +79,37 @@ def test_patience_ends_and_the_connection_is_as_patient_as_before(url: str) -> N
 )
 def test_how_long_the_lock_is_left_to_others(held_s: float, expected_s: float) -> None:
     assert _step_back_s(held_s) == pytest.approx(expected_s)
+
+
+# --- what waits for the disk ----------------------------------------------------------------------------------------
+NORMAL, FULL = 1, 2
+
+
+def level(scope: SqlScope) -> int:
+    return int(scope._connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+
+@pytest.mark.parametrize("breaks", [pytest.param(False, id="is written"), pytest.param(True, id="breaks off")])
+def test_only_what_would_be_seen_again_does_not_wait_for_the_disk(url: str, breaks: bool) -> None:
+    with closing(open_store(url)) as store:
+        rows = store._rows
+        with pytest.raises(ZeroDivisionError) if breaks else nullcontext(), rows.writing(seen_again=True) as scope:
+            assert level(scope) == NORMAL
+            assert not breaks or 1 / 0
+        with rows.writing() as scope:
+            assert level(scope) == FULL
+
+
+def test_of_all_that_a_store_writes_what_is_observed_alone_does_not_wait_for_the_disk(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = list[int]()
+    apply = SqlScope.apply
+    monkeypatch.setattr(SqlScope, "apply", lambda scope, writes: (levels.append(level(scope)), apply(scope, writes))[1])
+    with closing(open_store(url)) as store:
+        lease = store.acquire_lease("first", now=T0, ttl_ms=3000)
+        assert lease is not None
+        store.record([SetInventory(nodes=(NODE,), devices=DEVICES)], now=T0)
+        assert levels == [FULL, FULL]
+        store.observe([DeviceFact(device=DEVICES[0].id, health=Health.UNHEALTHY)], lease=lease, now=T0)
+        assert levels == [FULL, FULL, NORMAL]

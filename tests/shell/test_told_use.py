@@ -13,7 +13,7 @@ from jupyter_gpu_quota.service.idleness import FIRST_MS
 from jupyter_gpu_quota.service.told import SILENT, Told, with_told
 from jupyter_gpu_quota.service.utilisation import STALE_MS
 from jupyter_gpu_quota.store.records import SampleRow
-from tests.shell.jupyter_world import until
+from tests.patience import until
 from tests.shell.service_world import QUOTA, service_world, train_devices
 from tests.shell.test_service_utilisation import Busy
 

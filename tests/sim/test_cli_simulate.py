@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,49 @@ def test_a_page_says_what_was_played_and_that_nothing_was_paused(world: Path) ->
     assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == page.count("<svg") // 2
 
 
+def test_a_page_tells_waits_as_people_do_and_says_of_an_empty_plot_what_it_means(world: Path) -> None:
+    (world / "work.csv").write_text(
+        "kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,7500\ntraining,60,a,1,60\ntraining,60,a,2,60\n"
+    )
+    (world / "q.yaml").write_text("version: 1\npools: [{name: p}]\nprojects: [{name: a, quota: {p: {training: 1}}}]\n")
+    done = run(world / "work.csv", "--gpus", "1", "--quotas", world / "q.yaml", "--html", world / "p")
+    assert done.exit_code == 0, done.output
+    page = (world / "p").read_text()
+    assert "<th scope='row'>small (≤ 1 GPU)</th><td>0 s</td><td>2 h 4 min</td>" in page
+    assert (
+        "<th scope='row'>from the first submission to the last end</th><td>2 h 6 min; 1 of 3 jobs had not ended</td>"
+        in page
+    )
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith("makespan_s"))
+    assert told.split(maxsplit=1)[1] == "7560.0; 1 of 3 jobs had not ended"
+    assert "<p>No project was above it.</p>" in page and "What never started is in none of these times" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["--html", "{world}/gone/p.html"], "there is no folder {world}/gone", id="the page's folder"),
+        pytest.param(["--report", "{world}/gone/r.json"], "there is no folder {world}/gone", id="the report's folder"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_is_played(
+    world: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.report.play", lambda *_, **__: pytest.fail("it was played"))
+    done = run(world / "trace.json", "--quotas", world / "quota.yaml", *(word.format(world=world) for word in words))
+    assert done.exit_code == 1 and said.format(world=world) in done.stderr
+
+
+def test_that_the_page_lacks_its_library_is_told_before_anything_is_played(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.report.play", lambda *_, **__: pytest.fail("it was played"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "jupyter_gpu_quota.simulate.page", raising=False)
+    done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--html", world / "p")
+    assert done.exit_code == 1 and "pip install 'jupyter-gpu-quota[simulate]'" in done.stderr
+
+
 def test_quotas_that_nobody_named_are_told(world: Path) -> None:
     (world / "work.csv").write_text("kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,60\ntraining,0,b,2,60\n")
     printed = run(world / "work.csv", "--gpus", "9").stdout
@@ -95,6 +141,19 @@ def test_a_table_needs_machines_and_without_quotas_everybody_has_the_same(world:
     assert (report["gpus"], report["makespan_s"]) == (10, 60.0)
 
 
+def test_a_pool_may_name_the_machine_of_which_a_node_is_a_part(world: Path) -> None:
+    parts = [{"name": f"box/{model}", "machine": "box", "gpus": 2, "gpu_model": model} for model in ("A100", "T4")]
+    work = {"kind": "training", "submit_s": 0, "project": "a", "gpu": 2, "duration_s": 60, "pool": "small"}
+    (world / "box.json").write_text(json.dumps({"nodes": parts, "work": [work]}))
+    (world / "box.yaml").write_text(
+        "version: 1\npools: [{name: small, selector: {node: [box], gpu_model: [T4]}}, {name: rest}]\n"
+        "projects: [{name: a, quota: {small: {training: 2}}}]\n"
+    )
+    done = run(world / "box.json", "--quotas", world / "box.yaml", "--report", world / "r.json")
+    assert done.exit_code == 0, done.output
+    assert json.loads((world / "r.json").read_text())["jobs_succeeded"] == 1
+
+
 def test_it_stops_after_so_many_days(world: Path) -> None:
     done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--days", "0.0003", "--report", world / "r.json")
     assert done.exit_code == 0, done.output
@@ -113,6 +172,7 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
     ("words", "said"),
     [
         pytest.param(["nowhere.json"], "it cannot be read: No such file", id="no file"),
+        pytest.param(["bank"], "there is no such bank; there are bank:calm", id="a bank without its kind of week"),
         pytest.param(["bank:loud"], "there is no such bank; there are bank:calm", id="no such bank"),
         pytest.param(["{world}/quota.yaml"], "is no trace: the document: is no JSON", id="another file"),
         pytest.param(["{world}/trace.json"], "the trace has notebooks: say with --quotas", id="notebooks, no quotas"),
@@ -199,13 +259,101 @@ def test_a_folder_that_is_no_trace_is_refused_with_the_first_place_that_is_wrong
     assert done.exit_code == 1 and said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        pytest.param(
+            "t,0,0,1,1,\n", "about 10400 of its tasks are needed to ask for 130 %", id="a grain of a GPU each"
+        ),
+        pytest.param(
+            "t,0,0,1,1000,\n" + "".join(f"u{at},0,0,0,0,\n" for at in range(999)),
+            "about 10400 of its tasks are needed",
+            id="one in a thousand asks for a GPU",
+        ),
+    ],
+)
+def test_tasks_that_would_never_fill_the_folder_are_refused(
+    folder: Path, tasks: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.filling.MOST_TASKS", 1000)
+    (folder / "pods_some.csv").write_text(TASKS_CSV.splitlines()[0] + "\n" + tasks)
+    done = run(folder)
+    assert done.exit_code == 1 and said in done.stderr and "name a smaller --demand" in done.stderr
+    assert run(folder, "--demand", "0.1", "--seeds", "1").exit_code == 0
+
+
+def test_a_folder_of_more_gpus_than_are_played_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.filling.MOST_GPUS", 7)
+    done = run(folder)
+    assert done.exit_code == 1 and "its nodes have 8 GPUs, and 7 are the most" in done.stderr
+
+
+def test_what_is_read_or_written_is_not_written_over(world: Path) -> None:
+    trace, quotas, before = world / "trace.json", world / "quota.yaml", (world / "trace.json").read_bytes()
+    (world / "link").symlink_to(trace)
+    for words, said in (
+        (("--report", trace), "--report would write over"),
+        (("--html", world / "link"), "--html would write over"),
+        (("--report", quotas), "which is read; name another file"),
+        (("--report", world / "r", "--html", world / "r"), "--html would write over"),
+    ):
+        done = run(trace, "--quotas", quotas, *words)
+        assert done.exit_code == 2 and said in done.stderr
+    assert trace.read_bytes() == before and not (world / "r").exists()
+
+
+def test_what_a_folder_is_filled_from_is_not_written_over(folder: Path) -> None:
+    done = run(folder, "--seeds", "1", "--report", folder / "nodes.csv")
+    assert done.exit_code == 2 and (folder / "nodes.csv").read_text() == NODES_CSV
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_played(world: Path) -> None:
+    done = run("bank:deadline", "--report", world / "gone" / "r.json")
+    assert done.exit_code == 1 and f"there is no folder {world}/gone" in done.stderr
+
+
+def test_a_report_that_cannot_be_finished_leaves_the_one_before(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, text: str, **_: Any) -> int:
+        self.write_bytes(text[:10].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (world / "r.json").write_text("before")
+    monkeypatch.setattr(Path, "write_text", full)
+    done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--report", world / "r.json")
+    assert done.exit_code == 1 and f"{world}/r.json cannot be written: No space left" in done.stderr
+    assert (world / "r.json").read_text() == "before" and not list(world.glob(".r.json*"))
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(world: Path) -> None:
+    words = (world / "trace.json", "--quotas", world / "quota.yaml", "--report")
+    assert run(*words, "/dev/null").exit_code == 0 and not Path("/dev/null").is_file()
+    done = run(*words, "/dev/full")
+    assert done.exit_code == 1 and done.stderr.strip().endswith("/dev/full cannot be written: No space left on device")
+
+
+@pytest.mark.parametrize("words", [["decide", "s.json"], ["schema", "trace"], ["simulate", "trace.json"]])
+def test_no_room_for_what_is_printed_ends_with_a_sentence(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"policy":{"revision":1},"snapshot":{"version":1,"now":1}}')
+    (tmp_path / "trace.json").write_text(json.dumps({"nodes": NODES, "work": [job("j", 0, 30)]}))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "jupyter_gpu_quota", *words],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+        )
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
+
+
 def test_a_figure_that_is_no_number_is_wrong_usage(world: Path) -> None:
     for words in (["--days", "nan"], ["--demand", "nan"]):
         done = run(f"{world}/trace.json", *words)
         assert done.exit_code == 2 and "'nan' is no number" in done.stderr
 
 
-@pytest.mark.parametrize("seeds", ["x", "5-4", "1-", "", "1-5000"])
+@pytest.mark.parametrize("seeds", ["x", "5-4", "1-", "", "1-5000", "\u0663"])
 def test_seeds_that_are_none_are_wrong_usage(world: Path, seeds: str) -> None:
     done = run(world / "trace.json", "--seeds", seeds)
     assert done.exit_code == 2 and "is no list of seeds" in done.stderr
@@ -261,7 +409,7 @@ def test_accepted_quotas_that_do_not_fit_are_told_and_no_guarantee_is_said_to_be
     done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
     assert done.exit_code == 0 and "accepted: The quotas of pool all add up to 7" in done.stderr, done.output
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("guarantee_violations"))
-    assert line.endswith("0, not judged in all: the quotas do not fit, so guarantees are reduced")
+    assert line.endswith("0, not judged in all: the quotas do not fit, so they are in force in part")
     assert json.loads((seven / "r.json").read_text())["guarantees_reduced_in"] == ["all"]
     assert "where that was not judged</th><td>all</td>" in (seven / "p.html").read_text()
 

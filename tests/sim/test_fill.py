@@ -288,7 +288,13 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
         ),
         pytest.param(NODES, PODS.replace("G2|P100", "G2|"), "line 4: gpu_spec is 'G2|'", id="a model without a name"),
         pytest.param(NODES, PODS.replace("many,", "one,"), "line 4: one was there before", id="a task twice"),
-        pytest.param(NODES, PODS.replace("4000,2000", '"4000,2000'), "cannot be read", id="a quote that never ends"),
+        pytest.param(
+            NODES,
+            PODS.replace("4000,2000", '"4000,2000'),
+            "pods_default.csv: unexpected end",
+            id="a quote that never ends",
+        ),
+        pytest.param("\x1f", PODS, "nodes.csv, line 1: the column sn must be there once", id="another file"),
         pytest.param(NODES, PODS.replace("460", "9" * 5000), "line 2: gpu_milli is", id="a number that never ends"),
     ],
 )
@@ -296,6 +302,16 @@ def test_what_is_wrong_is_refused_by_file_and_line(nodes: str, pods: str, said: 
     found = read_folder(wrote(tmp_path, nodes, pods))
     assert isinstance(found, Unreadable)
     assert said in found.sentence
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    assert isinstance(read_folder(wrote(tmp_path, "\ufeff" + NODES, "\ufeff" + PODS)), ClusterTrace)
+
+
+def test_a_file_of_another_encoding_is_told_by_its_name(tmp_path: Path) -> None:
+    (wrote(tmp_path) / "nodes.csv").write_bytes(b"\x1f\x8b\x08")
+    found = read_folder(tmp_path)
+    assert isinstance(found, Unreadable) and found.sentence.startswith("nodes.csv is no UTF-8 text")
 
 
 def test_a_folder_with_two_files_of_tasks_needs_a_name(tmp_path: Path) -> None:

@@ -211,6 +211,84 @@ def test_a_recorded_audit_is_a_trace_that_plays_the_same_again() -> None:
     assert sorted(runs_of(again)) == sorted(runs_of(replay))
 
 
+@pytest.mark.parametrize("selector", ["", "node: [box], "], ids=["any node", "that node"])
+def test_a_recorded_node_with_several_models_is_played_as_one_for_each(selector: str) -> None:
+    replay = played(*STORY, notebook("n1", 3, 20))
+    rows = json.loads(audit_of(replay))
+    seen = next(row["payload"] for row in rows if row["kind"] == "inventory")
+    seen["nodes"] = [{**seen["nodes"][0], "id": "box", "name": "box"}]
+    seen["devices"] = [{**device, "node": "box"} for device in seen["devices"]]
+    found = recorded.read(json.dumps(rows))
+    assert not isinstance(found, list), found
+    assert [(node.name, node.gpus, node.gpu_model) for node in found.nodes] == [
+        ("box/Big", 4, "Big"),
+        ("box/Small", 1, "Small"),
+    ]
+    again = Replay(found, quota(QUOTA.replace("{gpu_model:", f"{{{selector}gpu_model:")))
+    again.run()
+    assert sorted(runs_of(again)) == sorted(runs_of(replay))
+    assert {again.store.notebook("n1").notebook.state} == {replay.store.notebook("n1").notebook.state}  # type: ignore[union-attr]
+
+
+SLICE, HALF = "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 3g.71gb"
+SLICED = [
+    {"name": "box/small", "machine": "box", "gpus": 2, "gpu_model": SLICE, "gpu_memory_mib": 16_384},
+    {"name": "box/half", "machine": "box", "gpus": 1, "gpu_model": HALF, "gpu_memory_mib": 71_680},
+    {"name": "whole", "gpus": 1, "gpu_model": "NVIDIA H200", "gpu_memory_mib": 143_360},
+]
+ANY = """
+version: 1
+pools: [{name: train}]
+projects: [{name: vision, quota: {train: {training: 4}}}]
+"""
+
+
+def models_had(replay: Replay) -> dict[str, set[str]]:
+    """The models of device that each job was given, of all that were given out."""
+    models = {device.id: device.model for device in replay.executor.devices}
+    rows, _ = replay.store.audit(page=Page(limit=10_000))
+    starts = [(row.subject, json.loads(row.payload)) for row in rows if row.kind == "start"]
+    return {job: {models[part["device"]] for part in told["action"]["placements"]} for job, told in starts}
+
+
+def test_jobs_that_ask_for_a_mig_profile_are_played_on_instances_of_it() -> None:
+    asking = [job(f"s{at}", 0, 100, gpu_model="1g.18gb") for at in range(3)]
+    work = [*asking, job("h", 0, 50, gpu_model=HALF), job("two", 1, 10, gpu_model="1g.18gb, MIG 3g.71gb")]
+    replay = Replay(trace(*work, nodes=SLICED), quota(ANY))
+    replay.run()
+    had = models_had(replay)
+    assert had == {"s0": {SLICE}, "s1": {SLICE}, "s2": {SLICE}, "h": {HALF}, "two": {HALF}}
+    starts = {name: began for name, began, _, _ in runs_of(replay)}
+    assert (starts["s0"], starts["s1"], starts["s2"], starts["two"]) == (0, 0, 100, 50), "the whole device stays free"
+    again = recorded.read(audit_of(replay))
+    assert not isinstance(again, list), again
+    repeated = Replay(again, quota(ANY))
+    repeated.run()
+    assert models_had(repeated) == had and sorted(runs_of(repeated)) == sorted(runs_of(replay))
+
+
+def test_an_audit_of_a_release_that_noted_no_models_leaves_jobs_any() -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    for row in rows:
+        row["payload"].pop("gpu_model", None)
+    found = recorded.read(json.dumps(rows))
+    assert not isinstance(found, list) and {getattr(work, "gpu_model", None) for work in found.work} == {None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param("7g.141gb", "no model of the pool train is called '7g.141gb'; name one of: ", id="there is none"),
+        pytest.param("MIG", f"several models .* are called 'MIG'; name one of: {SLICE}, {HALF}$", id="it fits several"),
+        pytest.param("H200,", "no model of the pool train is called ''", id="nothing behind a comma"),
+    ],
+)
+def test_a_model_that_the_pool_does_not_have_is_refused_with_its_place(asked: str, told: str) -> None:
+    nodes = SLICED[:2] if asked == "MIG" else SLICED
+    with pytest.raises(Impossible, match=rf"work\.0, gpu_model: {told}"):
+        Replay(trace(job("b1", 0, 10, gpu_model=asked.replace("H200,", f"{SLICE},")), nodes=nodes), quota(ANY))
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [("job.running", "started_at", None), ("job.end", "exit_status", None), ("job.submit", "gpu_milli", "many"),

@@ -31,12 +31,17 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(with_work(duration_s=0), "work.1.duration_s: 0 s is no duration", id="no duration"),
         pytest.param(with_work(duration_s="5"), "work.1.duration_s: '5' is no number", id="seconds as text"),
         pytest.param(with_work(priority=101), "work.1.priority: ", id="a priority above 100"),
-        pytest.param(with_work(kind="inference"), "work.1: ", id="a kind that is not played"),
-        pytest.param(with_work(gpus=3), "work.1.gpus: extra inputs are not permitted", id="an unknown key"),
+        pytest.param(
+            with_work(kind="inference"),
+            "work.1: kind: 'inference' is none of 'training' and 'notebook'",
+            id="a kind that is not played",
+        ),
+        pytest.param({"work": [{"gpu": 1}]}, "work.0: it has no kind, and needs it", id="no kind"),
+        pytest.param(with_work(gpus=3), "work.1.gpus: there is no such key", id="an unknown key"),
         pytest.param(with_work(id="a"), "work.1.id: the id a stands twice", id="an id twice"),
         pytest.param(with_work(cancel_s=0.5), "work.1.cancel_s: it is cancelled before", id="cancelled before"),
-        pytest.param({"nodes": []}, "work: field required", id="no work"),
-        pytest.param({**GOOD, "format": 2}, "format: input should be 1", id="another format"),
+        pytest.param({"nodes": []}, "work: it is needed, and was not given", id="no work"),
+        pytest.param({**GOOD, "format": 2}, "format: 2 is none of 1", id="another format"),
         pytest.param({**GOOD, "begins_at": "2027-01-04"}, "begins_at: '2027-01-04' has no time zone", id="no zone"),
         pytest.param(
             {**GOOD, "begins_at": "0001-01-01T00:00:00+14:00"},
@@ -62,7 +67,19 @@ def with_work(**more: Any) -> dict[str, Any]:
         pytest.param(
             {**GOOD, "work": [notebook("b", 1, 5, gpu=2)]}, "work.0.gpu: a notebook's slice", id="a wide notebook"
         ),
+        pytest.param(
+            with_work(gpu="1g.18gb"),
+            "work.1.gpu: '1g.18gb' is a MIG profile, and an instance of one is a device of its own: ask for 1",
+            id="a MIG profile as an amount",
+        ),
+        pytest.param(with_work(gpu="MIG 1g.10gb+me"), "work.1.gpu: 'MIG 1g.10gb+me' is a MIG profile", id="one more"),
+        pytest.param(with_work(gpu_model="\x1b[2J"), "work.1.gpu_model: ", id="a model that clears the screen"),
         pytest.param([], "the document: ", id="a list"),
+        pytest.param(
+            {**GOOD, "work": [notebook("b", 1, 5, bursts_s=[[0, 1], [2], [3]])]},
+            "work.0.bursts_s.1: it has fewer than 2 parts",
+            id="a burst without an end",
+        ),
     ],
 )
 def test_a_wrong_trace_is_refused_with_the_first_wrong_place(document: object, where: str) -> None:
@@ -139,6 +156,14 @@ def test_the_schema_is_of_the_documents_that_are_read() -> None:
             jsonschema.validate(wrong, schema)
 
 
+def test_what_the_schema_says_of_a_key_that_is_left_out_may_be_written() -> None:
+    schema = tracefile.schema()
+    told = {"begins_at": schema["properties"]["begins_at"]["default"]}
+    use = schema["$defs"]["Training"]["properties"]["use_percent"]["default"]
+    written, left_out = tracefile.checked({**with_work(use_percent=use), **told}), tracefile.checked(with_work())
+    assert isinstance(written, tracefile.Trace) and written == left_out
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "gpu", "kind", "x"]), inner),
@@ -154,5 +179,63 @@ def test_the_reader_never_raises(key: str, value: Any) -> None:
 
 @given(text=st.text(alphabet="kindtraiog,\n\"'0123456789.-/e ", max_size=60))
 def test_the_table_reader_never_raises(text: str) -> None:
-    tracefile.read_csv(text)
-    tracefile.read_csv("kind,submit_s,project,gpu,duration_s\n" + text)
+    for table in (text, "kind,submit_s,project,gpu,duration_s\n" + text):
+        found = tracefile.read_csv(table)
+        assert isinstance(found, Trace) or (found and all(isinstance(sentence, str) for sentence in found))
+
+
+# --- large ones that are wrong ------------------------------------------------------------------------------------
+HEAD = "kind,submit_s,project,gpu,duration_s\n"
+
+
+def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What a function of the reader is called with from now on."""
+    calls: list[object] = []
+    real = getattr(tracefile, name)
+
+    def noted(*given: object) -> object:
+        calls.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(tracefile, name, noted)
+    return calls
+
+
+def test_a_table_is_read_no_further_than_the_thousand_rows_with_the_first_wrong_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = counted("_cell", monkeypatch)
+    rows = [f"training,{at},a,{'two' if at >= 1500 and at % 2 else 1},60\n" for at in range(20_000)]
+    found = tracefile.read_csv(HEAD + "".join(rows))
+    assert isinstance(found, list) and len(found) == tracefile.MOST_FAULTS + 1
+    assert found[0].startswith("line 1503, gpu: 'two' is no amount of GPU")
+    assert found[-1] == "at least 230 more places are wrong"
+    assert len(cells) == 2000 * 5
+
+
+def test_no_reader_is_made_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = json.JSONDecoder
+    monkeypatch.setattr(json, "JSONDecoder", lambda **options: made.append(options) or real(**options))
+    assert isinstance(tracefile.read_csv(HEAD + "training,0,a,1,60\n" * 100), Trace)
+    assert made == []
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_a_large_trace_is_checked_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    amounts = counted("gpu_amount", monkeypatch)
+    work = [{"kind": "training", "submit_s": at, "project": "a", "gpu": 1, "duration_s": 60} for at in range(3500)]
+    table = "".join(f"training,{at},a,1,60\n" for at in range(3500))
+    found = tracefile.read(json.dumps({"work": work})) if kind == "json" else tracefile.read_csv(HEAD + table)
+    assert isinstance(found, Trace) and len(found.work) == 3500
+    assert len(amounts) == 3500
+
+
+@pytest.mark.parametrize(
+    "broken", ["training,4,a,1,60,7\n", 'training,4,a,"1"x,60\n'], ids=["a cell too many", "text behind a quote"]
+)
+def test_what_is_wrong_above_a_row_that_is_none_is_told_first(broken: str) -> None:
+    good = "training,0,a,1,60\n"
+    assert tracefile.read_csv(HEAD + good + "training,1,a,two,60\n" + broken)[0].startswith("line 3, gpu: 'two'")  # type: ignore[index]
+    alone = tracefile.read_csv(HEAD + good + broken)
+    assert isinstance(alone, list) and len(alone) == 1 and alone[0].startswith("line 3: ")

@@ -9,6 +9,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from tests.patience import until
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -49,10 +51,14 @@ def _answer(status: int, raw: bytes) -> Answer:
 
 def insist(method: str, url: str, token: str, body: object = None, within_s: float = 90.0) -> Answer:
     """Ask until somebody answers who knows. Raises AssertionError when nobody did within the time."""
-    deadline = time.monotonic() + within_s
-    while True:
-        answer = ask(method, url, token, body)
-        if not answer.away:
-            return answer
-        assert time.monotonic() < deadline, f"{method} {url}: {answer.status} {answer.text[:300]}"
-        time.sleep(0.2)
+    answer = ask(method, url, token, body)
+
+    def known() -> bool:
+        nonlocal answer
+        if answer.away:
+            time.sleep(0.2)
+            answer = ask(method, url, token, body)
+        return not answer.away
+
+    until(known, within_s, lambda: f"{method} {url}: {answer.status} {answer.text[:300]}")
+    return answer

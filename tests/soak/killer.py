@@ -14,6 +14,7 @@ from typing import Any
 
 from jupyter_gpu_quota.demo.stage import Stage
 from jupyter_gpu_quota.demo.witness import started_ticks
+from tests.patience import until
 
 SHARES = {"web door": 6, "controller": 6, "keeper": 2, "hub": 4, "proxy": 2}
 """Of twenty kills."""
@@ -49,11 +50,12 @@ class Killer:
 
     def wait_until_it_works(self) -> None:
         """Until the service is ready again. Raises AssertionError where it does not come back."""
-        deadline = time.monotonic() + WORKS_WITHIN_S
-        while not self.stage.is_ready():
+
+        def works() -> bool:
             self._keep_the_hub()
-            assert time.monotonic() < deadline, f"the service did not come back: {self.stage.last_words('hub')}"
-            time.sleep(0.1)
+            return self.stage.is_ready()
+
+        until(works, WORKS_WITHIN_S, self._last_words)
 
     def _keep_the_hub(self) -> None:
         """As a site's process manager does: a hub ends by itself where a service dies while the hub is starting."""
@@ -73,11 +75,16 @@ class Killer:
 
     def _kill_of_service(self, find: Callable[[Stage], int | None]) -> None:
         """Kill a process of the service as soon as there is one."""
-        deadline = time.monotonic() + WORKS_WITHIN_S
-        while (pid := find(self.stage)) is None or not _kill_pid(pid):
+
+        def killed() -> bool:
             self._keep_the_hub()
-            assert time.monotonic() < deadline, f"the service did not come back: {self.stage.last_words('hub')}"
-            time.sleep(0.05)
+            pid = find(self.stage)
+            return pid is not None and _kill_pid(pid)
+
+        until(killed, WORKS_WITHIN_S, self._last_words)
+
+    def _last_words(self) -> str:
+        return f"the service did not come back: {self.stage.last_words('hub')}"
 
     def _kill_popen(self, process: subprocess.Popen[bytes] | None) -> None:
         assert process is not None

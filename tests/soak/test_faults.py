@@ -9,14 +9,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota.demo.stage import Stage
 from jupyter_gpu_quota.demo.witness import Witness
+from tests.patience import Stopwatch, stays, until
 from tests.soak.doors import Answer, ask, insist
 from tests.soak.fire_hub import burning_hub, watched
 from tests.soak.killer import controller, keeper
@@ -75,23 +75,6 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield Hub(stage, witness, tmp_path / "diary")
 
 
-def until(true: Callable[[], object], what: str, within_s: float = 40) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, f"{what} was not seen within {within_s} s"
-        time.sleep(0.05)
-
-
-def holds_for(true: Callable[[], object], seconds: float) -> bool:
-    """Whether something stays true all the time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not true():
-            return False
-        time.sleep(0.05)
-    return True
-
-
 @contextlib.contextmanager
 def second_controller(pid: int, log: Path) -> Iterator[None]:
     """A controller beside the one of this pid, told the same; it ends when its standard input closes."""
@@ -103,7 +86,7 @@ def second_controller(pid: int, log: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def freeze_between_transactions(pid: int, database: Path) -> None:
@@ -120,7 +103,7 @@ def freeze_between_transactions(pid: int, database: Path) -> None:
             return False
         return True
 
-    until(frozen_outside, "a moment outside a transaction")
+    until(frozen_outside, what="a moment outside a transaction")
 
 
 def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
@@ -133,37 +116,39 @@ def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, 
     freeze_between_transactions(old, hub.stage.state_dir / "gpu-quota.sqlite")
     try:
         with second_controller(old, tmp_path / "second.log"):
-            until(lambda: hub.fence() > first, "a second leader")
+            until(lambda: hub.fence() > first, what="a second leader")
             second = hub.fence()
             under_second = hub.submit("ending", 3)
-            until(lambda: hub.wrote(under_second, "start"), "a job under the second leader")
+            until(lambda: hub.wrote(under_second, "start"), what="a job under the second leader")
             for pid in (old, first_process):
                 os.kill(pid, signal.SIGCONT)
-            for code in range(3):
-                hub.submit("ending", code)
-            assert holds_for(lambda: hub.fence() == second, 2 * LEASE_S)
-            until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), "the end of all jobs")
-            assert hub.fence() == second
+            with Stopwatch() as watch:
+                for code in range(3):
+                    hub.submit("ending", code)
+                ruled = stays(lambda: hub.fence() == second, 2 * LEASE_S)
+                until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), what="the end of all jobs")
+                ruled &= hub.fence() == second
+            assert ruled or watch.lost_s > 1, "a machine that stands still ends any lease"
     finally:
         for pid in (old, first_process):
             os.kill(pid, signal.SIGCONT)
     assert controller(hub.stage) == old
-    until(lambda: hub.fence() > second, "the first leader in office again")
+    until(lambda: hub.fence() > second, what="the first leader in office again")
     hub.submit("ending", 5)
     hub.check()
 
 
 def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
     running = hub.submit("checkpointing")
-    until(lambda: hub.wrote(running, "start"), "a running job")
+    until(lambda: hub.wrote(running, "start"), what="a running job")
     lock = sqlite3.connect(hub.stage.state_dir / "gpu-quota.sqlite", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     refused = hub.post("ending")
     assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
-    until(lambda: hub.wrote(running, "end"), "the end of the running job while nobody can record it")
+    until(lambda: hub.wrote(running, "end"), what="the end of the running job while nobody can record it")
     lock.execute("ROLLBACK")
     lock.close()
-    until(lambda: hub.post("ending").status in (200, 201), "a door that is open again")
+    until(lambda: hub.post("ending").status in (200, 201), what="a door that is open again")
     hub.submit("ending")
     hub.check()
     assert listed(hub) == {sent.job for sent in hub.sent}
@@ -193,14 +178,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub: Hub) -> None:
     running = hub.submit("calm")
-    until(lambda: hub.wrote(running, "start"), "a running job")
+    until(lambda: hub.wrote(running, "start"), what="a running job")
     filler = small_disk / "filler"
     fill(filler)
     refused = hub.post("ending")
     assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
-    until(lambda: hub.wrote(running, "end"), "the end of the running job while nobody can record it")
+    until(lambda: hub.wrote(running, "end"), what="the end of the running job while nobody can record it")
     filler.unlink()
-    until(lambda: hub.post("ending").status in (200, 201), "a door that is open again")
+    until(lambda: hub.post("ending").status in (200, 201), what="a door that is open again")
     hub.submit("ending")
     hub.check()
     assert listed(hub) == {sent.job for sent in hub.sent}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpu_quota.demo.stage import Stage
+from tests.patience import Stopwatch
 from tests.soak.doors import insist
 from tests.soak.stream import Sent, diary_lines
 
@@ -26,12 +27,12 @@ def records(stage: Stage, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
 
 def wait_for_rest(stage: Stage, sent: Sequence[Sent], within_s: float) -> dict[str, dict[str, Any]]:
     """Until every job has ended, or the time is up. Returns the last record of each."""
-    deadline = time.monotonic() + within_s
-    while True:
-        known = records(stage, sent)
-        if all(record.get("state") in FINAL for record in known.values()) or time.monotonic() > deadline:
-            return known
-        time.sleep(0.5)
+    with Stopwatch() as watch:
+        while True:
+            known = records(stage, sent)
+            if all(record.get("state") in FINAL for record in known.values()) or watch.seconds > within_s:
+                return known
+            time.sleep(0.5)
 
 
 def broken_promises(sent: Sequence[Sent], known: dict[str, dict[str, Any]], diary: Path) -> Iterator[str]:

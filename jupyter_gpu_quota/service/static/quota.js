@@ -68,8 +68,9 @@ form.addEventListener("submit", async (event) => {
       ...list("Does not fit", view.refusals),
       ...list("Takes out what has work", view.removals),
       ...list("Ends work that runs", view.stops),
-      ...list("Pools that cannot hold shares as it asks", view.warnings),
+      ...list("Warnings: they refuse nothing", view.warnings),
       ...list("Arithmetic", view.arithmetic),
+      ...list("What changes in the calendar", view.calendar),
       ...list("Whose work it touches", moved.length ? moved : ["Nobody's."]),
     ]);
     const fits = !view.refusals.length;
@@ -78,7 +79,7 @@ form.addEventListener("submit", async (event) => {
     const { stale, acceptable } = view;
     previewed = { text: asked.text, readable: true, stale, fits, keeps, stopsNothing, acceptable };
   } catch (error) {
-    show(list("This cannot be read", error.message.split("; ")));
+    show(list("This cannot be read", error.message.split("\n")));
     previewed = { text: text.value, readable: false, fits: false };
   }
   judge();

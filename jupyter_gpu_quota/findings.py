@@ -1,0 +1,128 @@
+"""What the reader of messages (pydantic) finds wrong with one, in words: what was given, and what can be.
+
+Every door that reads a message or a document says it with these, so that one mistake reads the same at all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MOST_NUMBER = (1 << 63) - 1
+"""No whole number of any message or document is larger; of most the largest is far below, and told with them."""
+
+SHOWN = 40
+"""Characters of what was given that are repeated to its author."""
+
+SENTENCES = {
+    "missing": "it is needed, and was not given",
+    "unexpected_keyword_argument": "unexpected: there is no such key; leave it out",
+    "extra_forbidden": "there is no such key; leave it out, or write it as the documentation does",
+    "string_type": "{given} is no text",
+    "string_unicode": "it has bytes that are no UTF-8 text; write it in UTF-8",
+    "string_too_long": "it has {length} characters, and at most {max_length} fit",
+    "int_type": "{given} is no whole number; write one in digits alone, without quotes, point or exponent",
+    "int_from_float": "{given} is no whole number; write one in digits alone",
+    "int_parsing": "{given} is no whole number; write one in digits alone",
+    "bool_type": "{given} is neither true nor false, without quotes",
+    "dict_type": "{given} stands where names with their values are expected",
+    "model_type": "{given} stands where names with their values are expected",
+    "model_attributes_type": "{given} stands where names with their values are expected",
+    "dataclass_type": "{given} stands where names with their values are expected",
+    "list_type": "{given} stands where a list is expected",
+    "tuple_type": "{given} stands where a list is expected",
+    "greater_than_equal": "{given} is less than {ge}, the least",
+    "less_than_equal": "{given} is more than {le}, the most",
+    "literal_error": "{given} is none of {expected}",
+    "enum": "{given} is none of {expected}",
+    "timezone_aware": "{given} has no time zone; write an instant such as 2027-01-04T00:00:00Z",
+    "json_invalid": "it is no JSON: {error}",
+}
+"""By the library's word for what is wrong. ``{given}`` is what was given, shortened; the others are its figures."""
+
+PATTERNS = {
+    r"^[^\x00]*$": "{given} has the character NUL, which no program can be given; leave it out",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "{given} is no name of a variable: letters, digits and _, and no digit first",
+    r"^[0-9a-f]{64}$": "{given} is no digest of a bundle, which is 64 of the characters 0-9 and a-f",
+    r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$": "{given} is no name: letters, digits and . _ @ + - or a space within, and a"
+    " letter or digit first",
+    r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$": "{given} names no models: letters, digits and . _ @ + - or a space within,"
+    " and commas between several",
+}
+"""Sentences for the texts that are held to a pattern."""
+
+
+def number_text(number: int | float) -> str:
+    """A number as it is repeated to its author: whole where it has few digits, else its beginning and how many."""
+    if isinstance(number, float):
+        return f"{number:g}" if math.isfinite(number) else f"a number beyond {1.7e308:g}"
+    if abs(number) < 10**24:
+        return str(int(number))
+    digits = int(math.log10(abs(number))) + 1  # of 9...9 the logarithm is that of the next power of ten
+    digits -= abs(number) < 10 ** (digits - 1)
+    first = abs(number) // 10 ** max(0, digits - 12)
+    return f"{'-' if number < 0 else ''}{str(first)[:10]}... (of {digits} digits)"
+
+
+def digits_text(digits: str) -> str:
+    """The same for a number that is still text: of more digits than Python makes numbers of."""
+    return digits if len(digits) <= 24 else f"{digits[:10]}... (of {len(digits.lstrip('+-'))} digits)"
+
+
+def shown(value: object) -> str:
+    """What was given, as it is repeated to its author: short, and on one line."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return number_text(value)
+        case str():
+            return ascii(value) if len(value) <= SHOWN else f"{value[:SHOWN]!a}..."
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a mapping"
+        case _:
+            return f"{value!r:.{SHOWN}}"
+
+
+def numbers_only(value: object) -> str:
+    """The same for a door that repeats no text of a stranger's."""
+    return shown(value) if isinstance(value, int | float | None) else "what was given"
+
+
+def words_of(error: Mapping[str, Any], show: Callable[[object], str] = shown) -> str:
+    """One of the library's errors in words, without its place. ``show`` repeats what was given.
+
+    Of secrets and variables of a job nothing is repeated, whatever they are.
+    """
+    value, context = error.get("input"), error.get("ctx", {})
+    given = "what was given" if error["loc"][:1] in (("secrets",), ("variables",)) else show(value)
+    figures = {"given": given, "length": len(value) if isinstance(value, str) else 0}
+    match error["type"]:
+        case "value_error":
+            return str(context["error"])
+        case "refused":
+            return str(context["message"])
+        case "int_type" if isinstance(value, float) and abs(value) > MOST_NUMBER:
+            return f"{given} is more than {MOST_NUMBER}, the most that a whole number can be here"
+        case "json_invalid" if "out of range" in context["error"]:
+            place = str(context["error"]).partition(" at ")[2]
+            return f"the number that is read up to {place} is more than {MOST_NUMBER}, the most that one can be here"
+        case "string_pattern_mismatch" if context["pattern"] in PATTERNS:
+            return PATTERNS[context["pattern"]].format(given=given)
+        case "string_too_short" | "too_short":
+            return "it is empty" if not value else f"it has fewer than {context['min_length']} parts"
+        case "too_long":
+            return f"it has more than {context['max_length']} parts, the most that are taken"
+    message = str(error["msg"])
+    sentence = SENTENCES.get(error["type"])
+    return sentence.format_map(context | figures) if sentence else f"{message[:1].lower()}{message[1:]}"
+
+
+def place_of(path: tuple[str | int, ...]) -> str:
+    """Where it stands, such as ``variables.A``; without the mark that a bad key of a mapping carries."""
+    return ".".join(str(step)[:80] for step in path if step != "[key]")

@@ -1,0 +1,111 @@
+"""Waiting and measuring, on a machine that may stand still for seconds: what counts is the time in which we ran.
+
+A test waits for what another thread or process does. A machine that is frozen, or a process that is given no
+processor, must not use that patience up: the others stood still as well. So neither here is counted by the clock alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+"""For what comes at once on a machine that works: a test that passes does not last longer for it."""
+PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.05
+"""Between two questions: at first, and from five seconds on, so that who asks keeps nobody from answering."""
+TURN_AT_MOST_S = 1.0
+WAKE_EVERY_S = 0.01
+WAKE_AT_MOST_S = 0.05
+
+
+def until(true: Callable[[], T | None], within_s: float = PATIENCE_S, what: str | Callable[[], object] = "it") -> T:
+    """Ask again and again; the first answer that is true.
+
+    :param within_s: seconds; a turn of the loop counts for one at most, however long it took by the clock.
+    :param what: what is waited for, or a question whose answer tells how things stand, asked only at a failure.
+    :raises AssertionError: when the time is over.
+    """
+    patience = _Patience(within_s, what)
+    while not (found := true()):
+        time.sleep(patience.turn())
+    return found
+
+
+async def until_in_loop(
+    true: Callable[[], T | None], within_s: float = PATIENCE_S, what: str | Callable[[], object] = "it"
+) -> T:
+    """As `until`, for what happens in the event loop that runs this."""
+    patience = _Patience(within_s, what)
+    while not (found := true()):
+        await asyncio.sleep(patience.turn())
+    return found
+
+
+def stays(true: Callable[[], object], for_s: float) -> bool:
+    """Whether something stays true, looked at again and again during seconds in which this process ran."""
+    with Stopwatch() as watch:
+        while watch.seconds < for_s:
+            if not true():
+                return False
+            time.sleep(PAUSE_S)
+    return True
+
+
+class _Patience:
+    """How much of a wait is used up."""
+
+    def __init__(self, within_s: float, what: str | Callable[[], object]) -> None:
+        self._within_s, self._what = within_s, what
+        self._used_s, self._turned = 0.0, time.monotonic()
+
+    def turn(self) -> float:
+        """Another turn was in vain; returns the pause before the next."""
+        now = time.monotonic()
+        self._used_s += min(now - self._turned, TURN_AT_MOST_S)
+        self._turned = now
+        if self._used_s >= self._within_s:
+            told = self._what if isinstance(self._what, str) else f"it, but {self._what()}"
+            raise AssertionError(f"in {self._within_s:g} s in which this process ran there was never {told}")
+        return min(max(PAUSE_S, self._used_s / 100), LONGEST_PAUSE_S)
+
+
+class Stopwatch:
+    """Seconds in which this process was seen to run since a ``with`` began; after its end they stay as they are.
+
+    For what is asserted of time: that somebody was *not* kept waiting. A thread wakes a hundred times a second and
+    counts what has passed since, but never more than a twentieth of a second: a machine that stands still for five
+    seconds adds so much; ``lost_s`` is what passed beside that. It counts too little, and never too much, where one
+    call keeps the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._count, name="stopwatch", daemon=True)
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds that have passed without being counted: more than a little where the machine stood still."""
+        return time.monotonic() - self._begun - self.seconds
+
+    def __enter__(self) -> Self:
+        self._begun = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _count(self) -> None:
+        seen = self._begun
+        over = False
+        while not over:
+            over = self._over.wait(WAKE_EVERY_S)
+            now = time.monotonic()
+            self.seconds += min(now - seen, WAKE_AT_MOST_S)
+            seen = now
