@@ -1,14 +1,13 @@
 """How long one ``decide`` takes, from a Snapshot object to a Plan: 8 devices a node, jobs and queues in proportion.
 
 ``python -m tests.benchmarks.decide [--json FILE]`` prints a table. Each figure is the best of three runs in this
-process, in processor time (other processes share the machine), with garbage collected before each; building the
-snapshot is not timed.
+process, in processor time (other processes share the machine), with garbage collected before each and seldom in it, as
+in the scheduler; building the snapshot is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import sys
@@ -30,6 +29,7 @@ from jupyter_gpu_quota.core.model import (
     Snapshot,
 )
 from jupyter_gpu_quota.core.schedule import decide
+from jupyter_gpu_quota.scheduler import collect_seldom
 
 NODES = (50, 100, 250, 500)
 EACH = 8
@@ -191,7 +191,7 @@ def measure(nodes: tuple[int, ...] = NODES, runs: int = 3) -> list[Row]:
 def _measure(name: str, scene: Scene, nodes: int, runs: int) -> Row:
     best, actions = float("inf"), 0
     for _ in range(runs):
-        gc.collect()
+        collect_seldom()
         begun = time.process_time()
         plan = decide(scene.snapshot, scene.policy)
         best = min(best, time.process_time() - begun)
