@@ -204,13 +204,23 @@ class Rules:
     def _claims_back(self, level: Standing, after: int, chosen: Sequence[Holder]) -> bool:
         """Whether something could claim within the guarantee again, at once or as soon as what runs on has ended.
 
-        What runs on beside a job that fits the guarantee, and fills less of it, is what ran on surplus.
+        What runs on beside a job that fits the guarantee, and fills less of it, is what ran on surplus. So is what
+        elastic jobs run with above their minimum: they give it up for any job of their project.
         """
         leaving = [holder for holder in (*self.picked.values(), *chosen) if level in holder.project.levels]
         if any(after < holder.size <= level.guarantee and not holder.borrower for holder in leaving):
             return True
+        firm = after - self._surplus_left(level, leaving)
         sizes = (*(holder.size for holder in leaving), *waiting_sizes(self.pool, level))
-        return any(after + size <= level.guarantee for size in sizes)
+        return any(firm + size <= level.guarantee for size in sizes)
+
+    def _surplus_left(self, level: Standing, leaving: Sequence[Holder]) -> int:
+        """What elastic jobs of a project or department that stay run with above their minimum."""
+        if not self.pool.has_elastic:
+            return 0
+        gone = {holder.id for holder in leaving}
+        standings = (one for one in self.pool.standings.values() if level in one.levels)
+        return sum(holder.size for one in standings for holder in one.surplus if holder.id not in gone)
 
     def _stays_balanced(self, victim: Standing, after: int, sums: Mapping[Standing, Taken]) -> bool:
         """Imbalance is never switched: the claimer ends no further above its quota, by weight, than a victim.

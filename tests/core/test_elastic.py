@@ -116,3 +116,14 @@ def test_where_it_has_no_more_than_its_minimum_on_open_nodes_all_of_it_counts_as
     made.keep_up("n1", Upkeep.CORDONED)
     made.submit("b", 250)
     assert said(made.tick()) == [], "c would be left with nothing, and b is above its quota then"
+
+
+def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() -> None:
+    """Found by random worlds: an elastic job had grown its project over its share, and two jobs took turns for ever."""
+    made = world("pool t 4\na 2 of t weight 0\nb 0 of t\nc 0.5 of t weight 0")
+    made.put(made.submit("a", 1000), ["n1g0"], ran_s=60)
+    made.put(made.submit("a", 500, min_ranks=2, ranks=3), ["n1g1", "n1g1", "n1g2"])
+    made.put(made.submit("c", 500, preemptible=False), ["n1g2"])
+    made.put(made.submit("b", 500), ["n1g3"])
+    made.submit("b", 1000)
+    assert said(made.tick()) == [], "a1 would leave, a2 shrink, and a1 or what gave way to it be within the quota again"
