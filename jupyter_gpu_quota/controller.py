@@ -125,6 +125,13 @@ class Controller:
         """The longest rest between two ticks that the quota file allows."""
         return self.quota_file.tick_max_ms if self.quota_file else TICK_MAX_MS
 
+    def rest_ms(self, at_most_ms: int) -> int:
+        """How long to rest before the next tick: not past the half of the lease, when it is renewed."""
+        rest = min(at_most_ms, self.tick_max_ms())
+        if self.lease is None:
+            return rest
+        return max(0, min(rest, self.lease.expires_at - self.rhythm.lease_ms // 2 - self.clock()))
+
     def resign(self) -> None:
         """Give the lease back, so that a successor need not wait for its end."""
         if self.lease is not None:

@@ -141,7 +141,7 @@ def _loop(controller: Controller, wake: bell.Bell, ending: _Ending, heart: Heart
             log.info("the database can be used again")
             trouble = ""
         if not again:
-            wake.wait(min(tick_ms, controller.tick_max_ms()) / 1000)
+            wake.wait(controller.rest_ms(tick_ms) / 1000)
 
 
 def _resign(controller: Controller) -> None:

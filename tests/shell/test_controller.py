@@ -326,6 +326,18 @@ def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
     assert world.controller.tick_max_ms() == 200
 
 
+def test_the_lease_is_renewed_when_half_of_it_is_left_whenever_ticks_fall() -> None:
+    """A machine that is slow for a second and a half takes nobody out of office."""
+    world = World()
+    left = []
+    for _ in range(20):
+        world.controller.tick()
+        assert world.controller.lease is not None
+        world.now += world.controller.rest_ms(1000)
+        left.append(world.controller.lease.expires_at - world.now)
+    assert min(left) == 1500 and max(left) == 2000
+
+
 def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
     world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b4" else 0))
     world.submit("bob", "b1", "b2", "b3", "b4")

