@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-shell test-others test-gpu check soak bench mutants clean docs
+.PHONY: help demo test test-hub test-others test-gpu check soak bench mutants clean docs
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -44,14 +44,16 @@ test: $(TEST_READY)
 	$(PYTEST) $(TESTS)
 else
 test: $(TEST_READY)  ## every test that this machine can run, in two processes side by side (TESTS=tests/core: these, in one)
-	$(MAKE) --no-print-directory --keep-going --jobs 2 test-shell test-others
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-hub test-others
 endif
 
-test-shell: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) tests/shell tests/sim 2>&1 | sed --unbuffered 's/^/[shell] /'"
+ON_A_HUB := tests/hub tests/gpu tests/demo tests/soak
+
+test-hub: $(TEST_READY)
+	bash -o pipefail -c "$(PYTEST) $(ON_A_HUB) 2>&1 | sed --unbuffered 's/^/[hub] /'"
 
 test-others: $(TEST_READY)
-	bash -o pipefail -c "$(PYTEST) tests --ignore tests/shell --ignore tests/sim 2>&1 | sed --unbuffered 's/^/[others] /'"
+	bash -o pipefail -c "$(PYTEST) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
 test-gpu: $(VENV)/.ready  ## the GPU tests: on the fake library, and on this machine's GPU where there is one
 	$(BIN)/python -m pytest -v -rs tests/gpu
