@@ -96,11 +96,15 @@ class ReasonView(Wire):
 
 
 class ProgressView(Wire):
+    """How far a job is, as it reported itself."""
+
     done: int
     total: int
 
 
 class AllocationView(Wire):
+    """The part of one device that one rank has; ``device_uuid`` is null until it was read back."""
+
     rank: int
     device: str
     device_uuid: str | None
@@ -109,6 +113,8 @@ class AllocationView(Wire):
 
 
 class RankView(Wire):
+    """One rank of one attempt: where it ran, and how it ended."""
+
     attempt: int
     rank: int
     node: str
@@ -483,12 +489,14 @@ class AuditView(Wire):
 
 
 class WouldStart(Wire):
+    """The smallest change of one kind that would start it, in words."""
+
     kind: str
     message: str
 
 
 class ExplainView(Wire):
-    """``GET explain/{id}``."""
+    """``GET explain/{id}``: why a workload is where it is, what would start it, and when it starts at the latest."""
 
     id: str
     state: str

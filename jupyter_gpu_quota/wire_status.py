@@ -81,5 +81,7 @@ class ReadyView(Wire):
 
 
 class VersionView(Wire):
+    """``GET version``: the service's own, and that of the API."""
+
     version: str
     api: str

@@ -1,20 +1,26 @@
 """The reference pages, written from the code they describe: `python docs/_ext/reference.py`, as `make docs` does first.
 
-What is made from the settings, the command line, the REST document and the quota file's schema stands between two marks
-in their pages below ``docs/reference``. It is committed, so that it can be read without building; a test compares it.
+What is made from the settings, the command line, the Python client, the REST document and the quota file's schema
+stands between two marks in their pages below ``docs/reference``. It is committed, so that it can be read without
+building; a test compares it.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel
 from traitlets import Enum
 
-from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota import client, quotafile, wire, wire_quota, wire_status
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.config import GPUQuota
 from jupyter_gpu_quota.quotafile import document as quota_document
@@ -28,7 +34,13 @@ PROGRAM = "jupyter gpu-quota"
 
 def generated() -> dict[str, str]:
     """What the code says now, by page."""
-    return {"settings": settings(), "command-line": command_line(), "rest": rest(), "quota-file": quota_file()}
+    return {
+        "settings": settings(),
+        "command-line": command_line(),
+        "python": python(),
+        "rest": rest(),
+        "quota-file": quota_file(),
+    }
 
 
 def shown(page: str) -> str:
@@ -132,6 +144,126 @@ def _told(option: click.Option) -> str:
 
 def _plain(text: str) -> str:
     return "\n".join(line.strip().replace("<", "\\<") for line in text.replace("\b", "").splitlines())
+
+
+# --- Python -------------------------------------------------------------------------------------------------------
+RAISED = (client.GPUQuotaError, client.Refused, client.Unreachable, client.WrongArgument)
+ASKED = {
+    wire.JobRequest: ("command", "gpu", "live", "idempotency_key", "dry_run"),
+    wire.CloneRequest: ("idempotency_key", "dry_run"),
+}
+"""Messages whose fields calls take by name; with those that are arguments of the calls, or that the calls set."""
+
+WIDTH = 110
+
+
+class Word(str):
+    """Text that stands in a signature as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def python() -> str:
+    """The client's classes with their calls, what calls take by name, the errors, and the messages that come back."""
+    errors = table(("error", "when"), iter([(f"`{each.__name__}`", _doc(each)) for each in RAISED]))
+    parts = [
+        *(_calls(kind) for kind in (client.Client, client.Job)),
+        *(_options(model, own) for model, own in ASKED.items()),
+        f"## Errors\n\n{errors}",
+        *(_message(kind) for kind in (client.Event, *_answered())),
+    ]
+    return "\n".join(parts)
+
+
+def _calls(kind: type) -> str:
+    made = _usage(kind.__name__, kind) if kind is client.Client else ""
+    calls = [
+        f"### {kind.__name__}.{name}\n\n{_usage(name, member)}{_doc(member)}\n"
+        for name, member in _public(kind).items()
+    ]
+    return "\n".join([f"## {kind.__name__}\n\n{made}{_doc(kind)}\n", *calls])
+
+
+def _public(kind: type) -> Mapping[str, Any]:
+    """Methods and properties by name, as they are written one after the other."""
+    return {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+
+
+def _usage(name: str, called: Any) -> str:
+    """A call as it is written; of a property, its name and what it is."""
+    if isinstance(called, property):
+        return f"```text\n{name}: {inspect.signature(called.fget).return_annotation}\n```\n\n"
+    signature = inspect.signature(called)
+    given = [_argument(each) for each in signature.parameters.values() if each.name != "self"]
+    answer = signature.empty if inspect.isclass(called) else Word(signature.return_annotation)
+    return f"```text\n{_folded(f'{name}{signature.replace(parameters=given, return_annotation=answer)}')}\n```\n\n"
+
+
+def _folded(call: str) -> str:
+    """A long call on several lines, each but the last with a comma at its end."""
+    kept = re.sub("(?<!,) ", "\xa0", call)
+    return textwrap.fill(kept, WIDTH, subsequent_indent="    ", break_on_hyphens=False).replace("\xa0", " ")
+
+
+def _argument(given: inspect.Parameter) -> inspect.Parameter:
+    default = Word("os.environ") if given.default is os.environ else given.default
+    return given.replace(annotation=Word(given.annotation), default=default)
+
+
+def _doc(described: Any) -> str:
+    """A docstring as Markdown. Raises ValueError where there is none."""
+    if not described.__doc__:
+        raise ValueError(f"{described} has no docstring")
+    text = inspect.cleandoc(described.__doc__).replace("``", "`")
+    linked = re.sub(r":class:`(?:jupyter_gpu_quota\.wire\.)?(\w+)`", lambda found: _link(found[1]), text)
+    return re.sub(r":class:(`[\w.]+`)", r"\1", linked)
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
+
+
+def _options(model: type[BaseModel], own: Sequence[str]) -> str:
+    """What a call takes by name."""
+    fields = model.model_json_schema()["properties"].items()
+    rows = [
+        (f"`{name}`", _bounded(field), f"`{field['default']!r}`" if field.get("default") not in (None, {}) else "")
+        for name, field in fields
+        if name not in own
+    ]
+    return f"## {model.__name__}\n\n{_doc(model)}\n\n{table(('field', 'value', 'default'), iter(rows))}"
+
+
+def _bounded(field: Mapping[str, Any]) -> str:
+    kinds = field.get("anyOf", [field])
+    bounds = [f" from {kind['minimum']} to {kind['maximum']}" for kind in kinds if "maximum" in kind]
+    return _type(field) + "".join(bounds)
+
+
+def _answered() -> list[type[BaseModel]]:
+    """Every message that a call answers, and those within them, by name."""
+    known = {name: each for module in (wire, wire_quota, wire_status) for name, each in vars(module).items()}
+    told = [str(inspect.signature(each).return_annotation) for each in vars(client.Client).values() if callable(each)]
+    found: dict[str, type[BaseModel]] = {}
+    while told:
+        names = {name for name in re.findall(r"\b[A-Z]\w+\b", told.pop()) if name not in found}
+        new = {name: known[name] for name in names if _is_message(known.get(name))}
+        found |= new
+        told += [each for model in new.values() for each in (*model.__annotations__.values(), model.__base__.__name__)]
+    return [found[name] for name in sorted(found)]
+
+
+def _is_message(kind: object) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, wire.Wire) and kind not in (wire.Wire, *ASKED)
+
+
+def _message(kind: type) -> str:
+    """A message with its fields; of one that has those of another, too, the others alone."""
+    base = kind.__base__
+    also = f"All of {_link(base.__name__)}, and:\n\n" if base and _is_message(base) else ""
+    fields = "\n".join(f"{name}: {kind_}" for name, kind_ in kind.__annotations__.items())
+    return f"## {kind.__name__}\n\n{_doc(kind)}\n\n{also}```text\n{fields}\n```\n"
 
 
 # --- REST ---------------------------------------------------------------------------------------------------------

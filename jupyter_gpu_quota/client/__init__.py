@@ -208,6 +208,7 @@ class Client:
         return self._list(JobView, "jobs", query, limit)
 
     def job(self, job: str) -> JobDetail:
+        """One job, with its variables and every rank of every attempt."""
         return self._connection.get(JobDetail, f"jobs/{_job(job)}")
 
     def attach(self, job: str) -> Job:
@@ -215,12 +216,15 @@ class Client:
         return Job(self, self.job(job))
 
     def hold(self, job: str) -> JobView:
+        """Stop a job the way a pause does; it waits until it is released."""
         return self._act(job, "hold")
 
     def release(self, job: str) -> JobView:
+        """Queue a held job again, in its old place."""
         return self._act(job, "release")
 
     def cancel(self, job: str) -> JobView:
+        """End a job for good: it is asked to end, and killed after the grace. Its log and outputs stay."""
         return self._act(job, "cancel")
 
     def clone(self, job: str, **changes: Any) -> Job:
@@ -295,6 +299,7 @@ class Client:
 
     # --- what there is --------------------------------------------------------------------------------------------
     def me(self) -> MeView:
+        """Who one is to the service, in which projects, and with what a notebook can be started."""
         return self._connection.get(MeView, "me")
 
     def notebooks(self, *, stopped: bool = False) -> list[NotebookView]:
@@ -308,9 +313,11 @@ class Client:
         return self._connection.as_model(IdleView, self._connection.json_of(call))
 
     def devices(self) -> list[DeviceView]:
+        """Every device: who holds which part of it, and whether it is used."""
         return self._list(DeviceView, "devices", {})
 
     def nodes(self) -> list[NodeView]:
+        """The machines, and whether new work may start on them."""
         return self._list(NodeView, "nodes", {})
 
     def cordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
@@ -330,6 +337,7 @@ class Client:
         return self._post(NodeChangeView, f"nodes/{part}/actions/{change}", edit)
 
     def pools(self) -> list[PoolView]:
+        """The pools: how much they have, and how much of it is free."""
         return self._list(PoolView, "pools", {})
 
     def usage(self, *, by: str = "project", since: str | None = None, until: str | None = None) -> list[UsageView]:
@@ -338,6 +346,7 @@ class Client:
         return self._list(UsageView, "usage", {name: word for name, word in asked.items() if word is not None})
 
     def projects(self) -> list[ProjectView]:
+        """One's projects: their quotas, what of them is used, and their fair share."""
         return self._list(ProjectView, "projects", {})
 
     def events(self) -> Iterator[Event]:
@@ -407,9 +416,11 @@ class Client:
         return found
 
     def version(self) -> VersionView:
+        """The version of the service, and of its REST API."""
         return self._connection.get(VersionView, "version")
 
     def ready(self) -> ReadyView:
+        """Whether the service does its work; raises Refused, with what lacks, while it does not."""
         return self._connection.get(ReadyView, "ready")
 
     # --- how ------------------------------------------------------------------------------------------------------

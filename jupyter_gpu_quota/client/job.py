@@ -35,6 +35,7 @@ class Job:
 
     @property
     def id(self) -> str:
+        """Its id, by which every call of the client takes it."""
         return self.view.id
 
     @property
@@ -85,14 +86,17 @@ class Job:
         return self._client.download(self.id, into)
 
     def hold(self) -> Job:
+        """Stop it the way a pause does; it waits until it is released."""
         self.view = self._client.hold(self.id)
         return self
 
     def release(self) -> Job:
+        """Queue it again after a hold, in its old place."""
         self.view = self._client.release(self.id)
         return self
 
     def cancel(self) -> Job:
+        """End it for good: it is asked to end, and killed after the grace. Its log and outputs stay."""
         self.view = self._client.cancel(self.id)
         return self
 

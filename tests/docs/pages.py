@@ -6,7 +6,7 @@ A block that is typed or run by people carries a mark, a comment in the line bef
     <!-- run: WHO; fails -->     the same, and its last command is refused
     <!-- not run: REASON -->     console that no test runs
     <!-- file: NAME -->          a file of the page; its console blocks find it beside them
-    <!-- cell: WHO -->           Python in a notebook of this person
+    <!-- cell: WHO -->           Python in a notebook of this person; it knows the names of the cells right before it
     <!-- config -->              lines of jupyterhub_config.py
     <!-- compile: REASON -->     Python that is only compiled
 """

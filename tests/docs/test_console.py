@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,7 @@ def _file(page: Path, name: str) -> str:
 @pytest.mark.parametrize("page", TYPED, ids=[str(page.relative_to(ROOT)) for page in TYPED])
 def test_what_a_page_says_to_type_works(page: Path, stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(_file(ROOT / "docs/tutorial/first-job.md", "train.py"))
-    for block in blocks(page):
+    for block in _notebooks(page):
         match block.kind:
             case "file":
                 (tmp_path / block.told).write_text(block.text)
@@ -63,6 +65,14 @@ def test_what_a_page_says_to_type_works(page: Path, stage: Stage, tmp_path: Path
                 _works(block, [sys.executable, "-c", block.text], stage, tmp_path)
             case "run" if block.told != "make":
                 _works(block, ["bash", "-c", _script(block, tmp_path)], stage, tmp_path)
+
+
+def _notebooks(page: Path) -> Iterator[Block]:
+    """The blocks of a page; a person's cells that follow each other are one program, as in a notebook."""
+    found = blocks(page)
+    for _, group in groupby(found, key=lambda block: block.told if block.kind == "cell" else block.line):
+        first, *rest = group
+        yield replace(first, text="\n".join([first.text, *(each.text for each in rest)]))
 
 
 def _script(block: Block, folder: Path) -> str:

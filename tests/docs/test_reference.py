@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-NAMES = ("settings", "command-line", "rest", "quota-file")
+NAMES = ("settings", "command-line", "python", "rest", "quota-file")
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +43,15 @@ def test_writing_again_keeps_what_people_wrote_and_replaces_the_rest(
     monkeypatch.setattr(reference, "FOLDER", page.parent)
     reference.write()
     assert page.read_text() == f"mine\n{reference.BEGIN}{reference.rest()}{reference.END}\nmine too\n"
+
+
+def test_the_python_page_shows_no_value_of_the_machine_it_was_written_on(reference: ModuleType) -> None:
+    assert "str] = os.environ)" in reference.python()
+
+
+def test_a_call_of_the_client_that_says_nothing_is_refused_by_its_page(
+    reference: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference.client.Client.jobs, "__doc__", None)
+    with pytest.raises(ValueError, match=r"Client\.jobs at .* has no docstring"):
+        reference.python()
