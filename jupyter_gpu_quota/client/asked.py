@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from ..findings import place_of, shown, words_of
-from ..wire import CloneRequest, JobRequest, NodeEdit, OutputView
+from ..wire import LARGEST_TEXT, CloneRequest, JobRequest, NodeEdit, OutputView
 from ..wire_quota import QuotaEdit
 from .connection import GPUQuotaError, Query, WireModel
 
@@ -161,6 +161,10 @@ def words(command: object) -> list[str]:
 
 
 def _taken_apart(command: str) -> list[str]:
+    """The words of a text. One that the service would not take is not read: the reader's time grows with its square."""
+    if len(command) > LARGEST_TEXT:
+        advice = "put what is long into a file of the folder that is sent"
+        raise WrongArgument("command", f"it has {len(command)} characters, and at most {LARGEST_TEXT} fit; {advice}")
     try:
         return shlex.split(command)
     except ValueError as error:

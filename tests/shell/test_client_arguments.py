@@ -42,6 +42,15 @@ Ask = Callable[[Client], object]
             id="an empty command",
         ),
         pytest.param(lambda c: c.submit("python 'x"), "(no closing quotation); give a list of", id="an open quote"),
+        pytest.param(
+            lambda c: c.submit("x" * 1_000_000),
+            "command: it has 1000000 characters, and at most 65536 fit; put what is long into a file",
+            id="a command of a million letters",
+        ),
+        pytest.param(
+            lambda c: c.dry_run("'" + "x" * 65_536), "65537 characters, and at most 65536", id="one letter too many"
+        ),
+        pytest.param(lambda c: c.submit("x" * 65_536), "command.0: it has 65536", id="as many as fit are taken apart"),
         pytest.param(lambda c: c.submit(["python", 3]), "command.1: 3 is no text", id="a number as a word"),
         pytest.param(lambda c: c.submit(["a\0b"]), "has the character NUL", id="a word with NUL"),
         pytest.param(lambda c: c.submit("x", gpu=None), "gpu: nothing is no amount of GPU; give", id="no GPU amount"),
