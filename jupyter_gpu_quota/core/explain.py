@@ -6,7 +6,7 @@ others for it, and with one milli less it does not. Source: docs/scheduling.md, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -79,6 +79,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     starts_at = _planned_start(case, decision)
     hint = _kept_words(reason, starts_at, snapshot.now)
     hint += _changes_words(case, reason, changes)
+    hint += _windows_words(case, reason, hint)
     return Explanation(
         workload=workload_id,
         state=case.state,
@@ -102,16 +103,44 @@ def _changes_words(case: Case, reason: Reason, changes: tuple[Change, ...]) -> s
     return f" No single change would start it: {too_high or f'neither GPU that is freed nor {_OTHERS}'}."
 
 
-_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor leave to be preempted"
-_FIXED_BOUNDS = frozenset(
+def _windows_words(case: Case, reason: Reason, told: str) -> str:
+    """Which windows of the calendar set the amounts it is measured by now, those that were told of left out."""
+    if reason.code not in _AMOUNTS:
+        return ""
+    of_windows: dict[str, list[str]] = {}
+    for name, department in ((quota_name(case), False), *_bounds(case)):
+        window = window_of(case, name, department=department)
+        if window is not None and _where(window) not in told:
+            of_windows.setdefault(window.name, []).append(_amount_words(case, name, department=department))
+    return "".join(f" Now the calendar's window {name} sets {' and '.join(of_windows[name])}." for name in of_windows)
+
+
+def _bounds(case: Case) -> Iterator[tuple[str, bool]]:
+    """The limits and ceilings that hold for a kind of work: the amount's name, and whether it is the department's."""
+    for department in (False, True):
+        if not case.is_notebook:
+            yield LIMIT, department
+        yield ceiling_name(case), department
+
+
+def _amount_words(case: Case, name: str, *, department: bool) -> str:
+    owner = f"department {case.department}" if department else case.project
+    if name == ceiling_name(case):
+        return f"the ceiling for each user of {owner} in pool {case.pool}"
+    amount = {LIMIT: "limit", "notebook_milli": "notebook quota", "training_milli": "training quota"}[name]
+    return f"{owner}'s {amount} in pool {case.pool}"
+
+
+_AMOUNTS = frozenset(
     {
         ReasonCode.ABOVE_TRAINING_QUOTA,
         ReasonCode.ABOVE_NOTEBOOK_QUOTA,
         ReasonCode.ABOVE_LIMIT,
         ReasonCode.ABOVE_USER_CEILING,
-        ReasonCode.NEVER_FITS,
     }
 )
+_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor leave to be preempted"
+_FIXED_BOUNDS = _AMOUNTS | {ReasonCode.NEVER_FITS}
 
 
 def _names_what_frees_it(reason: Reason) -> bool:
@@ -168,8 +197,9 @@ def _next(case: Case, decision: Decision) -> tuple[Reason, bool]:
 
 
 def _changes(case: Case) -> tuple[Change, ...]:
+    limits = (_limit(case, department=False), _limit(case, department=True))
     ceilings = (_user_ceiling(case, department=False), _user_ceiling(case, department=True))
-    found = (_freed(case), _quota(case), _limit(case), *ceilings, _pool(case), _preemptible(case))
+    found = (_freed(case), _quota(case), *limits, *ceilings, _pool(case), _preemptible(case))
     return tuple(change for change in found if change is not None)
 
 
@@ -231,15 +261,17 @@ def _is_preemptible(work: Job | Notebook) -> bool:
 
 
 def _raised(case: Case, milli: int, verb: str) -> str:
-    name = "notebook" if case.is_notebook else "training"
     to = _to(case.quota, milli, window_of(case, quota_name(case)))
-    return f"{case.project}'s {name} quota in pool {case.pool} {verb} {to}"
+    return f"{_amount_words(case, quota_name(case), department=False)} {verb} {to}"
 
 
 def _to(now: int, by: int, window: Window | None) -> str:
     """By how much, to what, and where: an open window of the calendar sets its own amounts."""
-    where = f" in the calendar's window {window.name}" if window else ""
-    return f"by {gpus(by)} to {gpus(now + by)}{where}"
+    return f"by {gpus(by)} to {gpus(now + by)}{_where(window)}"
+
+
+def _where(window: Window | None) -> str:
+    return f" in the calendar's window {window.name}" if window else ""
 
 
 def _too_high(case: Case) -> str | None:
@@ -252,18 +284,21 @@ def _too_high(case: Case) -> str | None:
     return f"{_raised(case, milli, 'raised')} would need {needed} GPU where {available} can be promised"
 
 
-def _limit(case: Case) -> Change | None:
-    now = case.limit
+def _limit(case: Case, *, department: bool) -> Change | None:
+    now = case.limit(department=department)
     if now is None:
         return None
     milli = _smallest(
-        lambda by: case.starts(policy=with_limit(case, now + by)),
+        lambda by: case.starts(policy=with_limit(case, now + by, department=department)),
         case.demand_milli,
-        case.thresholds(now - case.amounts.notebook_milli, lambda one: one.project == case.project),
+        case.thresholds(
+            now - case.amounts_of(department=department).notebook_milli, case.is_inside(department=department)
+        ),
     )
     if milli is None:
         return None
-    words = f"{case.project}'s limit in pool {case.pool} is raised {_to(now, milli, window_of(case, LIMIT))}"
+    to = _to(now, milli, window_of(case, LIMIT, department=department))
+    words = f"{_amount_words(case, LIMIT, department=department)} is raised {to}"
     return Change(kind=ChangeKind.LIMIT, by_milli=milli, to_milli=now + milli, sentence=words)
 
 
@@ -278,9 +313,8 @@ def _user_ceiling(case: Case, *, department: bool) -> Change | None:
     )
     if milli is None:
         return None
-    owner = f"department {case.department}" if department else case.project
     to = _to(now, milli, window_of(case, ceiling_name(case), department=department))
-    words = f"the ceiling for each user of {owner} in pool {case.pool} is raised {to}"
+    words = f"{_amount_words(case, ceiling_name(case), department=department)} is raised {to}"
     return Change(kind=ChangeKind.USER_CEILING, by_milli=milli, to_milli=now + milli, sentence=words)
 
 

@@ -20,9 +20,9 @@ def with_quota(case: Case, milli: int) -> Policy:
     return _with(case, quota_name(case), milli)
 
 
-def with_limit(case: Case, milli: int) -> Policy:
-    """The policy with another limit for the case's project."""
-    return _with(case, LIMIT, milli)
+def with_limit(case: Case, milli: int, *, department: bool = False) -> Policy:
+    """The policy with another limit for the case's project, or for that one's department."""
+    return _with(case, LIMIT, milli, department=department)
 
 
 def with_user_ceiling(case: Case, milli: int, *, department: bool) -> Policy:

@@ -137,10 +137,9 @@ class Case:
         """The quota that admits it."""
         return self.amounts.notebook_milli if self.is_notebook else self.amounts.training_milli
 
-    @property
-    def limit(self) -> int | None:
-        """The limit on its project in its pool."""
-        return None if self.is_notebook else self.amounts.limit_milli
+    def limit(self, *, department: bool) -> int | None:
+        """The limit on its project, or that one's department, in its pool."""
+        return None if self.is_notebook else self.amounts_of(department=department).limit_milli
 
     def user_ceiling(self, *, department: bool) -> int | None:
         """What each user may have at most, in its project or that one's department."""
@@ -149,10 +148,15 @@ class Case:
 
     def is_counted_with(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
         """Whether work is its user's, in its project or in that one's department."""
-        name, user = self.department, self.work.user
+        user, inside = self.work.user, self.is_inside(department=department)
+        return lambda one: one.user == user and inside(one)
+
+    def is_inside(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
+        """Whether work is of its project, or of that one's department."""
+        name = self.department
         of_department = {row.name for row in self.policy.projects if row.department == name}
         projects = of_department if department else {self.project}
-        return lambda one: one.user == user and one.project in projects
+        return lambda one: one.project in projects
 
     def thresholds(self, bound_milli: int, of: Callable[[Job | Notebook], bool]) -> list[int]:
         """By how much a bound on what ``of`` is true of may have to be raised: for others that wait, and then for it.

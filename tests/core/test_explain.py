@@ -64,6 +64,11 @@ def changes(made: World, name: str) -> dict[str, int]:
             id="the limit of the window that is open is raised",
         ),
         pytest.param(
+            "pool t 4\ndepartment D 2 of t, limit 2\na 1 of t in D\nb 1 of t in D\na runs 1\nb runs 1\na queues 0.5",
+            "a2", {"limit": 500},
+            id="the limit of the department is raised",
+        ),
+        pytest.param(
             "pool t 4\na 4 of t, limit per user 4\nwindow v from 0 to 9: a of t, limit per user 2\n"
             "window w from 0 to 9: a of t, limit per user 1\na runs 1\na queues 1", "a2", {"user_ceiling": 1000},
             id="of two windows that are open the last one's ceiling is raised",
@@ -108,7 +113,7 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
         worlds = {
             ChangeKind.FREED: lambda by: freed(case).starts(by),
             ChangeKind.QUOTA: lambda by: case.starts(policy=with_quota(case, case.quota + by)),
-            ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit or 0) + by)),
+            ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit(department=False) or 0) + by)),
             ChangeKind.USER_CEILING: lambda by: case.starts(
                 policy=with_user_ceiling(case, (case.user_ceiling(department=False) or 0) + by, department=False)
             ),
@@ -162,6 +167,50 @@ def test_a_change_in_the_calendar_says_so() -> None:
     )
 
 
+DEPARTMENT = "pool t 4\ndepartment D 4 of t\na 2 of t in D{}\nb 2 of t in D\nwindow nights from 0 to 9: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        pytest.param(
+            DEPARTMENT.format("", "department D of t, limit 1") + "a runs 1\na queues 1", "a2",
+            "if department D's limit in pool t is raised by 1.00 to 2.00 in the calendar's window nights.",
+            id="the limit of a department in the night",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit per user 1\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1",
+            "a2",
+            "nor leave to be preempted. Now the calendar's window nights sets a's limit in pool t.",
+            id="a ceiling of the file, and the limit of the night beside it",
+        ),
+        pytest.param(
+            DEPARTMENT.format(", limit per user 1", "department D of t, limit per user 1") + "a runs 1\na queues 1",
+            "a2",
+            "Now the calendar's window nights sets the ceiling for each user of department D in pool t.",
+            id="the ceilings of the project, and of its department in the night",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit 2\nwindow nights from 0 to 9: a 1 of t, limit 1\na runs 1 fixed\n"
+            "a queues 2 fixed",
+            "a2",
+            "Now the calendar's window nights sets a's training quota in pool t and a's limit in pool t.",
+            id="a quota and a limit of the night",
+        ),
+    ],
+)  # fmt: skip
+def test_the_window_that_sets_an_amount_now_is_named_where_no_single_change_would_do(
+    text: str, name: str, words: str
+) -> None:
+    made = world(text)
+    assert explain(made.snapshot(), made.policy, name).sentence.endswith(words)
+
+
+def test_a_window_that_is_not_open_is_not_named() -> None:
+    made = world("pool t 4\na 4 of t, limit 1\nwindow nights from 5 to 9: a of t, limit 2\na runs 1\na queues 4")
+    assert "nights" not in explain(made.snapshot(), made.policy, "a2").sentence
+
+
 STEP = 125
 
 
@@ -183,7 +232,8 @@ def first_that_starts(case: Case, kind: str) -> int | None:
 
     def starts(by: int) -> bool:
         if kind == "limit":
-            return case.limit is not None and case.starts(policy=with_limit(case, case.limit + by))
+            now = case.limit(department=False)
+            return now is not None and case.starts(policy=with_limit(case, now + by))
         now = case.user_ceiling(department=False)
         return now is not None and case.starts(policy=with_user_ceiling(case, now + by, department=False))
 
