@@ -51,16 +51,53 @@ def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int =
     the part of each; it must divide exactly.
     Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
     """
-    text = text.strip()
-    if MEMORY.fullmatch(text):
-        milli = _milli_of_memory(text, models)
-    elif ratio := RATIO.fullmatch(text):
-        milli = _milli_of_ratio(text, int(ratio[1]), int(ratio[2]))
-    else:
-        milli = exact_milli(text)
+    milli = _asked(text.strip(), models, OF_JOBS)
     if isinstance(milli, AmountRefusal):
         return milli
-    return _placeable(text, milli) if processes == 1 else _share(text, milli, processes)
+    return _placeable(text.strip(), milli) if processes == 1 else _share(text.strip(), milli, processes)
+
+
+def slice_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
+    """The same for a notebook: a part of one device or all of it (1..1000), and nobody names a model."""
+    milli = _asked(text.strip(), models, OF_NOTEBOOKS)
+    if isinstance(milli, int) and milli > WHOLE:
+        return AmountRefusal(
+            code="too_large", message=f"{text.strip()} GPU is too much; a notebook's slice is at most one whole device"
+        )
+    return milli if isinstance(milli, AmountRefusal) else _placeable(text.strip(), milli)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What may be written instead, by who asks: never what would be refused there, too."""
+
+    amount: str
+    more_than_one_has: str
+    which_model: str
+
+
+OF_JOBS = Ways(
+    amount="write a decimal with up to three places (0.5), a part (1/3), whole devices (2) or memory (8GiB)",
+    more_than_one_has="ask for whole devices (2, 3, ...) or for another model",
+    which_model="ask for a part of a device (1/3), or name one with --gpu-model",
+)
+OF_NOTEBOOKS = Ways(
+    amount="write a decimal up to 1 with up to three places (0.5), a part (1/3) or memory (8GiB)",
+    more_than_one_has="ask for less, or for all of one device (1)",
+    which_model="ask for a part of a device (1/3)",
+)
+OF_QUOTAS = "write a decimal with up to three places, such as 2 or 0.5"
+
+
+def _asked(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> int | AmountRefusal:
+    """A request in milli-GPU, whether or not it can be placed."""
+    if MEMORY.fullmatch(text):
+        return _milli_of_memory(text, models, ways)
+    if ratio := RATIO.fullmatch(text):
+        return _milli_of_ratio(text, int(ratio[1]), int(ratio[2]))
+    if DECIMAL_MEMORY.fullmatch(text):
+        return AmountRefusal(code="not_memory", message=f"{_shown(text)}: write memory with MiB or GiB, such as 8GiB")
+    return _exact(text, ways.amount)
 
 
 def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str:
@@ -79,9 +116,18 @@ def host_text(cpu_milli: int, memory_mib: int, ranks: int) -> str | None:
 
 def exact_milli(text: str) -> int | AmountRefusal:
     """A decimal with up to three places in milli-GPU, 0 or more. This is how amounts stand in the quota file."""
+    ratio = RATIO.fullmatch(text.strip())
+    milli = int(ratio[1]) * WHOLE // int(ratio[2]) if ratio and int(ratio[2]) else 0
+    if 0 < milli <= MOST_DEVICES * WHOLE:
+        sentence = f"{_shown(text)} is a part, and no exact amount; write a decimal, such as {gpu_text(milli)}"
+        return AmountRefusal(code="not_exact", message=sentence)
+    return _exact(text, OF_QUOTAS)
+
+
+def _exact(text: str, way: str) -> int | AmountRefusal:
     read = DECIMAL.fullmatch(text.strip())
     if not read:
-        return _no_amount(text)
+        return _no_amount(text, way)
     places = read[2] or ""
     if len(places) > 3:
         return AmountRefusal(
@@ -224,7 +270,7 @@ def _share(text: str, milli: int, processes: int) -> int | AmountRefusal:
     )
 
 
-def _milli_of_memory(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
+def _milli_of_memory(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> int | AmountRefusal:
     asked = memory_mib(text)
     if isinstance(asked, AmountRefusal):
         return asked
@@ -236,21 +282,20 @@ def _milli_of_memory(text: str, models: Sequence[tuple[str, int]]) -> int | Amou
     if not asked:
         return AmountRefusal(code="too_small", message=f"{text} is no GPU at all; ask for 1MiB at least")
     if len({memory for _, memory in models}) > 1:
-        return _name_the_model(text, models)
+        return _several_models(text, models, ways)
     model, memory = min(models)
     if asked > memory:
         return AmountRefusal(
             code="too_large",
-            message=f"{text} is more than one {model} has ({memory} MiB); ask for whole devices (2, 3, ...)"
-            " or for another model",
+            message=f"{text} is more than one {model} has ({memory} MiB); {ways.more_than_one_has}",
         )
     return -(-asked * WHOLE // memory)
 
 
-def _name_the_model(text: str, models: Sequence[tuple[str, int]]) -> AmountRefusal:
+def _several_models(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> AmountRefusal:
     kinds = ", ".join(f"{model} ({memory} MiB)" for model, memory in sorted(set(models)))
     return AmountRefusal(
-        code="which_model", message=f"{text} is a different part of each model here: {kinds}; name one with --gpu-model"
+        code="which_model", message=f"{text} is a different part of each model here: {kinds}; {ways.which_model}"
     )
 
 
@@ -260,18 +305,12 @@ def _too_many(text: str) -> AmountRefusal:
     )
 
 
-def _no_amount(text: str) -> AmountRefusal:
+def _no_amount(text: str, way: str) -> AmountRefusal:
     if re.fullmatch(r"\d{7,}(\.\d*)?", text.strip(), re.ASCII):
         return _too_many(text)
     if re.match(r"\s*-", text):
         return AmountRefusal(code="negative", message=f"{_shown(text)} is below zero; an amount of GPU is not")
-    if DECIMAL_MEMORY.fullmatch(text.strip()):
-        return AmountRefusal(code="not_memory", message=f"{_shown(text)}: write memory with MiB or GiB, such as 8GiB")
-    return AmountRefusal(
-        code="not_an_amount",
-        message=f"{_shown(text)} is no amount of GPU; write a decimal with up to three places (0.5), a part (1/3),"
-        " whole devices (2) or memory (8GiB)",
-    )
+    return AmountRefusal(code="not_an_amount", message=f"{_shown(text)} is no amount of GPU; {way}")
 
 
 def _shown(text: str) -> str:

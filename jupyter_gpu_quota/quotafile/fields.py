@@ -38,20 +38,21 @@ def refuse(message: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{message}", {"message": message})  # type: ignore[arg-type,unused-ignore]
 
 
-def _written(value: object) -> str:
-    """The text of a number or a string, as a person would write it; refuses all others."""
+def _written(value: object, what: str) -> str:
+    """The text of a number or a string, as a person would write it; refuses all others, with what to write."""
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
-    raise refuse(
-        "nothing, a list or a truth value is no amount; write a number such as 2 or 0.5, or a duration such as 90m"
-    )
+    raise refuse(f"nothing, a list or a truth value is no {what}")
 
 
-def _reader(read: Callable[[str], int | AmountRefusal]) -> Callable[[object], int]:
+AMOUNT, DURATION = "amount; write a number such as 2 or 0.5", "duration; write one such as 90m or 24h"
+
+
+def _reader(read: Callable[[str], int | AmountRefusal], what: str = AMOUNT) -> Callable[[object], int]:
     def checked(value: object) -> int:
-        found = read(_written(value))
+        found = read(_written(value, what))
         if isinstance(found, AmountRefusal):
             raise refuse(found.message)
         return found
@@ -116,11 +117,11 @@ ChangedAmount = Annotated[
 """An amount that a window sets."""
 
 Seconds = Annotated[
-    int, BeforeValidator(_reader(duration_s)), PlainSerializer(duration_text), WithJsonSchema(DURATION_SCHEMA)
+    int, BeforeValidator(_reader(duration_s, DURATION)), PlainSerializer(duration_text), WithJsonSchema(DURATION_SCHEMA)
 ]
 Milliseconds = Annotated[
     int,
-    BeforeValidator(_reader(duration_ms)),
+    BeforeValidator(_reader(duration_ms, DURATION)),
     PlainSerializer(lambda ms: duration_text(ms // 1000) if ms % 1000 == 0 else f"{ms}ms"),
     WithJsonSchema(DURATION_SCHEMA),
 ]

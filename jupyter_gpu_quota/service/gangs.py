@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..amount import AmountRefusal, gpu_amount, gpu_text
+from ..amount import AmountRefusal, gpu_amount, gpu_text, slice_amount
 from ..core.model import WHOLE_DEVICE, Device
 from ..wire import JobRequest
 from .refused import Refused
@@ -62,7 +62,15 @@ def _min_nodes(request: JobRequest) -> int:
 def milli_of(text: str, pool: str, models: Sequence[str], devices: Sequence[Device], *, processes: int = 1) -> int:
     """What each process of a node is charged for a request for GPU, in milli-GPU."""
     choice = [(d.model, d.memory_mib) for d in devices if d.pool == pool and (not models or d.model in models)]
-    amount = gpu_amount(text, choice, processes=processes)
+    return _taken(gpu_amount(text, choice, processes=processes))
+
+
+def milli_of_slice(text: str, pool: str, devices: Sequence[Device]) -> int:
+    """What a notebook is charged for its slice, in milli-GPU."""
+    return _taken(slice_amount(text, [(d.model, d.memory_mib) for d in devices if d.pool == pool]))
+
+
+def _taken(amount: int | AmountRefusal) -> int:
     if isinstance(amount, AmountRefusal):
         raise Refused(400, amount.code, f"{amount.message}. Nothing was stored.")
     return amount

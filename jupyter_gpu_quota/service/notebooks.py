@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from ..core.lifecycle import NOTEBOOK_FINAL
-from ..core.model import WHOLE_DEVICE, NotebookState
+from ..core.model import NotebookState
 from ..store.commands import RequestNotebook, ReturnNotebook
 from ..store.records import NotebookRecord
 from ..wire import NotebookRequest, NotebookView
 from .access import Person, sees_work
-from .gangs import milli_of
+from .gangs import milli_of_slice
 from .jobs import listed, page_of
 from .offers import Wish
 from .refused import Refused, not_found
@@ -70,14 +70,7 @@ def _checked(call: Call, asked: NotebookRequest, person: Person) -> tuple[int, s
     quota = quota_in_force(call.door.world.quota_file)
     project = project_of(asked.project, person)
     pool = pool_of(asked.pool, project, quota, "notebook")
-    milli = milli_of(asked.gpu, pool, (), tuple(call.door.world.mirror.devices.values()))
-    if milli > WHOLE_DEVICE:
-        raise Refused(
-            400,
-            "too_large",
-            f"{person.name} asked for {asked.gpu} GPU for a notebook; a notebook's slice is at most one whole device.",
-        )
-    return milli, pool
+    return milli_of_slice(asked.gpu, pool, tuple(call.door.world.mirror.devices.values())), pool
 
 
 async def _can_be_held(call: Call, asked: NotebookRequest, gpu_milli: int, pool: str) -> None:

@@ -63,7 +63,7 @@ def _milliseconds(value: object) -> int:
 
 def _milli(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _refuse(f"{shown(value)} is no amount of GPU, such as 0.5, 2 or '1/3'")
+        raise _refuse(_no_amount(value))
     if MIG_PROFILE.fullmatch(str(value).strip()):
         raise _refuse(
             f"{shown(value)} is a MIG profile, and an instance of one is a device of its own: ask for 1, name the"
@@ -73,8 +73,16 @@ def _milli(value: object) -> int:
         raise _refuse(f"{number_text(value)} is more than the {MOST_GPUS} GPUs that one amount may name")
     found = gpu_amount(str(value), ())
     if isinstance(found, AmountRefusal):
-        raise _refuse(found.message)
+        raise _refuse(_no_amount(value) if found.code in NOT_IN_TRACES else found.message)
     return found
+
+
+NOT_IN_TRACES = frozenset({"not_an_amount", "not_memory", "no_device"})
+"""Refusals whose way out is an amount by memory, which a trace does not have: its devices are not known by then."""
+
+
+def _no_amount(value: object) -> str:
+    return f"{shown(value)} is no amount of GPU in a trace; write one such as 0.5, 2 or '1/3'"
 
 
 def _permille(value: object) -> int:

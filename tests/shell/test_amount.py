@@ -19,6 +19,7 @@ from jupyter_gpu_quota.amount import (
     is_model,
     memory_mib,
     ranks_text,
+    slice_amount,
 )
 
 T4 = [("Tesla T4", 15360)]
@@ -89,6 +90,51 @@ def test_a_request_is_refused_with_a_sentence(text: str, code: str, words: str) 
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("1/3", "'1/3' is a part, and no exact amount; write a decimal, such as 0.333", id="a third"),
+        pytest.param("8GiB", "write a decimal with up to three places, such as 2 or 0.5", id="memory"),
+        pytest.param("8g", "write a decimal with up to three places, such as 2 or 0.5", id="memory in short"),
+        pytest.param("much", "write a decimal with up to three places, such as 2 or 0.5", id="a word"),
+        pytest.param("1/5000", "write a decimal with up to three places, such as 2 or 0.5", id="too small a part"),
+        pytest.param("999999999/1", "write a decimal with up to three places, such as 2 or 0.5", id="too large a part"),
+        pytest.param("1/0", "write a decimal with up to three places, such as 2 or 0.5", id="a part of nothing"),
+    ],
+)
+def test_where_an_amount_is_exact_neither_a_part_nor_memory_is_proposed(text: str, words: str) -> None:
+    refusal = exact_milli(text)
+    assert isinstance(refusal, AmountRefusal)
+    assert words in refusal.message
+    assert "1/3)" not in refusal.message and "(8GiB" not in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("2", "2 GPU is too much; a notebook's slice is at most one whole device", id="two devices"),
+        pytest.param("1.5", "1.5 GPU is too much; a notebook's slice is at most", id="one and a half"),
+        pytest.param("16GiB", "has (15360 MiB); ask for less, or for all of one device (1)", id="more than a device"),
+        pytest.param("much", "a decimal up to 1 with up to three places (0.5), a part (1/3) or memory", id="a word"),
+        pytest.param("0", "0.001", id="nothing"),
+    ],
+)
+def test_a_notebook_is_offered_no_more_than_one_device(text: str, words: str) -> None:
+    refusal = slice_amount(text, T4)
+    assert isinstance(refusal, AmountRefusal)
+    assert words in refusal.message
+
+
+def test_a_notebook_is_charged_as_a_job_is() -> None:
+    assert [slice_amount(text, T4) for text in ("1/8", "0.5", "1", "8GiB")] == [125, 500, 1000, 534]
+
+
+def test_a_notebook_cannot_name_a_model_and_is_not_asked_to() -> None:
+    refusal = slice_amount("8GiB", [("A100", 40960), ("T4", 15360)])
+    assert isinstance(refusal, AmountRefusal)
+    assert refusal.message.endswith("T4 (15360 MiB); ask for a part of a device (1/3)")
+
+
+@pytest.mark.parametrize(
     ("text", "processes", "milli"),
     [
         pytest.param("1", 2, 500, id="two processes on a device"),
@@ -136,7 +182,8 @@ def test_memory_on_several_models_asks_for_the_model() -> None:
     assert refusal == AmountRefusal(
         code="which_model",
         message=(
-            "8GiB is a different part of each model here: A100 (40960 MiB), T4 (15360 MiB); name one with --gpu-model"
+            "8GiB is a different part of each model here: A100 (40960 MiB), T4 (15360 MiB); ask for a part of a device"
+            " (1/3), or name one with --gpu-model"
         ),
     )
 

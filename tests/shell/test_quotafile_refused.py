@@ -42,6 +42,14 @@ from tests.shell.quota_texts import LEAST, project, read, refused
         pytest.param(project("quota:\n  a:\n    training: [1]"), 7, "no amount", id="a list for an amount"),
         pytest.param(project("quota:\n  a:\n    training: null"), 7, "no amount", id="nothing for an amount"),
         pytest.param(project("quota:\n  a:\n    training: true"), 7, "no amount", id="a truth value for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: 1/3"), 7, "a decimal, such as 0.333", id="a third of a GPU"),
+        pytest.param(project("quota:\n  a:\n    training: 8GiB"), 7, "such as 2 or 0.5", id="memory for an amount"),
+        pytest.param(
+            project("quota: {}\ndefaults: {time_limit: [1]}"),
+            6,
+            "no duration; write one such as 90m",
+            id="a list of time",
+        ),
         pytest.param(project("quota:\n  a:\n    weight: 1.5"), 7, "3 and 2", id="a fractional weight"),
         pytest.param(
             project("quota:\n  a:\n    weight: -1"), 7, "-1 is less than 0, the least", id="a negative weight"

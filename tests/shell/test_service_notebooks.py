@@ -51,6 +51,22 @@ def test_above_the_quota_it_is_refused_with_the_figures(world: ServiceWorld) -> 
     assert refused["reason"]["code"] == "above_notebook_quota" and "0.25" in refused["reason"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        pytest.param("2", "a notebook's slice is at most one whole device. Nothing was stored.", id="two devices"),
+        pytest.param("much", "a decimal up to 1 with up to three places (0.5), a part (1/3) or memory", id="a word"),
+        pytest.param("900GiB", "ask for less, or for all of one device (1)", id="more memory than a device has"),
+    ],
+)
+def test_what_no_notebook_can_have_is_refused_and_nothing_like_it_proposed(
+    world: ServiceWorld, gpu: str, words: str
+) -> None:
+    answer = ask(world, gpu=gpu)
+    assert answer.status == 400
+    assert words in answer.json["message"]
+
+
 def test_the_same_server_asking_again_has_one_slice(world: ServiceWorld) -> None:
     with world.stepping():
         first, again, other = ask(world).json, ask(world).json, ask(world, server="second").json

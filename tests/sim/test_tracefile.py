@@ -72,6 +72,12 @@ def with_work(**more: Any) -> dict[str, Any]:
             "work.1.gpu: '1g.18gb' is a MIG profile, and an instance of one is a device of its own: ask for 1",
             id="a MIG profile as an amount",
         ),
+        pytest.param(
+            with_work(gpu="8GiB"),
+            "work.1.gpu: '8GiB' is no amount of GPU in a trace; write one such as 0.5, 2 or '1/3'",
+            id="memory, though no device is known by then",
+        ),
+        pytest.param(with_work(gpu="much"), "work.1.gpu: 'much' is no amount of GPU in a trace; ", id="a word"),
         pytest.param(with_work(gpu="MIG 1g.10gb+me"), "work.1.gpu: 'MIG 1g.10gb+me' is a MIG profile", id="one more"),
         pytest.param(with_work(gpu_model="\x1b[2J"), "work.1.gpu_model: ", id="a model that clears the screen"),
         pytest.param([], "the document: ", id="a list"),
