@@ -18,6 +18,7 @@ from .files import check_places, write_whole
 from .session import fail, say
 
 if TYPE_CHECKING:
+    from ..core.model import Device
     from ..simulate.worlds import World
 
 FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
@@ -109,7 +110,7 @@ def _replay(
             if isinstance(world, list):
                 fail("\n".join(f"{name} is no trace: {sentence}" for sentence in world))
             source = world.quota_source
-            _fits(world, told, accept=accept_overcommit)
+            _fits(world, told, accept=accept_overcommit, made=gpus is not None)
             progress = _progress(f"seed {seed}", world.trace.begins_at)
             outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
     except Impossible as error:
@@ -117,8 +118,11 @@ def _replay(
     return document(outcomes) | {"trace": name, "quotas": source}
 
 
-def _fits(world: World, told: set[str], *, accept: bool) -> None:
-    """End here where the quotas do not fit the trace's GPUs, as a preview says it; or accept it, told once."""
+def _fits(world: World, told: set[str], *, accept: bool, made: bool) -> None:
+    """End here where the quotas do not fit the trace's GPUs, as a preview says it; or accept it, told once.
+
+    ``made``: the GPUs are not the trace's own, but those of --gpus.
+    """
     from ..service.arithmetic import arithmetic_of_file
     from ..simulate.replay import machines
 
@@ -126,13 +130,33 @@ def _fits(world: World, told: set[str], *, accept: bool) -> None:
     names = {node.id: node.name for node in nodes}
     devices = [replace(one, pool=world.quota.pool_of(one, names[one.node])) for one in found]
     sums = arithmetic_of_file(world.quota, devices, world.trace.begins_at, names)
+    unmatched = _unmatched(world, devices, names) if made else []
     if sums.refusals and not (accept and sums.acceptable):
         offer = ["--accept-overcommit plays it with training quotas in force in part."] if sums.acceptable else []
-        fail("\n".join([*(f"refused: {line}" for line in sums.refusals), *offer]))
-    for line in dict.fromkeys(sums.refusals):
+        fail("\n".join([*(f"refused: {line}" for line in sums.refusals), *unmatched, *offer]))
+    for line in dict.fromkeys([*(f"accepted: {line}" for line in sums.refusals), *unmatched]):
         if line not in told:
             told.add(line)
-            say(f"accepted: {line}")
+            say(line)
+
+
+def _unmatched(world: World, devices: Sequence[Device], names: Mapping[str, str]) -> list[str]:
+    """What to do about pools whose selectors take none of the devices that --gpus made."""
+    pools = [
+        pool
+        for pool in world.quota.pools
+        if pool.selector.text() and not any(pool.selector.takes(one, names[one.node]) for one in devices)
+    ]
+    if not pools:
+        return []
+    nodes = world.trace.nodes
+    there = f"on the node {nodes[0].name}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
+    which = " and ".join(f"{pool.name} ({pool.selector.text()})" for pool in pools)
+    return [
+        f"--gpus makes devices of one model, {nodes[0].gpu_model}, {there}; no selector of {which} takes one of them."
+        " Leave it out, and name the machines in the trace with the names and models that are selected; or try a copy"
+        " of the quotas without these selectors."
+    ]
 
 
 def _progress(what: str, begins_at: int) -> Callable[[int], None]:
@@ -201,7 +225,17 @@ def _print(found: Mapping[str, Any]) -> None:
         print_table(("ASKED FOR %", "GIVEN OUT %"), list(filled.items()))
     else:
         print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S", "NEVER STARTED"), _waits(found))
+        for row in found["never_started_because"]:
+            click.echo(_never_started(row))
     sys.stdout.flush()
+
+
+def _never_started(row: Mapping[str, Any]) -> str:
+    """Why some work of a project waited to the end, in the scheduler's own words."""
+    from .tables import plain_text
+
+    of = "never started" if row["count"] == 1 else f"and {row['count'] - 1} more never started for the same reason"
+    return plain_text(f"{row['such_as']} of {row['project']} {of} ({row['reason']}): {row['message']}")
 
 
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

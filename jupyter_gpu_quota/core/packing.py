@@ -253,7 +253,7 @@ def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: in
     ]
     words = (
         f"The quotas of pool {pool} add up to {gpus(needed)} GPU and it has {gpus(available)}: {told(parts, ', ')}. "
-        f"Lower them by {gpus(needed - available)}."
+        + (f"Lower them by {gpus(needed - available)}." if available else "Give it a device, or take them out.")
     )
     return _refused("sum", pool, needed=needed, available=available, words=words)
 

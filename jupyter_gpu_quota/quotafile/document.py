@@ -57,6 +57,11 @@ class Selector(Section):
         by_node = self.node is None or device.node in self.node or node_name in self.node
         return by_model and by_node
 
+    def text(self) -> str:
+        """The selector as people read it; empty where it takes every device."""
+        keys = self.model_dump(mode="json", exclude_none=True)
+        return " and ".join(f"{key}: [{', '.join(values)}]" for key, values in keys.items())
+
 
 class PoolSection(Section):
     """A named set of devices. Without a selector it takes every device that no pool before it took."""

@@ -96,12 +96,9 @@ def _why_empty(pool: PoolSection, devices: Sequence[Device], node_names: Mapping
     on = ""
     if pool.selector.node is not None:
         on = f", on the nodes {', '.join(sorted({node_names.get(one.node, one.node) for one in devices}))}"
-    return f"No device matches the selector of pool {pool.name}, {_selector(pool)}; the devices here are {here}{on}."
-
-
-def _selector(pool: PoolSection) -> str:
-    keys = pool.selector.model_dump(mode="json", exclude_none=True)
-    return " and ".join(f"{key}: [{', '.join(values)}]" for key, values in keys.items())
+    return (
+        f"No device matches the selector of pool {pool.name}, {pool.selector.text()}; the devices here are {here}{on}."
+    )
 
 
 def refusal_text(refusal: QuotaRefusal) -> str:

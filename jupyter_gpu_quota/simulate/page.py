@@ -94,6 +94,7 @@ HOW = {
 NOTES = {
     "Waits": "Half of them waited no longer than p50, 90 % no longer than p90. What never started is in none of these "
     "times; it is counted at the right.",
+    "Why it never started": "What waited to the end, in the scheduler's own words about the first of each kind.",
     "GPUs over time": "Given out is what jobs and notebooks hold; computed on is as much of that as was busy.",
     "Waiting": "Asked for, or paused, and without a GPU.",
     "Above the training quota, by project": "The surplus: what a project ran on while others left it idle, and would "
@@ -153,13 +154,22 @@ def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
     }
     if report.get("slices_lent"):
         waits["woken notebooks"] = report["woken_wait_s"] | {"never started": None}
-    return [
+    tables = [
         _section("Figures", _table(("", ""), _figures(report, NAMES))),
         _section(
             "Waits of jobs by size, and of notebooks",
             _note("Waits") + _table(("", *_columns(waits)), [(name, *_times(row)) for name, row in waits.items()]),
         ),
     ]
+    if why := report.get("never_started_because"):
+        tables.append(_section("Why it never started", _note("Why it never started") + _reasons(why)))
+    return tables
+
+
+def _reasons(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Why work waited to the end: a sentence for each reason, and how much of a project's it is."""
+    told = (f"{row['count']} of {row['project']}, such as {row['such_as']}: {row['message']}" for row in rows)
+    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in told)}</ul>"
 
 
 def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:

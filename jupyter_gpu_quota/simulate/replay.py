@@ -169,6 +169,10 @@ class Replay:
         if until is not None:
             self.clock.now = max(self.clock.now, until)
 
+    def person_of(self, workload: str) -> str:
+        """The name that the trace has for whose work it is; the core knows people by their ids alone."""
+        return self._work[workload].user
+
     def _nothing_comes(self, at: int) -> bool:
         """Whether what is left only waits, and no window of the calendar has changed that for two weeks."""
         if self.controller.mirror.version != self._seen_version:

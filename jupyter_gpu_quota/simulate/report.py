@@ -17,6 +17,7 @@ from .owners import Wake
 from .record import Curve, Record, Story
 from .replay import Replay
 from .tracefile import Trace
+from .unstarted import Unstarted, told, unstarted
 from .world import Run
 
 PARTS = 240
@@ -35,6 +36,7 @@ class Outcome:
     """One world after it was played. ``reduced``: pools where guarantees were not judged, as the quotas did not fit.
 
     ``used``: of each notebook with bursts, when they were, as (from, to). ``kernels_freed`` lost their variables.
+    ``unstarted``: why what had no device to the end still waits.
     """
 
     seed: int
@@ -51,6 +53,7 @@ class Outcome:
     began_at: int
     ended_at: int
     instants: int
+    unstarted: Sequence[Unstarted] = ()
 
 
 def play(
@@ -84,6 +87,7 @@ def play(
         began_at=trace.begins_at,
         ended_at=until if until is not None else max([trace.begins_at + 1, *ends]),
         instants=replay.instants,
+        unstarted=unstarted(replay),
     )
 
 
@@ -142,6 +146,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         **_loans(outcomes),
         "pauses_per_job": {str(pauses): count for pauses, count in sorted(Counter(j.pauses for j in jobs).items())},
         "never_started": {size: _never_started(outcomes, size) for size in SIZES},
+        "never_started_because": told(one.unstarted for one in outcomes),
         "wait_s_by_project": _waits_by_project(outcomes),
         "violations": [_violation(each) for one in outcomes for each in one.violations][:100],
         "projects": _projects(outcomes),

@@ -112,6 +112,13 @@ def test_the_sum_of_departments_is_refused_with_their_own_figures() -> None:
     assert "Lower them by 2.00." in refusal.sentence
 
 
+def test_quotas_of_a_pool_without_a_device_are_not_told_to_be_lowered_to_nothing() -> None:
+    made = world("pool t 0\na 2 of t")
+    [refusal] = check_quotas(made.policy, made.devices.values())
+    assert refusal.sentence.endswith("and it has 0.00: a 0.00 for notebooks and 2.00 for training. "
+                                     "Give it a device, or take them out.")  # fmt: skip
+
+
 def test_a_department_is_packed_as_its_projects_and_what_it_has_beyond_them() -> None:
     made = world("pool t 8\ndepartment d 3.2 of t, notebooks 0.5\na 0.2 of t in d, notebooks 0.25\nb 2 of t in d")
     packing = pack(quota_rows(made.policy, "t"))

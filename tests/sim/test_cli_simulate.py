@@ -421,6 +421,50 @@ def test_work_that_never_started_is_counted_in_what_is_printed(seven: Path) -> N
     assert [row[-1] for row in rows] == ["1"] and "NEVER STARTED" in printed
 
 
+SELECTING = """version: 1
+pools: [{name: big, selector: {gpu_model: [A100]}}, {name: far, selector: {node: [dgx]}}, {name: rest}]
+projects:
+  - {name: fraud, quota: {big: {training: 2}, far: {}, rest: {}}, defaults: {pool: {training: rest}}}
+  - {name: churn, quota: {rest: {training: 1}}}
+"""
+
+
+def test_a_job_that_no_node_can_hold_is_told_why_it_never_started(seven: Path) -> None:
+    (seven / "work.csv").write_text(LARGER + "training,60,churn,9,1,60\ntraining,70,churn,17,1,60\n")
+    words = (seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml")
+    done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
+    because = json.loads((seven / "r.json").read_text())["never_started_because"]
+    assert [(row["reason"], row["project"], row["count"]) for row in because] == [("never_fits", "churn", 2)]
+    sentence = "churn asked for 9.00 GPU in 1 part; pool all has 7.00 GPU and room for 0 such parts when it is empty."
+    assert because[0]["message"].startswith(sentence)
+    (line,) = (line for line in done.stdout.splitlines() if "never started" in line)
+    assert line.startswith(
+        f"{because[0]['such_as']} of churn and 1 more never started for the same reason (never_fits)"
+    )
+    assert sentence in line and sentence in (seven / "p.html").read_text()
+
+
+def test_where_everything_started_nothing_is_said_of_what_never_did(seven: Path) -> None:
+    done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml", "--html", seven / "p.html")
+    assert "never started" not in done.stdout and "Why it never started" not in (seven / "p.html").read_text()
+
+
+def test_gpus_that_no_selector_takes_are_told_with_the_selectors_and_what_to_do(seven: Path) -> None:
+    (seven / "try.yaml").write_text(SELECTING)
+    done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml")
+    assert done.exit_code == 1 and "Lower them" not in done.stderr
+    assert "--gpus makes devices of one model, GPU, on the node node-0000; no selector of big (gpu_model: [A100])" in (
+        done.stderr
+    )
+    assert "and far (node: [dgx]) takes one of them. Leave it out, and name the machines in the trace" in done.stderr
+
+
+def test_a_pool_that_stays_empty_is_told_even_where_nothing_is_promised_in_it(seven: Path) -> None:
+    (seven / "try.yaml").write_text(SELECTING.replace("training: 2", ""))
+    done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml", "--seeds", "1-2")
+    assert done.exit_code == 0 and done.stderr.count("--gpus makes devices of one model") == 1
+
+
 def test_figures_of_several_seeds_say_so_and_a_filled_folder_says_nothing_of_ends(seven: Path, folder: Path) -> None:
     played = run(seven / "work.csv", "--gpus", "7", "--seeds", "1-3").stdout
     assert played.startswith("mean of 3 seeds") and "1, 2, 3" in played.splitlines()[0] and "jobs_finished" in played
