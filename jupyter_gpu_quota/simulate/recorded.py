@@ -90,10 +90,18 @@ def rows_of(text: str) -> list[Row] | list[str]:
         first = error.errors(include_url=False)[0]
         return [intake.said(f"{intake.place(first['loc']) if first['loc'] else 'the audit'}: {words_of(first)}")]
     rows.sort(key=lambda row: row.seq)
-    gaps = [after.seq for before, after in pairwise(rows) if after.seq != before.seq + 1]
-    if gaps or not rows:
-        return [f"the audit: the row before {gaps[0]} is missing" if gaps else "the audit: it has no rows"]
-    return rows
+    wrong = _out_of_step(rows) if rows else "it has no rows"
+    return [f"the audit: {wrong}"] if wrong else rows
+
+
+def _out_of_step(rows: Sequence[Row]) -> str:
+    """Which row is missing, or there twice; empty where each follows the one before."""
+    for before, after in pairwise(rows):
+        if after.seq == before.seq:
+            return f"row {after.seq} is there twice"
+        if after.seq != before.seq + 1:
+            return f"the row before {after.seq} is missing"
+    return ""
 
 
 class OtherRow(ValueError):

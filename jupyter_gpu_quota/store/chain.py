@@ -14,6 +14,8 @@ def verify(head: Head, rows: Iterable[AuditRow]) -> int | str:
     seq, previous = 0, ""
     for row in rows:
         seq += 1
+        if row.seq == seq - 1:
+            return f"Audit row {row.seq} is there twice."
         if row.seq != seq:
             return f"Audit row {seq} is missing: the next one that is there is row {row.seq}."
         if row.previous != previous:

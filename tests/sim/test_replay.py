@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -301,6 +302,24 @@ def test_a_recorded_row_that_is_not_as_written_is_named(kind: str, key: str, val
     row["payload"].update({} if value is None else {key: value})
     found = recorded.read(json.dumps(rows))
     assert isinstance(found, list) and f"row {row['seq']} ({kind}) is not as this release writes it" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param(lambda rows: [*rows, rows[-3]], "the audit: row 3 is there twice", id="a row that is there twice"),
+        pytest.param(lambda rows: [*rows, *rows], "the audit: row 1 is there twice", id="two prints in one file"),
+        pytest.param(
+            lambda rows: rows[:-3] + rows[-2:], "the audit: the row before 4 is missing", id="a row that lacks"
+        ),
+        pytest.param(lambda rows: [], "the audit: it has no rows", id="no row"),
+    ],
+)
+def test_an_audit_that_is_not_row_after_row_is_told_what_is_wrong(
+    change: Callable[[list[object]], list[object]], told: str
+) -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    assert recorded.read(json.dumps(change(rows))) == [told]
 
 
 def audit_of(replay: Replay) -> str:
