@@ -179,7 +179,8 @@ def _read_running(pool: Pool, job: Job, pieces: tuple[Piece, ...]) -> None:
     running = Running(job, pieces, standing, size)
     pool.running.append(running)
     standing.add(size, job.user, fixed=not job.preemptible)
-    standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
+    wanted = size if not job.preemptible else job.gpu_milli * job.least_ranks  # what is fixed shrinks for nobody
+    standing.want(wanted, job.user, fixed=not job.preemptible)
     if not job.preemptible:
         for level in standing.levels:
             level.fixed_here += sum(piece.gpu_milli for piece in pieces)

@@ -251,13 +251,14 @@ class Books:
         """Running and queued demand under the limit, of jobs that could start in the empty pool, by owner.
 
         Each user counts up to the ceiling for one user, fixed work up to the quota, and an elastic job with its
-        minimum: it grows into what nobody wants.
+        minimum: it grows into what nobody wants. One that runs and is fixed shrinks for nobody.
         """
         firm, rest, fixed_use = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
         for job in self.jobs.values():
             waits = job.state in WAITS or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED)
             if self.stays(job) or (waits and self.could_start(job)):
-                (rest if job.preemptible else firm)[job.project, job.user] += least(job)
+                shrinks = job.preemptible or not self.stays(job)
+                (rest if job.preemptible else firm)[job.project, job.user] += least(job) if shrinks else self.size(job)
             if not job.preemptible and job.state in HOLDS:
                 fixed_use[job.project] += self.size(job)
         wanted = Counter({name: self._wanted(name, firm, rest, fixed_use[name]) for name in self.projects})

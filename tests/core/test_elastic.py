@@ -127,3 +127,14 @@ def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() 
     made.put(made.submit("b", 500), ["n1g3"])
     made.submit("b", 1000)
     assert said(made.tick()) == [], "a1 would leave, a2 shrink, and a1 or what gave way to it be within the quota again"
+
+
+def test_one_that_may_not_be_preempted_is_wanted_with_all_that_it_has() -> None:
+    """Found by random worlds: with its minimum alone its project's share was too small for what waits beside it."""
+    made = world("pool t 8\na 4 of t\nb 0 of t")
+    made.put(made.submit("a", 1000, min_ranks=1, ranks=4, preemptible=False), ["n1g0", "n1g1", "n1g2", "n1g3"])
+    for device in ("n1g4", "n1g5", "n1g6", "n1g7"):
+        made.put(made.submit("b", 1000), [device])
+    made.submit("a", 2000)
+    pauses = [one for one in made.tick().actions if isinstance(one, Pause)]
+    assert len(pauses) == 2 and all(one.workload.startswith("b") for one in pauses)
