@@ -19,6 +19,8 @@ from .standing import SECOND
 
 Figures = tuple[tuple[str, int | str], ...]
 RUNS = (JobState.STARTING, JobState.RUNNING)
+NEVER = 1 << 62
+"""A drain without a deadline."""
 
 
 def must_leave(snapshot: Snapshot, policy: Policy, stopping: Collection[str]) -> list[Stop]:
@@ -75,24 +77,28 @@ _UNHEALTHY = Health.UNHEALTHY
 
 def _sick_by_workload(snapshot: Snapshot) -> dict[str, Device]:
     """The first unhealthy device of each workload that has one."""
-    sick = {device.id: device for device in snapshot.devices if device.health is _UNHEALTHY}
-    return _first_of_each(snapshot, sick)
+    sick = sorted((device for device in snapshot.devices if device.health is _UNHEALTHY), key=lambda one: one.id)
+    return _first_of_each(snapshot, {device.id: device for device in sick})
 
 
 def _drained_by_workload(snapshot: Snapshot) -> dict[str, tuple[Device, Node]]:
-    """The first device that each workload has on a node that is being drained, with that node."""
+    """The device of each workload that has to be left first, of nodes that are being drained, with that node."""
     nodes = {node.id: node for node in snapshot.nodes if node.upkeep is Upkeep.DRAINING}
     if not nodes:
         return {}
-    devices = {device.id: device for device in snapshot.devices if device.node in nodes}
-    return {name: (device, nodes[device.node]) for name, device in _first_of_each(snapshot, devices).items()}
+    by = {node.id: NEVER if node.drain_by_at is None else node.drain_by_at for node in nodes.values()}
+    devices = sorted((one for one in snapshot.devices if one.node in nodes), key=lambda one: (by[one.node], one.id))
+    first = _first_of_each(snapshot, {device.id: device for device in devices})
+    return {name: (device, nodes[device.node]) for name, device in first.items()}
 
 
 def _first_of_each(snapshot: Snapshot, devices: Mapping[str, Device]) -> dict[str, Device]:
+    """The first of these devices that each workload is on, by the order in which they are given."""
     if not devices:
         return {}
+    number = {id: at for at, id in enumerate(devices)}
     on_them = (one for one in snapshot.allocations if one.device in devices)
-    rows = sorted(on_them, key=lambda one: one.device, reverse=True)
+    rows = sorted(on_them, key=lambda one: number[one.device], reverse=True)
     return {one.workload: devices[one.device] for one in rows}
 
 
