@@ -128,15 +128,14 @@ class _Edit:
 
         Each amount is told of the first instant at which it is so; later ones only below that of now.
         """
-        before, after = self.before.course(place, key), self.after.course(place, key)
-        if before == after or all(value is None or value >= used for _, value in after):
-            return
         if (place, key) not in self.lower:
             self.lower[place, key] = self._lowered(place, key)
         yield from ((becomes, when) for becomes, when in self.lower[place, key].items() if becomes < used)
 
     def _lowered(self, place: Place, key: str) -> dict[int, str]:
         """The same, of whatever is used: everybody is told of the same ones."""
+        if self.before.course(place, key) == self.after.course(place, key):
+            return {}
         told, present = dict[int, str](), None
         was_with, becomes_with = self.before.values(place, key), self.after.values(place, key)
         for at, was_open, is_open in self.moments(
