@@ -130,6 +130,10 @@ class Amounts:
     user_jobs_milli: int | None = None
 
 
+NO_AMOUNTS = Amounts(limit_milli=0, weight=0)
+"""What a project or department has in a pool that it does not name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Department:
     """A group of projects with quotas of its own. ``amounts`` is by pool name."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from .altered import altered
 from .amounts import open_windows
-from .model import Amounts, Department, Policy, Project, Window
+from .model import NO_AMOUNTS, Department, Policy, Project, Window
 from .whatif import Case
 
 Owner = TypeVar("Owner", Project, Department)
@@ -63,10 +63,8 @@ def _with(case: Case, amount: str, milli: int, *, department: bool = False) -> P
                 for row in policy.windows)  # fmt: skip
         return replace(policy, windows=tuple(rows))
     if department:
-        rows_of = _each(policy.departments, case.department, case.pool, {amount: milli}, Amounts())
-        return replace(policy, departments=rows_of)
-    projects = _each(policy.projects, case.project, case.pool, {amount: milli}, Amounts(limit_milli=0, weight=0))
-    return replace(policy, projects=projects)
+        return replace(policy, departments=_each(policy.departments, case.department, case.pool, {amount: milli}))
+    return replace(policy, projects=_each(policy.projects, case.project, case.pool, {amount: milli}))
 
 
 def _changed(window: Window, case: Case, amount: str, milli: int, department: bool) -> Window:
@@ -80,12 +78,11 @@ def _changed(window: Window, case: Case, amount: str, milli: int, department: bo
     )
 
 
-def _each(
-    owners: Iterable[Owner], name: str | None, pool: str, changes: Mapping[str, int], nothing: Amounts
-) -> tuple[Owner, ...]:
-    """The same owners, one of them with other amounts in a pool, where it had ``nothing`` if it is not named."""
+def _each(owners: Iterable[Owner], name: str | None, pool: str, changes: Mapping[str, int]) -> tuple[Owner, ...]:
+    """The same owners, one of them with other amounts in a pool."""
 
     def changed(owner: Owner) -> Owner:
-        return replace(owner, amounts={**owner.amounts, pool: altered(owner.amounts.get(pool) or nothing, **changes)})
+        before = owner.amounts.get(pool) or NO_AMOUNTS
+        return replace(owner, amounts={**owner.amounts, pool: altered(before, **changes)})
 
     return tuple(changed(owner) if owner.name == name else owner for owner in owners)

@@ -9,7 +9,7 @@ from .amounts import in_force
 from .holders import holder_of, is_exhausted, make_holders
 from .ledger import Ledger
 from .model import (
-    Amounts,
+    NO_AMOUNTS,
     Department,
     Job,
     JobState,
@@ -93,7 +93,7 @@ def _of(project: Project, pool: str, departments: Mapping[str, Standing]) -> Sta
 
 
 def _standing(owner: Project | Department, pool: str, parent: Standing | None = None) -> Standing:
-    amounts = owner.amounts.get(pool) or Amounts(limit_milli=0, weight=0)
+    amounts = owner.amounts.get(pool) or NO_AMOUNTS
     return Standing(
         name=owner.name,
         known=True,

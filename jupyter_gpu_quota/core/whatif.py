@@ -11,6 +11,7 @@ from .amounts import in_force
 from .lending import is_waking
 from .lifecycle import HOLDS_GPU, WAITING
 from .model import (
+    NO_AMOUNTS,
     WHOLE_DEVICE,
     Allocation,
     Amounts,
@@ -117,8 +118,7 @@ class Case:
     def amounts_of(self, *, department: bool) -> Amounts:
         """What its project, or that one's department, has in its pool at this instant."""
         owner = self._owner(in_force(self.policy, self.snapshot.now), department=department)
-        nothing = Amounts() if department else Amounts(limit_milli=0, weight=0)
-        return (owner.amounts.get(self.pool) if owner else None) or nothing
+        return (owner.amounts.get(self.pool) if owner else None) or NO_AMOUNTS
 
     def _owner(self, policy: Policy, *, department: bool) -> Project | Department | None:
         project = next((row for row in policy.projects if row.name == self.project), None)

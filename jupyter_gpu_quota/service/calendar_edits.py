@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from ..amount import gpu_text
 from ..calendar import Entry, When, expand
 from ..core.amounts import with_windows
-from ..core.model import Amounts, Change, Department, Policy, Project, Window
+from ..core.model import NO_AMOUNTS, Amounts, Change, Department, Policy, Project, Window
 from ..quotafile import QuotaFile
 from .views import instant
 
@@ -79,7 +79,7 @@ class _Side:
         departments = tuple(one for one in self.plain.departments if one.name == name) if above else ()
         found = with_windows(replace(self.plain, projects=projects, departments=departments), windows)
         owners: list[Project | Department] = [*found.projects, *found.departments]
-        return owners[0].amounts.get(pool, Amounts()) if owners else None
+        return owners[0].amounts.get(pool, NO_AMOUNTS) if owners else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +186,12 @@ class _Edit:
     def sentence(self, row: Row) -> str:
         above, owner, pool = row
         changes = [one.changes().get(row) for one in (self.was, self.becomes) if one]
+        opens_pool = self.here.side.amounts(row, ()) == NO_AMOUNTS  # to name it brings a weight, and no limit
         keys = [
-            each.name for each in fields(Amounts) if any(getattr(one, each.name, None) is not None for one in changes)
+            key
+            for key in WORDS
+            if any(getattr(one, key, None) is not None for one in changes)
+            or (opens_pool and key in ("limit_milli", "weight"))
         ]
         present, becomes = (side.amounts(row, side.open_at(side.now)) for side in (self.before, self.after))
         was_open, opens = (one.amounts(row) if one else None for one in (self.was, self.becomes))

@@ -27,6 +27,11 @@ pools: [{name: big}]
 departments: [{name: risk, quota: {big: {training: 3}}}]
 projects: [{name: fraud, department: risk, quota: {big: {training: 1}}}]
 """
+TWO_POOLS = """\
+version: 1
+pools: [{name: big, selector: {gpu_model: [A100]}}, {name: small}]
+projects: [{name: fraud, quota: {big: {training: 3}}}]
+"""
 NOON = "2026-11-23T12:00"  # a Monday
 NIGHT = "2026-11-23T22:00"
 OPENS = "it opens next at 2026-11-23T20:00 Europe/London (2026-11-23T20:00:00Z), until 2026-11-24T06:00 Europe/London"
@@ -175,6 +180,17 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
                 "always, project fraud, pool big: training quota 2 now, 0.5 while it is open (with nights open, too)",
             ],
             id="two windows change the same amount",
+        ),
+        pytest.param(
+            TWO_POOLS,
+            dated(window("projects: {fraud: {small: {training: 2}}}"), base=TWO_POOLS),
+            NOON,
+            [
+                f"nights is new: {OPENS}",
+                "nights, project fraud, pool small: training quota 0 now, 2 while it is open; limit 0 now, none while"
+                " it is open; weight 0 now, 1 while it is open",
+            ],
+            id="a window opens a pool in which its project has nothing",
         ),
         pytest.param(dated(window()), dated(window()), NIGHT, [], id="nothing is edited"),
         pytest.param(
