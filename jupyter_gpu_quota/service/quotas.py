@@ -243,6 +243,7 @@ def page_for(offset: int) -> Page:
 async def revert(call: Call) -> Answer:
     """Put an earlier revision's text in force again, as a new revision; what had been accepted then still is."""
     await call.door.world.fresh()
+    present = _in_force(call).revision  # what is looked at below rests on it
     old = await _revision(call)
     text = await call.door.world.read(quotafile.export, old.text, old.revision)
     file = await _parsed(call, text)
@@ -252,5 +253,4 @@ async def revert(call: Call) -> Answer:
     if not call.flag("accept_stops"):
         _stops_nothing(found.stops)
     warnings = (*found.warnings, *await strangers(call.door, file, text))
-    present = _in_force(call).revision
     return _with(warnings, await _put(call, file, text, present, f"back to revision {old.revision}"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,25 @@ def test_apply_and_revert_put_it_in_force_and_warn_likewise(tmp_path: Path) -> N
         assert world.put_quota(QUOTA).status == 200
         back = world.post("quota/revisions/3/actions/revert", "ann")
         assert (back.status, [each.endswith(said) for each in back.json["warnings"]]) == (200, [True])
+
+
+def test_an_edit_that_comes_between_the_look_at_a_revert_and_the_revert_is_not_undone_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service_world(tmp_path) as world:
+        world.run(world.door.world.refresh())
+        assert world.put_quota(QUOTA + "# second\n").status == 200
+        usual = world.rest_hub._users
+
+        async def meanwhile(**only: str) -> list[Mapping[str, Any]]:
+            monkeypatch.setattr(world.rest_hub, "_users", usual)
+            assert (await asyncio.to_thread(world.put_quota, QUOTA + "# third\n")).status == 200
+            return await usual(**only)
+
+        monkeypatch.setattr(world.rest_hub, "_users", meanwhile)
+        reverted = world.post("quota/revisions/1/actions/revert", "ann")
+        assert (reverted.status, reverted.json["reason"]) == (409, "stale")
+        assert world.get("quota", "ann").json["text"].endswith("# third\n")
 
 
 def test_while_the_hub_is_away_nobody_is_said_to_be_known_or_unknown(tmp_path: Path) -> None:
