@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from jupyter_gpu_quota.service.hub import Everybody, HubAway
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 BOB, GROUP, LEA = "users: [bob, olga]", "groups: [vision-team]", "leads: [lea]"
+NAMES = ["ada", "bernd", "carla", "david", "elena", "frank", "greta", "hannes", "irene", "jonas"]
 UNKNOWN = "Whether the hub knows the users and groups that the file names as members was not checked"
 
 
@@ -99,6 +101,23 @@ def test_many_strangers_are_told_as_a_number(world: ServiceWorld) -> None:
     names = ", ".join(f"qqqq{n}" for n in range(30))
     told = warned(world, QUOTA.replace(BOB, f"users: [bob, {names}]"))
     assert len(told) == 21 and told[-1] == "10 more names of members are not known to the hub."
+
+
+def test_the_nearest_of_thousands_of_mail_addresses_is_found_at_once(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = "@students.some-university.example.edu"
+    people = [f"{first}.{last}{n}{at}" for first in NAMES for last in NAMES for n in range(50)]
+    wrong = [f"{first[::-1]}.{first}{at}" for first in NAMES] * 2
+
+    async def everybody() -> Everybody:
+        return Everybody(users=frozenset(people), groups=None)
+
+    monkeypatch.setattr(world.door.people.accounts, "everybody", everybody)
+    before = time.process_time()
+    told = warned(world, QUOTA.replace(BOB, f"users: [carla.lda3{at}, {', '.join(wrong)}]"))
+    assert told[0].endswith(f"the hub knows no user carla.lda3{at}; did you mean carla.ada3{at}?")
+    assert time.process_time() - before < 2, "every address was compared letter by letter: that took 5 s"
 
 
 def test_apply_and_revert_put_it_in_force_and_warn_likewise(tmp_path: Path) -> None:
