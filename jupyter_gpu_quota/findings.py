@@ -59,8 +59,8 @@ def number_text(number: int | float) -> str:
         return f"{number:g}" if math.isfinite(number) else f"a number beyond {1.7e308:g}"
     if abs(number) < 10**24:
         return str(int(number))
-    digits = int(math.log10(abs(number))) + 1  # of 9...9 the logarithm is that of the next power of ten
-    digits -= abs(number) < 10 ** (digits - 1)
+    digits = int(math.log10(abs(number))) + 1  # rounded: of 9...9 it is one too many, of some powers of ten one too few
+    digits += (abs(number) >= 10**digits) - (abs(number) < 10 ** (digits - 1))
     first = abs(number) // 10 ** max(0, digits - 12)
     return f"{'-' if number < 0 else ''}{str(first)[:10]}... (of {digits} digits)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def check_places(outputs: Mapping[str, Path | None], inputs: Sequence[Path]) -> 
             fail(f"{option} would write over {taken[place]}; name another file", USAGE)
         if not path.parent.is_dir():
             fail(f"{path} cannot be written: there is no folder {path.parent}")
-        if not os.access(place if place.exists() else place.parent, os.W_OK):
+        if not all(os.access(each, os.W_OK) for each in (place.parent, place) if each.exists()):
             fail(f"{path} cannot be written: this account may not write there")
         taken[place] = f"{path}, which is written too"
 
@@ -30,7 +31,7 @@ def write_whole(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     place = path.resolve()
-    beside = place.with_name(f".{place.name[:100]}.{os.getpid()}.part")
+    beside = place.with_name(f".{uuid.uuid4().hex}.part")
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(place)

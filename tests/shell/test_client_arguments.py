@@ -223,6 +223,7 @@ def test_wrong_usage_is_told_in_a_sentence_and_ends_with_2(
         (10**24 - 1, "9" * 24),
         (10**30 - 1, "9999999999... (of 30 digits)"),
         (-(10**30), "-1000000000... (of 31 digits)"),
+        (10**512, "1000000000... (of 513 digits)"),
         (10**5000, "1000000000... (of 5001 digits)"),
         (1e30, "1e+30"),
         (float("inf"), "a number beyond 1.7e+308"),

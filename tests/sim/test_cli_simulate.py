@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -312,6 +313,23 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_played(world: Pat
     assert done.exit_code == 1 and f"there is no folder {world}/gone" in done.stderr
 
 
+def test_a_folder_in_which_nothing_can_be_made_is_told_before_anything_is_played(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world / "r.json").write_text("before")
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != world)
+    done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--report", world / "r.json")
+    assert (
+        done.exit_code == 1 and done.stderr == f"{world}/r.json cannot be written: this account may not write there\n"
+    )
+
+
+def test_a_report_may_have_the_longest_name_that_there_is(world: Path) -> None:
+    longest = world / ("報" * 85)
+    assert run(world / "trace.json", "--quotas", world / "quota.yaml", "--report", longest).exit_code == 0
+    assert longest.read_text().startswith("{")
+
+
 def test_a_report_that_cannot_be_finished_leaves_the_one_before(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Path, text: str, **_: Any) -> int:
         self.write_bytes(text[:10].encode())
@@ -321,7 +339,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_one_before(world: Path, mon
     monkeypatch.setattr(Path, "write_text", full)
     done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--report", world / "r.json")
     assert done.exit_code == 1 and f"{world}/r.json cannot be written: No space left" in done.stderr
-    assert (world / "r.json").read_text() == "before" and not list(world.glob(".r.json*"))
+    assert (world / "r.json").read_text() == "before" and not list(world.glob("*.part"))
 
 
 def test_what_is_no_file_is_written_to_and_not_replaced(world: Path) -> None:
