@@ -19,7 +19,7 @@ def quickly_made(kind: type[R]) -> type[R]:
     """A class decorator: the same ``__init__``, in a quarter of its time.
 
     For a frozen dataclass with slots, no parent, no ``__post_init__`` and keywords alone; raises TypeError for another.
-    A class made from it is filled as itself, or, where it has slots of its own, refused when one is made.
+    Of a class made from it, one that adds anything to its slots is refused when it is made.
     """
     _refuse_unless_plain(kind)
     every = fields(kind)  # type: ignore[arg-type]

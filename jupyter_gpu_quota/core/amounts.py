@@ -5,15 +5,19 @@ Source: docs/scheduling.md, section 6.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from .model import Amounts, Change, Department, Policy, Project, Window
 
 Owner = TypeVar("Owner", Project, Department)
 Before = TypeVar("Before", int, int | None)
+Toggle = tuple[int, int, int]
+"""When an entry of the calendar, which one, opens (1) or closes (-1)."""
 
 
 def in_force(policy: Policy, now: int) -> Policy:
@@ -69,23 +73,29 @@ def seasons(policy: Policy) -> Iterator[tuple[int, tuple[Window, ...]]]:
     An entry is told as one of its windows; they stand in their order.
     """
     entries, toggles = _toggles(policy.windows)
-    seen = {0}
-    count, is_open = [0] * len(entries), 0
-    for at, group in groupby(toggles, key=lambda toggle: toggle[0]):
+    for at, is_open in together(toggles):
+        if is_open:
+            yield at, tuple(entry for number, entry in enumerate(entries) if is_open >> number & 1)
+
+
+def together(toggles: Iterable[Toggle]) -> Iterator[tuple[int, int]]:
+    """Every different set of entries that are open together, each with its first instant: the bits of one number."""
+    count, is_open, seen = defaultdict[int, int](int), 0, set[int]()
+    for at, group in groupby(toggles, key=itemgetter(0)):
         for _, number, change in group:
             count[number] += change
             is_open = is_open | 1 << number if count[number] else is_open & ~(1 << number)
         if is_open not in seen:
             seen.add(is_open)
-            yield at, tuple(entry for number, entry in enumerate(entries) if is_open >> number & 1)
+            yield at, is_open
 
 
-def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[tuple[int, int, int]]]:
-    """One window of each entry, and each opening and closing in the order of time: (instant, entry, 1 or -1).
+def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[Toggle]]:
+    """One window of each entry, and each opening and closing in the order of time.
 
     Windows of one entry stand side by side.
     """
-    entries, toggles = list[Window](), list[tuple[int, int, int]]()
+    entries, toggles = list[Window](), list[Toggle]()
     for window in windows:
         if window.begins_at >= window.ends_at:
             continue

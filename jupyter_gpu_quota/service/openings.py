@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
+from ..core.amounts import Toggle, together
 from ..core.model import Window
 
 Moment = tuple[int, tuple[Window, ...], tuple[Window, ...]]
@@ -19,23 +19,14 @@ def moments(before: Sequence[Window], after: Sequence[Window], now: int) -> Iter
     entries = {(side, window.name): window for side, windows in enumerate((before, after)) for window in windows}
     numbers = {key: number for number, key in enumerate(entries)}
     toggles = sorted((*_toggles(before, 0, numbers, now), *_toggles(after, 1, numbers, now)))
-    count, is_open, seen = [0] * len(entries), 0, set[int]()
-    for at, group in groupby([(now, 0, 0), *toggles], key=lambda toggle: toggle[0]):
-        for _, number, change in group:
-            if change:
-                count[number] += change
-                is_open = is_open | 1 << number if count[number] else is_open & ~(1 << number)
-        if is_open not in seen:
-            seen.add(is_open)
-            found = [(side, entries[side, name]) for (side, name), number in numbers.items() if is_open >> number & 1]
-            was_open, opens = (tuple(window for its, window in found if its == side) for side in (0, 1))
-            yield at, was_open, opens
+    for at, is_open in together([(now, 0, 0), *toggles]):
+        found = [(side, entries[side, name]) for (side, name), number in numbers.items() if is_open >> number & 1]
+        was_open, opens = (tuple(window for its, window in found if its == side) for side in (0, 1))
+        yield at, was_open, opens
 
 
-def _toggles(
-    windows: Iterable[Window], side: int, numbers: dict[tuple[int, str], int], now: int
-) -> Iterator[tuple[int, int, int]]:
-    """Each opening and closing from now on: (instant, entry, 1 or -1). What is open already opens now."""
+def _toggles(windows: Iterable[Window], side: int, numbers: dict[tuple[int, str], int], now: int) -> Iterator[Toggle]:
+    """Each opening and closing from now on. What is open already opens now."""
     for window in windows:
         if window.begins_at < window.ends_at and window.ends_at > now:
             number = numbers[side, window.name]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ..core import foresee
-from ..core.model import Job, JobState, NotebookState
+from ..core.model import JobState, NotebookState
 from ..core.outage import what_it_stays_on
 from ..store.commands import JobSpec
 from ..store.records import JobRecord, NotebookRecord
@@ -22,22 +22,7 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     """What a job would meet if it were submitted now."""
     quota = door.world.quota
     assert quota is not None, "a spec is only made under a quota file"
-    job = Job(
-        id=door.new_id(door.clock()),
-        project=spec.project,
-        user=person.id,
-        pool=spec.pool,
-        gpu_milli=spec.gpu_milli,
-        submitted_at=door.clock(),
-        ranks=spec.ranks,
-        min_ranks=spec.min_ranks,
-        gpu_models=spec.gpu_models,
-        cpu_milli=spec.cpu_milli,
-        memory_mib=spec.memory_mib,
-        priority=spec.priority,
-        preemptible=spec.preemptible,
-        time_limit_s=spec.time_limit_s,
-    )
+    job = spec.queued(door.new_id(now := door.clock()), person.id, now)
     await door.world.learn_names((person.id,))
     met = await door.world.think(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
     return DryRunView(

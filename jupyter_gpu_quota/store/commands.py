@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..core.altered import quickly_made
-from ..core.model import Device, Node, Policy
+from ..core.model import Device, Job, Node, Policy
 from ..core.plan import Reason
 from .notices import ChangeNotice, NewNotice
 
@@ -55,6 +55,25 @@ class JobSpec:
     def gpu_models(self) -> tuple[str, ...]:
         """The models it may run on; any where none is named."""
         return tuple(self.gpu_model.split(",")) if self.gpu_model else ()
+
+    def queued(self, job: str, user: str, at: int) -> Job:
+        """What the core sees of it once it is submitted."""
+        return Job(
+            id=job,
+            project=self.project,
+            user=user,
+            pool=self.pool,
+            gpu_milli=self.gpu_milli,
+            submitted_at=at,
+            ranks=self.ranks,
+            min_ranks=self.min_ranks,
+            gpu_models=self.gpu_models,
+            cpu_milli=self.cpu_milli,
+            memory_mib=self.memory_mib,
+            priority=self.priority,
+            preemptible=self.preemptible,
+            time_limit_s=self.time_limit_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import assert_never
 from ..core.canonical import digest
 from ..core.facts import NotebookFact
 from ..core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after
-from ..core.model import Activity, Job, JobState, JobTarget, Notebook, NotebookState
+from ..core.model import Activity, JobState, JobTarget, Notebook, NotebookState
 from ..core.plan import Reason, ReasonCode
 from .asking import ask_again, close
 from .commands import (
@@ -202,24 +202,8 @@ def _check_text(values: object) -> None:
 
 def _queued(work: Work, request: SubmitJob) -> JobRecord:
     spec = request.spec
-    job = Job(
-        id=request.job,
-        project=spec.project,
-        user=request.user,
-        pool=spec.pool,
-        gpu_milli=spec.gpu_milli,
-        submitted_at=work.now,
-        ranks=spec.ranks,
-        min_ranks=spec.min_ranks,
-        gpu_models=spec.gpu_models,
-        cpu_milli=spec.cpu_milli,
-        memory_mib=spec.memory_mib,
-        priority=spec.priority,
-        preemptible=spec.preemptible,
-        time_limit_s=spec.time_limit_s,
-    )
     return JobRecord(
-        job=job,
+        job=spec.queued(request.job, request.user, work.now),
         spec=replace(spec, secret_names=tuple(sorted(request.secrets)) or spec.secret_names),
         account=request.account,
         reason=None,
