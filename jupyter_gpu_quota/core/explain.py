@@ -98,8 +98,8 @@ def _changes_words(case: Case, reason: Reason, changes: tuple[Change, ...]) -> s
     too_high = _too_high(case)
     if changes:
         return told + (f" No quota alone would do: {too_high}." if too_high else "")
-    if too_high is None and _names_what_frees_it(reason):
-        return f" Nothing else alone would start it: neither {_OTHERS}."
+    if _names_what_frees_it(reason):
+        return f" Nothing else alone would start it: {too_high or f'neither {_OTHERS}'}."
     return f" No single change would start it: {too_high or f'neither GPU that is freed nor {_OTHERS}'}."
 
 

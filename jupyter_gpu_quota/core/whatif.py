@@ -139,7 +139,9 @@ class Case:
 
     def limit(self, *, department: bool) -> int | None:
         """The limit on its project, or that one's department, in its pool."""
-        return None if self.is_notebook else self.amounts_of(department=department).limit_milli
+        if self.is_notebook or (department and self.department is None):
+            return None
+        return self.amounts_of(department=department).limit_milli
 
     def user_ceiling(self, *, department: bool) -> int | None:
         """What each user may have at most, in its project or that one's department."""

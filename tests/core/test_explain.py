@@ -146,6 +146,13 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
             id="the ceilings of the project and of its department are used up",
         ),
         pytest.param(
+            "pool t 2\ndepartment D 2 of t, limit 2\na 2 of t in D\nb 0 of t in D, priority 60\na runs 2\nb queues 1",
+            "b1", {},
+            "It starts when enough of that is freed or the limit is raised. Nothing else alone would start it: b's "
+            "training quota in pool t raised by 1.00 to 1.00 would need 3.00 GPU where 2.00 can be promised.",
+            id="the limit of its department is reached, and a quota that would do does not fit",
+        ),
+        pytest.param(
             "pool t 4\na 2 of t\na queues 4 fixed", "a1", {"quota": 2000, "preemptible": 0},
             "It would start if a's training quota in pool t is raised by 2.00 to 4.00, or if it is submitted as one",
             id="nobody else has a quota",
