@@ -95,7 +95,7 @@ def unhurried(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.rollback()  # of what broke off: the driver changes nothing inside a transaction
+        driver.rollback()  # of what broke off, a commit too: the driver changes nothing inside a transaction
         driver.execute("PRAGMA synchronous=FULL")
 
 

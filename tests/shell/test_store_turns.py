@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health
@@ -96,6 +97,20 @@ def test_only_what_would_be_seen_again_does_not_wait_for_the_disk(url: str, brea
         with pytest.raises(ZeroDivisionError) if breaks else nullcontext(), rows.writing(seen_again=True) as scope:
             assert level(scope) == NORMAL
             assert not breaks or 1 / 0
+        with rows.writing() as scope:
+            assert level(scope) == FULL
+
+
+def test_after_a_commit_that_failed_the_next_waits_for_the_disk(url: str) -> None:
+    with closing(open_store(url)) as store:
+        rows = store._rows
+        with pytest.raises(IntegrityError), rows.writing(seen_again=True) as scope:
+            for statement in (
+                "CREATE TABLE one (id INTEGER PRIMARY KEY)",
+                "CREATE TABLE many (one REFERENCES one (id) DEFERRABLE INITIALLY DEFERRED)",
+                "INSERT INTO many VALUES (7)",
+            ):
+                scope._connection.exec_driver_sql(statement)
         with rows.writing() as scope:
             assert level(scope) == FULL
 
