@@ -123,7 +123,7 @@ class Asked:
             if self.rules.is_legal([holder], entered=True):
                 yield holder
             else:
-                self.too_large[standing] = holder.size
+                self.too_large[standing] = holder.whole
 
     def _own(self) -> Iterable[Holder]:
         own, priority = self.asker.standing, self.asker.priority

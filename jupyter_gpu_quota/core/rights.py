@@ -68,7 +68,7 @@ class Taken:
             self.largest_lent = max(self.largest_lent, holder.size)
         else:
             self.firm += holder.size
-            self.largest_firm = max(self.largest_firm, holder.size)
+            self.largest_firm = max(self.largest_firm, holder.whole)
 
 
 class Rules:

@@ -58,6 +58,11 @@ class Holder:
     promised: bool = False
 
     @property
+    def whole(self) -> int:
+        """Its size with what leaves with it: an elastic job's minimum takes along what the job has above."""
+        return self.size if self.above is None else self.size + self.above.size
+
+    @property
     def key(self) -> str:
         """Names it among all holders: what an elastic job has above its minimum is one of its own."""
         return self.id if self.base is None else f"{self.id}/above"

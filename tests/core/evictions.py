@@ -251,11 +251,11 @@ class _Walk:
     def _claims_back(self, key: str) -> str | None:
         if self.use[key] >= self.guarantee[key]:
             return None
-        paused = {job.id for row in self.victims.values() for job in row} & self.served
+        paused = ({job.id for row in self.victims.values() for job in row} & self.served) - self.again
         for job in self.books.jobs.values():
-            waits = job.state in WAITS and job.target is JobTarget.RUNNING
-            waits = waits and job.id not in self.served and job.id not in self.had
-            waits = waits or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED) or job.id in paused
+            waits = job.state in WAITS and job.target is JobTarget.RUNNING and job.id not in self.served
+            waits = waits or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED)
+            waits = (waits and job.id not in self.had) or job.id in paused
             could = waits and key in self.books.levels(job.project) and self.books.could_start(job)
             if could and self.use[key] + least(job) <= self.guarantee[key] - self.rounded:
                 return job.id

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import JobState, Upkeep
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
+from tests.core.promises import check_plan
 from tests.core.world import GENTLE, World, world
 
 
@@ -138,3 +139,62 @@ def test_one_that_may_not_be_preempted_is_wanted_with_all_that_it_has() -> None:
     made.submit("a", 2000)
     pauses = [one for one in made.tick().actions if isinstance(one, Pause)]
     assert len(pauses) == 2 and all(one.workload.startswith("b") for one in pauses)
+
+
+def test_what_gives_up_its_surplus_and_keeps_its_minimum_claims_nothing_back() -> None:
+    """Of c, which is then below its quota, only c3 could start, and that goes on in a place of its own."""
+    made = beside_an_elastic_job("1", 500, 450, 100, 750)
+    made.drain_ticks = 3
+    made.submit("c", 100)
+    assert ("pause", "c3", "shrunk") in said(made.tick())
+    made.submit("a", 250)
+    made.pass_time()
+    decision = made.decide()
+    assert said(decision.plan)[0] == ("pause", "c2", "fair_share_reclaimed")
+    check_plan(made.snapshot(), made.policy, decision)
+
+
+def test_nor_does_what_gives_it_up_in_the_same_plan() -> None:
+    made = beside_an_elastic_job("0.9", 300, 550, 150, 450)
+    made.submit("a", 300)
+    made.submit("a", 350)
+    made.pass_time()
+    decision = made.decide()
+    pauses = [(kind, *rest) for kind, *rest in said(decision.plan) if kind == "pause"]
+    assert pauses == [("pause", "c3", "shrunk"), ("pause", "c1", "fair_share_reclaimed")]
+    check_plan(made.snapshot(), made.policy, decision)
+
+
+def beside_an_elastic_job(quota: str, first: int, second: int, least: int, others: int) -> World:
+    """Of c one device has two jobs, the other an elastic one with twice its minimum beside a job of a."""
+    made = world(f"pool t 2\na 0 of t, priority 60\nc {quota} of t")
+    made.put(made.submit("c", first), ["n1g0"])
+    made.put(made.submit("c", second), ["n1g0"])
+    made.put(made.submit("c", least, min_ranks=1, ranks=2), ["n1g1", "n1g1"])
+    made.put(made.submit("a", others), ["n1g1"])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "goes"),
+    [
+        pytest.param(
+            beside_an_elastic_job("0.9", 550, 200, 200, 550), (350, 350), "c2",
+            id="a job as large as the least of an elastic one goes, not all of that",
+        ),
+        pytest.param(
+            beside_an_elastic_job("0.8", 850, 100, 100, 300), (250, 400), "c3",
+            id="all of an elastic job goes as one, and no larger job for it",
+        ),
+    ],
+)  # fmt: skip
+def test_nobody_ends_below_the_quota_where_an_elastic_job_can_spare_that(
+    made: World, asked: tuple[int, int], goes: str
+) -> None:
+    """Found by random worlds: c ended below its quota without need."""
+    for milli in asked:
+        made.submit("a", milli)
+    made.pass_time()
+    decision = made.decide()
+    assert [one.workload for one in decision.plan.actions if isinstance(one, Pause)] == [goes]
+    check_plan(made.snapshot(), made.policy, decision)
