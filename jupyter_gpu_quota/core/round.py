@@ -407,6 +407,7 @@ class Round:
         with self._place_lent(only=leaving):
             trim(self.pool, self.draft.claims)
         if self.place_given_up:
+            trim(self.pool, self.draft.claims)  # on the room of the place that is kept no more
             self._keep_place(first_blocked(self.pool))
 
     def _forget_place_of_served(self) -> None:

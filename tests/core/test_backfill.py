@@ -6,6 +6,7 @@ import dataclasses as dc
 
 import pytest
 
+from jupyter_gpu_quota.core.plan import Reserve
 from tests.core.promises import check_order_is_irrelevant
 from tests.core.world import GENTLE, World, world
 
@@ -193,3 +194,23 @@ def test_the_place_that_is_kept_for_a_job_does_not_stop_that_job() -> None:
         """
     )
     assert "d3" in started(made)
+
+
+def test_the_room_of_a_place_that_is_given_up_spares_more_than_one_victim() -> None:
+    """Found by random worlds: b2 stays where a4 was to start, so a5 has all of that device, and b3 need not shrink."""
+    made = world("pool t 4\na 1 of t, limit 2\nb 0 of t\nc 1 of t, weight 0")
+    made.put(made.submit("a", 1000), ["n1g0"])
+    made.put(made.submit("a", 450), ["n1g2"])
+    made.put(made.submit("a", 200), ["n1g3"])
+    made.put(made.submit("b", 600), ["n1g1"])
+    made.put(made.submit("b", 100, priority=30), ["n1g1"])
+    made.put(made.submit("b", 100, ranks=3, min_ranks=2), ["n1g2"] * 3)
+    made.put(made.submit("b", 200), ["n1g2"])
+    made.put(made.submit("c", 800, preemptible=False), ["n1g3"])
+    made.submit("c", 1000, priority=30)
+    made.submit("a", 300, ranks=2)
+    made.submit("a", 100, ranks=2)
+    (kept,) = made.tick().actions
+    assert (
+        isinstance(kept, Reserve) and [(one.device, kept.workload) for one in kept.placements] == [("n1g1", "a5")] * 2
+    )
