@@ -7,7 +7,7 @@ department, and in it the project, most above its share; inside it lowest priori
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import takewhile
 
@@ -38,7 +38,7 @@ class Asked:
             yield from [holder for holder in self.pool.promised if holder.project in others and holder.preemptible]
         if not self.notebook:
             yield from self._borrowers()
-        yield from self._surplus([*others, self.asker.standing])
+        yield from self._surplus(dict.fromkeys([*others, self.asker.standing]))  # a slice may take from its own project
 
     def pauses(self) -> Iterator[Holder]:
         """Then, after moves, work by project most above; own last."""
@@ -84,7 +84,7 @@ class Asked:
         ]
         return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
 
-    def _surplus(self, standings: Sequence[Standing]) -> list[Holder]:
+    def _surplus(self, standings: Iterable[Standing]) -> list[Holder]:
         """What elastic jobs run with above their minimum; of the asker's own project whatever the priority."""
         if not self.pool.has_elastic:
             return []

@@ -398,16 +398,17 @@ class Round:
 
     def _trim(self) -> None:
         """Who is put back may stay on a place that was planned behind it; no claim goes to one in its stead."""
+        claims = self.draft.claims
         leaving = {
             piece.device
-            for claimed in self.draft.claims
+            for claimed in claims
             for holder in (*claimed.victims, *(moved.holder for moved in claimed.moved))
             for piece in holder.pieces
         }
         with self._place_lent(only=leaving):
-            trim(self.pool, self.draft.claims)
+            trim(self.pool, claims)
         if self.place_given_up:
-            trim(self.pool, self.draft.claims)  # on the room of the place that is kept no more
+            trim(self.pool, claims)  # on the room of the place that is kept no more
             self._keep_place(first_blocked(self.pool))
 
     def _forget_place_of_served(self) -> None:

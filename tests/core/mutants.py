@@ -81,7 +81,7 @@ MUTANTS = (
             "        after = level.use - taken.largest_firm\n",
         ),
     ),
-    mutant("nobody is put back on the whole plan", ("round.py", "trim(self.pool, self.draft.claims)", "pass")),
+    mutant("nobody is put back on the whole plan", ("trim.py", "in enumerate(claims):", "in enumerate(()):")),
     mutant(
         "nobody is put back on a spot",
         ("reclaim.py", "if self._suffices(spot, without) and self.rules.is_legal(without):", "if False:"),

@@ -198,3 +198,16 @@ def test_nobody_ends_below_the_quota_where_an_elastic_job_can_spare_that(
     decision = made.decide()
     assert [one.workload for one in decision.plan.actions if isinstance(one, Pause)] == [goes]
     check_plan(made.snapshot(), made.policy, decision)
+
+
+def test_a_slice_takes_what_an_elastic_job_of_its_own_project_has_above_its_minimum_once() -> None:
+    """Found by random worlds: it was counted twice, and the minimum stayed where the slice was to be."""
+    made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t")
+    made.put(made.submit("a", 250, ranks=2, min_ranks=1), ["n1g0"] * 2)
+    made.put(made.submit("b", 250), ["n1g0"])
+    made.put(made.submit("b", 200), ["n1g0"])
+    made.ask("a", 1000)
+    assert sorted(said(made.tick())) == [
+        ("pause", "a1", "reclaimed"), ("pause", "b1", "reclaimed"), ("pause", "b2", "reclaimed"),
+        ("reserve", "nb-a1", "waits_for_drain"),
+    ]  # fmt: skip
