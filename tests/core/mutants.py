@@ -281,6 +281,30 @@ MUTANTS = (
         ("round.py", "            self._forget_place_of_served()\n", ""),
     ),
     mutant("a restart counts twice", ("reservations.py", "level.leaving -= min(", "level.leaving -= 0 * min(")),
+    mutant(
+        "a quota is kept with elastic surplus",
+        ("rights.py", "firm = after - self._surplus_left(level, leaving)", "firm = after"),
+    ),
+    mutant(
+        "a slice counts its own project's elastic surplus twice",
+        ("asked.py", "dict.fromkeys([*others, self.asker.standing])", "[*others, self.asker.standing]"),
+    ),
+    mutant(
+        "a place that is given up spares nobody more",
+        ("round.py", "            trim(self.pool, claims)  # on the room of the place that is kept no more\n", ""),
+    ),
+    mutant(
+        "of two drained nodes the first name says when",
+        ("outage.py", "key=lambda one: (by[one.node], one.id)", "key=lambda one: one.id"),
+    ),
+    mutant(
+        "fixed work is wanted with its minimum",
+        ("reading.py", "wanted = size if not job.preemptible else", "wanted ="),
+    ),
+    mutant(
+        "an elastic job is as large as its minimum",
+        ("standing.py", "return self.size if self.above is None else self.size + self.above.size", "return self.size"),
+    ),
     mutant("broken devices are given out", ("ledger.py", "if d.health is Health.HEALTHY and", "if")),
 )
 
