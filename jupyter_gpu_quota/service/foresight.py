@@ -66,7 +66,7 @@ class Foresight:
         known = self._explained.get(workload)
         if known and (known[0] == key or now - known[1] < EXPLAINED_FRESH_S):
             return known[2]
-        told = await self._world.think(core_explain.explain, self.snapshot(), policy, workload)
+        told = await self._world.ponder(core_explain.explain, self.snapshot(), policy, workload)
         if len(self._explained) >= MOST_EXPLAINED:
             self._explained.clear()
         self._explained[workload] = (key, now, told)

@@ -24,7 +24,7 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     assert quota is not None, "a spec is only made under a quota file"
     job = spec.queued(door.new_id(now := door.clock()), person.id, now)
     await door.world.learn_names((person.id,))
-    met = await door.world.think(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
+    met = await door.world.ponder(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
     return DryRunView(
         starts_now=met.starts_now,
         pauses=[

@@ -30,6 +30,8 @@ R = TypeVar("R")
 FRESH_S = 1.0
 SAMPLES_FRESH_S = 5.0
 READERS = 2
+PONDERERS = 2
+"""An explanation of a huge pool takes half a minute; an edit is looked at beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class World:
         self._store, self.now, self._clock = store, now, clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._thinker = ThreadPoolExecutor(1, thread_name_prefix="thinker")
-        self._ponderer = ThreadPoolExecutor(1, thread_name_prefix="ponderer")
+        self._ponderer = ThreadPoolExecutor(PONDERERS, thread_name_prefix="ponderer")
         self._forget_all()
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
@@ -93,11 +95,11 @@ class World:
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: question(*args, **kwargs))
 
     async def think(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Ask the core something long, one question after the other, so that reading never waits behind it."""
+        """Ask the core what every page shows, one question after the other, so that reading never waits behind it."""
         return await asyncio.get_running_loop().run_in_executor(self._thinker, lambda: question(*args, **kwargs))
 
     async def ponder(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Ask something that takes seconds and that only its asker waits for: an edit of the quota file."""
+        """Ask something that takes seconds and that only its asker waits for: an edit, or why one job waits."""
         return await asyncio.get_running_loop().run_in_executor(self._ponderer, lambda: question(*args, **kwargs))
 
     @property

@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from jupyter_gpu_quota import quotafile, snapshotfile
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused, Unreachable
+from jupyter_gpu_quota.core import explain as core_explain
+from jupyter_gpu_quota.core import foresee
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.executors.layout import outputs_dir
 from jupyter_gpu_quota.executors.rank_log import RotatingLog, log_path
@@ -279,6 +281,24 @@ def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeyp
     ann.apply(ann.quota().text + "# more\n")
     ann.revert(1)
     assert threads and {name.partition("_")[0] for name in threads} <= {"store-reader", "ponderer"}
+
+
+def test_who_asks_why_one_job_waits_keeps_no_page_waiting(
+    world: ServiceWorld, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large pool that takes half a minute, and every page asks one thread what the next plan does."""
+    threads: set[str] = set()
+    explain, dry_run = core_explain.explain, foresee.dry_run
+
+    def noting(question: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: (threads.add(threading.current_thread().name), question(*args))[1]
+
+    monkeypatch.setattr(core_explain, "explain", noting(explain))
+    monkeypatch.setattr(foresee, "dry_run", noting(dry_run))
+    bob = client(world)
+    bob.submit("python train.py", gpu=1, dir=code).explain()
+    bob.dry_run("python train.py", gpu=1)
+    assert {name.partition("_")[0] for name in threads} == {"ponderer"}
 
 
 def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -> None:
