@@ -118,6 +118,7 @@ class _Walk:
                 case Unreserve() if job.id in self.had:
                     if claimer := _claimer_of(action):
                         self.before.setdefault(claimer, Counter(self.use))
+                        yield from self._check_take_over(claimer, job)
                     self._count(job, -1)
                 case Start() | Resume() if job.id not in self.had:
                     self._count(job)
@@ -169,6 +170,13 @@ class _Walk:
             yield f"{said}, for which it was paused itself"
         if self._is_protected(victim) and claimer and not self._is_within(claimer, claimer.project, self.rounded):
             yield f"{said}, which is protected, and the claim is not within the guarantee"
+
+    def _check_take_over(self, name: str, loser: Job) -> Iterator[str]:
+        """Only a claim within guarantee takes a place that is promised to another project, at every level between."""
+        claimer = self.books.jobs.get(name)
+        for own, other in self._compared(name, loser) if claimer and claimer.project != loser.project else []:
+            if claimer and not self._is_within(claimer, own, slack=self._slack(own)):
+                yield f"{name} took the place of {loser.id} over from {other}: {own} {self._shares(own)}"
 
     def _compared(self, claimer: str, victim: Job) -> list[tuple[str, str]]:
         """Claimer and victim at every level below their common ancestor."""
