@@ -179,7 +179,9 @@ class World:
             self._forget_all()
         if changes.quota is not None:  # before anybody is told that this look is over
             changes = await self._readable(changes, changes.quota)
-        self._looked_at, self._looked = started, True
+        if not self._nudged:  # what came while it looked is not in it
+            self._looked_at = started
+        self._looked = True
         if changes.version != before:
             await self._take(changes)
         await self._follow_use()

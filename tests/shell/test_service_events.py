@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.service import events as events_module
 from jupyter_gpu_quota.service import logs as logs_module
 from jupyter_gpu_quota.service import people
 from jupyter_gpu_quota.service.events import MOST_WAITING, _Inbox
 from jupyter_gpu_quota.service.streams import MOST_PER_PERSON
 from jupyter_gpu_quota.service.world import Delta
-from tests.patience import until
+from jupyter_gpu_quota.store.protocol import Changes
+from tests.patience import PATIENCE_S, until
 from tests.shell.service_world import QUOTA, ServiceWorld, service_world
 
 
@@ -217,3 +220,29 @@ def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
         return not world.door.world._listeners and not world.door.streams._open
 
     until(forgotten)
+
+
+def test_what_is_written_while_the_service_looks_is_in_its_next_answer(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()["id"]
+    world.step()
+    seen, read_on, changes = threading.Event(), threading.Event(), world.store.changes
+
+    def slow(*asked: Any, **more: Any) -> Changes:
+        found = changes(*asked, **more)
+        seen.set()
+        assert read_on.wait(PATIENCE_S)
+        return found
+
+    async def answer() -> JobState:
+        read_on.set()
+        await asyncio.wait([world.door.world._refreshing])
+        await world.door.world.fresh()
+        return world.door.world.mirror.jobs[job].job.state
+
+    monkeypatch.setattr(world.store, "changes", slow)
+    world.loop.call_soon_threadsafe(world.door.world.nudge)
+    assert seen.wait(PATIENCE_S)
+    world.see_running(job)
+    assert world.run(answer()) is JobState.RUNNING
