@@ -202,18 +202,22 @@ class Books:
         use = Counter[str]()
         reserved = self.reserved()
         for job in self.jobs.values():
-            returns = job.state is JobState.PAUSING and job.target is JobTarget.PAUSED
-            if self.stays(job) or ((job.state in WAITS or returns) and job.id in reserved):
+            if self.stays(job) or job.id in reserved:
                 for key in self.levels(job.project):
                     use[key] += self.counted(job)
         return use
 
     def reserved(self) -> set[str]:
+        """Jobs that wait, or leave and come back, with a place promised on devices that can still be given out."""
         return {
             one.workload
             for one in self.snapshot.reservations
+            if one.workload in self.jobs and self._comes_back(self.jobs[one.workload])
             if all(part.device in self.devices for part in one.placements)
         }
+
+    def _comes_back(self, job: Job) -> bool:
+        return job.state in WAITS or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED)
 
     def fits_empty(self, job: Job) -> bool:
         rooms: dict[str, list[int]] = defaultdict(list)
