@@ -55,14 +55,18 @@ class Taken:
     largest_firm: int = 0
     lent: int = 0
     largest_lent: int = 0
+    promised: bool = False
+    """Whether it loses a place that it was promised, which only a claim within guarantee takes over."""
 
     def merge(self, other: Taken) -> None:
         self.firm += other.firm
         self.largest_firm = max(self.largest_firm, other.largest_firm)
         self.lent += other.lent
         self.largest_lent = max(self.largest_lent, other.largest_lent)
+        self.promised |= other.promised
 
     def add(self, holder: Holder) -> None:
+        self.promised |= holder.promised
         if holder.borrower and not holder.promised:
             self.lent += holder.size
             self.largest_lent = max(self.largest_lent, holder.size)
@@ -156,7 +160,8 @@ class Rules:
         """What is taken from each project by what was picked and by these."""
         sums: dict[Standing, Taken] = {}
         for standing, taken in self.taken.items():
-            sums[standing] = Taken(taken.firm, taken.largest_firm, taken.lent, taken.largest_lent)
+            kept = taken.firm, taken.largest_firm, taken.lent, taken.largest_lent, taken.promised
+            sums[standing] = Taken(*kept)
         for holder in self.whole(chosen):
             taken_here = sums.get(holder.project)
             if taken_here is None:
@@ -190,7 +195,7 @@ class Rules:
                 return True
             legal = after + taken.largest_firm > level.guarantee
             return legal and not self._is_at_floor(level, after)
-        if after + max(taken.largest_firm, taken.largest_lent) <= level.fair:
+        if taken.promised or after + max(taken.largest_firm, taken.largest_lent) <= level.fair:
             return False
         if self._is_at_floor(level, after) or (after < level.guarantee and self._claims_back(level, after, chosen)):
             return False

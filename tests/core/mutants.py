@@ -286,6 +286,10 @@ MUTANTS = (
         ("rights.py", "firm = after - self._surplus_left(level, leaving)", "firm = after"),
     ),
     mutant(
+        "a place is taken over by right of the project alone",
+        ("rights.py", "if taken.promised or after", "if after"),
+    ),
+    mutant(
         "a slice counts its own project's elastic surplus twice",
         ("asked.py", "dict.fromkeys([*others, self.asker.standing])", "[*others, self.asker.standing]"),
     ),

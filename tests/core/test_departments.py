@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_gpu_quota.core.explain import explain
 from jupyter_gpu_quota.core.model import Health, Placement, Reservation
-from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode
+from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Reserve, Start
 from jupyter_gpu_quota.core.sentences import sentence
 from jupyter_gpu_quota.service.standings import shares_of
 from tests.core.likeness import check_departments_that_change_nothing
@@ -324,6 +324,33 @@ def test_a_drain_that_is_taken_over_counts_as_a_siblings_loss() -> None:
     check_plan(made.snapshot(), made.policy, decision)
     taken = {(action.workload, action.reason.code) for action in decision.plan.actions}
     assert {("p21", "drain_taken_over"), ("p31", "reclaimed"), ("p11", "waits_for_drain")} <= taken
+
+
+def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promised_to_another_department() -> None:
+    """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with what p3 is promised, is above its share."""
+    made = world(
+        """
+        pool t 4
+        department D1 1 of t
+        department D2 1 of t
+        p1 1 of t in D1
+        p2 0 of t in D1
+        p3 1 of t in D2
+        p2 runs 1 on n1g0
+        p3 runs 2 of 1
+        p3 queues 1
+        p1 queues 1
+        """
+    )
+    where = (Placement(rank=0, device="n1g3", gpu_milli=1000, memory_mib=16001),)
+    made.reserved["p33"] = Reservation(workload="p33", placements=where, reserved_at=made.now)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    assert {action.workload: type(action) for action in decision.plan.actions} == {
+        "p21": Pause,
+        "p11": Reserve,
+        "p33": Start,
+    }
 
 
 @pytest.mark.parametrize(

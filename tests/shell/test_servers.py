@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.enforcement.cooperative import variables_of
 from jupyter_gpu_quota.executors.process_tree import process
 from jupyter_gpu_quota.servers import Servers, account_of
 from jupyter_gpu_quota.spawner.holding import ServerHold, limiter_of
 from tests.gpu.world import share_of
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 NAMESPACE = str(Path("/proc/self/ns/user").readlink())
 
@@ -104,6 +105,7 @@ def test_a_server_that_ran_before_its_hub_did_is_recorded_if_it_still_is_that_no
 ) -> None:
     hold = ServerHold(limiter_of(str(tmp_path / "state")), servers)
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **variables}) as server:
+        until(lambda: variables_of(server.pid))  # the kernel lets the parent go on before they can be read
         hold.note_again("N", server.pid)
-        assert (servers.of("N") is not None) == recorded
         server.kill()
+        assert (servers.of("N") is not None) == recorded
