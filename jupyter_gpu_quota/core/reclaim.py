@@ -217,7 +217,7 @@ class _Search:
 
     def _place_without_victims(self) -> bool:
         request = self.asker.request
-        if request.ranks > 1 or self.thorough:
+        if request.ranks > 1 or self.thorough or self.let_out:
             fit = place(self.ledger, request._replace(ranks=1), lent=self.lent_too)
             if isinstance(fit, Fit):
                 self._promise([piece.device for piece in fit.pieces])

@@ -286,6 +286,10 @@ MUTANTS = (
         ("rights.py", "firm = after - self._surplus_left(level, leaving)", "firm = after"),
     ),
     mutant(
+        "who was let out of its department is not placed on what is free",
+        ("reclaim.py", "self.thorough or self.let_out:", "self.thorough:"),
+    ),
+    mutant(
         "a place is taken over by right of the project alone",
         ("rights.py", "if taken.promised or after", "if after"),
     ),

@@ -326,6 +326,32 @@ def test_a_drain_that_is_taken_over_counts_as_a_siblings_loss() -> None:
     assert {("p21", "drain_taken_over"), ("p31", "reclaimed"), ("p11", "waits_for_drain")} <= taken
 
 
+def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
+    """D2 is at its limit but for 0.45; once p2 has given up 0.1, p1 fits on the free device, and p3 loses nothing."""
+    made = world(
+        """
+        pool t 5
+        department D1 0 of t
+        department D2 2 of t, limit 2
+        p1 1.5 of t in D2
+        p2 0.5 of t in D2
+        p3 0 of t in D1
+        p1 runs 1 on n1g0
+        p2 runs 0.45 fixed on n1g1
+        p2 runs 0.1 on n1g2
+        p3 runs 0.5 on n1g1
+        p3 runs 0.6 on n1g2
+        p3 runs 2 of 0.5 on n1g3
+        p1 queues 0.5
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    assert [action.workload for action in decision.plan.actions] == ["p22", "p12"]
+    (place,) = decision.plan.actions[-1].placements
+    assert place.device == "n1g4"
+
+
 def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promised_to_another_department() -> None:
     """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with what p3 is promised, is above its share."""
     made = world(

@@ -423,20 +423,28 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def freeze_inside_a_transaction(pid: int, database: Path) -> None:
-    """Stop a process at a moment at which nobody else can write."""
+    """Stop a process at a moment at which nobody else can write: as soon as somebody is seen to, and still cannot."""
 
-    def locked() -> bool:
+    def caught(probe: sqlite3.Connection) -> bool:
+        if not any(is_locked(probe) for _ in range(10_000)):
+            return False
         os.kill(pid, signal.SIGSTOP)
-        with contextlib.closing(sqlite3.connect(database, isolation_level=None, timeout=0.05)) as probe:
-            try:
-                probe.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                return True
-            probe.execute("ROLLBACK")
+        if stays(lambda: is_locked(probe), 0.05):
+            return True
         os.kill(pid, signal.SIGCONT)
         return False
 
-    until(locked)
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None, timeout=0)) as probe:
+        until(lambda: caught(probe), what="a moment inside a transaction")
+
+
+def is_locked(probe: sqlite3.Connection) -> bool:
+    try:
+        probe.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return True
+    probe.execute("ROLLBACK")
+    return False
 
 
 def test_a_scheduler_frozen_inside_a_transaction_keeps_nobody_waiting_for_long(service: Service) -> None:
