@@ -306,7 +306,9 @@ def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> N
             continue  # with it back, a claim of the same owner would have less right
         if _keeps_limits(books, without, claims) and _keeps_user_ceilings(books, without, victim):
             room = _room_for(books, without, claims, kept)
-            assert not all_fit(books, room, [books.jobs[name] for name in claims]), f"P6: {victim.id} need not leave"
+            is_free = min(room.values()) >= 0  # where it was, nobody is moved to
+            fits = is_free and all_fit(books, room, [books.jobs[name] for name in claims])
+            assert not fits, f"P6: {victim.id} need not leave"
     if len(claims) == 1 and not again and len({pause.claimer for pause in pauses}) == 1:
         _check_below_quota(books, plan, books.jobs[claims[0]], pauses, kept)
 
