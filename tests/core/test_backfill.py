@@ -87,15 +87,15 @@ def test_the_place_that_is_free_soonest_is_kept() -> None:
 
 
 def test_who_is_given_another_place_in_the_same_plan_needs_the_one_that_was_kept_no_more() -> None:
+    """A place was kept for a1 when b3 asked; once b3 has started, a1 may claim b2's, as b is above its fair share."""
     made = world(
-        "pool t 5\na 2 of t\nb 0 of t\nb runs 3\na runs 2\nb queues 2 priority 20\nb queues 1 priority 80\n"
-        "a queues 1 priority 40"
+        "pool t 2x4\na 1 of t\nb 0 of t\nb runs 2 fixed\nb runs 3\nb queues 1 by x\nb queues 3\na queues 3 priority 80"
     )
     decision = made.decide()
-    assert decision.waits["a2"].code == "waits_for_drain"
-    assert all(kept.workload != "a2" for kept in decision.kept)
+    assert decision.waits["a1"].code == "waits_for_drain"
+    assert decision.kept == ()
     made.settle()
-    assert made.picture() == "a 3 / b 1"
+    assert made.picture() == "a 3 / b 3"
 
 
 def test_a_place_is_kept_though_who_runs_there_until_its_planned_start_was_looked_at_again() -> None:
