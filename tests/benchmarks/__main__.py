@@ -1,7 +1,8 @@
 """``python -m tests.benchmarks``: measure everything that was promised, print it, and keep it in docs/figures.json.
 
 What is timed stands beside each figure, and what others reach there, with how that was obtained. Nothing here is a
-test: a figure depends on the machine, which is named. ``--only NAME ...`` measures these parts and leaves the others in
+test: a figure depends on the machine, which is named. Each part is measured in a process of its own: none pays for what
+another left in memory. ``--only NAME ...`` measures these parts and leaves the others in
 the file as they were, each with its own machine, instant and load; ``--quick`` measures less of each, for a look, and
 keeps nothing unless ``--file`` says where. The exit code is 1 where a part could not be measured, which is said, or a
 bound is missed.
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +62,7 @@ def _measure(name: str, console: Console, *, quick: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"title": part.title, "at": datetime.now(UTC).isoformat(timespec="seconds")}
     document |= {"machine": here, "quick": quick, "figures": []}
     try:
-        figures = list(part.measure(quick))
+        figures = _measured_alone(name, quick)
     except Exception as error:  # one part that fails leaves the others to be measured, and is told
         console.print(f"[bold red]{part.title} could not be measured[/]", traceback.format_exc(limit=-3))
         return {**document, "not_measured": f"{type(error).__name__}: {error}"}
@@ -67,6 +70,15 @@ def _measure(name: str, console: Console, *, quick: bool) -> dict[str, Any]:
     if not figures:
         return {**document, "not_measured": "what it needs is not on this machine"}
     return {**document, "figures": [_row(one) for one in figures]}
+
+
+def _measured_alone(name: str, quick: bool) -> list[Figure]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as process:
+        return process.submit(_figures, name, quick).result()
+
+
+def _figures(name: str, quick: bool) -> list[Figure]:
+    return list(PARTS[name].measure(quick))
 
 
 def _row(one: Figure) -> dict[str, object]:

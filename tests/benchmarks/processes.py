@@ -30,3 +30,9 @@ def memory(pid: int) -> Memory:
         name, _, value = line.partition(":")
         kib[name] = int(value.split()[0])
     return Memory(rss_mib=kib["Rss"] / 1024, uss_mib=(kib["Private_Clean"] + kib["Private_Dirty"]) / 1024)
+
+
+def peak_mib() -> float:
+    """The most that this process was resident with; ``ru_maxrss`` also has what the process that started it was."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024

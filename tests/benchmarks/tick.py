@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from jupyter_gpu_quota.store.protocol import Committed
 from jupyter_gpu_quota.store.snapshot import Mirror
 from tests.benchmarks import store as worlds
 from tests.benchmarks.figures import Figure, print_plainly, spread
+from tests.benchmarks.processes import peak_mib
 
 TICKS = 10
 STARTED_AT = worlds.NOW + 3_000
@@ -111,8 +111,7 @@ def measure(folder: str, size: Size) -> Rows:
     for number in range(TICKS):
         _tick(store, mirror, memory, policy, number, times)
     store.close()
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {**times.taken, "memory": [peak_mib]}
+    return {**times.taken, "memory": [peak_mib()]}
 
 
 class _Times:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -44,8 +46,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "figures.json"
 
 
-def parts_of(file: Path) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = json.loads(file.read_text())["parts"]
+def parts_of(file: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(file.read_text())["parts"]
     return found
 
 
@@ -61,6 +63,24 @@ def test_a_part_that_is_measured_again_leaves_the_others_as_they_were(file: Path
     assert list(parts_of(file)) == ["openb", "claims"]
     assert parts_of(file)["claims"] == before
     assert {"at", "machine", "quick", "title", "figures"} == parts_of(file)["openb"].keys()
+
+
+def test_each_part_is_measured_in_a_process_of_its_own_and_one_that_dies_is_told(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def process(quick: bool) -> list[Figure]:
+        return [Figure(name="process", value=os.getpid(), unit="", timed="its number")]
+
+    def dies(quick: bool) -> list[Figure]:
+        os._exit(1)
+
+    for name, measure in (("openb", process), ("claims", process), ("idle", dies)):
+        monkeypatch.setitem(PARTS, name, Part(title=name, measure=measure))
+    assert benchmarks.main(["--only", "openb", "claims", "idle", "--file", str(file)]) == 1
+    found = parts_of(file)
+    numbers = {os.getpid(), *(row["value"] for name in ("openb", "claims") for row in found[name]["figures"])}
+    assert len(numbers) == 3
+    assert "BrokenProcessPool" in str(found["idle"]["not_measured"])
 
 
 def test_a_quick_look_keeps_nothing_unless_it_is_told_where(
