@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -66,6 +67,7 @@ def main(listening: Sequence[int], heart_fd: int | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s web door] %(message)s")
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     heart = Heart(heart_fd)
+    gc.freeze()  # what was imported stays: it need not be looked through for garbage during a call
     sockets = [socket.socket(fileno=fd) for fd in listening]
     asyncio.run(serve(settings_from_environment(), sockets, heart))
     return 0

@@ -6,6 +6,7 @@ the last ones, whose readings are kept, every ten seconds. Each notebook lives a
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -133,6 +134,7 @@ def _row(device: Device, held: Sequence[str], now: int, turn: int) -> SampleRow:
 def figures(quick: bool) -> list[Figure]:
     """The database after a month, a day of it asked for, and what one reading costs."""
     days = 3 if quick else DAYS
+    gc.freeze()  # as the service does
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"sqlite:///{Path(folder)}/gpu-quota.sqlite")
         month = Month(store)
