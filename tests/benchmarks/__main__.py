@@ -2,10 +2,9 @@
 
 What is timed stands beside each figure, and what others reach there, with how that was obtained. Nothing here is a
 test: a figure depends on the machine, which is named. Each part is measured in a process of its own: none pays for what
-another left in memory. ``--only NAME ...`` measures these parts and leaves the others in
-the file as they were, each with its own machine, instant and load; ``--quick`` measures less of each, for a look, and
-keeps nothing unless ``--file`` says where. The exit code is 1 where a part could not be measured, which is said, or a
-bound is missed.
+another left in memory. ``--only NAME ...`` measures these parts and leaves the others in the file as they were, each
+with its own machine, instant and load; ``--quick`` measures less of each, for a look, and keeps nothing unless
+``--file`` says where. The exit code is 1 where a part could not be measured, which is said, or a bound is missed.
 """
 
 from __future__ import annotations

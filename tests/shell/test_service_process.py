@@ -200,6 +200,19 @@ def test_an_idle_door_with_a_follower_asks_the_store_once_a_second_at_most(tmp_p
         assert asked[2] - asked[0] > 1.5
 
 
+# --- garbage ----------------------------------------------------------------------------------------------------------
+def test_what_the_web_door_imported_is_not_looked_through_for_garbage() -> None:
+    code = """
+import gc
+from jupyter_gpu_quota.service import main as door
+async def serve(*_): print(gc.get_freeze_count())
+door.serve, door.settings_from_environment = serve, lambda: None
+door.main([])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert int(done.stdout) > 10_000
+
+
 # --- the worlds of these tests ----------------------------------------------------------------------------------------
 def test_a_world_that_is_over_leaves_no_descriptor_behind(tmp_path: Path) -> None:
     """Hundreds of worlds share one process."""
