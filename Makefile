@@ -64,10 +64,11 @@ check: $(VENV)/.ready  ## format, lint, types, laws
 	$(BIN)/mypy --strict jupyter_gpu_quota
 	$(BIN)/python -m pytest -q tests/laws
 
-soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds, fuzzing
+soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds, other examples, fuzzing
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
 	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
+	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests/shell tests/sim tests/test_patience.py
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must notice each time
 	$(BIN)/python -m tests.core.mutants

@@ -1,8 +1,18 @@
-"""For every test: Hypothesis judges what is computed, never how long it took on a machine that may stand still."""
+"""For every test: how Hypothesis runs. It judges what is computed, never how long it took on a slow machine.
+
+``make test`` plays the same examples every time, so that what fails in it is the change; ``make soak`` sets
+``GPU_QUOTA_WORLDS`` and draws others each time.
+"""
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXPLORES = "GPU_QUOTA_WORLDS" in os.environ
+
+settings.register_profile(
+    "patient", deadline=None, derandomize=not EXPLORES, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")

@@ -326,7 +326,8 @@ def copy_of(root: Path, into: Path) -> None:
     shutil.copytree(root / PACKAGE, into / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "labextension"))
     for tests in ("core", "benchmarks"):
         shutil.copytree(root / "tests" / tests, into / "tests" / tests, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(root / "pyproject.toml", into)
+    for file in ("pyproject.toml", "tests/conftest.py"):
+        shutil.copy(root / file, into / file)
 
 
 def break_it(root: Path, broken: Mutant) -> None:

@@ -297,6 +297,12 @@ def test_one_more_sign_of_use_never_makes_it_idle(activity: NotebookActivity, ag
     assert isinstance(before, Idle) or not isinstance(after, Idle)
 
 
+def with_message(kernel: KernelRecord, at: int) -> KernelRecord:
+    """One more message; when the newest came stays unknown where it was: to learn that is no sign of use."""
+    known = kernel.last_message_at
+    return kernel if known is None else replace(kernel, last_message_at=max(at, known))
+
+
 def with_one_more(activity: NotebookActivity, at: int, sign: str) -> NotebookActivity:
     """The same notebook, with one more sign of use."""
     kernels = activity.kernels
@@ -307,8 +313,7 @@ def with_one_more(activity: NotebookActivity, at: int, sign: str) -> NotebookAct
             )
             return replace(activity, samples=tuple(samples))
         case "message":
-            later = max(at, kernels[0].last_message_at or at) if kernels else at
-            return replace(activity, kernels=kernels and (replace(kernels[0], last_message_at=later), *kernels[1:]))
+            return replace(activity, kernels=kernels and (with_message(kernels[0], at), *kernels[1:]))
         case "busy":
             return replace(activity, kernels=kernels and (replace(kernels[0], state=KernelState.BUSY), *kernels[1:]))
         case "program":

@@ -93,7 +93,7 @@ WORK = st.lists(st.sampled_from("abc").flatmap(_line), min_size=3, max_size=16)
 QUOTAS = st.tuples(*[st.sampled_from(["0", "1", "2"])] * 3)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(quotas=QUOTAS, work=WORK, edit=st.sampled_from(list(EDITS)))
 def test_in_any_world_it_names_whom_ticks_pause(quotas: tuple[str, ...], work: list[str], edit: str) -> None:
     owners = [f"{name} {quota} of t" for name, quota in zip("abc", quotas, strict=True)]
@@ -163,7 +163,7 @@ def test_a_lowered_quota_names_as_many_as_it_adds_above_it_in_the_order_in_which
     assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (named, (), set())
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(priorities=st.lists(st.sampled_from([40, 50, 70]), min_size=4, max_size=4), had=st.integers(1, 3))
 def test_whom_it_names_as_over_quota_is_whom_a_claim_of_all_of_it_pauses_next(priorities: list[int], had: int) -> None:
     """First the old quota is claimed, then the new one: who is paused only then is who was named."""

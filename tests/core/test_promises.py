@@ -465,7 +465,6 @@ Worlds.TestCase.settings = settings(
     max_examples=WORLDS,
     stateful_step_count=30,
     deadline=None,
-    derandomize="GPU_QUOTA_WORLDS" not in os.environ,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink) if "GPU_QUOTA_SHRINK" in os.environ else (Phase.generate,),
 )

@@ -105,8 +105,8 @@ def log_of(hub: RealHub, name: str, job: str) -> str:
 
 
 def test_a_job_runs_as_its_submitter_and_reads_nothing_of_the_service_or_of_another(hub: RealHub) -> None:
-    theirs = submit(hub, "games", "echo mine > note; echo mine > $GPU_QUOTA_OUTPUT_DIR/o; exec sleep 600")
-    until(lambda: asked(hub, "games", f"/jobs/{theirs['id']}").body["state"] == "running")
+    theirs = submit(hub, "games", "echo mine > note; echo mine > $GPU_QUOTA_OUTPUT_DIR/o; echo up; exec sleep 600")
+    until(lambda: "up" in str(asked(hub, "games", f"/jobs/{theirs['id']}/logs").body))
     state = hub.stage.state_dir
     hidden = [
         *(str(path) for path in state.iterdir()), *(f"/proc/{pid}/environ" for pid in hub.service_pids()),
