@@ -157,6 +157,7 @@ class _Search:
 
         Who may take only from its own project waits for a drain that is under way like everybody else.
         """
+        mark, is_limited = self.ledger.mark(), not self._is_under_limits()
         if self.let_out and not self._siblings_leave():
             return None
         while self._wants_more() and self._is_under_limits() and self._place_without_victims():
@@ -171,6 +172,8 @@ class _Search:
             self._walk(self.asked.pauses())
         if self._wants_more():
             return None
+        if is_limited and len(self.picked) > 1 and not (self.let_out or self.moved):
+            self._spare(mark)
         lent = self.asker.lent_too and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
         if lent:
             promise(self.ledger, self.pieces, lent=False, sign=-1)
@@ -368,13 +371,32 @@ class _Search:
         chosen = self._together([], asked) if few else None
         if chosen is None:
             return
-        for holder in chosen[-2::-1]:
+        for holder in self.rules.whole(self._put_back(chosen)):
+            self._pick(holder)
+        self._place_the_rest()
+
+    def _put_back(self, chosen: Sequence[Holder]) -> Sequence[Holder]:
+        """Whoever of these need not leave stays, the last in order first."""
+        for holder in reversed(chosen):
             without = [other for other in chosen if other is not holder]
             if self.rules.is_legal(without) and self._makes_room(without):
                 chosen = without
-        for holder in self.rules.whole(chosen):
+        return chosen
+
+    def _spare(self, mark: int) -> None:
+        """A limit may ask for less than the place that was found: who would leave for that place alone stays."""
+        picked, pieces, rank = list(self.picked.values()), self.pieces, self.rank
+        self.ledger.undo(mark)
+        self.rules = Rules(self.pool, self.asker, below_too=self.below_too)
+        self.picked, self.pieces, self.rank, self.thorough = self.rules.picked, [], 0, True
+        fewer = self._put_back(picked)
+        for holder in self.rules.whole(fewer):
             self._pick(holder)
-        self._place_the_rest()
+        if len(fewer) < len(picked):
+            self._place_the_rest()
+        else:
+            promise(self.ledger, pieces, lent=False)
+            self.pieces, self.rank = pieces, rank
 
     def _together(self, chosen: list[Holder], asked: Sequence[Holder]) -> list[Holder] | None:
         for at, holder in enumerate(asked):

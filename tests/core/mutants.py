@@ -290,6 +290,10 @@ MUTANTS = (
         ("reclaim.py", "self.thorough or self.let_out:", "self.thorough:"),
     ),
     mutant(
+        "who leaves a place that a limit does not need stays gone",
+        ("reclaim.py", "if is_limited and len(self.picked) > 1", "if False"),
+    ),
+    mutant(
         "a place is taken over by right of the project alone",
         ("rights.py", "if taken.promised or after", "if after"),
     ),

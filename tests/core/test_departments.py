@@ -352,6 +352,35 @@ def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
     assert place.device == "n1g4"
 
 
+AT_ITS_LIMIT = {
+    "of a department": ("department D 2 of t, limit 2.2\np1 1 of t in D\np2 1 of t in D", "p2", "", "p23"),
+    "of a project": ("p1 2 of t, limit 2.2", "p1", "priority 90", "p14"),
+}
+
+
+@pytest.mark.parametrize(("owners", "whose", "priority", "paused"), AT_ITS_LIMIT.values(), ids=AT_ITS_LIMIT)
+def test_a_limit_asks_for_no_more_than_it_needs_where_another_device_has_room(
+    owners: str, whose: str, priority: str, paused: str
+) -> None:
+    """0.1 must leave for the limit; where it leaves there is room for 0.3 only if the job of 0.2 leaves, too."""
+    made = world(
+        f"""
+        pool t 3
+        {owners}
+        p1 runs 0.7 on n1g0
+        {whose} runs 1 on n1g1
+        {whose} runs 0.2 on n1g0
+        {whose} runs 0.1 on n1g0
+        p1 queues 0.3 {priority}
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    pause, reserve = decision.plan.actions
+    assert isinstance(pause, Pause) and pause.workload == paused
+    assert isinstance(reserve, Reserve) and [place.device for place in reserve.placements] == ["n1g2"]
+
+
 def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promised_to_another_department() -> None:
     """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with what p3 is promised, is above its share."""
     made = world(
