@@ -15,7 +15,8 @@ from .standing import NO_LIMIT, Standing
 def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
     """Write guarantee and fair share of every project and department of the pool.
 
-    ``firm_milli`` is the part of the amount that guarantees can stand on.
+    ``firm_milli`` is the part of the amount that guarantees can stand on. What a department's ceiling for each user
+    keeps it from wanting takes no guarantee from its projects: which of them its user works in is not known before.
     """
     projects = list(pool.standings.values())
     if not pool.departments:
@@ -32,8 +33,8 @@ def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
     _divide(pool, rows, [*wanted, *(demand(one) for one in alone)], amount_milli, firm_milli)
     for one in departments:
         inside = children[one.name]
-        firm = min(one.fair, one.guarantee)
-        _divide(pool, inside, [demand(child) for child in inside], one.fair, firm)
+        amount = max(one.fair, min(one.guarantee, sums[one.name]))
+        _divide(pool, inside, [demand(child) for child in inside], amount, min(amount, one.guarantee))
         for child in inside:
             child.guarantee = min(child.guarantee, one.guarantee)
 

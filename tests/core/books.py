@@ -316,7 +316,9 @@ class Books:
         firm = max(Fraction(0), amount - (unbooked - booked_now))
         guarantee, fair = self._divide(self.departments or self.projects, amount, firm)
         for key in self.departments:
-            inside = self._divide(self.children(key), fair[key], min(fair[key], guarantee[key]))
+            want = sum(self.wanted()[name] for name in self.children(key))
+            there = max(fair[key], min(guarantee[key], want))  # a user's ceiling there takes no project's quota
+            inside = self._divide(self.children(key), there, min(there, guarantee[key]))
             guarantee |= {name: min(milli, guarantee[key]) for name, milli in inside[0].items()}
             fair |= inside[1]
         return guarantee, fair

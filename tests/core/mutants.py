@@ -86,6 +86,10 @@ MUTANTS = (
         "nobody is put back on a spot",
         ("reclaim.py", "if self._suffices(spot, without) and self.rules.is_legal(without):", "if False:"),
     ),
+    mutant(
+        "a user's ceiling in a department takes its projects' quotas",
+        ("division.py", "max(one.fair, min(one.guarantee, sums[one.name]))", "one.fair"),
+    ),
     mutant("departments are ignored in the division", ("division.py", "if not pool.departments:", "if True:")),
     mutant(
         "departments of victims are ignored",

@@ -352,6 +352,27 @@ def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
     assert place.device == "n1g4"
 
 
+def test_one_user_who_waits_in_two_projects_of_a_department_takes_neither_its_quota() -> None:
+    """The department wants one GPU, as its user may have no more; each of the two projects keeps its promise of one."""
+    made = world(
+        """
+        pool t 2
+        department D1 2 of t, limit per user 1
+        department D2 0 of t
+        p1 1 of t in D1
+        p2 1 of t in D1
+        p3 0 of t in D2
+        p3 runs 2 of 1
+        p1 queues 1 by w
+        p2 queues 1 by w
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    taken = [(type(action), action.workload) for action in decision.plan.actions]
+    assert taken == [(Pause, "p32"), (Reserve, "p11")]
+
+
 AT_ITS_LIMIT = {
     "of a department": ("department D 2 of t, limit 2.2\np1 1 of t in D\np2 1 of t in D", "p2", "", "p23"),
     "of a project": ("p1 2 of t, limit 2.2", "p1", "priority 90", "p14"),

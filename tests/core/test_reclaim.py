@@ -136,6 +136,31 @@ def test_on_one_device_who_came_first_in_the_order_runs_on_where_the_next_one_su
     assert victims(made.tick()) == ["a1"]
 
 
+def test_who_need_not_leave_counts_when_the_next_claim_chooses() -> None:
+    """For a, b2 leaves and b1, which comes first, runs on; so b is still the one most above its quota when d claims."""
+    made = world(
+        """
+        pool t 2
+        a 0.5 of t
+        b 0.3 of t
+        c 0.1 of t
+        d 0.4 of t
+        e 0.4 of t
+        b runs 0.3 on n1g0
+        b runs 0.5 on n1g0
+        b runs 0.4 on n1g1
+        c runs 0.4 on n1g1
+        e runs 0.2 fixed on n1g0
+        e runs 0.2 fixed on n1g1
+        a queues 0.5
+        d queues 0.4
+        """
+    )
+    for at, job in enumerate(("b1", "b2", "b3", "c1")):
+        running_for(made, job, ran_s=100 * (at + 1))
+    assert victims(made.tick()) == ["b2", "b3"]
+
+
 def test_inside_a_project_too_only_what_is_needed_is_paused() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.2\na runs 0.6\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a2"]
