@@ -52,7 +52,7 @@ class Pool:
     searches_left: int = 8
     """How often a plan looks for work to move; it is the only step that looks at everything."""
     room_came_back: bool = False
-    """A place that was kept was given up again, after others had been decided beside it."""
+    """A place that was kept was given up after others had been decided beside it; or a claim stood at a limit."""
     unmovable: set[Request] = field(default_factory=set)
     """For what nothing was found to move: the room only shrinks."""
     running: list[Running] = field(default_factory=list)

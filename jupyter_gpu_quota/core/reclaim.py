@@ -128,6 +128,7 @@ class _Search:
         self.moved: list[Moved] = []
         self.gone = set[str]()
         self.rank = 0
+        self.is_limited = not self._is_under_limits()
         self.near: dict[int, list[Holder]] = defaultdict(list)
         self.freed: dict[int, int] = {}
         self.after: dict[int, tuple[int, list[tuple[int, int]]]] = {}
@@ -139,6 +140,7 @@ class _Search:
         if found is None:
             self.ledger.undo(mark)
             return None
+        self.pool.room_came_back |= self.is_limited  # what is free was not its to take
         concerned = (self.asker.standing, *(holder.project for holder in found.victims))
         found.used = {standing.name: standing.use for standing in concerned}
         for holder in found.victims:
@@ -157,7 +159,7 @@ class _Search:
 
         Who may take only from its own project waits for a drain that is under way like everybody else.
         """
-        mark, is_limited = self.ledger.mark(), not self._is_under_limits()
+        mark = self.ledger.mark()
         if self.let_out and not self._siblings_leave():
             return None
         while self._wants_more() and self._is_under_limits() and self._place_without_victims():
@@ -172,7 +174,7 @@ class _Search:
             self._walk(self.asked.pauses())
         if self._wants_more():
             return None
-        if is_limited and len(self.picked) > 1 and not (self.let_out or self.moved):
+        if self.is_limited and len(self.picked) > 1 and not (self.let_out or self.moved):
             self._spare(mark)
         lent = self.asker.lent_too and any(self.ledger.plain_after(piece.device) < 0 for piece in self.pieces)
         if lent:

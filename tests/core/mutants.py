@@ -295,7 +295,11 @@ MUTANTS = (
     ),
     mutant(
         "who leaves a place that a limit does not need stays gone",
-        ("reclaim.py", "if is_limited and len(self.picked) > 1", "if False"),
+        ("reclaim.py", "if self.is_limited and len(self.picked) > 1", "if False"),
+    ),
+    mutant(
+        "what a limit kept a claim from is no room for who was to leave",
+        ("reclaim.py", "self.pool.room_came_back |= self.is_limited  # what is free was not its to take", "pass"),
     ),
     mutant(
         "a place is taken over by right of the project alone",
