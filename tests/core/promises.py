@@ -113,7 +113,7 @@ def check_lending(books: Books, plan: Plan) -> None:
         if isinstance(action, (Start, Reserve)) and action.workload in mine
     }
     for name, one in mine.items():
-        if books.is_waking(one) and one.device in books.devices:
+        if books.is_waking(one) and _has_room_at_home(books, one):
             where = [part.device for part in reserved.get(name, ())]
             assert where == [one.device], f"P13: {name} is {one.activity} and has {where} in place of {one.device}"
     for action in plan.actions:
@@ -124,6 +124,19 @@ def check_lending(books: Books, plan: Plan) -> None:
             )
         if isinstance(action, (Lend, Release)) and notebook is not None:
             _check_idle(books, notebook, released=isinstance(action, Release))
+
+
+def _has_room_at_home(books: Books, notebook: Notebook) -> bool:
+    """Whether a lent slice's device would take it once its borrowers left: foreign work leaves for nobody."""
+    device = books.devices.get(notebook.device or "")
+    if device is None:
+        return False
+    firm = [one for one in books.snapshot.allocations if one.device == device.id and not _borrows(books, one.workload)]
+    return 1000 - device.foreign_milli - sum(one.gpu_milli for one in firm) >= notebook.gpu_milli
+
+
+def _borrows(books: Books, workload: str) -> bool:
+    return workload in books.jobs and books.jobs[workload].borrower
 
 
 def _check_idle(books: Books, notebook: Notebook, *, released: bool) -> None:

@@ -12,6 +12,7 @@ from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookSta
 from jupyter_gpu_quota.core.plan import Lend, Pause, ReasonCode, Release, Reserve, Start
 from jupyter_gpu_quota.core.sentences import sentence
 from jupyter_gpu_quota.service.standings import shares_of
+from tests.core.promises import check_plan
 from tests.core.world import GENTLE, World, world
 
 
@@ -51,6 +52,22 @@ def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> Non
     made.ask("a", 1000)
     made.tick()
     assert made.refused == {"nb-a2": "above_notebook_quota"}
+
+
+def test_a_slice_whose_device_foreign_work_has_taken_meanwhile_comes_back_elsewhere() -> None:
+    """It is no share of anybody's in the queue: it can be asked neither to wait nor to leave."""
+    made = world("pool t 2\na 0 of t, notebooks 0.5\na notebook 0.5")
+    made.lend_for(3600)
+    made.settle()
+    made.idle("nb-a1")
+    made.settle()
+    home = made.notebooks["nb-a1"].device
+    made.devices[home] = dc.replace(made.devices[home], foreign_milli=1000)
+    made.judge("nb-a1", Activity.BUSY, empty=True)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    (start,) = decision.plan.actions
+    assert isinstance(start, Start) and start.placements[0].device != home
 
 
 @pytest.mark.parametrize(
