@@ -15,31 +15,38 @@ def check_departments_that_change_nothing(snapshot: Snapshot, policy: Policy, de
     """One department that has everything, or one for each project with what that has: the same start and leave.
 
     A place is kept for when the department, too, is within its fair share, and all that borrows in it counts: so with
-    one for all it may be kept for another time than without.
+    one for all it may be kept for another time than without. And what drains from one project may be within the quota
+    of a department that has all.
     """
     policy, expected = in_force(policy, snapshot.now), spelled(decision.plan)
     kinds = {"one for each": one_for_each(policy)}
-    if not decision.kept or not any(job.borrower for job in snapshot.jobs):
-        kinds["one for all"] = one_for_all(snapshot, policy)
+    if (not decision.kept or not any(job.borrower for job in snapshot.jobs)) and not drains(snapshot, policy):
+        kinds["one for all"] = one_for_all(policy)
     for kind, other in kinds.items():
         told = spelled(decide(snapshot, other))
         assert told == expected, f"section 1: {kind}: {told} and not {expected}"
 
 
-def one_for_all(snapshot: Snapshot, policy: Policy) -> Policy:
-    """What may not be paused and is above its own quota counts against a department's: so that has room for it, too."""
-    fixed = fixed_use(snapshot)
+def one_for_all(policy: Policy) -> Policy:
     amounts = {
         pool: Amounts(
             notebook_milli=sum(one.amounts.get(pool, Amounts()).notebook_milli for one in policy.projects),
-            training_milli=sum(
-                max(one.amounts.get(pool, Amounts()).training_milli, fixed[one.name, pool]) for one in policy.projects
-            ),
+            training_milli=sum(one.amounts.get(pool, Amounts()).training_milli for one in policy.projects),
         )
         for pool in policy.pools
     }
     projects = tuple(dc.replace(one, department="all") for one in policy.projects)
     return dc.replace(policy, windows=(), projects=projects, departments=(Department(name="all", amounts=amounts),))
+
+
+def drains(snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether what may not be paused is above its project's quota somewhere."""
+    quotas = {
+        (one.name, pool): one.amounts.get(pool, Amounts()).training_milli
+        for one in policy.projects
+        for pool in policy.pools
+    }
+    return any(milli > quotas.get(whose, 0) for whose, milli in fixed_use(snapshot).items())
 
 
 def fixed_use(snapshot: Snapshot) -> Counter[tuple[str, str]]:
