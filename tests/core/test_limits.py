@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_gpu_quota.core.plan import Pause, Reserve
 from jupyter_gpu_quota.core.sentences import sentence
+from tests.core.promises import check_plan
 from tests.core.test_reclaim import victims
 from tests.core.world import world
 
@@ -144,3 +146,56 @@ def test_who_need_not_leave_for_room_leaves_all_the_same_where_its_user_was_give
     assert victims(made.tick()) == ["b2", "b1"]
     made.settle()
     assert (made.picture(), made.paused()) == ("a 2 / b 0", ["b1", "b2"])
+
+
+AT_ITS_LIMIT = {
+    "of a department": ("department D 2 of t, limit 2.2\np1 1 of t in D\np2 1 of t in D", "p2", "", "p23"),
+    "of a project": ("p1 2 of t, limit 2.2", "p1", "priority 90", "p14"),
+}
+
+
+@pytest.mark.parametrize(("owners", "whose", "priority", "paused"), AT_ITS_LIMIT.values(), ids=AT_ITS_LIMIT)
+def test_a_limit_asks_for_no_more_than_it_needs_where_another_device_has_room(
+    owners: str, whose: str, priority: str, paused: str
+) -> None:
+    """0.1 must leave for the limit; where it leaves there is room for 0.3 only if the job of 0.2 leaves, too."""
+    made = world(
+        f"""
+        pool t 3
+        {owners}
+        p1 runs 0.7 on n1g0
+        {whose} runs 1 on n1g1
+        {whose} runs 0.2 on n1g0
+        {whose} runs 0.1 on n1g0
+        p1 queues 0.3 {priority}
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    pause, reserve = decision.plan.actions
+    assert isinstance(pause, Pause) and pause.workload == paused
+    assert isinstance(reserve, Reserve) and [place.device for place in reserve.placements] == ["n1g2"]
+
+
+def test_who_was_to_leave_stays_where_a_later_claim_at_its_limit_frees_enough() -> None:
+    """a asks c to leave; then b2 preempts b1, in its way by b's limit alone: a has b1's place, b2 what was free."""
+    made = world(
+        """
+        pool t 3
+        a 0.5 of t
+        b 0.5 of t, limit 0.5
+        c 0 of t
+        e 1.25 of t
+        b runs 0.5 on n1g0
+        e runs 0.5 fixed on n1g0
+        c runs 1 on n1g1
+        e runs 0.75 fixed on n1g2
+        a queues 0.5
+        b queues 0.1 priority 70
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    places = {one.workload: one.placements[0].device for one in decision.plan.actions if isinstance(one, Reserve)}
+    assert places == {"a1": "n1g0", "b2": "n1g2"}
+    assert [one.workload for one in decision.plan.actions if isinstance(one, Pause)] == ["b1"]
