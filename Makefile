@@ -28,7 +28,7 @@ $(HUB5)/.ready: pyproject.toml
 	touch $@
 
 $(CACHE)/proxy/.ready: $(VENV)/.demo
-	$(BIN)/python -m jupyter_gpu_quota.proxy $(CACHE)/proxy
+	$(BIN)/python -m jupyter_gpu_quota.demo.proxy $(CACHE)/proxy
 	touch $@
 
 # exec: make passes a SIGTERM on to the process that it started, and a shell in between would end alone.
@@ -68,7 +68,7 @@ soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, 
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
 	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
-	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests/shell tests/sim tests/test_patience.py
+	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests --ignore tests/core --ignore tests/soak
 
 mutants: $(VENV)/.ready  ## break the core on purpose; a test must notice each time
 	$(BIN)/python -m tests.core.mutants

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .client import Client
-    from .hub import setup_gpu_quota
+    from .hub.setup import setup_gpu_quota
 
 __version__ = "0.1.0"
 __all__ = ["Client", "__version__", "setup_gpu_quota"]
 
-_HOMES = {"Client": ".client", "setup_gpu_quota": ".hub"}
+_HOMES = {"Client": ".client", "setup_gpu_quota": ".hub.setup"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """The service's keeper lives as long as the hub, and goes without the command line's library."""
     if sys.argv[1:] == ["serve"]:
-        from .service.keeper import main as keep
+        from .deployment.supervisor import main as keep
 
         sys.exit(keep())
     from .cli import main as command_line

@@ -4,10 +4,10 @@ A bundle is a gzipped tar of regular files and folders, nothing else. Everything
 alone: a rank's process imports it before it drops its rights.
 """
 
-from .kept import BundleStore, Incoming
 from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused
 from .packing import Bundle, digest_of, pack
 from .reading import check, unpack, unpack_whole
+from .store import BundleStore, Incoming
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def decide(file: BinaryIO, compact: bool) -> None:
     """Print the plan for a saved snapshot (- reads stdin), with its reasons: the same bytes every time."""
     from ..core.canonical import canonical
-    from ..core.schedule import decide as decided
-    from ..intake import LARGEST
-    from ..snapshotfile import plan_document, read
+    from ..core.scheduling.decide import decide as decided
+    from ..wire.json_input import LARGEST
+    from ..wire.snapshot_document import plan_document, read
 
     document = read(file.read(LARGEST + 1))
     if isinstance(document, list):
@@ -49,9 +49,10 @@ def snapshot(client: Client) -> None:
 @click.argument("document", type=click.Choice(["snapshot", "plan", "quota", "trace", "notice"]))
 def schema(document: str) -> None:
     """Print the JSON Schema of a document, from the classes that read it."""
-    from .. import quotafile, snapshotfile
-    from ..notices import document as notice
+    from .. import quotafile
+    from ..notifications import document as notice
     from ..simulate import tracefile
+    from ..wire import snapshot_document as snapshotfile
 
     schemas = {
         "snapshot": snapshotfile.snapshot_schema,

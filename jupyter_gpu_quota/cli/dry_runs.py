@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..amount import AmountRefusal, exact_milli, memory_mib
+from ..core.amounts import AmountRefusal, exact_milli, memory_mib
 from ..wire import DryRunView
 from .tables import gpus, print_json
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from ..amount import duration_text, host_text, ranks_text
 from ..client import FINAL, Client, describe
-from ..endings import ended_attempts
+from ..core.amounts import duration_text, host_text, ranks_text
+from ..messages.exit_status import ended_attempts
 from ..wire import Enforcement, ExplainView, JobDetail, JobView
 from .dry_runs import cores, mib, tell_dry_run
+from .selection import JOB, job_of, workload_of
 from .session import DONE, as_json, asks_service, say
 from .tables import amount, counted, gpus, plain_text, print_facts, print_json, print_table, show, show_one, used
 from .waiting import ended
-from .which import JOB, job_of, workload_of
 
 JOB_COLUMNS = ("ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED")
 

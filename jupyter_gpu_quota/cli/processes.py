@@ -19,7 +19,7 @@ def demo(arguments: tuple[str, ...]) -> None:
 @click.command(hidden=True)
 def serve() -> None:
     """Run the service; the hub starts it."""
-    from ..service.keeper import main
+    from ..deployment.supervisor import main
 
     sys.exit(main())
 
@@ -29,7 +29,7 @@ def serve() -> None:
 @click.option("--heart", type=int, default=None, help="The descriptor to beat on.")
 def door(listening: str, heart: int | None) -> None:
     """Run the web door; the service starts it."""
-    from ..service.main import main
+    from ..api.main import main
 
     sys.exit(main([int(fd) for fd in listening.split(",")], heart))
 
@@ -38,6 +38,6 @@ def door(listening: str, heart: int | None) -> None:
 @click.option("--heart", type=int, default=None, help="The descriptor to beat on.")
 def controller(heart: int | None) -> None:
     """Run the scheduler; the service starts it."""
-    from ..scheduler import main
+    from ..controllers.main import main
 
     sys.exit(main(heart))

@@ -123,7 +123,7 @@ def _fits(world: World, told: set[str], *, accept: bool, made: bool) -> None:
 
     ``made``: the GPUs are not the trace's own, but those of --gpus.
     """
-    from ..service.arithmetic import arithmetic_of_file
+    from ..api.quota_edits.arithmetic import arithmetic_of_file
     from ..simulate.replay import machines
 
     nodes, found = machines(world.trace.nodes)
@@ -184,7 +184,7 @@ def _fill(
     days: float | None,
     accept_overcommit: bool,
 ) -> dict[str, object]:
-    from ..simulate.filling import document
+    from ..simulate.fill_command import document
 
     if quotas or gpus or days or accept_overcommit:
         told = "it takes no --quotas, --gpus, --days or --accept-overcommit"
@@ -199,7 +199,7 @@ def _fill(
 def _draw() -> Callable[[Mapping[str, Any]], str]:
     """What makes the page of a report; ends here where its library lacks."""
     try:
-        from ..simulate.page import page
+        from ..simulate.html_report import page
     except ImportError as error:
         fail(f"the page needs a library that is not here ({error}): pip install 'jupyter-gpu-quota[simulate]'")
     return page

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from ..amount import gpu_text
+from ..core.amounts import gpu_text
 
 WIDE = 240
 """Columns of a table that goes to a file or a pipe."""

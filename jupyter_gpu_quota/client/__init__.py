@@ -36,10 +36,10 @@ from ..wire import (
     UsageView,
     VerifiedView,
 )
-from ..wire_quota import PreviewView, QuotaEdit, QuotaView
-from ..wire_status import MeView, ReadyView, VersionView
-from . import asked
-from .asked import WrongArgument
+from ..wire.quota import PreviewView, QuotaEdit, QuotaView
+from ..wire.status import MeView, ReadyView, VersionView
+from . import arguments as asked
+from .arguments import WrongArgument
 from .connection import (
     Call,
     Connection,
@@ -52,8 +52,8 @@ from .connection import (
     service_root,
     token_of,
 )
-from .following import FINAL, follow_events, follow_log
 from .job import Job, describe, watch
+from .streams import FINAL, follow_events, follow_log
 
 __all__ = [
     "FINAL",

@@ -26,9 +26,9 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from ..findings import place_of, words_of
+from ..messages.validation import place_of, words_of
 from ..wire import ErrorView
-from ..wire_status import ReadyView
+from ..wire.status import ReadyView
 
 WireModel = TypeVar("WireModel", bound=BaseModel)
 Query = Mapping[str, str | int | bool | None]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..amount import ranks_text
+from ..core.amounts import ranks_text
 from ..wire import ExplainView, JobDetail, JobView
-from .asked import seconds
+from .arguments import seconds
 from .connection import Unreachable
-from .following import FINAL
+from .streams import FINAL
 
 if TYPE_CHECKING:
     from . import Client, Outputs

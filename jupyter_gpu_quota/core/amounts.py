@@ -1,122 +1,319 @@
-"""Which amounts are in force at an instant. Windows come expanded, as instants; here they are only compared.
+"""Amounts as people write them ("0.5", "1/3", "2", "8GiB", "90m") to the integers the rest works with, exactly.
 
-Source: docs/scheduling.md, section 6.
+Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. What cannot be read is answered, never raised.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
-from typing import TypeVar
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from .model import Amounts, Change, Department, Policy, Project, Window
+WHOLE = 1000
+"""Milli-GPU of one device."""
 
-Owner = TypeVar("Owner", Project, Department)
-Before = TypeVar("Before", int, int | None)
-Toggle = tuple[int, int, int]
-"""When an entry of the calendar, which one, opens (1) or closes (-1)."""
+MOST_DEVICES = 100_000
+"""No amount in a request or a quota file is larger; it keeps a slip of the keyboard out of the arithmetic."""
 
+MOST_MIB = 1 << 30
+"""No amount of memory in a request is larger."""
 
-def in_force(policy: Policy, now: int) -> Policy:
-    """The policy with the amounts of this instant. Where several open windows change one amount the last one wins."""
-    is_open = open_windows(policy, now)
-    return replace(with_windows(policy, is_open), windows=policy.windows) if is_open else policy
+MOST_SECONDS = 10 * 366 * 86_400
+"""Ten years: no duration is longer."""
 
-
-def open_windows(policy: Policy, now: int) -> list[Window]:
-    """The windows that are open at an instant, in the policy's order."""
-    return [window for window in policy.windows if window.begins_at <= now < window.ends_at]
+SHOWN = 40
+"""How much of a text that cannot be read is repeated to its author."""
 
 
-def _changed(owners: Sequence[Owner], changes: Sequence[Change]) -> tuple[Owner, ...]:
-    rows = {owner.name: owner for owner in owners}
-    for change in changes:
-        if change.owner in rows:
-            rows[change.owner] = _apply(rows[change.owner], change)
-    return tuple(rows.values())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmountRefusal:
+    """A text that is no amount. ``code`` is a short word for programs, ``message`` a sentence for people."""
+
+    code: str
+    message: str
 
 
-def _apply(owner: Owner, change: Change) -> Owner:
-    before = owner.amounts.get(change.pool) or Amounts()
-    after = replace(
-        before,
-        notebook_milli=_either(change.notebook_milli, before.notebook_milli),
-        training_milli=_either(change.training_milli, before.training_milli),
-        limit_milli=_either(change.limit_milli, before.limit_milli),
-        weight=_either(change.weight, before.weight),
-        user_notebook_milli=_either(change.user_notebook_milli, before.user_notebook_milli),
-        user_jobs_milli=_either(change.user_jobs_milli, before.user_jobs_milli),
-    )
-    return replace(owner, amounts={**owner.amounts, change.pool: after})
+DECIMAL = re.compile(r"(\d{1,12})(?:\.(\d{1,12}))?", re.ASCII)
+RATIO = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})", re.ASCII)
+MEMORY = re.compile(r"(\d{1,12})(?:\.(\d{1,3}))?\s*(MiB|GiB|TiB)", re.ASCII)
+LONG_MEMORY = re.compile(r"\d{13,}(\.\d*)?\s*(MiB|GiB|TiB)", re.ASCII)
+LONG_DURATION = re.compile(r"\d{10,}(ms|[smhd])?", re.ASCII)
+DECIMAL_MEMORY = re.compile(r"\d[\d.]*\s*([KMGT])B?", re.ASCII | re.IGNORECASE)
+DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,12})s)?(?:(\d{1,12})ms)?", re.ASCII)
+MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
 
 
-def _either(change: int | None, before: Before) -> int | Before:
-    return before if change is None else change
+def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int = 1) -> int | AmountRefusal:
+    """A request for GPU in milli-GPU: a part of one device (1..1000), or whole devices (2000, 3000, ...).
 
-
-def next_change_at(policy: Policy, now: int) -> int | None:
-    """The next instant at which a window opens or closes, None where none will."""
-    return min((at for at in _boundaries(policy) if at > now), default=None)
-
-
-def last_change_at(policy: Policy, now: int) -> int | None:
-    """The last instant until now at which a window opened or closed, None where none did."""
-    return max((at for at in _boundaries(policy) if at <= now), default=None)
-
-
-def seasons(policy: Policy) -> Iterator[tuple[int, tuple[Window, ...]]]:
-    """Every different set of entries of the calendar that are open together, each with its first instant.
-
-    An entry is told as one of its windows; they stand in their order.
+    Takes "0.5", "1/3", "2" or "8GiB", and the (model, memory in MiB) of the devices it may be placed on, in any
+    order, repeated or not; only a request by memory looks at them. Where several ``processes`` share it, returns
+    the part of each; it must divide exactly.
+    Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
     """
-    entries, toggles = _toggles(policy.windows)
-    for at, is_open in together(toggles):
-        if is_open:
-            yield at, tuple(entry for number, entry in enumerate(entries) if is_open >> number & 1)
+    milli = _asked(text.strip(), models, OF_JOBS)
+    if isinstance(milli, AmountRefusal):
+        return milli
+    return _placeable(text.strip(), milli) if processes == 1 else _share(text.strip(), milli, processes)
 
 
-def together(toggles: Iterable[Toggle]) -> Iterator[tuple[int, int]]:
-    """Every different set of entries that are open together, each with its first instant: the bits of one number."""
-    count, is_open, seen = defaultdict[int, int](int), 0, set[int]()
-    for at, group in groupby(toggles, key=itemgetter(0)):
-        for _, number, change in group:
-            count[number] += change
-            is_open = is_open | 1 << number if count[number] else is_open & ~(1 << number)
-        if is_open not in seen:
-            seen.add(is_open)
-            yield at, is_open
+def slice_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
+    """The same for a notebook: a part of one device or all of it (1..1000), and nobody names a model."""
+    milli = _asked(text.strip(), models, OF_NOTEBOOKS)
+    if isinstance(milli, int) and milli > WHOLE:
+        return AmountRefusal(
+            code="too_large", message=f"{text.strip()} GPU is too much; a notebook's slice is at most one whole device"
+        )
+    return milli if isinstance(milli, AmountRefusal) else _placeable(text.strip(), milli)
 
 
-def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[Toggle]]:
-    """One window of each entry, and each opening and closing in the order of time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What may be written instead, by who asks: never what would be refused there, too."""
 
-    Windows of one entry stand side by side.
-    """
-    entries, toggles = list[Window](), list[Toggle]()
-    for window in windows:
-        if window.begins_at >= window.ends_at:
-            continue
-        if not entries or (entries[-1].name, entries[-1].changes) != (window.name, window.changes):
-            entries.append(window)
-        toggles += (window.begins_at, len(entries) - 1, 1), (window.ends_at, len(entries) - 1, -1)
-    return entries, sorted(toggles)
+    amount: str
+    more_than_one_has: str
+    which_model: str
 
 
-def with_windows(policy: Policy, windows: Iterable[Window]) -> Policy:
-    """The policy with the amounts that it has while these windows are open, and without a calendar."""
-    changes = [change for window in windows for change in window.changes]
-    return replace(
-        policy,
-        windows=(),
-        projects=_changed(policy.projects, [change for change in changes if not change.department]),
-        departments=_changed(policy.departments, [change for change in changes if change.department]),
+OF_JOBS = Ways(
+    amount="write a decimal with up to three places (0.5), a part (1/3), whole devices (2) or memory (8GiB)",
+    more_than_one_has="ask for whole devices (2, 3, ...) or for another model",
+    which_model="ask for a part of a device (1/3), or name one with --gpu-model",
+)
+OF_NOTEBOOKS = Ways(
+    amount="write a decimal up to 1 with up to three places (0.5), a part (1/3) or memory (8GiB)",
+    more_than_one_has="ask for less, or for all of one device (1)",
+    which_model="ask for a part of a device (1/3)",
+)
+OF_QUOTAS = "write a decimal with up to three places, such as 2 or 0.5"
+
+
+def _asked(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> int | AmountRefusal:
+    """A request in milli-GPU, whether or not it can be placed."""
+    if MEMORY.fullmatch(text):
+        return _milli_of_memory(text, models, ways)
+    if ratio := RATIO.fullmatch(text):
+        return _milli_of_ratio(text, int(ratio[1]), int(ratio[2]))
+    if DECIMAL_MEMORY.fullmatch(text):
+        return AmountRefusal(code="not_memory", message=f"{_shown(text)}: write memory with MiB or GiB, such as 8GiB")
+    return _exact(text, ways.amount)
+
+
+def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str:
+    """How many ranks a job has: "4 of 2-4 ranks" for an elastic one that runs, "3 ranks", "" for one alone."""
+    if min_ranks is None:
+        return f"{ranks} ranks" if ranks > 1 else ""
+    return f"{held_ranks} of {min_ranks}-{ranks} ranks" if held_ranks else f"{min_ranks}-{ranks} ranks"
+
+
+def host_text(cpu_milli: int, memory_mib: int, ranks: int) -> str | None:
+    """What each rank has of its node beside GPU: "4 CPU and 8192 MiB"; None where neither is stated."""
+    parts = [f"{gpu_text(cpu_milli)} CPU"] if cpu_milli else []
+    parts += [f"{memory_mib} MiB"] if memory_mib else []
+    return " and ".join(parts) + (" for each rank" if ranks > 1 else "") if parts else None
+
+
+def exact_milli(text: str) -> int | AmountRefusal:
+    """A decimal with up to three places in milli-GPU, 0 or more. This is how amounts stand in the quota file."""
+    ratio = RATIO.fullmatch(text.strip())
+    milli = int(ratio[1]) * WHOLE // int(ratio[2]) if ratio and int(ratio[2]) else 0
+    if 0 < milli <= MOST_DEVICES * WHOLE:
+        sentence = f"{_shown(text)} is a part, and no exact amount; write a decimal, such as {gpu_text(milli)}"
+        return AmountRefusal(code="not_exact", message=sentence)
+    return _exact(text, OF_QUOTAS)
+
+
+def _exact(text: str, way: str) -> int | AmountRefusal:
+    read = DECIMAL.fullmatch(text.strip())
+    if not read:
+        return _no_amount(text, way)
+    places = read[2] or ""
+    if len(places) > 3:
+        return AmountRefusal(
+            code="too_fine",
+            message=f"{_shown(text)} has {len(places)} decimals; amounts have up to three: 0.001 is the smallest",
+        )
+    milli = int(read[1]) * WHOLE + int(places.ljust(3, "0"))
+    if milli > MOST_DEVICES * WHOLE:
+        return _too_many(text)
+    return milli
+
+
+def gpu_text(milli: int) -> str:
+    """The shortest exact decimal of an amount in milli-GPU: 500 is "0.5", 2000 is "2"."""
+    whole, part = divmod(milli, WHOLE)
+    return f"{whole}.{part:03d}".rstrip("0") if part else str(whole)
+
+
+SMALL_MILLI_S = 36_000
+"""Below a hundredth of a GPU hour seconds are told: of hours too few digits would be left."""
+
+
+def gpu_hours_text(milli_s: int) -> str:
+    """What was had or used over time, from milli-GPU times seconds: "1.5" hours, or "25 GPU s"; only nothing is "0"."""
+    if 0 < milli_s < SMALL_MILLI_S:
+        return f"{gpu_text(milli_s)} GPU s"
+    return gpu_text(milli_s // 3600)
+
+
+def memory_mib(text: str) -> int | AmountRefusal:
+    """An amount of memory ("512MiB", "1.5GiB", "1TiB") in MiB, rounded up."""
+    read = MEMORY.fullmatch(text.strip())
+    if read:
+        places = read[2] or ""
+        scale: int = 10 ** len(places)
+        return -(-int(read[1] + places) * MIB[read[3]] // scale)
+    if LONG_MEMORY.fullmatch(text.strip()):
+        return AmountRefusal(
+            code="too_large", message=f"{_shown(text)} is more memory than anything has; at most {MOST_MIB}MiB"
+        )
+    return AmountRefusal(
+        code="not_memory", message=f"{_shown(text)} is no amount of memory; write MiB or GiB, such as 8GiB"
     )
 
 
-def _boundaries(policy: Policy) -> Iterable[int]:
-    for window in policy.windows:
-        yield window.begins_at
-        yield window.ends_at
+def duration_s(text: str) -> int | AmountRefusal:
+    """A duration ("45s", "90m", "24h", "1h30m", "2d", or plain seconds) in whole seconds, 0 or more."""
+    milliseconds = duration_ms(text)
+    if isinstance(milliseconds, AmountRefusal):
+        return milliseconds
+    if milliseconds % 1000:
+        return AmountRefusal(code="too_fine", message=f"{_shown(text)} is no whole number of seconds")
+    return milliseconds // 1000
+
+
+def duration_ms(text: str) -> int | AmountRefusal:
+    """A duration ("500ms", "1s", "90m", "24h", or plain seconds) in milliseconds, 0 or more."""
+    text = text.strip()
+    if re.fullmatch(r"\d{1,12}", text, re.ASCII):
+        text += "s"
+    read = DURATION.fullmatch(text)
+    if not read and LONG_DURATION.fullmatch(text):
+        return AmountRefusal(code="too_large", message=f"{_shown(text)} is longer than ten years, the longest here")
+    if not read or not text:
+        return AmountRefusal(
+            code="not_a_duration",
+            message=f"{_shown(text)} is no duration; write whole numbers with s, m, h or d, such as 90m or 24h",
+        )
+    days, hours, minutes, seconds, milliseconds = (int(part or 0) for part in read.groups())
+    total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
+    if total > MOST_SECONDS * 1000:
+        return AmountRefusal(code="too_large", message=f"{_shown(text)} is longer than ten years")
+    return total
+
+
+def duration_text(seconds: int) -> str:
+    """The shortest duration that reads back as so many seconds: 5400 is "90m", 86400 is "24h"."""
+    for size, unit in ((3600, "h"), (60, "m")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def is_model(asked: str, model: str) -> bool:
+    """Whether a device's model is the one a person named: the words asked for stand side by side in the model's name.
+
+    "H100" names "NVIDIA H100 80GB HBM3"; "A10" does not name "NVIDIA A100". Upper and lower case are the same.
+    """
+    words, wanted = _words(model), _words(asked)
+    size = len(wanted)
+    return bool(wanted) and any(words[i : i + size] == wanted for i in range(len(words) - size + 1))
+
+
+def models_meant(asked: str, models: Collection[str]) -> list[str]:
+    """Of these models the one of that name; where there is none, all that it names: one, several or none."""
+    return [asked] if asked in models else [model for model in models if is_model(asked, model)]
+
+
+def _words(model: str) -> list[str]:
+    return re.findall(r"[^\W_]+", model.casefold())
+
+
+def _milli_of_ratio(text: str, above: int, below: int) -> int | AmountRefusal:
+    if not below:
+        return AmountRefusal(code="not_an_amount", message=f"{text} divides by zero; write a part such as 1/3")
+    return above * WHOLE // below
+
+
+def _placeable(text: str, milli: int) -> int | AmountRefusal:
+    """A part of one device, or whole devices: nothing else can be placed."""
+    if milli < 1:
+        return AmountRefusal(code="too_small", message=f"{text} GPU is less than 0.001, the smallest part of a device")
+    if milli > MOST_DEVICES * WHOLE:
+        return AmountRefusal(
+            code="too_large", message=f"{text} GPUs is more than the {MOST_DEVICES} that one request may name"
+        )
+    if milli > WHOLE and milli % WHOLE:
+        whole = milli // WHOLE
+        return AmountRefusal(
+            code="not_placeable",
+            message=f"{text} GPU is neither a part of one device nor whole devices; ask for {whole} or {whole + 1},"
+            " or for a part up to 1",
+        )
+    return milli
+
+
+def _share(text: str, milli: int, processes: int) -> int | AmountRefusal:
+    """The equal part of each process: of one device, or whole devices of its own."""
+    each, rest = divmod(milli, processes)
+    if milli and not rest and (each <= WHOLE or each % WHOLE == 0):
+        return each
+    if rest or not milli:
+        sums = f"{milli} milli-GPU / {processes} = {each}" + (f", and {rest} are left" if rest else "")
+    else:
+        sums = f"{gpu_text(each)} GPU for each is neither a part of one device nor whole devices"
+    return AmountRefusal(
+        code="not_divisible",
+        message=f"{text} GPU on a node cannot be shared evenly by {processes} processes: {sums}; ask for {processes}"
+        f" GPU, {gpu_text(processes * WHOLE // 2)} GPU, or another number of processes",
+    )
+
+
+def _milli_of_memory(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> int | AmountRefusal:
+    asked = memory_mib(text)
+    if isinstance(asked, AmountRefusal):
+        return asked
+    if not models:
+        return AmountRefusal(
+            code="no_device",
+            message=f"{text} cannot be charged: there is no device of that pool and model to compare it with",
+        )
+    if not asked:
+        return AmountRefusal(code="too_small", message=f"{text} is no GPU at all; ask for 1MiB at least")
+    if len({memory for _, memory in models}) > 1:
+        return _several_models(text, models, ways)
+    model, memory = min(models)
+    if asked > memory:
+        return AmountRefusal(
+            code="too_large",
+            message=f"{text} is more than one {model} has ({memory} MiB); {ways.more_than_one_has}",
+        )
+    return -(-asked * WHOLE // memory)
+
+
+def _several_models(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> AmountRefusal:
+    kinds = ", ".join(f"{model} ({memory} MiB)" for model, memory in sorted(set(models)))
+    return AmountRefusal(
+        code="which_model", message=f"{text} is a different part of each model here: {kinds}; {ways.which_model}"
+    )
+
+
+def _too_many(text: str) -> AmountRefusal:
+    return AmountRefusal(
+        code="too_large", message=f"{_shown(text)} GPUs is more than the {MOST_DEVICES} that one amount may name"
+    )
+
+
+def _no_amount(text: str, way: str) -> AmountRefusal:
+    if re.fullmatch(r"\d{7,}(\.\d*)?", text.strip(), re.ASCII):
+        return _too_many(text)
+    if re.match(r"\s*-", text):
+        return AmountRefusal(code="negative", message=f"{_shown(text)} is below zero; an amount of GPU is not")
+    return AmountRefusal(code="not_an_amount", message=f"{_shown(text)} is no amount of GPU; {way}")
+
+
+def _shown(text: str) -> str:
+    """A foreign text as it is repeated to its author: short, on one line, nothing invisible."""
+    cut = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    return repr(cut)

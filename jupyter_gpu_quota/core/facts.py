@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .altered import quickly_made
+from .frozen import quickly_made
 
 
 @quickly_made

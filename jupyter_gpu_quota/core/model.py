@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .altered import quickly_made
+from .frozen import quickly_made
 
 WHOLE_DEVICE = 1000
 """Milli-GPU of one device."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .altered import quickly_made
+from .frozen import quickly_made
 from .model import JobTarget, Placement
 
 

@@ -7,6 +7,6 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str]) -> int:
     """Play the demo; takes what stands after ``demo`` on the command line, returns the exit code."""
-    from .evening import main as play
+    from .command import main as play
 
     return play(arguments)

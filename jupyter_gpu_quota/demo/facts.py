@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from ..amount import WHOLE, gpu_text
+from ..core.amounts import WHOLE, gpu_text
 
 
 def share_text(milli: int) -> str:

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from . import trainer
+from . import training as trainer
 from .facts import Facts, share_text
-from .loan import LOAN_FACTS, Loan
-from .people import Kernel, Person, Unexpected, log_in, start_server
-from .stage import Stage
-from .telling import Missed, Telling, rank_of
-from .witness import RankOf, Sighting, Witness, log_of, server_with_device
+from .lending_scene import LOAN_FACTS, Loan
+from .observer import RankOf, Sighting, Witness, log_of, server_with_device
+from .scene import Missed, Telling, rank_of
+from .temporary_hub import Stage
+from .users import Kernel, Person, Unexpected, log_in, start_server
 
 STORY_WITHIN_S = 240.0
 """After this the story is over, whatever is missing."""

@@ -20,11 +20,11 @@ from tornado.ioloop import PeriodicCallback
 from traitlets import Bool, Integer
 from traitlets.config import LoggingConfigurable
 
-from ..wire_activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView
-from .asking import Asker, Waiting, asker, notebook_of
-from .gate import install
+from ..wire.activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView
+from .execution_gate import install
+from .kernel_watch import Watch, monotonic_ms, plain
+from .slice_requests import Asker, Waiting, asker, notebook_of
 from .suspension import Suspension
-from .watching import Watch, monotonic_ms, plain
 
 SCHEMA = Path(__file__).with_name("idle_event.yaml")
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpu_quota/idle/v1"

@@ -13,8 +13,8 @@ from typing import Any
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Integer
 
-from ..manifests import NO_DEVICE, OUR_VARIABLES, SHARE_VARIABLE, kernel_environment, without_ours
-from .asking import asker
+from ..backends.rendering.variables import NO_DEVICE, OUR_VARIABLES, SHARE_VARIABLE, kernel_environment, without_ours
+from .slice_requests import asker
 
 OUR_HUB_VARIABLE = "JUPYTER_GPU_QUOTA_URL"
 

@@ -11,7 +11,7 @@ from tornado import web
 from tornado.httpclient import HTTPClientError
 
 from .activity import GPUQuotaActivity
-from .asking import Waiting
+from .slice_requests import Waiting
 
 AWAY = "The GPU service cannot be reached, so nothing was postponed. Try again; this server runs on."
 

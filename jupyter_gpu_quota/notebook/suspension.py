@@ -21,11 +21,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from .asking import Asker, NoGpuNow
-from .canary import HERE, LOCK_MS, PYTHON, SelfTest, self_test
 from .checkpointing import NOT_READY
 from .host_memory import room_mib
-from .watching import monotonic_ms, started_of
+from .kernel_watch import monotonic_ms, started_of
+from .slice_requests import Asker, NoGpuNow
+from .suspension_selftest import HERE, LOCK_MS, PYTHON, SelfTest, self_test
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 EACH_GIB_S = 2.0
@@ -175,7 +175,7 @@ class Suspension:
                 await self._lose(one, f"It could not be suspended: {error!r}.")
 
     async def _suspended(self, one: Away) -> None:
-        read = await _ran("held", one.pid, within_s=self.step_s)
+        read = await _ran("held_memory", one.pid, within_s=self.step_s)
         driver = read.get("driver")
         if self.tested is None or driver != self.tested.driver:
             is_now = f"but {driver}" if driver else f"as far as can be told ({read['why']})"
@@ -259,7 +259,7 @@ class Suspension:
         """Why its device has no room for it; "" where it has, or where nobody can tell which it is."""
         until = self.clock() + ROOM_S * 1000
         while True:
-            told = await _ran("held", one.pid, within_s=self.step_s)
+            told = await _ran("held_memory", one.pid, within_s=self.step_s)
             devices = told.get("devices") or {}
             mine = devices.get(device) or (next(iter(devices.values())) if len(devices) == 1 else None)
             if mine is None or mine["free_mib"] >= one.memory_mib - SPARE_MIB:

@@ -14,7 +14,7 @@ import yaml
 
 from .check import check
 from .file import QuotaFile
-from .tree import Mapping, Path, QuotaError, Unreadable, line_of, plain_value, read, trap, value_of
+from .yaml_tree import Mapping, Path, QuotaError, Unreadable, line_of, plain_value, read, trap, value_of
 
 __all__ = ["QuotaError", "QuotaFile", "export", "lines", "parse", "schema", "text_of"]
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ..findings import digits_text, words_of
+from ..messages.validation import digits_text, words_of
 from .coherence import incoherences
 from .document import Document
 from .limits import excesses
-from .tree import Node, Path, QuotaError, line_of
+from .yaml_tree import Node, Path, QuotaError, line_of
 
 File = TypeVar("File", bound=Document)
 MOST_ERRORS = 100

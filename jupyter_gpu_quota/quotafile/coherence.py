@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
-from ..amount import gpu_text
+from ..core.amounts import gpu_text
 from ..core.model import Change
+from .calendar_section import CalendarSection, DepartmentChange
 from .document import DepartmentAmounts, DepartmentSection, Document, PoolSection, ProjectSection
-from .seasons import CalendarSection, DepartmentChange
-from .tree import Path
+from .yaml_tree import Path
 
 Found = Iterator[tuple[Path, str]]
 MOST_COMPARED = 50

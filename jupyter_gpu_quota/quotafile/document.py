@@ -11,14 +11,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ..amount import is_model
-from ..calendar import expand
+from ..backends.local.enforcement import protocol as enforcement
+from ..backends.local.enforcement.protocol import Least
 from ..core import model
-from ..core.activity import IdleMode, IdlePolicy
+from ..core.amounts import is_model
+from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
-from ..enforcement import protocol as enforcement
-from ..enforcement.protocol import Least
-from ..findings import MOST_NUMBER
+from ..messages.validation import MOST_NUMBER
+from .calendar import expand
+from .calendar_section import CalendarSection, ChangedPerUser, DepartmentChange, ProjectChange, WhenSection
 from .fields import (
     Amount,
     Ceiling,
@@ -37,7 +38,6 @@ from .fields import (
     Weight,
     refuse,
 )
-from .seasons import CalendarSection, ChangedPerUser, DepartmentChange, ProjectChange, WhenSection
 
 Kind = Literal["notebook", "training", "inference"]
 Role = Literal["member", "lead"]

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ..amount import AmountRefusal, duration_ms, duration_s, duration_text, exact_milli, gpu_text
+from ..core.amounts import AmountRefusal, duration_ms, duration_s, duration_text, exact_milli, gpu_text
 from ..wire import Name
 
 

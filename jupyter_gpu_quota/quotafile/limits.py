@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..amount import gpu_text
+from ..core.amounts import gpu_text
+from .calendar_section import MOST_CHANGES, MOST_DATES, MOST_ENTRIES
 from .document import Document
 from .fields import FIRST_YEAR, LAST_YEAR
-from .seasons import MOST_CHANGES, MOST_DATES, MOST_ENTRIES
-from .tree import Path
+from .yaml_tree import Path
 
 MOST_POOLS = 50
 MOST_DEPARTMENTS = 200

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from ..core.demand import Seen
-from ..core.ledger import Ledger
 from ..core.model import WHOLE_DEVICE, Device, Node
-from ..core.placement import Fit, Request, occupy, place
+from ..core.placement.ledger import Ledger
+from ..core.placement.place import Fit, Request, occupy, place
+from ..core.placement.workload_profile import Seen
 from .trace import TraceNode, TraceTask
 
 MARKS = (100, 110, 120, 130)

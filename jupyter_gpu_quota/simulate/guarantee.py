@@ -12,8 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.amounts import in_force, next_change_at
-from ..core.lending import is_waking
 from ..core.lifecycle import HOLDS_SLICE, WAITING
 from ..core.model import (
     WHOLE_DEVICE,
@@ -27,7 +25,9 @@ from ..core.model import (
     NotebookState,
     Policy,
 )
-from ..store.records import Changes
+from ..core.quota.in_force import in_force, next_change_at
+from ..core.scheduling.lending import is_waking
+from ..store.records.rows import Changes
 
 USES = frozenset({JobState.STARTING, JobState.RUNNING})
 NOTHING = Amounts()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, Notebook, NotebookState
-from ..store.records import Changes, JobRecord, NotebookRecord
+from ..store.records.rows import Changes, JobRecord, NotebookRecord
 
 
 @dataclass(slots=True)

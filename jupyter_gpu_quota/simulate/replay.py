@@ -13,13 +13,13 @@ from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
 from .. import quotafile
-from ..amount import gpu_text, models_meant
-from ..controller import Controller, Rhythm
+from ..controllers.scheduling import Controller, Rhythm
+from ..core.amounts import gpu_text, models_meant
 from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node, NotebookState
 from ..quotafile import QuotaFile
-from ..store import lease as leases
-from ..store.commands import (
+from ..store.memory import MemoryStore
+from ..store.records.commands import (
     ApplyQuota,
     ChangeJob,
     JobSpec,
@@ -29,13 +29,13 @@ from ..store.commands import (
     ReturnNotebook,
     SubmitJob,
 )
-from ..store.ledger import LedgerStore
-from ..store.memory import MemoryStore
-from ..store.protocol import Lease, Store
-from ..store.records import Changes, SampleRow
-from .owners import PERSON, Leave, Look, Owners
+from ..store.records.protocol import Lease, Store
+from ..store.records.rows import Changes, SampleRow
+from ..store.transactions import LedgerStore
+from ..store.writes import lease as leases
+from .notebook_owners import PERSON, Leave, Look, Owners
 from .tracefile import NodeEvent, NodeSpec, Sitting, Trace, Training
-from .world import Clock, Conduct, SimulatedExecutor
+from .virtual_world import Clock, Conduct, SimulatedExecutor
 
 HOLDER = "simulation"
 WEEK_MS = 7 * 86_400_000

@@ -13,12 +13,12 @@ from ..core.model import WHOLE_DEVICE, JobState, Policy
 from ..quotafile import QuotaFile
 from ..quotafile.document import DAY_S, HORIZON_DAYS
 from .guarantee import GuaranteeWatch, Violation
-from .owners import Wake
+from .never_started import Unstarted, told, unstarted
+from .notebook_owners import Wake
 from .record import Curve, Record, Story
 from .replay import Replay
 from .tracefile import Trace
-from .unstarted import Unstarted, told, unstarted
-from .world import Run
+from .virtual_world import Run
 
 PARTS = 240
 """So many points has a curve in a report."""

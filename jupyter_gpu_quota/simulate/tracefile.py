@@ -29,9 +29,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from .. import intake
-from ..amount import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
-from ..findings import number_text, shown, words_of
+from ..core.amounts import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
+from ..messages.validation import number_text, shown, words_of
+from ..wire import json_input as intake
 
 MOST_FAULTS = 20
 MOST_GPUS = 100_000

@@ -10,11 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from .. import intake, quotafile
+from .. import quotafile
 from ..quotafile import QuotaFile
 from ..quotafile.limits import MOST_PROJECTS
-from ..quotafile.tree import LARGEST as LARGEST_QUOTA
-from . import bank, recorded, tracefile
+from ..quotafile.yaml_tree import LARGEST as LARGEST_QUOTA
+from ..wire import json_input as intake
+from . import bank, tracefile
+from . import recorded_trace as recorded
 from .replay import Impossible
 from .tracefile import NodeSpec, Sitting, Trace
 

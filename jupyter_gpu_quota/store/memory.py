@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from .ids import new_ulid
-from .ledger import LedgerStore
-from .protocol import Page
-from .rows import HEAD, TABLES, Head, Key, Table, TableWrites, Value, Where
+from .database.tables import HEAD, TABLES, Head, Key, Table, TableWrites, Value, Where
+from .records.ids import new_ulid
+from .records.protocol import Page
+from .transactions import LedgerStore
 
 R = TypeVar("R")
 

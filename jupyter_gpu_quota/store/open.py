@@ -12,12 +12,12 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
 
-from .ledger import LedgerStore
-from .migrate import migrate
-from .protocol import StoreUnavailable
-from .recall import RecalledRows
-from .sql import SqlRows
-from .trouble import gone, translated
+from .database.db_errors import gone, translated
+from .database.migrate import migrate
+from .database.row_cache import RecalledRows
+from .database.sql import SqlRows
+from .records.protocol import StoreUnavailable
+from .transactions import LedgerStore
 
 BUSY_TIMEOUT_MS = 2_000
 """Shorter than the longest lease: who waits for a lock may still hold the lease afterwards."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.benchmarks.figures import Figure, spread
 from tests.soak.doors import ask
 

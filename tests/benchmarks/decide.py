@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jupyter_gpu_quota.controllers.main import collect_seldom
 from jupyter_gpu_quota.core.model import (
     Allocation,
     Amounts,
@@ -28,8 +29,7 @@ from jupyter_gpu_quota.core.model import (
     Project,
     Snapshot,
 )
-from jupyter_gpu_quota.core.schedule import decide
-from jupyter_gpu_quota.scheduler import collect_seldom
+from jupyter_gpu_quota.core.scheduling.decide import decide
 
 NODES = (50, 100, 250, 500)
 EACH = 8

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.stage import Cast, Stage
+from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 
 QUOTA = """\
 version: 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.processes import cpu_s, memory
 from tests.soak.killer import controller, keeper, web_door

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from jupyter_gpu_quota.core.activity import (
+from jupyter_gpu_quota.backends.local.sampling.nvml_session import dated
+from jupyter_gpu_quota.core.idle.activity import (
     GpuSample,
     IdleMode,
     IdlePolicy,
@@ -19,9 +20,8 @@ from jupyter_gpu_quota.core.activity import (
     KernelState,
     NotebookActivity,
 )
-from jupyter_gpu_quota.core.idle import Busy, judge
-from jupyter_gpu_quota.core.ladder import BEGINNING, Freeing, Stage, Warned, seen, step
-from jupyter_gpu_quota.sampling.library import dated
+from jupyter_gpu_quota.core.idle.classification import Busy, judge
+from jupyter_gpu_quota.core.idle.state_machine import BEGINNING, Freeing, Stage, Warned, seen, step
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_sessions import COUNTDOWN, LENGTH, MINUTE, SECOND, UNUSED, Session, Span, sessions
 

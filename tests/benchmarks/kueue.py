@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_gpu_quota import controller as controller_module
 from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.controllers import scheduling as controller_module
+from jupyter_gpu_quota.controllers.main import collect_seldom
 from jupyter_gpu_quota.quotafile import QuotaFile
-from jupyter_gpu_quota.scheduler import collect_seldom
 from jupyter_gpu_quota.simulate.replay import Replay, SimulationStore
 from jupyter_gpu_quota.simulate.tracefile import NodeSpec, Trace, Training
 from tests.benchmarks.figures import Figure

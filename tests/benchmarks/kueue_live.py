@@ -20,18 +20,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jupyter_gpu_quota import bell
-from jupyter_gpu_quota.controller import Controller, Rhythm
+from jupyter_gpu_quota.api.writer import LARGEST_BATCH
+from jupyter_gpu_quota.controllers.main import UNAVAILABLE_PAUSE_S, collect_seldom, now_ms
+from jupyter_gpu_quota.controllers.scheduling import Controller, Rhythm
 from jupyter_gpu_quota.core.model import Preemption
-from jupyter_gpu_quota.scheduler import UNAVAILABLE_PAUSE_S, collect_seldom, now_ms
-from jupyter_gpu_quota.service.writer import LARGEST_BATCH
 from jupyter_gpu_quota.simulate.replay import NoBundles, NoSampler, apply_quota, machines, submission
 from jupyter_gpu_quota.simulate.tracefile import Trace, Training
-from jupyter_gpu_quota.simulate.world import Conduct, SimulatedExecutor
-from jupyter_gpu_quota.store.commands import SubmitJob
-from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.simulate.virtual_world import Conduct, SimulatedExecutor
+from jupyter_gpu_quota.store import wakeup as bell
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import StoreUnavailable
+from jupyter_gpu_quota.store.records.commands import SubmitJob
+from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
+from jupyter_gpu_quota.store.transactions import LedgerStore
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.kueue import BASELINE, LARGE_SCALE, WITHOUT_BOUND, Shape, quota_of, trace_of
 

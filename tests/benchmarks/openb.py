@@ -21,8 +21,8 @@ from statistics import mean
 from rich.console import Console
 from rich.table import Table
 
-from jupyter_gpu_quota.simulate.deciding import fill_by_decide
 from jupyter_gpu_quota.simulate.fill import MARKS, Placer, Shipped, fill
+from jupyter_gpu_quota.simulate.fill_decide import fill_by_decide
 from jupyter_gpu_quota.simulate.trace import ClusterTrace, Unreadable, read_folder
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.openb_mixes import MIXES

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.benchmarks import (
     bank,
     claims,

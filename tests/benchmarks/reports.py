@@ -20,10 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jupyter_gpu_quota.ports import free_ports
+from jupyter_gpu_quota.hub.ports import free_ports
+from tests.api.world import HUB_TOKEN, PREFIX, FakeAccount, FakeHub, serving, variables_of_service
 from tests.benchmarks.figures import Figure, print_plainly
 from tests.benchmarks.processes import cpu_s
-from tests.shell.service_world import HUB_TOKEN, PREFIX, FakeAccount, FakeHub, serving, variables_of_service
 
 SERVERS, REPORT_S, WATCHED_S = 400, 30.0, 30.0
 SLICES = 8

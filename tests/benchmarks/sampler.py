@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from jupyter_gpu_quota.backends.local.processes import process
 from jupyter_gpu_quota.core.model import Device
-from jupyter_gpu_quota.executors.process_tree import process
 from tests.benchmarks.figures import Figure
 from tests.gpu.fake_library import Script, build, compiler
 from tests.gpu.world import FakeGpu

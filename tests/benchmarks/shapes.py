@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from jupyter_gpu_quota.controllers.main import collect_seldom
 from jupyter_gpu_quota.core.model import Amounts, Department, Job, Policy, Preemption, Project, Snapshot
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Start
-from jupyter_gpu_quota.core.schedule import decide
-from jupyter_gpu_quota.scheduler import collect_seldom
+from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.benchmarks.decide import EACH, NOW, devices, running
 
 GENTLE = Preemption(min_runtime_s=0)

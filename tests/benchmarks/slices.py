@@ -10,8 +10,8 @@ import json
 import time
 from pathlib import Path
 
-from jupyter_gpu_quota.demo import stage as stages
-from jupyter_gpu_quota.demo.stage import Cast, Stage
+from jupyter_gpu_quota.demo import temporary_hub as stages
+from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 from tests.benchmarks.figures import Figure, spread
 from tests.benchmarks.hubs import hub_with_quota
 from tests.soak.doors import ask

@@ -12,12 +12,12 @@ from pathlib import Path
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
 from jupyter_gpu_quota.core.plan import Plan, Reason, ReasonCode, Start
-from jupyter_gpu_quota.store.commands import ApplyQuota, JobSpec, SetInventory, SubmitJob
-from jupyter_gpu_quota.store.ledger import LedgerStore
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import Committed, Lease
-from jupyter_gpu_quota.store.snapshot import Mirror
+from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.commands import ApplyQuota, JobSpec, SetInventory, SubmitJob
+from jupyter_gpu_quota.store.records.protocol import Committed, Lease
+from jupyter_gpu_quota.store.transactions import LedgerStore
 
 NOW = 1_800_000_000_000
 PROJECTS = 40

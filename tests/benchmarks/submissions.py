@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jupyter_gpu_quota.ports import free_ports
+from jupyter_gpu_quota.hub.ports import free_ports
+from tests.api.world import PREFIX, QUOTA, FakeAccount, FakeHub, serving, variables_of_service
 from tests.benchmarks.figures import Figure, show
-from tests.shell.service_world import PREFIX, QUOTA, FakeAccount, FakeHub, serving, variables_of_service
 
 CONNECTIONS = 64
 PROMISED_PER_S = 200.0

@@ -19,16 +19,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from jupyter_gpu_quota.controllers.main import collect_seldom
 from jupyter_gpu_quota.core.facts import RankFact
-from jupyter_gpu_quota.core.memory import Memory
 from jupyter_gpu_quota.core.model import Policy
-from jupyter_gpu_quota.core.schedule import decide
-from jupyter_gpu_quota.scheduler import collect_seldom
-from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.core.scheduling.cache.decision_cache import Memory
+from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.pieces import pieces_of
-from jupyter_gpu_quota.store.protocol import Committed
-from jupyter_gpu_quota.store.snapshot import Mirror
+from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.plan_chunks import pieces_of
+from jupyter_gpu_quota.store.records.protocol import Committed
+from jupyter_gpu_quota.store.transactions import LedgerStore
 from tests.benchmarks import store as worlds
 from tests.benchmarks.figures import Figure, print_plainly, spread
 from tests.benchmarks.processes import peak_mib

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from jupyter_gpu_quota.config import GPUQuota
-from jupyter_gpu_quota.core.activity import ProcessUse
+from jupyter_gpu_quota.api.handlers.usage import summed
+from jupyter_gpu_quota.core.idle.activity import ProcessUse
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
 from jupyter_gpu_quota.core.plan import Plan, Reason, ReasonCode, Start
-from jupyter_gpu_quota.service.usage import summed
-from jupyter_gpu_quota.store.commands import ApplyQuota, RequestNotebook, ReturnNotebook, SetInventory
-from jupyter_gpu_quota.store.ledger import LedgerStore
+from jupyter_gpu_quota.settings import GPUQuota
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.protocol import Committed
-from jupyter_gpu_quota.store.records import SampleRow
+from jupyter_gpu_quota.store.records.commands import ApplyQuota, RequestNotebook, ReturnNotebook, SetInventory
+from jupyter_gpu_quota.store.records.protocol import Committed
+from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.store.transactions import LedgerStore
 from tests.benchmarks.figures import Figure, print_plainly
 
 NOTEBOOKS, SHARES, PROJECTS, DAYS = 400, 4, 20, 30

@@ -22,11 +22,11 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-from jupyter_gpu_quota.demo.stage import Cast, Stage
-from jupyter_gpu_quota.demo.witness import Witness, belongs_to
-from jupyter_gpu_quota.manifests import SHARE_VARIABLE
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.demo.observer import Witness, belongs_to
+from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 from jupyter_gpu_quota.notebook import PROVISIONER
-from jupyter_gpu_quota.notebook.asking import asker
+from jupyter_gpu_quota.notebook.slice_requests import asker
 from tests.benchmarks.figures import Figure, spread
 from tests.soak.doors import ask
 

@@ -10,7 +10,6 @@ from collections import Counter
 from decimal import Decimal
 
 from jupyter_gpu_quota.core.canonical import canonical
-from jupyter_gpu_quota.core.memory import Memory
 from jupyter_gpu_quota.core.model import (
     Activity,
     Allocation,
@@ -49,7 +48,8 @@ from jupyter_gpu_quota.core.plan import (
     Stop,
     Unreserve,
 )
-from jupyter_gpu_quota.core.schedule import Decision, decide, decide_and_explain
+from jupyter_gpu_quota.core.scheduling.cache.decision_cache import Memory
+from jupyter_gpu_quota.core.scheduling.decide import Decision, decide, decide_and_explain
 
 HOLDS = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
 BEGIN = 1_000_000

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
-from jupyter_gpu_quota.core.schedule import KeptPlace
-from tests.core.books import WAITS, Books, least, takes_model
+from jupyter_gpu_quota.core.scheduling.decide import KeptPlace
+from tests.core.accounting import WAITS, Books, least, takes_model
 
 ROUNDED = 4
 """Milli: a share is rounded once for each priority and level that it was divided at."""

@@ -26,8 +26,8 @@ from jupyter_gpu_quota.core.model import (
     Snapshot,
 )
 from jupyter_gpu_quota.core.plan import Lend, Pause, Plan, Reason, Refuse, Release, Reserve, Resume, Start, Stop
-from jupyter_gpu_quota.core.schedule import Decision, decide
-from tests.core.books import HOLDS, RUNS, WAITS, Books, divide_slowly, least, takes_model, whole
+from jupyter_gpu_quota.core.scheduling.decide import Decision, decide
+from tests.core.accounting import HOLDS, RUNS, WAITS, Books, divide_slowly, least, takes_model, whole
 from tests.core.evictions import all_fit, check_evictions, check_minimal, reserved_after, started, stays_and_leaves
 
 __all__ = ["Books", "check_guarantees", "check_instant", "check_order_is_irrelevant", "check_plan", "divide_slowly"]

@@ -33,13 +33,13 @@ from jupyter_gpu_quota.core.model import (
     Snapshot,
     Upkeep,
 )
-from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
-from jupyter_gpu_quota.core.schedule import Decision
-from tests.core.books import in_force
+from jupyter_gpu_quota.core.quota.fit import check_quotas
+from jupyter_gpu_quota.core.scheduling.decide import Decision
+from tests.core.accounting import in_force
 from tests.core.evictions import starting_again
-from tests.core.likeness import check_departments_that_change_nothing
 from tests.core.promises import check_guarantees, check_instant, check_order_is_irrelevant, check_plan
+from tests.core.similarity import check_departments_that_change_nothing
 from tests.core.world import BEGIN, World
 
 WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "500"))

@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_gpu_quota.core.canonical import canonical, digest
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.core.schedule import decide
+from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.core.world import world
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.model import JobState, Preemption
-from jupyter_gpu_quota.core.packing import check_quotas
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
-from jupyter_gpu_quota.core.quota import Claim, divide
-from jupyter_gpu_quota.core.schedule import decide
+from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
+from jupyter_gpu_quota.core.quota.fit import check_quotas
+from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.core.world import GENTLE, milli, placed, world
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.demo.bars import progress_of
-from jupyter_gpu_quota.demo.stage import processes_of
+from jupyter_gpu_quota.demo.observer import Sighting, Witness, belongs_to
+from jupyter_gpu_quota.demo.progress_bars import progress_of
 from jupyter_gpu_quota.demo.story import FACTS
-from jupyter_gpu_quota.demo.witness import Sighting, Witness, belongs_to
+from jupyter_gpu_quota.demo.temporary_hub import processes_of
 from tests.patience import until
 
 pytestmark = [pytest.mark.demo, pytest.mark.hub, pytest.mark.timeout(420)]

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from jupyter_gpu_quota.api.openapi import openapi
+from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.config import GPUQuota
-from jupyter_gpu_quota.service.openapi import openapi
-from jupyter_gpu_quota.service.routes import ROUTES
+from jupyter_gpu_quota.settings import GPUQuota
 from tests.docs.pages import ROOT
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install 'jupyter-gpu-quota[docs]'")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.demo.stage import Cast, Stage
+from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands
 
 pytestmark = pytest.mark.hub

@@ -15,14 +15,14 @@ import pytest
 from traitlets.config import Config
 
 from jupyter_gpu_quota import job, quotafile
+from jupyter_gpu_quota.api.quota_edits.arithmetic import arithmetic_of_file
+from jupyter_gpu_quota.backends.rendering.variables import OUR_VARIABLES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Job
-from jupyter_gpu_quota.config import GPUQuota
 from jupyter_gpu_quota.core.model import Device, JobState
 from jupyter_gpu_quota.core.plan import ReasonCode
-from jupyter_gpu_quota.hub import CUSTOM_SCOPES, setup_gpu_quota
-from jupyter_gpu_quota.manifests import OUR_VARIABLES
-from jupyter_gpu_quota.service.arithmetic import arithmetic_of_file
+from jupyter_gpu_quota.hub.setup import CUSTOM_SCOPES, setup_gpu_quota
+from jupyter_gpu_quota.settings import GPUQuota
 from tests.docs.pages import (
     MARKED_LANGUAGES,
     PAGES,
@@ -230,8 +230,8 @@ def test_files_of_the_package_in_the_texts_exist() -> None:
 
 CONTRACT = ("docs/scheduling.md", "docs/reference/figures.md")
 SENTENCES = [
-    ROOT / "jupyter_gpu_quota/core/sentences.py",
-    *(ROOT / "jupyter_gpu_quota/service/templates").glob("*.html"),
+    ROOT / "jupyter_gpu_quota/messages/reasons.py",
+    *(ROOT / "jupyter_gpu_quota/api/pages/templates").glob("*.html"),
 ]
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jupyter_gpu_quota.sampling.library import BEHIND_US, PERIOD_US, dated
+from jupyter_gpu_quota.backends.local.sampling.nvml_session import BEHIND_US, PERIOD_US, dated
 from tests.gpu.world import FakeGpu, share_of
 
 READ, NOW, SECOND = 1_000_000_000, 1_010_000_000, 1_000_000

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.cli import device_probes, main
-from jupyter_gpu_quota.cli.probes import Ability
+from jupyter_gpu_quota.backends.local.enforcement import cgroup as leaf
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.cli.doctor import devices as device_probes
+from jupyter_gpu_quota.cli.doctor.probes import Ability
 from jupyter_gpu_quota.client import connection
-from jupyter_gpu_quota.enforcement import leaf
 from tests.gpu.fake_library import Script
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.enforcement import cgroup as leaf
+from jupyter_gpu_quota.backends.local.enforcement import limits_client as group_limits
+from jupyter_gpu_quota.backends.local.enforcement.cgroup import Leaves, job_leaf
+from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join, kill
+from jupyter_gpu_quota.backends.local.enforcement.limiter import Limiter
+from jupyter_gpu_quota.backends.local.enforcement.limits_client import Ask, Told, limits
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
+from jupyter_gpu_quota.backends.local.jobs.rank_enforcement import Holding
+from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
 from jupyter_gpu_quota.core.model import Device, Placement
-from jupyter_gpu_quota.enforcement import group_limits, leaf
-from jupyter_gpu_quota.enforcement.group import join, kill
-from jupyter_gpu_quota.enforcement.group_limits import Ask, Told, limits
-from jupyter_gpu_quota.enforcement.leaf import Leaves, job_leaf
-from jupyter_gpu_quota.enforcement.limiter import Limiter
-from jupyter_gpu_quota.executors.holding import Holding
-from jupyter_gpu_quota.executors.local import LocalExecutor
-from jupyter_gpu_quota.executors.protocol import LeaveOrder, StartOrder
 from tests.gpu.fake_library import Script
 from tests.gpu.world import Gpu
 from tests.patience import PATIENCE_S, Stopwatch, until
@@ -112,7 +113,7 @@ def leaves(tmp_path: Path) -> Iterator[Leaves]:
         until(lambda name=name: found.remove(name), what="an empty group")  # type: ignore[misc]
 
 
-ENTER = "import sys; from jupyter_gpu_quota.enforcement.group import join; join(sys.argv[1]); "
+ENTER = "import sys; from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join; join(sys.argv[1]); "
 
 
 def inside(leaves: Leaves, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.sampling.asking import Reader
-from jupyter_gpu_quota.store.records import SampleRow
+from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
+from jupyter_gpu_quota.store.records.rows import SampleRow
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, share_of
 from tests.patience import Stopwatch, until
@@ -154,7 +154,8 @@ def test_no_library_is_no_device(machine: Callable[..., FakeGpu], monkeypatch: p
     assert gpu.devices() == ()
 
 
-WITHOUT = "import sys; sys.modules['pynvml'] = None; from jupyter_gpu_quota.sampling.reader import main; main()"
+READER = "jupyter_gpu_quota.backends.local.sampling.reader"
+WITHOUT = f"import sys; sys.modules['pynvml'] = None; from {READER} import main; main()"
 
 
 def test_no_nvidia_ml_py_is_no_device(machine: Callable[..., FakeGpu]) -> None:
@@ -264,7 +265,7 @@ def test_a_reader_that_failed_is_not_tried_at_every_tick(machine: Callable[..., 
 # --- clocks and reloads -------------------------------------------------------------------------------------------
 PATCHED = """
 import sys, time
-from jupyter_gpu_quota.sampling import library
+from jupyter_gpu_quota.backends.local.sampling import library
 class Time:
     monotonic = staticmethod(time.monotonic)
     @staticmethod
@@ -272,7 +273,7 @@ class Time:
         return time.time() + float(open(sys.argv[1]).read())
 library.time = Time
 library.driver_loaded = lambda: open(sys.argv[2]).read()
-from jupyter_gpu_quota.sampling.reader import main
+from jupyter_gpu_quota.backends.local.sampling.reader import main
 main()
 """
 

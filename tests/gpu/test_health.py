@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
+from jupyter_gpu_quota.backends.local.sampling.xids import FATAL, fatal
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health
-from jupyter_gpu_quota.sampling.asking import Reader
-from jupyter_gpu_quota.sampling.xids import FATAL, fatal
-from jupyter_gpu_quota.store.commands import ChangeNode, Recorded, SetInventory
 from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.commands import ChangeNode, Recorded, SetInventory
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu
 from tests.patience import until
@@ -62,9 +62,9 @@ def state(fake: FakeGpu, kept: Kept) -> tuple[Health, str | None]:
 WELL = (Health.HEALTHY, None)
 FELL = (Health.UNHEALTHY, "XID 79: the GPU has fallen off the bus")
 LOADED_ANEW = """
-from jupyter_gpu_quota.sampling import library
+from jupyter_gpu_quota.backends.local.sampling import library
 library.driver_loaded = lambda: "another boot"
-from jupyter_gpu_quota.sampling.reader import main
+from jupyter_gpu_quota.backends.local.sampling.reader import main
 main()
 """
 

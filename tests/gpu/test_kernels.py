@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.controllers.main import now_ms
 from jupyter_gpu_quota.core.model import Allocation
-from jupyter_gpu_quota.manifests import SHARE_VARIABLE
-from jupyter_gpu_quota.scheduler import now_ms
+from tests.api.handlers.test_notebook_reports import run
+from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.gpu.world import FakeGpu
+from tests.notebook.jupyter_world import JupyterServer, jupyter_server
+from tests.notebook.test_idle_end_to_end import CPU_KERNEL
 from tests.patience import until
-from tests.shell.jupyter_world import JupyterServer, jupyter_server
-from tests.shell.service_world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
-from tests.shell.test_activity_reports import run
-from tests.shell.test_idle_end_to_end import CPU_KERNEL
 
 SOON = """
 policy:

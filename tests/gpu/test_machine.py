@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.processes import process
 from jupyter_gpu_quota.core.model import Device
-from jupyter_gpu_quota.executors.process_tree import process
-from jupyter_gpu_quota.store.records import SampleRow
+from jupyter_gpu_quota.store.records.rows import SampleRow
 from tests.gpu.world import FakeGpu, Gpu, RealGpu, share_of
 from tests.patience import until
 

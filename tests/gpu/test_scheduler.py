@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.config import GPUQuota, database_url
-from jupyter_gpu_quota.controller import Controller
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
+from jupyter_gpu_quota.controllers.main import build, now_ms
+from jupyter_gpu_quota.controllers.scheduling import Controller
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.executors.local import LocalExecutor
-from jupyter_gpu_quota.scheduler import build, now_ms
-from jupyter_gpu_quota.store.commands import ApplyQuota, ChangeJob, JobSpec, Recorded, SubmitJob
+from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.records import SampleRow
+from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, JobSpec, Recorded, SubmitJob
+from jupyter_gpu_quota.store.records.rows import SampleRow
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu
 from tests.patience import Stopwatch, until

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import connection
-from jupyter_gpu_quota.notebook import canary
-from jupyter_gpu_quota.notebook.canary import self_test
+from jupyter_gpu_quota.notebook import suspension_selftest as canary
+from jupyter_gpu_quota.notebook.suspension_selftest import self_test
 from tests.gpu import fake_library, real_library
 from tests.gpu.fake_library import Script
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.sampling.device_shares import Owners, shares_of
+from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, GpuProcess
 from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.sampling.owners import Owners, shares_of
-from jupyter_gpu_quota.sampling.reading import DeviceReading, GpuProcess
 from tests.gpu.world import FakeGpu, share_of
 from tests.patience import until
 

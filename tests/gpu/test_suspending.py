@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.notebook import suspension
-from jupyter_gpu_quota.notebook.asking import Asker
-from jupyter_gpu_quota.notebook.canary import Canary, SelfTest, ran
 from jupyter_gpu_quota.notebook.host_memory import room_mib
+from jupyter_gpu_quota.notebook.slice_requests import Asker
 from jupyter_gpu_quota.notebook.suspension import AGAIN_MS, STILL_HELD_MS, NotWoken, Suspension
+from jupyter_gpu_quota.notebook.suspension_selftest import Canary, SelfTest, ran
 from tests.gpu import fake_library
 from tests.gpu.fake_library import Script
 

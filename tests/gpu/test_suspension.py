@@ -22,22 +22,15 @@ from jupyter_server.services.kernels.connection import base
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_gpu_quota.demo.people import Kernel, Unexpected
-from jupyter_gpu_quota.demo.people import _execute_request as execute_request
-from jupyter_gpu_quota.notebook.canary import ran
-from jupyter_gpu_quota.notebook.gate import V1
-from jupyter_gpu_quota.wire_activity import FreeOrder, WakeAnswer
+from jupyter_gpu_quota.demo.users import Kernel, Unexpected
+from jupyter_gpu_quota.demo.users import _execute_request as execute_request
+from jupyter_gpu_quota.notebook.execution_gate import V1
+from jupyter_gpu_quota.notebook.suspension_selftest import ran
+from jupyter_gpu_quota.wire.activity import FreeOrder, WakeAnswer
 from tests.gpu import fake_library, real_library
 from tests.gpu.fake_library import Script
+from tests.notebook.jupyter_world import SERVER_TOKEN, JupyterServer, Service, free_port, jupyter_server, service_at
 from tests.patience import until
-from tests.shell.jupyter_world import (
-    SERVER_TOKEN,
-    JupyterServer,
-    Service,
-    free_port,
-    jupyter_server,
-    service_at,
-)
 
 HOLD = """
 import ctypes, os

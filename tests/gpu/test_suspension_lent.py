@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.controllers.main import now_ms
 from jupyter_gpu_quota.core.model import JobState, NotebookState
-from jupyter_gpu_quota.manifests import SHARE_VARIABLE
-from jupyter_gpu_quota.notebook.canary import ran
-from jupyter_gpu_quota.scheduler import now_ms
+from jupyter_gpu_quota.notebook.suspension_selftest import ran
+from tests.api.handlers.test_notebook_reports import run
+from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.gpu import fake_library
 from tests.gpu.fake_library import Script
 from tests.gpu.test_kernels import SOON, Machine
 from tests.gpu.test_suspension import HOLD, KEPT, READ
 from tests.gpu.world import FakeGpu
+from tests.notebook.jupyter_world import jupyter_server
 from tests.patience import until
-from tests.shell.jupyter_world import jupyter_server
-from tests.shell.service_world import QUOTA, build_devices, service_world, train_devices
-from tests.shell.test_activity_reports import run
 
 LENDS = QUOTA.replace("uses: [notebook]", "uses: [notebook, training]") + SOON.replace(
     "reclaim", "reclaim, suspend: true"

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
+from jupyter_gpu_quota.backends.local.sampling.nvml_sampler import NvmlSampler
+from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
+from jupyter_gpu_quota.backends.local.servers import Servers
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.core.model import Allocation, Device
-from jupyter_gpu_quota.manifests import SHARE_VARIABLE
-from jupyter_gpu_quota.sampling.asking import Reader
-from jupyter_gpu_quota.sampling.nvml import NvmlSampler
-from jupyter_gpu_quota.servers import Servers
-from jupyter_gpu_quota.store.records import SampleRow
+from jupyter_gpu_quota.store.records.rows import SampleRow
 from tests.gpu import real_library
 from tests.gpu.fake_library import Script
 from tests.patience import PATIENCE_S, until

@@ -20,7 +20,7 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from jupyter_gpu_quota.amount import AmountRefusal, gpu_amount
+from jupyter_gpu_quota.core.amounts import AmountRefusal, gpu_amount
 from jupyter_gpu_quota.wire import (
     AllocationView,
     ChoiceView,
@@ -28,7 +28,7 @@ from jupyter_gpu_quota.wire import (
     NotebookView,
     ReasonView,
 )
-from jupyter_gpu_quota.wire_status import MeView
+from jupyter_gpu_quota.wire.status import MeView
 
 QUOTA_MILLI = 250
 MODEL = "Fake 80G"

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jupyter_gpu_quota.demo.people import Kernel, Person
-from jupyter_gpu_quota.demo.stage import Cast, Stage
+from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
+from jupyter_gpu_quota.demo.users import Kernel, Person
 from tests.patience import until
 
 SERVICE_TOKEN = "s" * 64

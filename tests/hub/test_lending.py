@@ -13,8 +13,8 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_gpu_quota.demo.loan import CPU_KERNEL
-from jupyter_gpu_quota.demo.people import Kernel, Person
+from jupyter_gpu_quota.demo.lending_scene import CPU_KERNEL
+from jupyter_gpu_quota.demo.users import Kernel, Person
 from tests.hub import real_hub as hubs
 from tests.hub.real_hub import RealHub, real_hub
 from tests.patience import Stopwatch, stays, until

@@ -13,8 +13,8 @@ from jupyter_gpu_quota.cli import main
 from tests.gpu.conftest import built  # noqa: F401 - a fixture
 from tests.hub.real_gpu import DEVICE, MEMORY_MIB, GpuHub, GpuOwner, gpu_hub, page_row
 from tests.hub.test_lending import comes_back, lives
+from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import until
-from tests.shell.receivers import WebReceiver, web_receiver
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(700)]
 

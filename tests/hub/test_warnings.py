@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.notices.document import schema
+from jupyter_gpu_quota.notifications.document import schema
 from tests.hub.real_hub import QUOTA_FILE, SERVICE_TOKEN, RealHub, real_hub
+from tests.notifications.receivers import MailReceiver, WebReceiver, mail_receiver, web_receiver
 from tests.patience import until
-from tests.shell.receivers import MailReceiver, WebReceiver, mail_receiver, web_receiver
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(700)]
 

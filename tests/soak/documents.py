@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jupyter_gpu_quota import snapshotfile
 from jupyter_gpu_quota.core.model import Activity
-from tests.core.test_lending import eight
-from tests.shell.test_snapshotfile_hostile import DOCUMENTS, later
-from tests.sim.test_replay import STORY, audit_of, played
-from tests.sim.worlds import notebook
+from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
+from tests.core.scheduling.test_lending import eight
+from tests.simulate.test_replay import STORY, audit_of, played
+from tests.simulate.worlds import notebook
+from tests.wire.test_snapshot_document_hostile import DOCUMENTS, later
 
 
 def _lent() -> dict[str, Any]:

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.stage import Cast, Stage
-from jupyter_gpu_quota.demo.witness import Witness, belongs_to
+from jupyter_gpu_quota.demo.observer import Witness, belongs_to
+from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 from tests.soak.stream import TEAMS
 
 QUOTA = """\

@@ -18,13 +18,15 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["jupyter_gpu_quota"], enable_loader_override=False):
-    from jupyter_gpu_quota import quotafile, snapshotfile
-    from jupyter_gpu_quota.core.schedule import decide
+    from jupyter_gpu_quota import quotafile
+    from jupyter_gpu_quota.core.scheduling.decide import decide
     from jupyter_gpu_quota.quotafile import QuotaFile
-    from jupyter_gpu_quota.simulate import recorded, tracefile, worlds
+    from jupyter_gpu_quota.simulate import recorded_trace as recorded
+    from jupyter_gpu_quota.simulate import tracefile, worlds
     from jupyter_gpu_quota.simulate.replay import Impossible
     from jupyter_gpu_quota.simulate.tracefile import Trace
-    from jupyter_gpu_quota.snapshotfile import SnapshotDocument
+    from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
+    from jupyter_gpu_quota.wire.snapshot_document import SnapshotDocument
 
 from tests.soak.documents import AUDITS, QUOTAS, SNAPSHOTS, TRACES
 

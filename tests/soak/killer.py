@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpu_quota.demo.stage import Stage
-from jupyter_gpu_quota.demo.witness import started_ticks
+from jupyter_gpu_quota.demo.observer import started_ticks
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.patience import until
 
 SHARES = {"web door": 6, "controller": 6, "keeper": 2, "hub": 4, "proxy": 2}

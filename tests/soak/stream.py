@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.soak.doors import ask, insist
 
 WORK = Path(__file__).with_name("work.py")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.demo.stage import Stage
-from jupyter_gpu_quota.demo.witness import Witness
+from jupyter_gpu_quota.demo.observer import Witness
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.patience import stays, until
 from tests.soak.doors import Answer, ask, insist
 from tests.soak.fire_hub import burning_hub, watched

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.demo.stage import Stage
-from jupyter_gpu_quota.demo.witness import Witness
-from jupyter_gpu_quota.service.reconcile import EVERY_S, GRACE_MS
+from jupyter_gpu_quota.controllers.reconciliation import EVERY_S, GRACE_MS
+from jupyter_gpu_quota.demo.observer import Witness
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.patience import PATIENCE_S, until
 from tests.soak.doors import insist
 from tests.soak.fire_hub import burning_hub, watched

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpu_quota.demo.stage import Stage
+from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.patience import Stopwatch
 from tests.soak.doors import insist
 from tests.soak.stream import Sent, diary_lines

@@ -1,0 +1,1 @@
+"""What each route of the REST API does, a file for each resource."""

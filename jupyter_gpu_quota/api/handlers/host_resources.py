@@ -1,0 +1,81 @@
+"""CPU and host memory at the door: what a rank needs of its node beside GPU, asked for or by default."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from ...core.amounts import host_text
+from ...core.model import WHOLE_DEVICE, Device, Node
+from ...core.placement.hosts import Host
+from ...wire import JobRequest
+from ..refusals import Refused
+from .ranks import Gang
+
+
+def host_of(
+    request: JobRequest,
+    gang: Gang,
+    pool: str,
+    models: Collection[str],
+    devices: Sequence[Device],
+    nodes: Mapping[str, Node],
+) -> Host:
+    """What each rank needs. A node's processes share evenly what was asked for, rounded up; raises Refused.
+
+    Where nothing was asked for it is the GPU's part of its node: of the pool's nodes, the one that has least for a
+    GPU, so that such jobs never keep each other from a free GPU. Source: docs/scheduling.md, section 1.
+    """
+    usable = [device for device in devices if device.pool == pool and (not models or device.model in models)]
+    among, here = Counter(d.node for d in devices), Counter(d.node for d in devices if d.pool == pool)
+    there = [_Part(nodes[name], here[name], among[name]) for name in {d.node for d in usable} if name in nodes]
+    asked = Host(-(-request.cpu_milli // gang.processes), -(-request.memory_mib // gang.processes))
+    _fits_a_node(asked, pool, there)
+    return Host(
+        asked.cpu_milli or _share(gang.gpu_milli, [(part.size.cpu_milli, part.devices) for part in there]),
+        asked.memory_mib or _share(gang.gpu_milli, [(part.size.memory_mib, part.devices) for part in there]),
+    )
+
+
+class _Part(NamedTuple):
+    """A node with so many of its devices in the pool: it gives the pool as much of itself."""
+
+    node: Node
+    devices: int
+    among: int
+
+    @property
+    def size(self) -> Host:
+        """What the pool has of it."""
+        node = self.node
+        return Host(node.cpu_milli * self.devices // self.among, node.memory_mib * self.devices // self.among)
+
+
+def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
+    """The smallest part that so much GPU has of a node, of rows of (its amount, its devices); 0: it states none."""
+    return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
+
+
+def _fits_a_node(each: Host, pool: str, parts: Sequence[_Part]) -> None:
+    """Refuse at once what no node has, even empty; one that states nothing has plenty. Source: as above, section 3."""
+    sizes = [part.size for part in parts]
+    if not sizes or any(Host(cpu or each.cpu_milli, mib or each.memory_mib).covers(each) for cpu, mib in sizes):
+        return
+    asked = host_text(each.cpu_milli, each.memory_mib, 1)
+    sentence = (
+        f"{asked} for a rank can never be had in the pool {pool}: {_most(each, parts)} Ask for no more than that for "
+        f"each rank, or choose another pool. Nothing was stored."
+    )
+    raise Refused(409, "never_fits", sentence)
+
+
+def _most(each: Host, parts: Sequence[_Part]) -> str:
+    """The node that comes nearest, by what was asked for alone, and why the pool has no more of it."""
+    best = max(parts, key=lambda part: (bool(each.cpu_milli) * part.size.cpu_milli, part.size.memory_mib))
+    size = best.size
+    most = host_text(bool(each.cpu_milli) * size.cpu_milli, bool(each.memory_mib) * size.memory_mib, 1)
+    if best.devices == best.among:
+        return f"its largest node, {best.node.id}, has {most}."
+    why = f"as {best.devices} of the node's {best.among} devices are in it"
+    return f"its largest node, {best.node.id}, gives it {most}, {why}."

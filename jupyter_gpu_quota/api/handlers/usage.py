@@ -1,0 +1,125 @@
+"""What was had and used, hour by hour, at the REST door: by project, user, pool, device, workload or hour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ...store.records.rows import UsageHour
+from ...wire import UsageView
+from ..access import Person, sees_project
+from ..refusals import Refused
+from ..resource import Answer, Call
+from ..services import Door
+from .jobs import listed, page_of
+
+HOUR_MS, DAY_H, MOST_H = 3_600_000, 24, 31 * 24
+HOUR_S = 3_600
+UNREAD = "none of its devices was read in this time"
+
+KEYS: Mapping[str, Callable[[UsageHour], str]] = {
+    "project": lambda row: row.project,
+    "user": lambda row: row.user,
+    "pool": lambda row: row.pool,
+    "device": lambda row: row.device,
+    "workload": lambda row: row.workload,
+    "hour": lambda row: f"{datetime.fromtimestamp(row.hour_at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}",
+}
+PERSONAL = frozenset({"user", "workload"})
+"""What tells of single people: shown to themselves, to leads of the project and to admins."""
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The hours of one thing. ``seen_milli_s`` is what it had in the time that readings speak for."""
+
+    allocated_milli_s: int = 0
+    allocated_s: int = 0
+    used_milli_s: int = 0
+    seen_s: int = 0
+    seen_milli_s: int = 0
+    simulated: bool = False
+
+    def add(self, row: UsageHour) -> None:
+        seen_s = min(row.seen_s, row.allocated_s)
+        self.allocated_milli_s += row.allocated_milli_s
+        self.allocated_s += row.allocated_s
+        self.used_milli_s += row.used_milli_s
+        self.seen_s += seen_s
+        self.seen_milli_s += row.allocated_milli_s * seen_s // row.allocated_s if row.allocated_s else 0
+
+    def view(self, name: str) -> UsageView:
+        known = self.seen_milli_s > 0
+        return UsageView(
+            name=name,
+            allocated_milli_h=self.allocated_milli_s // HOUR_S,
+            used_milli_h=self.used_milli_s // HOUR_S if known else None,
+            utilisation_percent=min(100, self.used_milli_s * 100 // self.seen_milli_s) if known else None,
+            used_unknown=None if known else UNREAD,
+            coverage_percent=self.seen_s * 100 // self.allocated_s if self.allocated_s else 0,
+            simulated=self.simulated,
+            allocated_milli_s=self.allocated_milli_s,
+            used_milli_s=self.used_milli_s if known else None,
+        )
+
+
+async def show(call: Call) -> Answer:
+    """Sums over whole hours, by default of the last day; at most 31 days."""
+    world, now = call.door.world, call.door.clock()
+    by = call.text("by") or "project"
+    if by not in KEYS:
+        raise Refused(400, "invalid", f"by was {by[:40]!r}; it is one of {', '.join(KEYS)}.")
+    begin, end = _stretch(call, now)
+    await world.fresh()
+    rows = await world.read(world.store.usage, begin, end, now=now)
+    views = [each.view(name) for name, each in sorted((await _sums(call.door, call.person, by, rows)).items())]
+    page = page_of(call)
+    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+
+
+async def _sums(door: Door, person: Person, by: str, rows: Iterable[UsageHour]) -> dict[str, _Sum]:
+    simulated = frozenset(device.id for device in door.world.mirror.devices.values() if device.simulated)
+    sums = summed((row for row in rows if _is_seen(person, row, by)), by, simulated)
+    if by != "user":
+        return sums
+    await door.world.learn_names(sums)
+    return {door.world.name_of(user): each for user, each in sums.items()}
+
+
+def summed(rows: Iterable[UsageHour], by: str, simulated: Set[str] = frozenset()) -> dict[str, _Sum]:
+    """The sums of hours by one of KEYS; ``simulated`` are devices."""
+    sums, key_of = dict[str, _Sum](), KEYS[by]
+    for row in rows:
+        each = sums.setdefault(key_of(row), _Sum())
+        each.add(row)
+        each.simulated |= row.device in simulated
+    return sums
+
+
+def _is_seen(person: Person, row: UsageHour, by: str) -> bool:
+    if person.admin or row.user == person.id:
+        return True
+    return person.roles.get(row.project) == "lead" or (by not in PERSONAL and sees_project(person, row.project))
+
+
+def _stretch(call: Call, now: int) -> tuple[int, int]:
+    """Whole hours: the one in which ``since`` is, to the one in which ``until`` is, its end if it is not its begin."""
+    end = -(-_instant(call, "until", now) // HOUR_MS)
+    begin = _instant(call, "since", (end - DAY_H) * HOUR_MS) // HOUR_MS
+    if not begin < end <= begin + MOST_H:
+        raise Refused(400, "invalid", "since and until are in this order, and 31 days apart at most.")
+    return begin * HOUR_MS, end * HOUR_MS
+
+
+def _instant(call: Call, name: str, otherwise: int) -> int:
+    word = call.text(name)
+    if not word:
+        return otherwise
+    try:
+        found = datetime.fromisoformat(word)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is an instant such as 2027-01-01T00:00:00Z.")
+    return int(found.timestamp() * 1000)

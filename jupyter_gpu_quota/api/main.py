@@ -1,0 +1,284 @@
+"""The web door's process: the keeper starts it with the sockets it answers at, and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyterhub.services.auth import HubOAuth
+from tornado.httpserver import HTTPServer
+
+from ..backends.local.enforcement.cgroup import Leaves, notebook_leaf
+from ..backends.local.enforcement.protocol import Least
+from ..backends.local.servers import Servers
+from ..bundle import BundleStore
+from ..controllers.enforcement.labels import Shares, keep_looking
+from ..controllers.enforcement.memory import Hands
+from ..controllers.enforcement.offers import Offers
+from ..controllers.enforcement.read_back import ReadBack
+from ..controllers.idleness import Idleness, keep_judging
+from ..controllers.notifications import Notices
+from ..controllers.reconciliation import keep_reconciling
+from ..deployment.heartbeat import Heart
+from ..deployment.pid_file import lives
+from ..deployment.supervisor import CONTROLLER
+from ..hub_api import Hub, RestHub
+from ..notifications.channels import channels_of
+from ..settings import SERVICE_NAME, GPUQuota, database_url, settings_from_environment
+from ..store import wakeup as bell
+from ..store.open import open_store
+from ..store.records.ids import new_ulid
+from ..store.records.protocol import StoreUnavailable
+from .app import make_app
+from .decision_cache import Foresight
+from .people import Accounts, People
+from .rate_limit import Pace
+from .resource import LARGEST_DRAINED
+from .services import Door, StoreSlot, now_ms
+from .store_view import World
+from .streams import Streams
+from .views.stop_reasons import Stops
+from .writer import Writer
+
+log = logging.getLogger(__name__)
+
+TOKENS_REMEMBERED_S = 60
+OPEN_AGAIN_S = 2.0
+TURN_S = 1.0
+LARGEST_HEADERS = 64 << 10
+
+
+def main(listening: Sequence[int], heart_fd: int | None = None) -> int:
+    """Serve at the sockets that the keeper bound, until SIGTERM, or until the keeper is gone.
+
+    Takes their descriptors, and the pipe on which this process tells the keeper that it moves. Settings come from the
+    environment that the hub gives its services.
+    """
+    logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s web door] %(message)s")
+    logging.getLogger("tornado.access").setLevel(logging.ERROR)
+    heart = Heart(heart_fd)
+    gc.freeze()  # what was imported stays: it need not be looked through for garbage during a call
+    sockets = [socket.socket(fileno=fd) for fd in listening]
+    asyncio.run(serve(settings_from_environment(), sockets, heart))
+    return 0
+
+
+async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heart: Heart) -> None:
+    """Answer at once, open the store, follow it; end all of it on SIGTERM, SIGINT or a closed standard input."""
+    ending = _ending()
+    auth = hub_auth()
+    hub = RestHub(auth.api_url, auth.api_token)
+    door = make_door(settings, auth, hub, StoreSlot())
+    door.controller_alive = lambda: lives(door.state_dir, CONTROLLER)
+    server = answering(door, sockets)
+    tasks = [
+        _supervised(_open_store(door)),
+        _supervised(_hear(door)),
+        _supervised(keep_reconciling(door, hub)),
+        _supervised(keep_judging(door.idleness)),
+        _supervised(door.notices.keep_sending()),
+        _supervised(keep_looking(door.shares)),
+        _supervised(_turn(heart)),
+    ]
+    await ending.wait()
+    server.stop()
+    door.streams.close()
+    for task in tasks:
+        task.cancel()
+    close(door)
+
+
+def _ending() -> asyncio.Event:
+    """What is set when this process should end."""
+    ending, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    loop.add_reader(sys.stdin.fileno(), ending.set)  # nobody writes there: readable means closed
+    return ending
+
+
+async def _turn(heart: Heart) -> None:
+    while True:
+        heart.turned()
+        await asyncio.sleep(TURN_S)
+
+
+def hub_auth() -> HubOAuth:
+    """The hub's way of saying who somebody is, from the JUPYTERHUB_* variables."""
+    auth = HubOAuth(cache_max_age=TOKENS_REMEMBERED_S)
+    service = os.environ.get("JUPYTERHUB_SERVICE_NAME", SERVICE_NAME)
+    if not auth.access_scopes:
+        auth.access_scopes = {"access:services", f"access:services!service={service}"}
+    return auth
+
+
+def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> Door:
+    """Put the parts together; needs a running event loop."""
+    world = World(slot, now_ms)
+    door: Door
+    the_door = lambda: door  # noqa: E731 - made last
+    leaves = Leaves(settings.state_dir, within=settings.cgroup)
+    writer = Writer(slot, now_ms, committed=lambda: door.committed())  # noqa: PLW0108 - made after this
+    notices = _notices(settings, world, the_door)
+    stop = lambda record: hub.stop(world.name_of(record.notebook.user), record.server)  # noqa: E731
+    hands = Hands(
+        hold=lambda change: door.record(change),  # noqa: PLW0108
+        stop=stop,
+        note=notices.policed,
+        kill=lambda notebook: leaves.kill(notebook_leaf(notebook)),
+    )
+    back = ReadBack(world, leaves, Servers(settings.state_dir), _clock(the_door))
+    door = Door(
+        settings=settings,
+        slot=slot,
+        people=_people(auth, hub, world, slot),
+        world=world,
+        foresight=Foresight(world),
+        writer=writer,
+        bundles=BundleStore(Path(settings.state_dir) / "bundles", limit_bytes=settings.bundle_limit_mib << 20),
+        streams=Streams(),
+        idleness=Idleness(world, record=notices.judged, stop=stop, clock=_clock(the_door)),
+        notices=notices,
+        shares=Shares(
+            world,
+            writer,
+            back,
+            hands,
+            least=lambda: _least(world),
+            offers=lambda: door.offers,
+            clock=_clock(the_door),
+        ),
+        offers=Offers(leaves, settings.mps),
+        stops=Stops(world),
+        changes=Pace(_clock(the_door), at_once=settings.changes_at_once, each_ms=1000 / settings.changes_per_s),
+        new_id=new_ulid,
+    )
+    return door
+
+
+def _clock(door: Callable[[], Door]) -> Callable[[], int]:
+    """The door's clock, which a test may set later."""
+    return lambda: door().clock()
+
+
+def _people(auth: HubOAuth, hub: Hub, world: World, slot: StoreSlot) -> People:
+    return People(
+        auth=auth,
+        accounts=Accounts(hub),
+        user_id=lambda name: world.read(slot().user_id, name, now=now_ms()),
+        quota=lambda: world.quota_file,
+    )
+
+
+def _least(world: World) -> Least:
+    return world.quota_file.least if world.quota_file else Least()
+
+
+def _notices(settings: GPUQuota, world: World, door: Callable[[], Door]) -> Notices:
+    return Notices(
+        world,
+        channels_of(settings, _clock(door)),
+        events=settings.notices,
+        record=lambda request: door().record(request),
+        clock=_clock(door),
+        new_id=new_ulid,
+        hub=settings.hub,
+        page=settings.notices_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
+    )
+
+
+def close(door: Door) -> None:
+    """Write what waits, then let go of the database."""
+    door.notices.close()
+    door.writer.close()
+    door.world.close()
+    if door.slot.store is not None:
+        door.slot.store.close()
+
+
+def answering(door: Door, sockets: Sequence[socket.socket]) -> HTTPServer:
+    """The server behind sockets that are bound already; connections may wait in them since before this process."""
+    app = make_app(door, cookie_secret=cookie_secret(door.state_dir))
+    server = HTTPServer(
+        app,
+        xheaders=True,
+        max_body_size=LARGEST_DRAINED,  # uploads raise it for themselves; all others are held in memory
+        max_header_size=LARGEST_HEADERS,
+        idle_connection_timeout=3600,
+    )
+    for each in sockets:
+        each.setblocking(False)
+    server.add_sockets(sockets)
+    return server
+
+
+def cookie_secret(state_dir: Path) -> bytes:
+    """What signs login cookies; kept, so that a restart logs nobody out."""
+    path = state_dir / "cookie_secret"
+    with contextlib.suppress(OSError, ValueError):
+        secret = bytes.fromhex(path.read_text())
+        if len(secret) >= 32:
+            return secret
+    secret = secrets.token_bytes(32)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secret.hex())
+        temporary.replace(path)
+    except OSError as error:
+        log.error("%s cannot be written (%s): who is logged in will log in again after a restart", path, error.strerror)
+    return secret
+
+
+async def _open_store(door: Door) -> None:
+    """Open and migrate; a database that cannot be used now is tried again, and requests say why until then."""
+    while door.slot.store is None:
+        try:
+            store = await asyncio.get_running_loop().run_in_executor(None, open_store, database_url(door.settings))
+        except StoreUnavailable as error:
+            door.slot.why = str(error)
+            log.error("the database cannot be opened: %s", error)
+            await asyncio.sleep(OPEN_AGAIN_S)
+        else:
+            door.slot.store = store
+            door.world.nudge()
+
+
+async def _hear(door: Door) -> None:
+    """Look at the store whenever the scheduler says that it changed; without a bell it is looked at on demand."""
+    while True:
+        try:
+            ear = bell.Bell.bind(door.state_dir / "web.sock")
+        except OSError as error:
+            log.error("%s cannot be bound: %s", door.state_dir / "web.sock", error.strerror)
+            await asyncio.sleep(OPEN_AGAIN_S)
+            continue
+        with ear:
+            while True:
+                await ear.heard()
+                door.world.nudge()
+
+
+def _supervised(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task of the service's own life: if it fails, that is logged and the whole service ends, to be started again."""
+
+    async def run() -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            log.exception("a part of the service failed; it ends")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return asyncio.create_task(run())

@@ -1,0 +1,203 @@
+"""From a request to a Person: the hub says who a token belongs to, the quota file what they are in each project."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jupyterhub.services.auth import HubOAuth
+from tornado.web import HTTPError, RequestHandler
+
+from ..hub_api import Account, Everybody, Hub, HubAway
+from ..quotafile import QuotaFile
+from .access import Person, Role
+
+SCOPE_PREFIX = "custom:gpu-quota:"
+FRESH_S = 10.0
+STALE_AT_MOST_S = 600.0
+MOST_REMEMBERED = 10_000
+HUB_TIMEOUT_S = 15.0
+ASKED_AGAIN_S = 15.0
+"""How often the hub is asked again about the reader of a stream: who has lost a project, or their token, hears no more.
+
+A quiet stream draws breath every 5 s, so that it ends 20 s after the loss at the latest."""
+
+HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
+"""The hub's spawner."""
+
+
+class NotAllowed(Exception):
+    """The token is a true one, but not for this service."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    account: Account
+    at: float
+
+
+class Accounts:
+    """Accounts of the hub by name, remembered for 10 s, and up to 10 minutes while the hub is away."""
+
+    def __init__(self, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
+        self._hub, self._clock = hub, clock
+        self._known: dict[str, _Remembered] = {}
+        self._asking: dict[str, asyncio.Future[Account | None]] = {}
+
+    async def get(self, name: str) -> Account | None:
+        """One account, None if the hub knows none. Raises HubAway where nothing recent enough is remembered."""
+        known = self._known.get(name)
+        if known and self._clock() - known.at < FRESH_S:
+            return known.account
+        try:
+            return await self._ask_once(name)
+        except HubAway:
+            if known and self._clock() - known.at < STALE_AT_MOST_S:
+                return known.account
+            raise
+
+    async def everybody(self) -> Everybody:
+        """All users of the hub and their groups, asked for each time. Raises HubAway."""
+        return await self._hub.everybody()
+
+    async def _ask_once(self, name: str) -> Account | None:
+        """One question at a time for one name, however many wait for the answer."""
+        asking = self._asking.get(name)
+        if asking is None:
+            asking = self._asking[name] = asyncio.ensure_future(self._hub.account(name))
+            asking.add_done_callback(lambda _: self._asking.pop(name, None))
+        account = await asyncio.shield(asking)
+        self._remember(name, account)
+        return account
+
+    def _remember(self, name: str, account: Account | None) -> None:
+        self._known.pop(name, None)
+        if account is not None:
+            if len(self._known) >= MOST_REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[name] = _Remembered(account, self._clock())
+
+
+class People:
+    """Identifies who asks. ``user_id`` gives the ULID of a name; ``quota`` the quota file in force, if any."""
+
+    def __init__(
+        self,
+        *,
+        auth: HubOAuth,
+        accounts: Accounts,
+        user_id: Callable[[str], Any],
+        quota: Callable[[], QuotaFile | None],
+    ) -> None:
+        self.auth, self.accounts = auth, accounts
+        self._user_id, self._quota = user_id, quota
+        self._ids: dict[str, str] = {}
+
+    async def identify(self, request: RequestHandler) -> Person | None:
+        """The person of a request, None for nobody. Raises HubAway, NotAllowed, StoreUnavailable."""
+        token = self.auth.get_token(request, in_cookie=False)
+        if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
+            request._token_authenticated = True  # type: ignore[attr-defined]
+            return HUB_PERSON
+        model = await self._asked(self.auth.get_user(request, sync=False))
+        return await self._person(model) if model else None
+
+    async def _asked(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+        """The hub's answer to who somebody is, None for nobody. Raises HubAway."""
+        try:
+            async with asyncio.timeout(HUB_TIMEOUT_S):
+                return await question
+        except (HTTPError, OSError, TimeoutError) as error:
+            raise HubAway(f"the hub cannot say who this token belongs to: {error}") from error
+
+    async def _person(self, model: Mapping[str, Any]) -> Person:
+        if not self.auth.check_scopes(self.auth.access_scopes, dict(model)):
+            raise NotAllowed(f"{model['name']}'s token is not for this service: it lacks access:services.")
+        if model.get("kind", "user") != "user":
+            raise NotAllowed(f"{model['name']} is a service of the hub; only people and their notebooks use this one.")
+        name = str(model["name"])
+        person = await self.named(name)
+        if person is None:
+            raise NotAllowed(f"the hub does not know the user {name} any more.")
+        return replace(person, scopes=short_scopes(model["scopes"], name))
+
+    async def named(self, name: str) -> Person | None:
+        """The person of this name with their roles, without scopes; None where the hub knows no such user."""
+        account = await self.accounts.get(name)
+        if account is None:
+            return None
+        return Person(
+            name=name, id=await self.id_of(name), hub_admin=account.admin, roles=self._roles(name, account.groups)
+        )
+
+    async def again(self, request: RequestHandler, person: Person) -> Person:
+        """Who the token of an open request belongs to now, for streams that outlive what they were opened with.
+
+        The token itself is asked about, not the name, and the hub is asked, not what is remembered of its answers.
+        Raises NotAllowed, HubAway, StoreUnavailable.
+        """
+        if person.is_hub:
+            return person
+        token, session = self.auth.get_token(request), self.auth.get_session_id(request)
+        model = await self._asked(self.auth.user_for_token(token, use_cache=False, session_id=session, sync=False))
+        if not model:
+            raise NotAllowed(f"the hub does not know this token of {person.name} any more.")
+        present = await self._person(model)
+        if "read" not in present.scopes:
+            raise NotAllowed(f"this token of {person.name} may not read any more.")
+        return present
+
+    async def id_of(self, name: str) -> str:
+        if name not in self._ids:
+            self._ids[name] = await self._user_id(name)
+        return self._ids[name]
+
+    def _roles(self, name: str, groups: tuple[str, ...]) -> dict[str, Role]:
+        quota = self._quota()
+        if quota is None:
+            return {}
+        return {project: _role(role) for project, role in quota.membership(name, groups).items()}
+
+
+def short_scopes(scopes: object, name: str) -> frozenset[str]:
+    """The scopes custom:gpu-quota:* by their last word; a filter is accepted only if it names this very person."""
+    found = set()
+    for scope in scopes if isinstance(scopes, (list, tuple, set, frozenset)) else ():
+        plain, _, narrowed = str(scope).partition("!")
+        own = narrowed in ("", "user", f"user={name}") or narrowed.startswith(f"server={name}/")
+        if plain.startswith(SCOPE_PREFIX) and own:
+            found.add(plain.removeprefix(SCOPE_PREFIX))
+    return frozenset(found)
+
+
+def _role(text: str) -> Role:
+    return "lead" if text == "lead" else "member"
+
+
+class Reader:
+    """Who reads a stream. At its start and every 15 s the hub is asked who they are, and with which roles.
+
+    While the hub is away the stream goes on for 10 minutes with what was true last.
+    """
+
+    def __init__(
+        self, people: People, request: RequestHandler, person: Person, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._people, self._request, self._person, self._clock = people, request, person, clock
+        self._asked_at, self._known_at = float("-inf"), clock()
+
+    async def now(self) -> Person:
+        """Who reads now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends, or does not begin."""
+        if self._clock() - self._asked_at >= ASKED_AGAIN_S:
+            self._asked_at = self._clock()
+            try:
+                self._person = await self._people.again(self._request, self._person)
+                self._known_at = self._clock()
+            except HubAway:
+                if self._clock() - self._known_at >= STALE_AT_MOST_S:
+                    raise
+        return self._person

@@ -1,0 +1,1 @@
+"""What an edit of the quota file would change, before it is applied."""

@@ -1,0 +1,27 @@
+"""The answer is no, in one shape; whoever finds out raises it, and the resource that was asked writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..store.records.commands import Refusal
+
+STATUS_OF_REFUSAL = {"unknown": 404, "ended": 409, "exists": 409, "stale": 409, "invalid": 400, "queue_full": 429}
+
+
+class Refused(Exception):
+    """The answer is no: status, a code for programs, a sentence for people. Nothing was stored."""
+
+    def __init__(self, status: int, reason: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message, self.headers = status, reason, message, headers or {}
+
+
+def refused(refusal: Refusal) -> Refused:
+    """A store's refusal as an answer."""
+    return Refused(STATUS_OF_REFUSAL.get(refusal.code, 409), refusal.code, refusal.message)
+
+
+def not_found(what: str, name: str) -> Refused:
+    """Unknown, and hidden from this person: the same answer."""
+    return Refused(404, "not_found", f"There is no {what} {name[:80]!r} that you may see.")

@@ -1,0 +1,80 @@
+"""Server-sent events: one connection as a stream of named events, with heartbeats, until its reader is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from pydantic import BaseModel
+from tornado.iostream import StreamClosedError
+from tornado.web import RequestHandler
+
+from .access import Person
+from .refusals import Refused
+
+HEARTBEAT_S = 5.0
+"""How often a quiet stream says that it stands."""
+
+MOST_PER_PERSON = 30
+
+
+class Streams:
+    """Counts the streams of each person, so that one cannot take every connection."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._closed = asyncio.Event()
+
+    def close(self) -> None:
+        """Every stream ends at its next breath."""
+        self._closed.set()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def enter(self, person: Person) -> None:
+        if self._open[person.id] >= MOST_PER_PERSON:
+            sentence = (
+                f"{person.name} has {MOST_PER_PERSON} event streams open, the most for one person; close some pages."
+            )
+            raise Refused(429, "too_many_streams", sentence)
+        self._open[person.id] += 1
+
+    def leave(self, person: Person) -> None:
+        self._open[person.id] -= 1
+        if not self._open[person.id]:
+            del self._open[person.id]
+
+
+class EventStream:
+    """The sending end of one stream. Use as a context; ``send`` raises StreamClosedError when the reader is gone."""
+
+    def __init__(self, resource: RequestHandler, streams: Streams, person: Person) -> None:
+        self._resource, self._streams, self._person = resource, streams, person
+
+    def __enter__(self) -> EventStream:
+        self._streams.enter(self._person)
+        self._resource.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self._resource.set_header("Cache-Control", "no-cache, no-transform")
+        self._resource.set_header("X-Accel-Buffering", "no")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._streams.leave(self._person)
+
+    async def send(self, event: str, body: BaseModel | str, name: str | None = None) -> None:
+        """One event; ``name`` is its id, with which a reader may resume."""
+        text = body if isinstance(body, str) else body.model_dump_json()
+        head = f"id: {name}\nevent: {event}\n" if name is not None else f"event: {event}\n"
+        await self._write(f"{head}data: {text}\n\n")
+
+    async def beat(self) -> None:
+        """A comment for programs, an event for browsers: a proxy may keep a connection whose other end has died."""
+        await self._write(": here\nevent: beat\ndata: {}\n\n")
+
+    async def _write(self, text: str) -> None:
+        if self._streams.closed:
+            raise StreamClosedError
+        self._resource.write(text)
+        await self._resource.flush()

@@ -1,0 +1,1 @@
+"""Records as the REST API shows them to one person."""

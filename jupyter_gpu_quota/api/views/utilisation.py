@@ -1,0 +1,75 @@
+"""How much of what is held is used, by the newest readings: where nobody knows it is unknown, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...core.model import Device, Health
+from ...store.records.rows import SampleRow
+
+MILLI_OF_PERCENT, WHOLE_MILLI = 10, 1000
+STALE_MS = 60_000
+"""A reading that is older says nothing of now."""
+
+AHEAD_MS = 60_000
+"""So far may the clock of who reads be ahead of ours; what is dated later tells nothing of now."""
+
+NOT_READ = "it was not read yet"
+NOT_ITS = "it began after the last reading"
+NOT_TOLD = "no reason was given"
+
+
+class Utilised(NamedTuple):
+    """Milli-GPU that are used now; None is unknown, and ``why`` says why."""
+
+    milli: int | None
+    why: str | None = None
+
+
+NOTHING_HELD = Utilised(None, None)
+
+
+def of_share(row: SampleRow | None, workload: str, now: int) -> Utilised:
+    """What a workload uses of one device, by the newest reading of it."""
+    if (silent := _silent(row, now)) is not None or row is None:
+        return Utilised(None, silent or NOT_READ)
+    if workload not in row.workloads:
+        return Utilised(None, NOT_ITS)
+    percent = row.workloads[workload]
+    if percent is None:
+        return Utilised(None, row.why.get(workload, NOT_TOLD))
+    return Utilised(min(WHOLE_MILLI, percent * MILLI_OF_PERCENT))
+
+
+def of_device(row: SampleRow | None, now: int) -> Utilised:
+    """What everybody together uses of one device."""
+    if (silent := _silent(row, now)) is not None or row is None:
+        return Utilised(None, silent or NOT_READ)
+    if row.utilisation_percent is None:
+        return Utilised(None, row.why.get("utilisation_percent", NOT_TOLD))
+    return Utilised(row.utilisation_percent * MILLI_OF_PERCENT)
+
+
+def of_devices(devices: Iterable[Device], samples: Mapping[str, SampleRow], now: int) -> Utilised:
+    """What is used of those that are healthy."""
+    healthy = [device for device in devices if device.health is Health.HEALTHY]
+    return together([of_device(samples.get(device.id), now) for device in healthy], "devices")
+
+
+def together(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
+    """The sum, unknown while any part is; of nothing it is nothing."""
+    reasons = [part.why or NOT_TOLD for part in parts if part.milli is None]
+    if not reasons:
+        return Utilised(sum(part.milli or 0 for part in parts))
+    if len(parts) == 1:
+        return Utilised(None, reasons[0])
+    return Utilised(None, f"unknown of {len(reasons)} of {len(parts)} {what}: {reasons[0]}")
+
+
+def _silent(row: SampleRow | None, now: int) -> str | None:
+    if row is None:
+        return NOT_READ
+    if row.at - now > AHEAD_MS:
+        return f"its reading is dated {(row.at - now) // 1000} seconds ahead of this machine's clock"
+    return f"it was last read {(now - row.at) // 1000} seconds ago" if now - row.at > STALE_MS else None

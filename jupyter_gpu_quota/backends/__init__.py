@@ -1,0 +1,1 @@
+"""What touches processes, pods, devices and log files, behind one protocol."""

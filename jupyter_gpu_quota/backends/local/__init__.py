@@ -1,0 +1,1 @@
+"""The backend of one machine: processes, control groups, NVML, log files, accounts."""

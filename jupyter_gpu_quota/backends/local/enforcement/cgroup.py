@@ -1,0 +1,150 @@
+"""A control group (v2) for each rank and each notebook server: what is in it is known, can be limited, and be killed.
+
+    <the service's own group>/jupyter-gpu-quota-<state folder, hashed>/job.<id>.<attempt>.<rank>
+                                                                      /notebook.<id>
+
+Below the service's own, whatever limits an admin has put on that hold for its jobs and servers too; ``within`` names
+another one. Nothing fails where no group can be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .cgroup_entry import kill
+
+if TYPE_CHECKING:
+    from .protocol import Part
+
+MOUNTS = "/proc/self/mountinfo"
+WANTED = Path("/sys/fs/cgroup")
+DEVICE_MEMORY = "dmem"
+"""The kernel's controller of device memory (from 6.14 on); where it is missing the driver counts by itself."""
+
+_NAME = re.compile(r"(job|notebook)\.[0-9A-Za-z._-]{1,128}\Z")
+
+
+def mounted(mounts: str = MOUNTS) -> Path | None:
+    """Where cgroup v2 is mounted; None where it is not."""
+    try:
+        lines = Path(mounts).read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup2 "):
+            return Path(before.split()[4])
+    return None
+
+
+def own_group(proc: str = "/proc/self/cgroup") -> str:
+    """The control group of this process, as a path below where cgroup v2 is mounted."""
+    with contextlib.suppress(OSError):
+        for line in Path(proc).read_text().splitlines():
+            if line.startswith("0::"):
+                return line[3:]
+    return "/"
+
+
+def job_leaf(job: str, attempt: int, rank: int) -> str:
+    return f"job.{job}.{attempt}.{rank}"
+
+
+def notebook_leaf(notebook: str) -> str:
+    return f"notebook.{notebook}"
+
+
+def leaf_of(part: Part) -> str:
+    """The leaf of a part's processes."""
+    return notebook_leaf(part.workload) if part.notebook else job_leaf(part.workload, part.attempt, part.rank)
+
+
+class Leaves:
+    """The control groups of one state folder. ``root``: where cgroup v2 is mounted, if that need not be looked for."""
+
+    def __init__(self, state_dir: str | os.PathLike[str], root: Path | None = None, within: str = "") -> None:
+        self.root = root or mounted()
+        self._within = None if self.root is None else self.root / (within or own_group()).strip("/")
+        folder = hashlib.sha256(os.fsencode(Path(state_dir).absolute())).hexdigest()[:8]
+        self._parent = None if self._within is None else self._within / f"jupyter-gpu-quota-{folder}"
+
+    @property
+    def why_not(self) -> str:
+        """Why no group can be made; empty where one can."""
+        if self._within is None or self.root is None:
+            return "cgroup v2 is not mounted"
+        if ".." in self._within.relative_to(self.root).parts or "\0" in str(self._within):
+            return f"{str(self._within)!r} is no path below {self.root}"
+        return "" if os.access(self._within, os.W_OK) else f"{self._within} cannot be written to"
+
+    @property
+    def why_no_limits(self) -> str:
+        """Why the driver would limit no group of ours; empty where it could. Source: NVIDIA, as in :mod:`.driver`."""
+        if self.why_not or self.root == WANTED:
+            return self.why_not
+        return f"cgroup v2 is mounted at {self.root}, and the driver looks for it at {WANTED}"
+
+    def path(self, name: str) -> Path:
+        """Where a leaf is; raises ValueError for what is no leaf's name."""
+        if not _NAME.match(name) or self._parent is None:
+            raise ValueError(f"{name!r} is not the name of a control group of ours")
+        return self._parent / name
+
+    def exists(self, name: str) -> bool:
+        return self._parent is not None and self.path(name).is_dir()
+
+    def make(self, name: str) -> str:
+        """Make a leaf, with the controller of device memory where there is one. Returns why not, or nothing."""
+        if self.why_not or self._parent is None or self._within is None:
+            return self.why_not
+        try:
+            self._parent.mkdir(mode=0o755, exist_ok=True)
+            for folder in (self._within, self._parent):
+                _hand_down(folder)
+            self.path(name).mkdir(mode=0o755, exist_ok=True)
+        except OSError as error:
+            return f"{self.path(name)} cannot be made: {error.strerror}"
+        return ""
+
+    def names(self) -> list[str]:
+        """Every leaf that is there."""
+        try:
+            found = [] if self._parent is None else sorted(path.name for path in self._parent.iterdir())
+        except OSError:
+            return []
+        return [name for name in found if _NAME.match(name) and self.exists(name)]
+
+    def processes(self, name: str) -> frozenset[int]:
+        """The processes in a leaf; none where it is not there."""
+        with contextlib.suppress(OSError, ValueError):
+            return frozenset(map(int, (self.path(name) / "cgroup.procs").read_text().split()))
+        return frozenset()
+
+    def kill(self, name: str) -> bool:
+        """Kill all that is in a leaf. Returns whether that could be asked for."""
+        return self.exists(name) and kill(str(self.path(name)))
+
+    def remove(self, name: str) -> bool:
+        """Remove an empty leaf, and what holds the last one. Returns whether it is gone; one in use stays."""
+        try:
+            self.path(name).rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):  # others are in it
+            assert self._parent is not None
+            self._parent.rmdir()
+        return True
+
+
+def _hand_down(folder: Path) -> None:
+    """Let groups below a folder have limits of device memory; where that is not allowed they go without."""
+    with contextlib.suppress(OSError):
+        if DEVICE_MEMORY in (folder / "cgroup.controllers").read_text().split():
+            (folder / "cgroup.subtree_control").write_text(f"+{DEVICE_MEMORY}")

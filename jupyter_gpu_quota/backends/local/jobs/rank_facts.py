@@ -1,0 +1,64 @@
+"""From what a supervisor and a job wrote down to what the store is told. What a job writes is not believed blindly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ....core.facts import RankFact
+from ..record_files import read_record, read_untrusted
+from .paths import RankPaths
+
+MOST_METRICS = 100
+LONGEST_NAME = 128
+LARGEST_COUNT = 2**63
+
+
+def rank_fact(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
+    """One rank as its records show it now."""
+    progress = read_untrusted(paths.progress) or {}
+    return RankFact(
+        job=status["job"],
+        attempt=status["attempt"],
+        rank=status["rank"],
+        pid=status.get("pid"),
+        pid_started=status.get("pid_started"),
+        started_at=status.get("started_at"),
+        ended_at=status.get("ended_at"),
+        exit_status=status.get("exit_status"),
+        tree_gone=status.get("tree_gone", False),
+        pause_requested=status.get("pause_requested", False),
+        completed=status.get("completed", False),
+        saved_at=_saved_at(paths, status),
+        done=_count(progress.get("done")),
+        total=_count(progress.get("total")),
+        metrics=_metrics(progress.get("metrics")),
+        refused=status.get("refused"),
+    )
+
+
+def _saved_at(paths: RankPaths, status: Mapping[str, Any]) -> int | None:
+    saved_at: int | None = status.get("saved_at") or (read_record(paths.watch) or {}).get("saved_at")
+    return saved_at
+
+
+def _count(value: object) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
+    return value if known and isinstance(value, int) else None
+
+
+def _metrics(value: object) -> dict[str, float]:
+    """Finite numbers under short names, a hundred at most."""
+    if not isinstance(value, dict):
+        return {}
+    kept = {name: number for name, number in value.items() if _is_metric(name, number)}
+    return {name: float(kept[name]) for name in sorted(kept)[:MOST_METRICS]}
+
+
+def _is_metric(name: object, number: object) -> bool:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+        return False
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return False
+    return abs(number) < LARGEST_COUNT if isinstance(number, int) else math.isfinite(number)

@@ -1,0 +1,142 @@
+"""A rank's log: bounded on disk, and with offsets that stay true while old lines are dropped.
+
+A log is a folder of two segments at most. Each is named by the offset of its first byte since the attempt began,
+so that rotation is one new file and one unlink, and a reader can resume at any offset without a side record.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from .paths import rank_paths
+
+_DIGITS = 20
+
+
+class LogPart(NamedTuple):
+    """A part of a log. ``offset`` is where ``data`` begins, ``next_offset`` where to read on.
+
+    ``dropped_bytes`` stood between the offset that was asked for and ``offset``, and are gone.
+    """
+
+    offset: int
+    data: bytes
+    next_offset: int
+    dropped_bytes: int = 0
+
+
+class RotatingLog:
+    """The writer: keeps the newest ``limit_bytes`` at most, and says in the log itself what it dropped."""
+
+    def __init__(self, directory: str, limit_bytes: int) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self.directory, self.segment_bytes = directory, max(4096, limit_bytes // 2)
+        self.limit_bytes, self.lost_bytes, self.last = limit_bytes, 0, b"\n"
+        self.end = _end(directory)
+        self.fd, self.room = -1, 0
+
+    def write(self, data: bytes) -> None:
+        """Append; on a full disk what does not fit is dropped and counted, never waited for."""
+        while data:
+            if self.room <= 0:
+                self._rotate()
+            part = data[: self.room]
+            if self.fd < 0 or not self._append(part):
+                self.lost_bytes += len(data)
+                return
+            data = data[len(part) :]
+            if self.lost_bytes:
+                self._tell_what_was_lost()
+
+    def say(self, sentence: str) -> None:
+        """A line of our own, marked as such, on a line of its own."""
+        start = b"" if self.last == b"\n" else b"\n"
+        self.write(start + f"[jupyter-gpu-quota] {sentence}\n".encode())
+
+    def _append(self, part: bytes) -> bool:
+        try:
+            written = os.write(self.fd, part)
+        except OSError:
+            return False
+        self.end, self.room, self.last = self.end + written, self.room - written, part[written - 1 : written]
+        return written == len(part) or self._append(part[written:])
+
+    def _rotate(self) -> None:
+        """Begin a segment; the one before the last goes. Without room for its name the log stands still."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        older = segments(self.directory)[:-1]
+        for _, path in older:
+            os.unlink(path)
+        path = os.path.join(self.directory, f"{self.end:0{_DIGITS}d}")
+        try:
+            self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:
+            self.fd, self.room = -1, 0
+            return
+        self.room = self.segment_bytes
+        if older:
+            first = segments(self.directory)[0][0]
+            self.say(f"the first {first} bytes of this log were dropped: its limit is {self.limit_bytes} bytes")
+
+    def _tell_what_was_lost(self) -> None:
+        lost, self.lost_bytes = self.lost_bytes, 0
+        self.say(f"{lost} bytes before this could not be written: the disk was full")
+
+
+def segments(directory: str) -> list[tuple[int, str]]:
+    """The segments of a log, oldest first: (offset of the first byte, path)."""
+    try:
+        names = sorted(name for name in os.listdir(directory) if len(name) == _DIGITS and name.isdigit())
+    except FileNotFoundError:
+        return []
+    return [(int(name), os.path.join(directory, name)) for name in names]
+
+
+def _end(directory: str) -> int:
+    found = segments(directory)
+    return found[-1][0] + os.path.getsize(found[-1][1]) if found else 0
+
+
+def log_path(state_dir: str, job: str, attempt: int, rank: int) -> str:
+    """The folder of a rank's log segments; ``read_log`` reads them as one."""
+    return rank_paths(state_dir, job, attempt, rank).log
+
+
+def read_log(state_dir: str, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
+    """Read from ``offset`` (bytes since the attempt began), at most ``limit`` bytes; negative counts from the end.
+
+    Returns an empty part at the end of what there is: ask again later with its ``next_offset``.
+    Raises ValueError for what is no job id.
+    """
+    directory = log_path(state_dir, job, attempt, rank)
+    start = max(0, _end_or_none(directory) + offset) if offset < 0 else offset
+    for _ in range(3):
+        part = _read_once(directory, start, limit)
+        if part is not None:
+            return part
+    return LogPart(start, b"", start)
+
+
+def _end_or_none(directory: str) -> int:
+    try:
+        return _end(directory)
+    except FileNotFoundError:  # a segment was dropped between listing and asking
+        return _end(directory)
+
+
+def _read_once(directory: str, offset: int, limit: int) -> LogPart | None:
+    """None if a segment was dropped while it was being opened: look again."""
+    found = segments(directory)
+    begin = max(offset, found[0][0]) if found else offset
+    data = b""
+    try:
+        for base, path in found:
+            if begin + len(data) >= base and len(data) < limit:
+                with open(path, "rb") as file:
+                    file.seek(begin + len(data) - base)
+                    data += file.read(limit - len(data))
+    except FileNotFoundError:
+        return None
+    return LogPart(begin, data, begin + len(data), begin - offset)

@@ -1,0 +1,1 @@
+"""What a workload is told about its share: variables and manifests. Pure."""

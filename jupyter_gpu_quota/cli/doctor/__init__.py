@@ -1,0 +1,1 @@
+"""``jupyter gpu-quota doctor``: probes of this machine, the hub and the settings."""

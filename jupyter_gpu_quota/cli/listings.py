@@ -1,0 +1,220 @@
+"""The commands about what there is: notebooks, devices, nodes, pools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..client import Client
+from ..core.amounts import gpu_hours_text
+from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
+from .session import as_json, asks_service, say, service_address
+from .tables import amount, counted, gpus, print_json, show, used
+
+
+@click.command()
+@as_json
+@asks_service
+def notebooks(client: Client, json_: bool) -> None:
+    """List running notebooks with their slices and activity, and why a server was stopped of late."""
+    found = client.notebooks(stopped=True)
+    show(
+        found,
+        ("ID", "USER", "SERVER", "PROJECT", "POOL", "GPU", "USED", "ENFORCEMENT", "STATE", "ACTIVITY", "IDLE"),
+        map(_notebook, found),
+        json_=json_,
+    )
+
+
+def _notebook(each: NotebookView) -> tuple[object, ...]:
+    usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
+    state = "stopped" if each.ended_at else each.state
+    told = each.warning or (each.reason.message if each.reason and not usual else "")
+    why = f"{state} · {told}" if told else state
+    return (
+        each.id,
+        each.user,
+        each.server,
+        each.project,
+        each.pool,
+        amount(each.gpu_milli, each.simulated),
+        used(each.utilised_milli, each.utilised_unknown),
+        each.enforcement.memory if each.enforcement else "",
+        why,
+        "" if each.ended_at else each.activity,
+        each.idle.message if each.idle else "",
+    )
+
+
+@click.command()
+@click.argument("notebook", required=False, metavar="[NOTEBOOK]")
+@asks_service
+def keep(client: Client, notebook: str | None) -> None:
+    """Postpone an idle warning of a notebook, by default of the one this is called from."""
+    kept = client.keep(_this_notebook(client) if notebook is None else notebook)
+    click.echo(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
+
+
+def _this_notebook(client: Client) -> str:
+    """The slice of the server in which this is called; raises UsageError where it is called elsewhere."""
+    here = (os.environ.get("JUPYTERHUB_USER"), os.environ.get("JUPYTERHUB_SERVER_NAME", ""))
+    mine = [each.id for each in client.notebooks() if (each.user, each.server) == here]
+    if not mine:
+        raise click.UsageError("this is called from no notebook with a GPU; name one, as `notebooks` lists them")
+    return mine[0]
+
+
+@click.command()
+@click.option("--why", is_flag=True, help="Say why the use of a device is not known.")
+@as_json
+@asks_service
+def devices(client: Client, why: bool, json_: bool) -> None:
+    """List devices by pool, node and number: who holds them, and whether they are used."""
+    found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
+    columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
+    show(found, columns, map(_device, found), json_=json_)
+    if why and not json_:
+        for reason, those in _unknown(found).items():
+            say(f"The use of {', '.join(those)} is unknown: {reason}")
+
+
+def _unknown(found: list[DeviceView]) -> dict[str, list[str]]:
+    """The devices of which nobody knows the use, by why."""
+    by_reason: dict[str, list[str]] = {}
+    for each in found:
+        if each.utilisation_percent is None:
+            by_reason.setdefault(each.utilisation_unknown or "no reason was given", []).append(each.id)
+    return by_reason
+
+
+def _device(each: DeviceView) -> tuple[object, ...]:
+    kind = "simulated" if each.simulated else "real"
+    percent = "unknown" if each.utilisation_percent is None else f"{each.utilisation_percent} %"
+    health = f"{each.health}: {each.trouble}" if each.trouble else each.health
+    health += "" if each.upkeep == "none" else f", node {each.upkeep}"
+    holders = ", ".join(map(_holder, each.holders))
+    free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
+    what = (each.id, each.node, kind, each.model, each.memory_mib)
+    return (*what, each.pool, health, free, foreign, percent, holders)
+
+
+def _holder(each: HolderView) -> str:
+    """A job by its name and its id, as both are asked for elsewhere."""
+    who = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
+    held = f", memory enforcement {each.enforcement.memory}" if each.enforcement else ""
+    uses = used(each.utilised_milli, each.utilised_unknown)
+    held = f" using {uses}{held}" if uses else held
+    return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "") + held
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@service_address
+@click.pass_context
+def nodes(ctx: click.Context, /, **options: Any) -> None:
+    """List nodes; cordon, uncordon or drain one."""
+    if ctx.invoked_subcommand is None:
+        _nodes(**options)
+
+
+@asks_service
+def _nodes(client: Client, json_: bool) -> None:
+    found = client.nodes()
+    show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node, found), json_=json_)
+
+
+def _node(each: NodeView) -> tuple[object, ...]:
+    return (each.id, each.name, gpus(each.cpu_milli), each.memory_mib, each.devices, _state(each))
+
+
+def _state(each: NodeView) -> str:
+    if each.upkeep == "none":
+        return "open" if each.schedulable else "gone"
+    by = each.drain_by
+    return each.upkeep if by is None else f"{each.upkeep} by {by:%Y-%m-%d %H:%M:%SZ}"
+
+
+def _changes_node(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What the three commands on one node have in common."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; only say whom it would move.")
+    return click.argument("node")(dry_run(as_json(asks_service(command))))
+
+
+@nodes.command()
+@_changes_node
+def cordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
+    """Let nothing new start on a node; what runs there stays."""
+    _tell(client.cordon(node, dry_run=dry_run), json_, dry_run=dry_run)
+
+
+@nodes.command()
+@_changes_node
+def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
+    """Let work start on a node again; ends a drain too."""
+    _tell(client.uncordon(node, dry_run=dry_run), json_, dry_run=dry_run)
+
+
+@nodes.command()
+@click.option("--deadline", metavar="T", help="Then jobs that may not be preempted leave too, such as 2h.")
+@_changes_node
+def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_: bool) -> None:
+    """Empty a node: its preemptible jobs save and are queued again; other work stays until it ends."""
+    _tell(client.drain(node, deadline=deadline, dry_run=dry_run), json_, dry_run=dry_run)
+
+
+def _tell(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
+    if json_:
+        print_json(found.model_dump(mode="json"))
+        return
+    for line in (*(each.message for each in found.affected), *found.guarantees):
+        click.echo(line)
+    what = f"node {found.node.id} {'would be' if dry_run else 'is'} {_state(found.node)}"
+    say(what if found.changed else f"nothing was changed: {what}")
+
+
+@click.command()
+@as_json
+@asks_service
+def pools(client: Client, json_: bool) -> None:
+    """List pools: devices, capacity and what is free."""
+    found = client.pools()
+    show(found, ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"), map(_pool, found), json_=json_)
+
+
+def _pool(each: PoolView) -> tuple[object, ...]:
+    models = ", ".join(each.models)
+    free, uses = gpus(each.free_milli), used(each.utilised_milli, each.utilised_unknown)
+    return (each.name, each.devices, gpus(each.capacity_milli), free, uses, models, each.simulated)
+
+
+@click.command()
+@click.option("--by", default="project", metavar="WHAT", help="project, user, pool, device, workload or hour.")
+@click.option("--since", metavar="INSTANT", help="Such as 2027-01-01T00:00:00Z; by default a day before the end.")
+@click.option("--until", metavar="INSTANT", help="By default now; both are rounded to whole hours.")
+@as_json
+@asks_service
+def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:
+    """Print the GPU hours that were had and used, and for how much of that time the use is known."""
+    found = client.usage(by=by, since=since, until=until)
+    show(found, (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN"), map(_usage, found), json_=json_)
+
+
+def _usage(each: UsageView) -> tuple[object, ...]:
+    had = f"{_hours(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
+    known = each.used_milli_h is not None
+    uses = _hours(each.used_milli_s, each.used_milli_h or 0) if known else "unknown" if each.used_unknown else None
+    part = _percent(each.utilisation_percent, something=bool(each.used_milli_s))
+    return (each.name, had, uses, part, _percent(each.coverage_percent, something=known))
+
+
+def _hours(milli_s: int | None, milli_h: int) -> str:
+    """By the seconds, which are exact, where the service tells them."""
+    return gpu_hours_text(milli_h * 3600 if milli_s is None else milli_s)
+
+
+def _percent(percent: int | None, *, something: bool) -> str:
+    """A part that is rounded down; of something that is less than one in a hundred it says so."""
+    return "unknown" if percent is None else "<1 %" if something and not percent else f"{percent} %"

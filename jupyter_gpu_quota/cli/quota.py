@@ -1,0 +1,219 @@
+"""The commands of leads and admins: the quota file, and the audit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import click
+
+from ..client import Client
+from ..wire import AuditView
+from ..wire.quota import PreviewView
+from .session import FAILED, as_json, asks_service, fail, say, service_address
+from .tables import print_json, show
+
+REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are taken out.")
+OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
+REPLACE = click.option("--replace", is_flag=True, help="Replace what is in force, whatever revision the file names.")
+STOPS = click.option("--accept-stops", is_flag=True, help="Accept that work ends whose shares too little holds for it.")
+
+
+@click.group()
+def quota() -> None:
+    """Export, preview, apply and revert the quota file."""
+
+
+@quota.command()
+@as_json
+@asks_service
+def export(client: Client, json_: bool) -> None:
+    """Print the quota file in force, its revision written into it."""
+    found = client.quota()
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        click.echo(found.text, nl=not found.text.endswith("\n"))
+
+
+@quota.command()
+@click.argument("file", type=click.File(encoding="utf-8"))
+@OVERCOMMIT
+@REMOVAL
+@STOPS
+@REPLACE
+@as_json
+@asks_service
+def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: bool) -> None:
+    """Show what a quota file would do: the arithmetic, what changes in the calendar, and everybody affected.
+
+    Exit code 1 if `quota apply` with the same options would be refused.
+    """
+    found = client.preview(_text(file), revision=_replaced(client) if replace else None)
+    fits = not found.refusals or (accepted["accept_overcommit"] and found.acceptable)
+    keeps = not found.removals or accepted["accept_removal"]
+    stops = not found.stops or accepted["accept_stops"]
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print_preview(found, fits=fits, keeps=keeps, stops=stops)
+    sys.exit(0 if fits and keeps and stops and found.stale is None else FAILED)
+
+
+def _replaced(client: Client) -> int:
+    """The revision in force, 0 where there is none."""
+    from ..client import Refused
+
+    try:
+        return client.quota().revision
+    except Refused as refusal:
+        if refusal.reason == "no_quota":
+            return 0
+        raise
+
+
+def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) -> None:
+    for line in (*found.arithmetic, *found.calendar):
+        click.echo(line)
+    for each in found.affected:
+        click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
+    if not found.affected:
+        click.echo("nobody is affected now")
+    sys.stdout.flush()  # whether it is refused stands last, also where both go to one file
+    for line in found.warnings:
+        say(f"warning: {line}")
+    if found.stale is not None:
+        say(f"refused: {found.stale}")
+    _print_objections(found.refusals, "--accept-overcommit" if found.acceptable else None, accepted=fits)
+    _print_objections(found.removals, "--accept-removal", accepted=keeps)
+    _print_objections(found.stops, "--accept-stops", accepted=stops)
+
+
+def _print_objections(lines: Sequence[str], option: str | None, *, accepted: bool) -> None:
+    for line in lines:
+        say(f"{'accepted' if accepted else 'refused'}: {line}")
+    if lines and not accepted and option:
+        say(f"to put it in force nevertheless: quota apply {option}")
+
+
+@quota.command()
+@click.argument("file", type=click.File(encoding="utf-8"))
+@OVERCOMMIT
+@REMOVAL
+@REPLACE
+@STOPS
+@click.option("--comment", default="", metavar="TEXT", help="Kept in the history.")
+@as_json
+@asks_service
+def apply(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: Any) -> None:
+    """Put a quota file in force; refused if it was exported from a revision that is not the present one."""
+    found = client.apply(_text(file), revision=_replaced(client) if replace else None, **accepted)
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    else:
+        say(
+            f"unchanged: revision {found.revision} stays"
+            if found.unchanged
+            else f"revision {found.revision} is in force"
+        )
+        for line in found.warnings:
+            say(f"warning: {line}")
+
+
+def _text(file: TextIO) -> str:
+    """A file's text, no more of it than a quota file may have."""
+    from ..quotafile.yaml_tree import LARGEST
+
+    try:
+        text = file.read(LARGEST + 1)
+    except UnicodeDecodeError:
+        fail(f"{getattr(file, 'name', 'the input')} is no UTF-8 text")
+    if len(text) > LARGEST:
+        fail(
+            f"{getattr(file, 'name', 'the input')} has more than {LARGEST} characters, the most that a quota"
+            " file may have"
+        )
+    return text
+
+
+@quota.command()
+@as_json
+@asks_service
+def history(client: Client, json_: bool) -> None:
+    """List the revisions of the quota file, newest first."""
+    found = client.history()
+    rows = ((r.revision, r.at, r.author, r.comment) for r in found)
+    show(found, ("REVISION", "AT", "AUTHOR", "COMMENT"), rows, json_=json_)
+
+
+@quota.command()
+@click.argument("revision", type=click.IntRange(0))
+@REMOVAL
+@STOPS
+@asks_service
+def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bool) -> None:
+    """Put an earlier revision in force again, as a new one."""
+    found = client.revert(revision, accept_removal=accept_removal, accept_stops=accept_stops)
+    if found.unchanged:
+        same = "" if found.revision == revision else f", with the text of revision {revision}"
+        say(f"nothing was changed: revision {found.revision} is in force already{same}")
+        return
+    say(f"revision {found.revision} is in force: {found.comment}")
+    for line in found.warnings:
+        say(f"warning: {line}")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--since", metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
+@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values, every field.")
+@click.option("--hashes", is_flag=True, help="Show the hash of each row, too.")
+@as_json
+@service_address
+@click.pass_context
+def audit(ctx: click.Context, /, **options: Any) -> None:
+    """Print every decision and edit you may see, newest first: when, who, what to whom, and why."""
+    if ctx.invoked_subcommand is None:
+        _rows(**options)
+
+
+@asks_service
+def _rows(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bool) -> None:
+    found = client.audit(since=since)
+    if csv_ and not json_:
+        _print_csv(found)
+        return
+    columns = ("NO.", "WHEN", "WHO", "DID WHAT", "PROJECT", *(["HASH"] if hashes else []))
+    rows = ((r.seq, r.at, r.who, r.what, r.project, *([r.hash] if hashes else [])) for r in found)
+    show(found, columns, rows, json_=json_)
+
+
+def _print_csv(found: list[AuditView]) -> None:
+    """Cells that a spreadsheet would run as a formula are led by an apostrophe."""
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    fields = ("seq", "at", "who", "what", "actor", "kind", "subject", "project", "payload", "previous", "hash")
+    out.writerow(fields)
+    for each in found:
+        row = each.model_dump(mode="json")
+        row["payload"] = json.dumps(each.payload, sort_keys=True, ensure_ascii=False)
+        out.writerow([_inert("" if row[name] is None else str(row[name])) for name in fields])
+
+
+def _inert(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+@audit.command()
+@as_json
+@asks_service
+def verify(client: Client, json_: bool) -> None:
+    """Check that every row of the audit follows from the one before. Exit code 1 if one does not."""
+    found = client.audit_verify()
+    if json_:
+        print_json(found.model_dump(mode="json"))
+    elif found.whole:
+        click.echo(found.message)
+    if not found.whole:
+        fail(found.message)

@@ -1,0 +1,97 @@
+"""The deadline of a drain: work that may not be preempted and is above a lowered quota leaves when it is reached.
+
+Without a deadline such work drains by itself, and a raised quota is in force only as far as it has.
+Source: docs/scheduling.md, section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..model import Amounts, Job, JobState, JobTarget, Policy, Snapshot
+from ..plan import Reason, ReasonCode, Stop
+from ..quota.in_force import in_force
+
+RUNS = (JobState.STARTING, JobState.RUNNING)
+
+
+def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str]) -> list[Stop]:
+    """A stop for each job that is above its quota past the deadline, in id order; they are queued again.
+
+    The fewest of each project, then of each department: lowest job priority, least work lost, newest first.
+    """
+    if policy.drain_by_at is None or snapshot.now < policy.drain_by_at:
+        return []
+    fixed = [job for job in snapshot.jobs if _stays(job) and job.id not in stopping]
+    policy, found = in_force(policy, snapshot.now), list[Stop]()
+    for pool in sorted({job.pool for job in fixed}):
+        here = sorted((job for job in fixed if job.pool == pool), key=lambda job: _order(job, snapshot.now))
+        found += _of_pool(here, policy, pool)
+    return sorted(found, key=lambda stop: stop.workload)
+
+
+def above_at_deadline(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
+    """Whom the deadline would take if nothing changed until then, by id: what an admin is warned of."""
+    if policy.drain_by_at is None:
+        return ()
+    then = replace(snapshot, now=max(snapshot.now, policy.drain_by_at))
+    return tuple(stop.workload for stop in past_deadline(then, policy, ()))
+
+
+def _stays(job: Job) -> bool:
+    return not job.preemptible and job.state in RUNS and job.target is JobTarget.RUNNING
+
+
+def _order(job: Job, now: int) -> tuple[int, int, int, int, str]:
+    started_at = now if job.started_at is None else job.started_at
+    saved_at = max(started_at, job.checkpoint_at or started_at)
+    return job.priority, now - saved_at, -started_at, -job.submitted_at, job.id
+
+
+def _of_pool(fixed: Sequence[Job], policy: Policy, pool: str) -> list[Stop]:
+    quota = {row.name: (row.amounts.get(pool) or Amounts()).training_milli for row in policy.projects}
+    stops = _above(fixed, lambda job: job.project, quota, policy)
+    gone = {stop.workload for stop in stops}
+    of = {row.name: row.department for row in policy.projects}
+    whole = {row.name: (row.amounts.get(pool) or Amounts()).training_milli for row in policy.departments}
+    left = [job for job in fixed if job.id not in gone and of.get(job.project) in whole]
+    return [*stops, *_above(left, lambda job: of[job.project] or "", whole, policy)]
+
+
+def _above(
+    fixed: Iterable[Job], owner_of: Callable[[Job], str], quota: Mapping[str, int], policy: Policy
+) -> list[Stop]:
+    by_owner: dict[str, list[Job]] = {}
+    for job in fixed:
+        by_owner.setdefault(owner_of(job), []).append(job)
+    return [
+        _stop(job, owner, sum(one.held_milli for one in jobs), quota.get(owner, 0), policy)
+        for owner, jobs in sorted(by_owner.items())
+        for job in _fewest(jobs, sum(one.held_milli for one in jobs) - quota.get(owner, 0))
+    ]
+
+
+def _fewest(jobs: Sequence[Job], over_milli: int) -> list[Job]:
+    """The first jobs that come to so much, less those without whom it is enough."""
+    chosen = list[Job]()
+    for job in jobs:
+        if sum(one.held_milli for one in chosen) < over_milli:
+            chosen.append(job)
+    for job in reversed(chosen):
+        if sum(one.held_milli for one in chosen) - job.held_milli >= over_milli:
+            chosen.remove(job)
+    return chosen
+
+
+def _stop(job: Job, owner: str, used_milli: int, quota_milli: int, policy: Policy) -> Stop:
+    grace_s = policy.preemption.grace_s
+    figures = (
+        ("project", owner),
+        ("pool", job.pool),
+        ("used_milli", used_milli),
+        ("quota_milli", quota_milli),
+        ("grace_s", grace_s),
+    )
+    reason = Reason(code=ReasonCode.DRAIN_DEADLINE, figures=figures)
+    return Stop(workload=job.id, target=JobTarget.PAUSED, grace_s=grace_s, reason=reason)

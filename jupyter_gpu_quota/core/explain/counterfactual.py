@@ -1,0 +1,408 @@
+"""Changed worlds for explanations: a little more freed, another quota, a larger pool, what runs has ended."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from ..eviction.removal import outlives
+from ..lifecycle import HOLDS_GPU, WAITING
+from ..model import (
+    NO_AMOUNTS,
+    WHOLE_DEVICE,
+    Allocation,
+    Amounts,
+    Department,
+    Device,
+    Health,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Notebook,
+    NotebookState,
+    Policy,
+    Project,
+    Snapshot,
+)
+from ..placement.place import Request
+from ..plan import Plan, Reason, Refuse, Reserve, Resume, Start
+from ..quota.fit import QuotaRefusal, check_quotas
+from ..quota.in_force import in_force
+from ..scheduling.decide import decide
+from ..scheduling.lending import is_waking
+
+MOST_SPOTS = 256
+"""How many places are freed at most, one after the other, before nothing is promised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One workload in the part of the snapshot that belongs to its pool: pools are decided independently.
+
+    A notebook that was refused is looked at as if it asked again; ``state`` is the one it has. ``starting``: what the
+    next plan starts.
+    """
+
+    id: str
+    snapshot: Snapshot
+    policy: Policy
+    job: Job | None
+    notebook: Notebook | None
+    state: str
+    starting: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> Case:
+        """Cut the case out. Raises KeyError for an id that the snapshot does not have."""
+        job = next((job for job in snapshot.jobs if job.id == workload_id), None)
+        notebook = next((one for one in snapshot.notebooks if one.id == workload_id), None)
+        work = job or notebook
+        if work is None:
+            raise KeyError(workload_id)
+        state = str(work.state)
+        if notebook is not None and notebook.state is NotebookState.REFUSED:
+            notebook = replace(notebook, state=NotebookState.REQUESTED)
+        part = _part(snapshot, work.pool, notebook)
+        return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
+
+    def before(self, plan: Plan) -> Case:
+        """The same case, of which the next plan is known."""
+        started = (action.workload for action in plan.actions if isinstance(action, (Start, Resume)))
+        return replace(self, starting=frozenset(started))
+
+    @property
+    def work(self) -> Job | Notebook:
+        """The workload itself."""
+        found = self.job or self.notebook
+        assert found is not None
+        return found
+
+    @property
+    def is_notebook(self) -> bool:
+        """Whether it is a notebook's slice."""
+        return self.notebook is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a plan could start it."""
+        if self.notebook is not None:
+            return self.notebook.state is NotebookState.REQUESTED or is_waking(self.notebook, self.policy)
+        assert self.job is not None
+        return self.job.state in WAITING and self.job.target in (JobTarget.RUNNING, JobTarget.PAUSED)
+
+    @property
+    def outlived(self) -> Reason | None:
+        """Why no quota covers what it holds, None where one does."""
+        projects = {project.name for project in self.policy.projects}
+        deadline = self.policy.drain_by_at is not None
+        return outlives(self.work, projects=projects, pools=self.policy.pools, deadline=deadline)
+
+    @property
+    def pool(self) -> str:
+        """Its pool."""
+        return self.work.pool
+
+    @property
+    def project(self) -> str:
+        """Its project."""
+        return self.work.project
+
+    @property
+    def amounts(self) -> Amounts:
+        """What its project has in its pool at this instant."""
+        return self.amounts_of(department=False)
+
+    def amounts_of(self, *, department: bool) -> Amounts:
+        """What its project, or that one's department, has in its pool at this instant."""
+        owner = self._owner(in_force(self.policy, self.snapshot.now), department=department)
+        return (owner.amounts.get(self.pool) if owner else None) or NO_AMOUNTS
+
+    def _owner(self, policy: Policy, *, department: bool) -> Project | Department | None:
+        project = next((row for row in policy.projects if row.name == self.project), None)
+        if not department or project is None:
+            return project
+        return next((row for row in policy.departments if row.name == project.department), None)
+
+    @property
+    def department(self) -> str | None:
+        """Its project's department."""
+        owner = self._owner(self.policy, department=True)
+        return owner.name if owner else None
+
+    @property
+    def quota(self) -> int:
+        """The quota that admits it."""
+        return self.amounts.notebook_milli if self.is_notebook else self.amounts.training_milli
+
+    def limit(self, *, department: bool) -> int | None:
+        """The limit on its project, or that one's department, in its pool."""
+        if self.is_notebook or (department and self.department is None):
+            return None
+        return self.amounts_of(department=department).limit_milli
+
+    def user_ceiling(self, *, department: bool) -> int | None:
+        """What each user may have at most, in its project or that one's department."""
+        amounts = self.amounts_of(department=department)
+        return amounts.user_notebook_milli if self.is_notebook else amounts.user_jobs_milli
+
+    def is_counted_with(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
+        """Whether work is its user's, in its project or in that one's department."""
+        user, inside = self.work.user, self.is_inside(department=department)
+        return lambda one: one.user == user and inside(one)
+
+    def is_inside(self, *, department: bool) -> Callable[[Job | Notebook], bool]:
+        """Whether work is of its project, or of that one's department."""
+        name = self.department
+        of_department = {row.name for row in self.policy.projects if row.department == name}
+        projects = of_department if department else {self.project}
+        return lambda one: one.project in projects
+
+    def thresholds(self, bound_milli: int, of: Callable[[Job | Notebook], bool]) -> list[int]:
+        """By how much a bound on what ``of`` is true of may have to be raised: for others that wait, and then for it.
+
+        The smallest of the others come first, with those that the next plan starts anyway and without; of more than a
+        few every second, fourth, ... is left out.
+        """
+        held = sum(map(_held, filter(of, self._holding()))) + _size(self.work) - bound_milli
+        others = [one for one in self._waiting() if one.id != self.id and of(one)]
+        rest = [one for one in others if one.id not in self.starting]
+        soon = held + sum(map(_size, others)) - sum(map(_size, rest))
+        return [*_sums(held, others), *_sums(soon, rest)]
+
+    def _holding(self) -> Iterable[Job | Notebook]:
+        if self.is_notebook:
+            return (one for one in self.snapshot.notebooks if one.state in (NotebookState.BOOKED, NotebookState.LENT))
+        return (job for job in self.snapshot.jobs if job.state in HOLDS_GPU)
+
+    def _waiting(self) -> Iterable[Job | Notebook]:
+        if self.is_notebook:
+            return (one for one in self.snapshot.notebooks if one.state is NotebookState.REQUESTED)
+        return (job for job in self.snapshot.jobs if job.state in WAITING)
+
+    @property
+    def most_quota(self) -> int:
+        """The largest quota that makes a difference: everything the project wants, under its limit."""
+        own = self._sizes(lambda project: project == self.project)
+        other = self.amounts.training_milli if self.is_notebook else self.amounts.notebook_milli
+        limit = self.amounts.limit_milli
+        return self.quota + own if limit is None else min(self.quota + own, limit - other)
+
+    @property
+    def demand_milli(self) -> int:
+        """Everything that anybody wants in the pool."""
+        return self._sizes(lambda _project: True)
+
+    @property
+    def capacity_milli(self) -> int:
+        """What the devices of the pool have that can be given out."""
+        return sum(WHOLE_DEVICE - device.foreign_milli for device in self.given_out())
+
+    def given_out(self) -> list[Device]:
+        """The healthy devices on nodes that take new work."""
+        closed = {node.id for node in self.snapshot.nodes if not node.is_open}
+        return [one for one in self.snapshot.devices if one.health is Health.HEALTHY and one.node not in closed]
+
+    def _sizes(self, of: Callable[[str], bool]) -> int:
+        jobs = sum(job.gpu_milli * job.ranks for job in self.snapshot.jobs if of(job.project))
+        return jobs + sum(one.gpu_milli for one in self.snapshot.notebooks if of(one.project))
+
+    def starts(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> bool:
+        """Whether the next plan of a changed world starts it or pauses others for it."""
+        plan = decide(snapshot or self.snapshot, policy or self.policy)
+        return self.placed_by(plan) is not None
+
+    def objection_to(self, policy: Policy) -> QuotaRefusal | None:
+        """Why quotas of a changed policy do not fit; None where there is no more against it than is now."""
+        devices = self.snapshot.devices
+        now = [row for row in check_quotas(self.policy, devices) if row.pool == self.pool]
+        then = [row for row in check_quotas(policy, devices) if row.pool == self.pool]
+        return next((row for row in then if row not in now), None) if len(then) > len(now) else None
+
+    def placed_by(self, plan: Plan) -> Reason | None:
+        """The reason with which a plan starts it or keeps a place for it."""
+        for action in plan.actions:
+            if isinstance(action, (Start, Resume, Reserve)) and action.workload == self.id:
+                return action.reason
+        return None
+
+    def refusal(self, plan: Plan) -> Reason:
+        """The reason with which a plan refuses it. Raises StopIteration if it does not."""
+        return next(a.reason for a in plan.actions if isinstance(a, Refuse) and a.workload == self.id)
+
+
+def _size(work: Job | Notebook) -> int:
+    return work.gpu_milli * work.least_ranks if isinstance(work, Job) else work.gpu_milli
+
+
+def _sums(first: int, others: Iterable[Job | Notebook]) -> list[int]:
+    """The first amount alone, and with one, two, four, ... of the others, the smallest of them."""
+    found = list(accumulate(sorted(map(_size, others)), initial=first))
+    return [found[at] for at in (0, 1, 2, 4, 8, 16) if at < len(found)]
+
+
+def _held(work: Job | Notebook) -> int:
+    return work.gpu_milli * (work.held_ranks or work.ranks) if isinstance(work, Job) else work.gpu_milli
+
+
+def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
+    devices = tuple(device for device in snapshot.devices if device.pool == pool)
+    jobs = tuple(job for job in snapshot.jobs if job.pool == pool)
+    notebooks = tuple(
+        changed if changed is not None and one.id == changed.id else one
+        for one in snapshot.notebooks
+        if one.pool == pool
+    )
+    names = {device.id for device in devices}
+    work = {job.id for job in jobs} | {one.id for one in notebooks}
+    return replace(
+        snapshot,
+        nodes=_nodes_of(snapshot, pool),
+        devices=devices,
+        jobs=jobs,
+        notebooks=notebooks,
+        allocations=tuple(one for one in snapshot.allocations if one.device in names),
+        reservations=tuple(one for one in snapshot.reservations if one.workload in work),
+    )
+
+
+def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
+    """A node whose devices are in several pools, with this one's part of it alone."""
+    among = Counter(device.node for device in snapshot.devices)
+    here = Counter(device.node for device in snapshot.devices if device.pool == pool)
+    return tuple(
+        replace(
+            node,
+            cpu_milli=node.cpu_milli * here[node.id] // among[node.id],
+            memory_mib=node.memory_mib * here[node.id] // among[node.id],
+        )
+        if here[node.id]
+        else node
+        for node in snapshot.nodes
+    )
+
+
+def as_preemptible(case: Case, fixed: Job) -> Snapshot:
+    """The same world, in which a job may be preempted."""
+    jobs = tuple(replace(job, preemptible=True) if job.id == fixed.id else job for job in case.snapshot.jobs)
+    return replace(case.snapshot, jobs=jobs)
+
+
+def with_devices(case: Case, milli: int) -> Snapshot:
+    """The pool with one more node of so much, of the model that the case asks for."""
+    models = sorted(device.model for device in case.snapshot.devices)
+    model = next(iter(case.job.gpu_models if case.job else ()), models[0] if models else "any")
+    count = -(-milli // WHOLE_DEVICE)
+    node = Node(id="\uffffadded", name="added", cpu_milli=0, memory_mib=0)
+    added = tuple(
+        Device(
+            id=f"\uffffadded{index:06d}",
+            node=node.id,
+            index=index,
+            model=model,
+            memory_mib=0,
+            pool=case.pool,
+            foreign_milli=max(0, (index + 1) * WHOLE_DEVICE - milli),
+        )
+        for index in range(count)
+    )
+    return replace(case.snapshot, nodes=(*case.snapshot.nodes, node), devices=(*case.snapshot.devices, *added))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """Work of others shrinks, place after place, the place that lacks least first: (device, milli) in order."""
+
+    case: Case
+    steps: tuple[tuple[str, int], ...]
+
+    @property
+    def most(self) -> int:
+        """All of it."""
+        return sum(milli for _, milli in self.steps)
+
+    def starts(self, milli: int) -> bool:
+        """Whether the workload starts when so much of it is free."""
+        left = dict[str, int]()
+        for device, step in self.steps:
+            part = min(step, milli)
+            left[device] = left.get(device, 0) + part
+            milli -= part
+        return self.case.starts(snapshot=_without(self.case.snapshot, left))
+
+
+def _without(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
+    running = {job.id for job in snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+    kept: list[Allocation] = []
+    for one in sorted(snapshot.allocations, key=lambda row: (row.device, row.workload, row.rank, row.id)):
+        part = min(one.gpu_milli, freed_milli.get(one.device, 0)) if one.workload in running else 0
+        if part:
+            freed_milli = freed_milli | {one.device: freed_milli[one.device] - part}
+        if part < one.gpu_milli:
+            kept.append(replace(one, gpu_milli=one.gpu_milli - part))
+    return replace(snapshot, allocations=tuple(kept))
+
+
+def freed(case: Case) -> Freed:
+    """The places where the workload would go if enough were free, the cheapest first."""
+    each = min(case.work.gpu_milli, WHOLE_DEVICE)
+    lacks = _lacks(case, each)
+    many = max(1, case.work.gpu_milli // WHOLE_DEVICE)
+    if many == 1:
+        rows = sorted((milli, device) for row in lacks.values() for device, milli in row)
+        spots = [[(device, milli)] for milli, device in rows]
+    else:
+        cheapest = {node: sorted(row, key=lambda part: (part[1], part[0]))[:many] for node, row in lacks.items()}
+        full = {node: row for node, row in cheapest.items() if len(row) == many}
+        spots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
+    steps = tuple((device, milli) for spot in spots[:MOST_SPOTS] for device, milli in spot if milli)
+    return Freed(case=case, steps=steps)
+
+
+def _lacks(case: Case, each: int) -> dict[str, list[tuple[str, int]]]:
+    """By node: each device that jobs could leave far enough, and how much is not free there."""
+    running = {job.id for job in case.snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+    used, jobs = defaultdict[str, int](int), defaultdict[str, int](int)
+    for one in case.snapshot.allocations:
+        used[one.device] += one.gpu_milli
+        jobs[one.device] += one.gpu_milli if one.workload in running else 0
+    takes = Request(each, 1, case.job.gpu_models if case.job else ()).takes
+    rows = defaultdict[str, list[tuple[str, int]]](list)
+    for device in case.given_out():
+        if takes(device.model):
+            lack = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
+            if lack <= jobs[device.id]:
+                rows[device.node].append((device.id, lack))
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """When what runs in the pool ends at the latest, in order, and the world after so many ends."""
+
+    snapshot: Snapshot
+    jobs: tuple[str, ...]
+    at: tuple[int, ...]
+
+    def after(self, count: int) -> Snapshot:
+        """The world at the instant of an end, with everything that ended by then gone."""
+        gone = set(self.jobs[:count])
+        return replace(
+            self.snapshot,
+            now=self.at[count - 1],
+            jobs=tuple(job for job in self.snapshot.jobs if job.id not in gone),
+            allocations=tuple(one for one in self.snapshot.allocations if one.workload not in gone),
+        )
+
+
+def latest_ends(case: Case) -> Ends:
+    """The ends that time limits promise, in order."""
+    rows = sorted(
+        (job.started_at + job.time_limit_s * 1000, job.id)
+        for job in case.snapshot.jobs
+        if job.state in (JobState.STARTING, JobState.RUNNING) and job.started_at is not None
+    )
+    late = [(max(at, case.snapshot.now), name) for at, name in rows]
+    return Ends(snapshot=case.snapshot, jobs=tuple(name for _, name in late), at=tuple(at for at, _ in late))

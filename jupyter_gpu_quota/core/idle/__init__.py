@@ -1,0 +1,1 @@
+"""Whether a notebook is idle, and what follows: warning, release, stop. Knows nothing of scheduling."""

@@ -1,0 +1,209 @@
+"""Keeps what the judge looks at, for as long as it looks back; in memory alone.
+
+Whoever starts anew knows nothing of what was before, and so judges nothing idle before it has watched for long enough.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramKind, ProgramRecord
+from .process_owners import Belonging, Roots, stray_name
+
+MOST = 20_000
+"""Readings kept of one notebook, whatever the policy says: more than two days of them, ten seconds apart."""
+
+
+MOST_USERS = 400
+"""Kernels and programs of one notebook of which the last use of the GPU is remembered."""
+
+MOST_GONE = 100
+"""Earlier starts of one server of which late reports are known for such."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server.
+
+    ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
+    ``roots`` are the processes by which those on the GPU are told apart.
+    ``asks_first``: the server asks for its slice before it starts a kernel, and so may be without one meanwhile.
+    ``suspends``: it can suspend a kernel; ``why_not``: why it cannot though it should. ``suspended``: how many are.
+    """
+
+    instance: str
+    sequence: int
+    at: int
+    started_at: int
+    kernels: tuple[KernelRecord, ...]
+    programs: tuple[ProgramRecord, ...]
+    cpu_ms: Mapping[str, int | None] = field(default_factory=dict)
+    asks_first: bool = False
+    suspends: bool = False
+    why_not: str = ""
+    suspended: int = 0
+    roots: Roots = field(default_factory=Roots)
+
+
+@dataclass(slots=True)
+class _Watched:
+    samples: deque[GpuSample] = field(default_factory=deque)
+    reports: deque[int] = field(default_factory=deque)
+    newest: Report | None = None
+    gone: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
+    used: dict[str, int] = field(default_factory=dict)
+
+    def note_use(self, sample: GpuSample) -> None:
+        """Who used the GPU when: the latest of them, and nothing of the future, which a clock that was set makes."""
+        for name in sample.users:
+            self.used.pop(name, None)
+            self.used[name] = sample.used_at or sample.at
+        self.used = {name: min(at, sample.at) for name, at in [*self.used.items()][-MOST_USERS:]}
+
+
+class Vigil:
+    """Readings and reports of every notebook, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+
+    def keep_only(self, notebooks: Set[str]) -> None:
+        """Forget the notebooks that are over."""
+        for name in self._watched.keys() - notebooks:
+            del self._watched[name]
+
+    def read(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
+        """Take a reading; False for one that was taken before."""
+        watched = self._of(notebook)
+        samples = watched.samples
+        watched.note_use(sample)
+        if samples and (samples[-1].at, samples[-1].percent) == (sample.at, sample.percent):
+            samples[-1] = sample  # a report that came since may tell whose the use was
+            return False
+        samples.append(sample)
+        _shorten(samples, _most(policy, policy.sample_every_s))
+        return True
+
+    def report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
+        """Take a report; False for one that comes late, from before a newer one or of a server that has ended."""
+        watched = self._of(notebook)
+        newest = watched.newest
+        if newest is not None and newest.instance != report.instance:
+            watched.gone.append(newest.instance)
+            watched.reports.clear()
+        elif newest is not None and report.sequence <= newest.sequence:
+            return False
+        if report.instance in watched.gone:
+            return False
+        watched.newest = report
+        if not watched.reports or watched.reports[-1] != report.at:  # two within a millisecond are no jump of the clock
+            watched.reports.append(report.at)
+        _shorten(watched.reports, _most(policy, 1))
+        return True
+
+    def activity(
+        self,
+        notebook: str,
+        *,
+        kept_at: int | None,
+        holding: Iterable[str] | None,
+        empty: bool = False,
+        belonging: Belonging | None = None,
+        asked_at: int | None = None,
+    ) -> NotebookActivity:
+        """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known.
+
+        ``empty``: a reading shows that nothing of the notebook is on its device. ``belonging``: whose each process on
+        it is, None where that is not known; a kernel that may not use the GPU and does is then seen.
+        """
+        watched = self._of(notebook)
+        newest = watched.newest
+        held = None if holding is None else frozenset(holding)
+        names = frozenset[str]() if belonging is None else belonging.holders
+        kernels = None if newest is None else tuple(_held(kernel, held, names) for kernel in newest.kernels)
+        programs = () if newest is None else tuple(_freed(program, empty) for program in newest.programs)
+        return NotebookActivity(
+            notebook=notebook,
+            started_at=None if newest is None else newest.started_at,
+            samples=tuple(watched.samples),
+            reports=tuple(watched.reports),
+            kernels=kernels,
+            programs=programs if belonging is None else tuple(_told(programs, belonging, watched.used)),
+            kept_at=kept_at,
+            asked_at=asked_at,
+        )
+
+    def newest(self, notebook: str) -> Report | None:
+        """The newest report of a notebook's server."""
+        return self._of(notebook).newest
+
+    def newest_sample(self, notebook: str) -> GpuSample | None:
+        """The newest reading of a notebook's use."""
+        samples = self._of(notebook).samples
+        return samples[-1] if samples else None
+
+    def used_at(self, notebook: str) -> int | None:
+        """When its GPU was last seen in use, or its readings began where it never was; None where that is not known."""
+        samples = self._of(notebook).samples
+        if not samples or samples[-1].percent is None:
+            return None
+        used = (sample.used_at or sample.at for sample in reversed(samples) if sample.percent)
+        return next(used, samples[0].at)
+
+    def _of(self, notebook: str) -> _Watched:
+        return self._watched.setdefault(notebook, _Watched())
+
+
+def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
+    """What the reports say of a kernel's hold stands, unless it was seen to hold it: one without a share has none."""
+    if kernel.id in seen:
+        return replace(kernel, holds_gpu=True)
+    if kernel.holds_gpu is not None:
+        return kernel
+    return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
+
+
+def _told(programs: Iterable[ProgramRecord], belonging: Belonging, used: Mapping[str, int]) -> Iterator[ProgramRecord]:
+    """Each program with whether it holds the GPU and when it last used it; and what holds it without being one."""
+    for program in programs:
+        yield replace(program, holds_gpu=program.name in belonging.holders, used_gpu_at=used.get(program.name))
+    for name in sorted({stray_name(process) for process in belonging.strays}):
+        yield ProgramRecord(name=name, kind=ProgramKind.STRAY, holds_gpu=True, used_gpu_at=used.get(name))
+
+
+def _freed(program: ProgramRecord, empty: bool) -> ProgramRecord:
+    return replace(program, holds_gpu=False) if empty else program
+
+
+def _most(policy: IdlePolicy, every_s: int) -> int:
+    longest_s = max(
+        policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False), policy.busy_notify_after_s or 0
+    )
+    return min(MOST, longest_s * 5 // (4 * every_s) + 10)
+
+
+def _shorten(kept: deque[GpuSample] | deque[int], most: int) -> None:
+    while len(kept) > most:
+        kept.popleft()
+
+
+SHORTEST_MS = 2_000
+"""CPU time is counted in steps of ten milliseconds: over less than this it says little."""
+
+
+def simulated_sample(before: Report, after: Report) -> GpuSample | None:
+    """What a notebook used of a simulated device between two reports: one busy core is a busy device.
+
+    None: they are too close to each other. A process that is new counts from its start; one whose time is not known,
+    or a server that started between them, makes the reading unknown.
+    """
+    passed_ms = after.at - before.at
+    if before.instance == after.instance and 0 <= passed_ms < SHORTEST_MS:
+        return None
+    times = [None if ms is None else ms - (before.cpu_ms.get(name) or 0) for name, ms in after.cpu_ms.items()]
+    known = [each for each in times if each is not None]
+    if before.instance != after.instance or passed_ms <= 0 or len(known) != len(times):
+        return GpuSample(at=after.at, percent=None, why="its processes were not all seen twice")
+    return GpuSample(at=after.at, percent=min(100, sum(max(0, each) for each in known) * 100 // passed_ms))

@@ -1,0 +1,409 @@
+"""What every device of one pool carries, and where there is room, found without scanning the pool.
+
+Devices and nodes go by number (their place in id order). Per device, in milli-GPU: ``firm`` (work that stays),
+``lent`` (borrowers of notebook quota), ``leaving`` (asked to go, still there), ``promised`` and ``promised_lent``
+(reserved for a waiting workload), ``held`` (notebook quota that nobody has booked: borrowers only).
+The columns are filled directly while a pool is read; from the first look at :meth:`Ledger.room` on, only by shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import compress
+from typing import Any
+
+from ..model import WHOLE_DEVICE, Demand, Device, Health, Node
+from .hosts import NOTHING, Host, Hosts, sizes_of
+from .node_classes import Shelves
+from .workload_profile import CPU_STEPS, MEMORY_STEPS, Kind, State, tells_more, worth_of
+
+Models = tuple[str, ...]
+ANY_MODEL: Models = ()
+Column = list[int]
+"""One amount of every device: ``ledger.firm``, ``ledger.lent`` and so on."""
+_HostAmounts = tuple[Host, Host, Host]
+Spot = tuple[int, int]
+"""Where a device is: its node, and its bit among the devices of the node."""
+
+
+class Levels:
+    """Items by an integer level; finds the lowest item on the smallest level at or above a bound."""
+
+    __slots__ = ("_filled", "_heaps", "_level")
+
+    def __init__(self, levels: Sequence[int]) -> None:
+        self._level = list(levels)
+        self._heaps: dict[int, list[int]] = {}
+        for item, level in enumerate(levels):
+            if level > 0:
+                if level in self._heaps:
+                    self._heaps[level].append(item)
+                else:
+                    self._heaps[level] = [item]
+        self._filled = sum(1 << level for level in self._heaps)
+
+    def __getitem__(self, item: int) -> int:
+        return self._level[item]
+
+    def put(self, item: int, level: int) -> None:
+        """Move an item; what the heaps still say about its old level is skipped when it is met."""
+        if self._level[item] == level:
+            return
+        self._level[item] = level
+        if level > 0:
+            heappush(self._heaps.setdefault(level, []), item)
+            self._filled |= 1 << level
+
+    def at_least(self, bound: int) -> int | None:
+        """The lowest item on the smallest level that is at least ``bound`` (1 or more), None where there is none."""
+        filled = self._filled >> bound
+        while filled:
+            level = bound + (filled & -filled).bit_length() - 1
+            heap = self._heaps[level]
+            while heap and self._level[heap[0]] != level:
+                heappop(heap)
+            if heap:
+                return heap[0]
+            self._filled &= ~(1 << level)
+            filled = self._filled >> bound
+        return None
+
+
+class Room:
+    """Where one kind of work finds room: devices by free amount, nodes by how many whole devices are free.
+
+    The whole ones of a node are bits of one number, in the order of its devices.
+    """
+
+    __slots__ = ("_on_node", "_spot", "_whole", "devices", "nodes")
+
+    def __init__(self, free: Sequence[int], spots: Sequence[Spot], on_node: Sequence[Sequence[int]]) -> None:
+        self._on_node, self._spot = on_node, spots
+        self._whole = [0] * len(on_node)
+        for node, bit in compress(spots, map(WHOLE_DEVICE.__eq__, free)):
+            self._whole[node] |= bit
+        self.devices = Levels(free)
+        self.nodes = Levels([whole.bit_count() for whole in self._whole])
+
+    def first_whole(self, node: int, count: int) -> list[int]:
+        """So many whole devices of a node that has them, the lowest numbers first."""
+        whole, on, found = self._whole[node], self._on_node[node], list[int]()
+        for _ in range(count):
+            lowest = whole & -whole
+            found.append(on[lowest.bit_length() - 1])
+            whole ^= lowest
+        return found
+
+    def put(self, free: Iterable[tuple[int, int]]) -> None:
+        """Note the new free amounts of devices; each node moves once, however many of its devices changed."""
+        moved: set[int] = set()
+        for device, amount in free:
+            before = self.devices[device]
+            if before == amount:
+                continue
+            self.devices.put(device, amount)
+            if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
+                node, bit = self._spot[device]
+                self._whole[node] ^= bit
+                moved.add(node)
+        for node in moved:
+            self.nodes.put(node, self._whole[node].bit_count())
+
+
+class _Totals:
+    """The room on every node, and their sum, from what is on every device; less than nothing counts as nothing.
+
+    ``read``: how much of the ledger's log of changes is in them.
+    """
+
+    __slots__ = ("_on", "all", "of", "read")
+
+    def __init__(self, on_device: Sequence[int], node_of: Sequence[int], nodes: int, read: int) -> None:
+        self._on = [max(0, milli) for milli in on_device]
+        self.of = [0] * nodes
+        for node, milli in zip(node_of, self._on, strict=True):
+            self.of[node] += milli
+        self.all, self.read = sum(self.of), read
+
+    def put(self, device: int, node: int, milli: int) -> None:
+        """Note the new room on a device."""
+        change = max(0, milli) - self._on[device]
+        if change:
+            self._on[device] += change
+            self.of[node] += change
+            self.all += change
+
+
+class Ledger:
+    """The devices of one pool that may be given out, and what each carries."""
+
+    def __init__(
+        self, devices: Iterable[Device], nodes: Iterable[Node], *,
+        demand: tuple[Demand, ...] = (), parts: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:  # fmt: skip
+        """``demand`` is what was asked for so far; ``parts`` says of nodes in several pools (devices here, of all)."""
+        nodes = tuple(nodes)
+        closed = {node.id for node in nodes if not node.is_open}
+        self.devices = sorted(
+            (d for d in devices if d.health is Health.HEALTHY and d.node not in closed), key=lambda d: d.id
+        )
+        names = sorted({device.node for device in self.devices})
+        number = {name: at for at, name in enumerate(names)}
+        self.nodes = names
+        self.number = {device.id: at for at, device in enumerate(self.devices)}
+        self.model = [device.model for device in self.devices]
+        self._models = sorted(set(self.model))
+        self.node_of = [number[device.node] for device in self.devices]
+        self.on_node: list[list[int]] = [[] for _ in names]
+        self.spots: list[Spot] = []
+        for at, node in enumerate(self.node_of):
+            self.spots.append((node, 1 << len(self.on_node[node])))
+            self.on_node[node].append(at)
+        self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
+        self._sizes = sizes_of(nodes, names, parts or {})
+        self._empty()
+        self.learn(demand)
+
+    def _empty(self) -> None:
+        count = len(self.devices)
+        self.firm, self.lent, self.leaving = [0] * count, [0] * count, [0] * count
+        self.promised, self.promised_lent, self.held = [0] * count, [0] * count, [0] * count
+        self._draining: set[int] = set()
+        self.hosts = Hosts(self._sizes)
+        self._shelves: dict[bool, Shelves] = {}
+        self._rooms: dict[Models, tuple[Room, Room]] | None = None
+        self._holds: bool | None = None
+        self._journal: list[tuple[Column | _HostAmounts, int, int]] = []
+        self._log: list[int] = []
+        """Each device that changed, in order, and the complement of each node that did. Who keeps anything that
+        follows from the columns remembers how much of it was read."""
+        self._rooms_read = self._shelves_read = 0
+        self.gains = 0
+        """How often room may have come back by a change."""
+        self.refused: dict[tuple[object, bool], int] = {}
+        """At which number of gains a request for one rank, as a borrower or not, found no room."""
+        self.found: dict[tuple[object, bool], tuple[int, tuple[Any, ...]]] = {}
+        """At which number of changes it found these pieces."""
+        self._totals: dict[bool, _Totals] = {}
+
+    def emptied(self) -> Ledger:
+        """The same devices and demand, carrying nothing."""
+        other = Ledger.__new__(Ledger)
+        other.__dict__.update(self.__dict__)
+        other._empty()
+        return other
+
+    def learn(self, demand: tuple[Demand, ...]) -> None:
+        """Place by this demand from now on; by the plain rule where it says nothing beyond plain GPU amounts."""
+        self.worth = worth_of(demand) if tells_more(demand) else None
+        self._shelves.clear()
+
+    @property
+    def changes(self) -> int:
+        """How often anything was changed."""
+        return len(self._log)
+
+    def shift(self, column: Column, at: int, milli: int) -> None:
+        """Change one of the amounts that a device carries."""
+        self._journal.append((column, at, milli))
+        self._apply(column, at, milli)
+
+    def shift_host(self, node: int, *, used: Host = NOTHING, leaving: Host = NOTHING, promised: Host = NOTHING) -> None:
+        """Change what one node carries of CPU and memory, by these amounts."""
+        self._journal.append(((used, leaving, promised), node, 1))
+        self._apply_host(node, (used, leaving, promised), 1)
+
+    def is_overfull(self, node: int) -> bool:
+        """Whether a node has promised more CPU or memory than it has once everything that leaves has left."""
+        return min(self.hosts.after(node)) < 0
+
+    def mark(self) -> int:
+        """A point that :meth:`undo` can go back to."""
+        return len(self._journal)
+
+    def undo(self, mark: int) -> None:
+        """Take back every shift since the mark."""
+        while len(self._journal) > mark:
+            what, at, amount = self._journal.pop()
+            if isinstance(what, tuple):
+                self._apply_host(at, what, -amount)
+            else:
+                self._apply(what, at, -amount)
+
+    def _apply_host(self, node: int, amounts: _HostAmounts, sign: int) -> None:
+        self._log.append(~node)
+        self.gains += 1
+        self.hosts.add(node, *(Host(sign * cpu, sign * memory) for cpu, memory in amounts))
+
+    def _apply(self, column: Column, at: int, milli: int) -> None:
+        column[at] += milli
+        self._log.append(at)
+        self.gains += milli < 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything was held when this was first asked: where not, a borrower has the room of firm work."""
+        if self._holds is None:
+            self._holds = any(self.held)
+        return self._holds
+
+    @property
+    def draining(self) -> set[int]:
+        """Devices that something leaves and on which room, promised to nobody, is left then."""
+        return self._draining if self._rooms_open else set()
+
+    @property
+    def _rooms_open(self) -> dict[Models, tuple[Room, Room]]:
+        if self._rooms is None:
+            numbers = range(len(self.devices))
+            leaves = filter(self.leaving.__getitem__, numbers)
+            self._draining = {at for at in leaves if self.lendable_after(at) > 0}
+            self._rooms = {ANY_MODEL: self._rooms_for(ANY_MODEL)}
+        elif self._rooms_read < len(self._log):
+            self._refresh({at for at in self._log[self._rooms_read :] if at >= 0}, self._rooms)
+        self._rooms_read = len(self._log)
+        return self._rooms
+
+    def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
+        if self._draining or any(map(self.leaving.__getitem__, moved)):
+            for at in moved:
+                drains = self.leaving[at] and self.lendable_after(at) > 0
+                (self._draining.add if drains else self._draining.discard)(at)
+        plain = [(at, self.plain_now(at)) for at in moved]
+        lendable = [(at, self.lendable_now(at)) for at in moved] if self.holds else plain
+        for key, (firm, lent) in rooms.items():
+            firm.put(self._of_models(plain, key))
+            if lent is not firm:
+                lent.put(self._of_models(lendable, key))
+
+    def _of_models(self, free: list[tuple[int, int]], models: Models) -> list[tuple[int, int]]:
+        return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
+
+    def _rooms_for(self, models: Models) -> tuple[Room, Room]:
+        """For firm work and for borrowers: the same where no notebook quota is held, which a plan only ever lowers."""
+        plain = self._room(models, self.all_now(lent=False))
+        return plain, self._room(models, self.all_now(lent=True)) if self.holds else plain
+
+    def all_now(self, *, lent: bool) -> list[int]:
+        """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""
+        beside = self.lent, self.leaving, self.promised, self.promised_lent, self.held
+        if not any(map(any, beside)):
+            return [whole - firm if whole > firm else 0 for whole, firm in zip(self.capacity, self.firm, strict=True)]
+        rows = zip(self.capacity, self.firm, self.lent, self.leaving, self._all_due(lent=lent), strict=True)
+        return [
+            free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0
+            for whole, firm, here, goes, due in rows
+        ]
+
+    def _all_due(self, *, lent: bool) -> list[int]:
+        """What of every device nobody else may have, beside firm work, once everything that leaves has left."""
+        rows = zip(self.promised, self.lent, self.promised_lent, self.held, strict=True)
+        if lent:
+            return [due + here + soon for due, here, soon, _ in rows]
+        return [due + (held if held > here + soon else here + soon) for due, here, soon, held in rows]
+
+    def _room(self, models: Models, free: Sequence[int]) -> Room:
+        if models:
+            free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
+        return Room(free, self.spots, self.on_node)
+
+    def room(self, models: Models, *, lent: bool) -> Room | None:
+        """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.
+
+        Kept up to date from the first look on.
+        """
+        here = tuple(name for name in self._models if name in models) if models else ANY_MODEL
+        if models and not here:
+            return None
+        key = ANY_MODEL if len(here) == len(self._models) else here
+        rooms = self._rooms_open
+        if key not in rooms:
+            rooms[key] = self._rooms_for(key)
+        return rooms[key][lent]
+
+    def shelves(self, *, lent: bool) -> Shelves:
+        """The nodes by what is free on them for firm work or for borrowers, kept up to date from the first look on."""
+        if lent not in self._shelves:
+            free = self.lendable_now if lent else self.plain_now
+            kinds = [self._kind(node) for node in range(len(self.nodes))]
+            self._shelves[lent] = Shelves(len(kinds), lambda node: self._state(node, kinds[node], free), self.worth)
+        for at in self._log[self._shelves_read :]:
+            for shelves in self._shelves.values():
+                shelves.note(self.node_of[at] if at >= 0 else ~at)
+        self._shelves_read = len(self._log)
+        return self._shelves[lent]
+
+    def _kind(self, node: int) -> Kind:
+        models, (cpu, memory) = tuple(self.model[at] for at in self.on_node[node]), self.hosts.sizes[node]
+        cpu_step, memory_step = max(1, cpu // CPU_STEPS), max(1, memory // MEMORY_STEPS)
+        return Kind(models if len(set(models)) > 1 else models[:1], cpu_step, memory_step)
+
+    def _state(self, node: int, kind: Kind, free: Callable[[int], int]) -> State:
+        amounts = [free(at) for at in self.on_node[node]]
+        if len(kind.models) == 1:
+            amounts.sort()
+        cpu, memory = self.hosts.now(node)
+        return State(kind, max(0, cpu), max(0, memory), tuple(amounts))
+
+    def plain_after(self, at: int, *, firm_gone: int = 0, lent_gone: int = 0) -> int:
+        """Room for firm work once everything that leaves has left, and these amounts with it. May be below 0."""
+        lent = self.lent[at] + self.promised_lent[at] - lent_gone
+        return self.capacity[at] - self.firm[at] - self.promised[at] + firm_gone - max(self.held[at], lent)
+
+    def lendable_after(self, at: int, *, firm_gone: int = 0, lent_gone: int = 0) -> int:
+        """Room for a borrower or a notebook once everything that leaves has left, and these amounts with it."""
+        lent = self.lent[at] + self.promised_lent[at] - lent_gone
+        return self.capacity[at] - self.firm[at] - self.promised[at] + firm_gone - lent
+
+    def node_after(self, node: int, *, lent: bool) -> int:
+        """The room of all devices of a node once everything that leaves has left, for firm work or for borrowers."""
+        return self._totals_after(lent).of[node]
+
+    def _totals_after(self, lent: bool) -> _Totals:
+        totals = self._totals.get(lent)
+        if totals is None:
+            everywhere = self._after(range(len(self.devices)), lent=lent)
+            totals = self._totals[lent] = _Totals(everywhere, self.node_of, len(self.nodes), len(self._log))
+        elif totals.read < len(self._log):
+            after = self.lendable_after if lent else self.plain_after
+            for at in {at for at in self._log[totals.read :] if at >= 0}:
+                totals.put(at, self.node_of[at], after(at))
+            totals.read = len(self._log)
+        return totals
+
+    def _after(self, devices: Iterable[int], *, lent: bool) -> list[int]:
+        """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
+        capacity, firm, promised, held = self.capacity, self.firm, self.promised, self.held
+        here, due = self.lent, self.promised_lent
+        if lent:
+            return [capacity[at] - firm[at] - promised[at] - here[at] - due[at] for at in devices]
+        return [capacity[at] - firm[at] - promised[at] - max(held[at], here[at] + due[at]) for at in devices]
+
+    def all_plain_after(self) -> list[int]:
+        """:meth:`plain_after` of every device."""
+        return self._after(range(len(self.devices)), lent=False)
+
+    def all_after(self, *, lent: bool) -> int:
+        """The room of all nodes once everything that leaves has left."""
+        return self._totals_after(lent).all
+
+    def most_after(self, *, lent: bool) -> int:
+        """The room of the node that has most once everything that leaves has left."""
+        return max(self._totals_after(lent).of, default=0)
+
+    def free_now(self, at: int) -> int:
+        """What nothing occupies at this instant, promised or not. Below 0 where a device carries too much."""
+        return self.capacity[at] - self.firm[at] - self.lent[at] - self.leaving[at]
+
+    def plain_now(self, at: int) -> int:
+        """Room for firm work at this instant, 0 or more."""
+        lent, held = self.lent[at], self.held[at]
+        due, occupied = lent + self.promised_lent[at], lent + self.leaving[at]
+        due = self.promised[at] + (held if held > due else due)
+        free = self.capacity[at] - self.firm[at] - (due if due > occupied else occupied)
+        return free if free > 0 else 0
+
+    def lendable_now(self, at: int) -> int:
+        """Room for a borrower at this instant, 0 or more."""
+        return max(0, min(self.free_now(at), self.lendable_after(at)))

@@ -1,0 +1,1 @@
+"""Who may take GPUs back from whom, and the fewest victims that are enough."""

@@ -1,0 +1,70 @@
+"""Dividing one pool: among departments first where there are any, then among the projects of each.
+
+One rule for both levels, :func:`.quota.divide`. Source: docs/scheduling.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..quota.fair_share import Claim, divide
+from .pool_state import Pool, demand, wanted_by_users
+from .quota_state import NO_LIMIT, Standing
+
+
+def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
+    """Write guarantee and fair share of every project and department of the pool.
+
+    ``firm_milli`` is the part of the amount that guarantees can stand on. What a department's ceiling for each user
+    keeps it from wanting takes no guarantee from its projects: which of them its user works in is not known before.
+    """
+    projects = list(pool.standings.values())
+    if not pool.departments:
+        _divide(pool, projects, [demand(one) for one in projects], amount_milli, firm_milli)
+        return
+    alone = [one for one in projects if one.parent is None]
+    departments = list(pool.departments.values())
+    children = {one.name: [child for child in projects if child.parent is one] for one in departments}
+    sums = {one.name: sum(demand(child) for child in children[one.name]) for one in departments}
+    wanted = [_demand_of(one, sums[one.name]) for one in departments]
+    for one in departments:
+        one.used_before = sum(child.used_before for child in children[one.name])
+    rows = [*departments, *alone]
+    _divide(pool, rows, [*wanted, *(demand(one) for one in alone)], amount_milli, firm_milli)
+    for one in departments:
+        inside = children[one.name]
+        amount = max(one.fair, min(one.guarantee, sums[one.name]))
+        _divide(pool, inside, [demand(child) for child in inside], amount, min(amount, one.guarantee))
+        for child in inside:
+            child.guarantee = min(child.guarantee, one.guarantee)
+
+
+def _demand_of(department: Standing, children_milli: int) -> int:
+    """What a department wants: what its projects do, under its limit and its ceiling for each user."""
+    if department.user_ceiling != NO_LIMIT:
+        children_milli = min(children_milli, wanted_by_users(department))
+    return max(department.fixed_here, min(department.ceiling, children_milli))
+
+
+def _divide(pool: Pool, rows: Sequence[Standing], wanted: Sequence[int], amount: int, firm: int) -> None:
+    claims = [
+        Claim(
+            name=_key(one),
+            quota_milli=one.quota,
+            wanted_milli=wants,
+            weight=one.weight,
+            priority=one.priority,
+            used_before=one.used_before,
+            fixed_milli=one.fixed_here,
+        )
+        for one, wants in zip(rows, wanted, strict=True)
+    ]
+    shares = divide(claims, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)
+    for one in rows:
+        share = shares[_key(one)]
+        one.guarantee, one.fair = share.guarantee_milli, share.fair_milli
+
+
+def _key(one: Standing) -> str:
+    """A name that no project shares with a department; it settles remainders, so it begins with the name."""
+    return f"{one.name}/" if one.is_department else one.name

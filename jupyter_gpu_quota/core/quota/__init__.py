@@ -1,0 +1,1 @@
+"""Fair share, the amounts in force, and whether quotas fit their pools."""

@@ -1,0 +1,122 @@
+"""Which amounts are in force at an instant. Windows come expanded, as instants; here they are only compared.
+
+Source: docs/scheduling.md, section 6.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeVar
+
+from ..model import Amounts, Change, Department, Policy, Project, Window
+
+Owner = TypeVar("Owner", Project, Department)
+Before = TypeVar("Before", int, int | None)
+Toggle = tuple[int, int, int]
+"""When an entry of the calendar, which one, opens (1) or closes (-1)."""
+
+
+def in_force(policy: Policy, now: int) -> Policy:
+    """The policy with the amounts of this instant. Where several open windows change one amount the last one wins."""
+    is_open = open_windows(policy, now)
+    return replace(with_windows(policy, is_open), windows=policy.windows) if is_open else policy
+
+
+def open_windows(policy: Policy, now: int) -> list[Window]:
+    """The windows that are open at an instant, in the policy's order."""
+    return [window for window in policy.windows if window.begins_at <= now < window.ends_at]
+
+
+def _changed(owners: Sequence[Owner], changes: Sequence[Change]) -> tuple[Owner, ...]:
+    rows = {owner.name: owner for owner in owners}
+    for change in changes:
+        if change.owner in rows:
+            rows[change.owner] = _apply(rows[change.owner], change)
+    return tuple(rows.values())
+
+
+def _apply(owner: Owner, change: Change) -> Owner:
+    before = owner.amounts.get(change.pool) or Amounts()
+    after = replace(
+        before,
+        notebook_milli=_either(change.notebook_milli, before.notebook_milli),
+        training_milli=_either(change.training_milli, before.training_milli),
+        limit_milli=_either(change.limit_milli, before.limit_milli),
+        weight=_either(change.weight, before.weight),
+        user_notebook_milli=_either(change.user_notebook_milli, before.user_notebook_milli),
+        user_jobs_milli=_either(change.user_jobs_milli, before.user_jobs_milli),
+    )
+    return replace(owner, amounts={**owner.amounts, change.pool: after})
+
+
+def _either(change: int | None, before: Before) -> int | Before:
+    return before if change is None else change
+
+
+def next_change_at(policy: Policy, now: int) -> int | None:
+    """The next instant at which a window opens or closes, None where none will."""
+    return min((at for at in _boundaries(policy) if at > now), default=None)
+
+
+def last_change_at(policy: Policy, now: int) -> int | None:
+    """The last instant until now at which a window opened or closed, None where none did."""
+    return max((at for at in _boundaries(policy) if at <= now), default=None)
+
+
+def seasons(policy: Policy) -> Iterator[tuple[int, tuple[Window, ...]]]:
+    """Every different set of entries of the calendar that are open together, each with its first instant.
+
+    An entry is told as one of its windows; they stand in their order.
+    """
+    entries, toggles = _toggles(policy.windows)
+    for at, is_open in together(toggles):
+        if is_open:
+            yield at, tuple(entry for number, entry in enumerate(entries) if is_open >> number & 1)
+
+
+def together(toggles: Iterable[Toggle]) -> Iterator[tuple[int, int]]:
+    """Every different set of entries that are open together, each with its first instant: the bits of one number."""
+    count, is_open, seen = defaultdict[int, int](int), 0, set[int]()
+    for at, group in groupby(toggles, key=itemgetter(0)):
+        for _, number, change in group:
+            count[number] += change
+            is_open = is_open | 1 << number if count[number] else is_open & ~(1 << number)
+        if is_open not in seen:
+            seen.add(is_open)
+            yield at, is_open
+
+
+def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[Toggle]]:
+    """One window of each entry, and each opening and closing in the order of time.
+
+    Windows of one entry stand side by side.
+    """
+    entries, toggles = list[Window](), list[Toggle]()
+    for window in windows:
+        if window.begins_at >= window.ends_at:
+            continue
+        if not entries or (entries[-1].name, entries[-1].changes) != (window.name, window.changes):
+            entries.append(window)
+        toggles += (window.begins_at, len(entries) - 1, 1), (window.ends_at, len(entries) - 1, -1)
+    return entries, sorted(toggles)
+
+
+def with_windows(policy: Policy, windows: Iterable[Window]) -> Policy:
+    """The policy with the amounts that it has while these windows are open, and without a calendar."""
+    changes = [change for window in windows for change in window.changes]
+    return replace(
+        policy,
+        windows=(),
+        projects=_changed(policy.projects, [change for change in changes if not change.department]),
+        departments=_changed(policy.departments, [change for change in changes if change.department]),
+    )
+
+
+def _boundaries(policy: Policy) -> Iterable[int]:
+    for window in policy.windows:
+        yield window.begins_at
+        yield window.ends_at

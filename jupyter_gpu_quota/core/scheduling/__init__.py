@@ -1,0 +1,1 @@
+"""``decide``: the plan of one tick, pool by pool."""

@@ -1,0 +1,44 @@
+"""When time alone could change a plan: protections end, limits and deadlines are reached, amounts change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..eviction.quarantine import quarantine_at
+from ..model import Job, JobState, Node, Notebook, Policy
+from ..queue.quota_state import SECOND
+from ..quota.in_force import next_change_at
+from .elastic import may_grow_at
+from .lending import release_at
+
+
+def next_instant(
+    jobs: Iterable[Job], notebooks: Iterable[Notebook], nodes: Iterable[Node], policy: Policy, now: int, *, wanted: bool
+) -> int | None:
+    """The first of these instants after ``now``; None where there is none.
+
+    Jobs that wait and were never paused have none of their own. ``wanted``: somebody wants more than they have, so that
+    other amounts would matter.
+    """
+    found = [at for job in jobs for at in _of_job(job, policy)]
+    found += [at for notebook in notebooks if (at := release_at(notebook, policy)) is not None]
+    found += [node.drain_by_at for node in nodes if node.drain_by_at is not None]
+    boundary = next_change_at(policy, now) if wanted else None
+    found += [at for at in (boundary, policy.drain_by_at) if at is not None]
+    return min((at for at in found if at > now), default=None)
+
+
+_RUNNING = JobState.RUNNING
+
+
+def _of_job(job: Job, policy: Policy) -> Iterator[int]:
+    times = policy.preemption
+    for at in job.paused_at:
+        yield at + times.per_s * SECOND
+    if job.state is _RUNNING and job.started_at is not None:
+        yield job.started_at + job.time_limit_s * SECOND
+        yield job.started_at + times.min_runtime_s * SECOND
+        if (grows := may_grow_at(job, policy)) is not None:
+            yield grows
+    if (overdue := quarantine_at(job, policy)) is not None:
+        yield overdue

@@ -1,0 +1,312 @@
+"""A real JupyterHub and its real proxy in one folder: the stage of the demo and of the tests.
+
+Everything is started and ended by its process id. The proxy is a process of its own, as in a deployment, so that the
+hub may die and come back behind it. The stage itself is not part of the product: it does what an administrator does,
+with ``jupyterhub_config.py`` and a shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..hub.ports import free_ports
+from ..settings import SERVICE_NAME
+from .proxy import find_or_install_proxy
+
+READY_WITHIN_S = 60.0
+"""How long hub, proxy and service may take until the service answers through the proxy."""
+
+LEAVES_WITHIN_S = 20.0
+"""How long a hub may take to stop its servers and its service before it is killed."""
+
+POLL_S = 0.1
+
+
+class StageFailed(RuntimeError):
+    """The hub or its proxy did not come up; the message ends with what they wrote last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Free ports of the loopback: where people come in, the hub's own, and the proxy's API."""
+
+    public: int
+    hub: int
+    proxy: int
+
+    @staticmethod
+    def free(folder: Path) -> Ports:
+        public, hub, proxy = free_ports(str(folder), 3)
+        return Ports(public=public, hub=hub, proxy=proxy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who may log in, in which groups; ``user_password`` has 8 characters or more, ``admin_password`` 32."""
+
+    groups: Mapping[str, tuple[str, ...]]
+    admins: tuple[str, ...] = ("admin",)
+    users: tuple[str, ...] = ()
+    user_password: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    admin_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """All who are not admins, in order of their names."""
+        members = {name for names in self.groups.values() for name in names}
+        return tuple(sorted(members | set(self.users)))
+
+
+HUB_CONFIG = """\
+# Written by jupyter_gpu_quota's stage: a hub on the loopback, all of it under one account.
+c = get_config()
+c.JupyterHub.bind_url = "http://127.0.0.1:{ports.public}"
+c.JupyterHub.hub_bind_url = "http://127.0.0.1:{ports.hub}"
+c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{ports.proxy}"
+c.ConfigurableHTTPProxy.auth_token = {proxy_token!r}
+c.ConfigurableHTTPProxy.should_start = False
+c.JupyterHub.db_url = "sqlite:///{folder}/jupyterhub.sqlite"
+c.JupyterHub.cookie_secret_file = "{folder}/cookie_secret"
+c.JupyterHub.pid_file = "{folder}/jupyterhub.pid"
+c.JupyterHub.load_groups = {groups!r}
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = {cast.user_password!r}
+c.SharedPasswordAuthenticator.admin_password = {cast.admin_password!r}
+c.Authenticator.allowed_users = {allowed!r}
+c.Authenticator.admin_users = {admins!r}
+c.JupyterHub.spawner_class = "simple"
+c.SimpleLocalProcessSpawner.home_dir_template = "{folder}/people/{{username}}"
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
+c.Spawner.args = {args!r}
+c.Spawner.http_timeout = 120
+c.Spawner.start_timeout = 120
+c.GPUQuota.state_dir = "{folder}/state"
+{extra}
+from jupyter_gpu_quota import setup_gpu_quota
+setup_gpu_quota(c)
+"""
+
+
+class Stage:
+    """One hub, one proxy, one folder. ``extra_config`` is lines of jupyterhub_config.py that go before the last one.
+
+    ``python`` is the interpreter that runs the hub, for a second release of it. ``hub_api`` and ``service_api`` are
+    addresses through the proxy, without a slash at the end.
+    """
+
+    def __init__(self, folder: Path, *, cast: Cast, extra_config: str = "", python: str = sys.executable) -> None:
+        self.folder, self.cast, self.extra_config, self.python = folder.absolute(), cast, extra_config, python
+        self.ports, self._proxy_token, self._tokens = Ports.free(self.folder), secrets.token_hex(32), dict[str, str]()
+        self.url = f"http://127.0.0.1:{self.ports.public}"
+        self.hub_api = f"{self.url}/hub/api"
+        self.service_api = f"{self.url}/services/{SERVICE_NAME}/api/v1"
+        self.hub: subprocess.Popen[bytes] | None = None
+        self.proxy: subprocess.Popen[bytes] | None = None
+
+    @property
+    def state_dir(self) -> Path:
+        return self.folder / "state"
+
+    def home(self, user: str) -> Path:
+        """The folder in which a person's server runs."""
+        return self.folder / "people" / user
+
+    # --- start ----------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Bring everything up; returns when the service answers through the proxy. Raises StageFailed."""
+        self._prepare()
+        self.start_proxy()
+        self.start_hub()
+        self.wait_until_ready()
+
+    def _prepare(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for user in self.cast.everybody:
+            self.home(user).mkdir(parents=True, exist_ok=True)
+            # A notebook's terminal is a login shell, and Debian's profile forgets the PATH of the server around it.
+            profile = f'export PATH="{Path(self.python).parent}:$PATH"\n'
+            (self.home(user) / ".profile").write_text(profile)
+        (self.folder / "jupyterhub_config.py").write_text(self._config())
+
+    def _config(self) -> str:
+        return HUB_CONFIG.format(
+            ports=self.ports,
+            proxy_token=self._proxy_token,
+            folder=self.folder,
+            groups={name: {"users": list(users)} for name, users in self.cast.groups.items()},
+            cast=self.cast,
+            allowed=set(self.cast.everybody) | set(self.cast.admins),
+            admins=set(self.cast.admins),
+            args=["--allow-root"] if os.geteuid() == 0 else [],
+            extra=self.extra_config,
+        )
+
+    def start_proxy(self) -> None:
+        """Start the proxy. It keeps its routes in memory: a new one is told them when the hub next updates activity."""
+        command = [
+            *find_or_install_proxy(proxy_cache()),
+            *("--ip", "127.0.0.1", "--port", str(self.ports.public)),
+            *("--api-ip", "127.0.0.1", "--api-port", str(self.ports.proxy)),
+            *("--default-target", f"http://127.0.0.1:{self.ports.hub}", "--error-target", self._error_target()),
+        ]
+        self.proxy = self._popen(command, "proxy.log", {"CONFIGPROXY_AUTH_TOKEN": self._proxy_token})
+
+    def _error_target(self) -> str:
+        return f"http://127.0.0.1:{self.ports.hub}/hub/error"
+
+    def start_hub(self) -> None:
+        command = [self.python, "-m", "jupyterhub", "--config", str(self.folder / "jupyterhub_config.py")]
+        self.hub = self._popen(command, "hub.log", {})
+
+    def _popen(self, command: list[str], log: str, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as output:
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**self._environment(), **more},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+            )
+
+    def _environment(self) -> dict[str, str]:
+        """Ours, without what a surrounding hub, kernel or job would have told it."""
+        foreign = re.compile(r"JUPYTERHUB_|JUPYTER_|JPY_|GPU_QUOTA_(?!PROXY)|CONFIGPROXY_|CUDA_VISIBLE_DEVICES$")
+        kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
+        kept["PATH"] = os.pathsep.join([str(Path(self.python).parent), kept.get("PATH", os.defpath)])
+        return kept
+
+    def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> None:
+        """Until the service has observed the world once and says so through the proxy."""
+        deadline = time.monotonic() + within_s
+        while not self.is_ready():
+            for name, process in (("hub", self.hub), ("proxy", self.proxy)):
+                if process is not None and process.poll() is not None:
+                    raise StageFailed(f"the {name} ended with status {process.returncode}.\n{self.last_words(name)}")
+            if time.monotonic() > deadline:
+                raise StageFailed(f"the service was not ready after {within_s:.0f} s.\n{self.last_words('hub')}")
+            time.sleep(POLL_S)
+
+    def is_ready(self) -> bool:
+        """Whether the service says, through the proxy, that it is."""
+        try:
+            with urllib.request.urlopen(f"{self.service_api}/ready", timeout=5) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except (OSError, ValueError):
+            return False
+
+    def last_words(self, name: str, lines: int = 25) -> str:
+        """The end of a log of the stage: ``hub`` (the service writes there too) or ``proxy``."""
+        with contextlib.suppress(FileNotFoundError):
+            return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
+        return f"({name}.log was not written)"
+
+    # --- end ------------------------------------------------------------------------------------------------------
+    def end(self) -> list[int]:
+        """Stop servers, hub, service, proxy and every job, in any state; returns the ids it had to kill."""
+        self._cancel_jobs()
+        for process in (self.hub, self.proxy):
+            if process is not None:
+                end_process(process, LEAVES_WITHIN_S)
+        return end_processes_of(self.folder)
+
+    def _cancel_jobs(self) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            token = self.admin_token
+            for job in self.ask("GET", f"{self.service_api}/jobs?limit=1000", token)["items"]:
+                if job["ended_at"] is None:
+                    self.ask("POST", f"{self.service_api}/jobs/{job['id']}/actions/cancel", token, {})
+
+    # --- log-ins --------------------------------------------------------------------------------------------------
+    def token_of(self, name: str) -> str:
+        """A token of one of the cast, had by their password as at the login page. Raises OSError without a hub."""
+        if name not in self._tokens:
+            password = self.cast.admin_password if name in self.cast.admins else self.cast.user_password
+            body = {"auth": {"username": name, "password": password}, "note": "stage"}
+            self._tokens[name] = str(self.ask("POST", f"{self.hub_api}/users/{name}/tokens", None, body)["token"])
+        return self._tokens[name]
+
+    @property
+    def admin_token(self) -> str:
+        """The token of the first administrator."""
+        return self.token_of(self.cast.admins[0])
+
+    def ask(self, method: str, url: str, token: str | None, body: object = None) -> Any:
+        """One JSON call. Raises OSError for anything but 2xx."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"token {token}"} if token else {})
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, method=method, headers=headers, data=data)  # noqa: S310
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+            return json.loads(answer.read() or b"{}")
+
+
+def proxy_cache() -> Path:
+    """Where the hub's proxy is kept between runs: GPU_QUOTA_PROXY_CACHE, or a folder of the account's cache."""
+    told = os.environ.get("GPU_QUOTA_PROXY_CACHE")
+    return Path(told) if told else Path.home() / ".cache" / "jupyter_gpu_quota" / "proxy"
+
+
+def end_process(process: subprocess.Popen[bytes], within_s: float) -> None:
+    """SIGTERM, and SIGKILL for one that does not leave in time."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(within_s)
+
+
+# --- what is left -------------------------------------------------------------------------------------------------
+def end_processes_of(folder: Path, within_s: float = 5.0) -> list[int]:
+    """Kill every process of this account that was told this folder; returns their ids."""
+    killed: list[int] = []
+    deadline = time.monotonic() + within_s
+    while left := list(processes_of(folder)):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed += [pid for pid in left if pid not in killed]
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)
+    return killed
+
+
+def processes_of(folder: Path) -> Iterator[int]:
+    """Processes, our own line excluded, that were told this folder in a variable, or are ours and named it.
+
+    Where somebody's shell stands does not count: a person may look around in the folder.
+    """
+    needle, spared = os.fsencode(folder), _ancestors()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in spared:
+            continue
+        with contextlib.suppress(OSError):
+            told = (entry / "environ").read_bytes().split(b"\0")
+            told += [line] if b"jupyter_gpu_quota" in (line := (entry / "cmdline").read_bytes()) else []
+            if any(needle in one and not one.startswith((b"PWD=", b"OLDPWD=")) for one in told):
+                yield int(entry.name)
+
+
+def _ancestors() -> set[int]:
+    found, pid = {os.getpid()}, os.getppid()
+    while pid > 0:
+        found.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return found

@@ -1,0 +1,92 @@
+"""The training job that the story is about, as its owner and as an onlooker know it: cells, log lines, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..examples import digits
+from .observer import Environ
+
+FOLDER = "digits"
+"""Where a person keeps the code, below home: this folder and nothing else becomes the job's bundle."""
+
+SCRIPT = "train.py"
+EPOCHS = {"bob": 60, "patty": 25, "carol": 300}
+EPOCH_MS = 200
+"""Least duration of an epoch: long enough to be watched, whatever the machine."""
+
+WIDTH = 192
+
+_FINAL = re.compile(r"^done final_loss (\S+)", re.MULTILINE)
+_RESUMED = re.compile(r"^resumed at epoch (\d+)", re.MULTILINE)
+_EPOCH = re.compile(r"^epoch (\d+) loss", re.MULTILINE)
+
+
+def put_in(home: Path) -> None:
+    """Give a person the example as a script of their own."""
+    (home / FOLDER).mkdir(exist_ok=True)
+    shutil.copyfile(Path(digits.__file__), home / FOLDER / SCRIPT)
+
+
+def words(person: str, seed: int) -> str:
+    """The command of one training run."""
+    return f"python {SCRIPT} --epochs {EPOCHS[person]} --step-ms {EPOCH_MS} --width {WIDTH} --seed {seed}"
+
+
+def cell(person: str, jobs: int) -> str:
+    """What a person types into a cell: Bob uses the client, the others the command line; the jobs' ids are printed.
+
+    Carol's one job is for the whole device of the notebooks.
+    """
+    if person == "bob":
+        command = words(person, 0).removesuffix("0") + "{seed}"
+        return (
+            "from jupyter_gpu_quota import Client\n"
+            f"for seed in range(1, {jobs + 1}):\n"
+            f'    print(Client().submit(f"{command}", gpu=1, dir="{FOLDER}", name=f"{FOLDER}-{{seed}}").id)\n'
+        )
+    if person == "carol":
+        return f"!jupyter-gpu-quota submit --gpu 1 --pool build --dir {FOLDER} --name {FOLDER} -- {words(person, 1)}"
+    submit = f"!jupyter-gpu-quota submit --gpu 1 --dir {FOLDER} --name {FOLDER}"
+    return "\n".join(f"{submit}-{seed} -- {words(person, seed)}" for seed in range(1, jobs + 1))
+
+
+# --- what an onlooker reads ---------------------------------------------------------------------------------------
+def epoch_of(log: str) -> int:
+    """The last epoch that a log tells of; 0 before the first."""
+    told = _EPOCH.findall(log)
+    return int(told[-1]) if told else 0
+
+
+def resumed_epoch(log: str) -> int | None:
+    """The epoch at which an attempt took up the work of an earlier one; None where it did not."""
+    told = _RESUMED.search(log)
+    return int(told[1]) if told else None
+
+
+def final_loss(log: str) -> str | None:
+    """The final loss to the last digit; None where the run is not through."""
+    told = _FINAL.search(log)
+    return told[1] if told else None
+
+
+def saved_epoch(environ: Environ) -> int | None:
+    """The epoch in a job's checkpoint on the disk; None without a checkpoint that can be read."""
+    import numpy as np
+
+    try:
+        with np.load(Path(environ["GPU_QUOTA_CHECKPOINT_DIR"]) / digits.CHECKPOINT) as saved:
+            return int(json.loads(str(saved["state"]))["epoch"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def without_pauses(command: Sequence[str]) -> list[str]:
+    """The arguments of the same run outside the queue, from the command line that was seen, at full pace."""
+    words = list(command[1:])
+    words[words.index("--step-ms") + 1] = "0"
+    return words

@@ -1,0 +1,1 @@
+"""What a single-machine hub needs to keep the service's processes running."""

@@ -1,0 +1,188 @@
+"""The hub-managed service: a small process that holds the web door's address and keeps door and scheduler running.
+
+It imports next to nothing, so that it is there at once and has little that can fail. While a door is being started
+again, connections wait in the socket's backlog; none is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlparse
+
+from .child import Kept
+from .pid_file import Service, give_up, process_of, record, recorded, take_over
+
+log = logging.getLogger(__name__)
+
+DOOR, CONTROLLER = "door", "controller"
+DEFAULT_URL = "http://127.0.0.1:0"
+DEFAULT_STATE_DIR = "jupyter_gpu_quota_state"
+SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
+"""These three stand in ``config`` too, whose library costs more memory than all of this; a test compares them."""
+
+BACKLOG = 512
+END_WITHIN_S = 4.0
+"""The hub gives its service 5 s to end."""
+
+LATE_S = 1.0
+"""Who wakes up so much too late was stopped itself (a paused machine), and can accuse nobody of silence."""
+
+
+class CannotServe(Exception):
+    """The service cannot be started as it is configured; the message says what to change."""
+
+
+def main() -> int:
+    """Keep door and scheduler until SIGTERM. Settings come from the environment that the hub gives its services."""
+    logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s keeper] %(message)s")
+    state_dir = state_dir_of(os.environ)
+    try:
+        taken_over(state_dir)
+        sockets = bound(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL)
+    except CannotServe as error:
+        log.error("%s", error)
+        give_up(state_dir)
+        return 1
+    try:
+        Keeper(state_dir, children_for(sockets), sockets).run()
+    finally:
+        give_up(state_dir)
+    return 0
+
+
+def state_dir_of(environment: Mapping[str, str]) -> Path:
+    """Where the state is; everything else of the settings is read, and complained about, by the processes kept."""
+    try:
+        return Path(json.loads(environment.get(SETTINGS_VARIABLE, "{}"))["state_dir"])
+    except (ValueError, KeyError, TypeError):
+        return Path(DEFAULT_STATE_DIR)
+
+
+def taken_over(state_dir: Path) -> None:
+    try:
+        take_over(state_dir)
+    except OSError as error:
+        sentence = f"The state folder {state_dir} cannot be made: {error.strerror}. "
+        raise CannotServe(sentence + "Set c.GPUQuota.state_dir to a place that this account may write to.") from error
+
+
+def bound(url: str) -> list[socket.socket]:
+    """The sockets that listen at the address of a URL. Raises CannotServe where that is not to be had."""
+    place = urlparse(url)
+    try:
+        kinds = socket.getaddrinfo(
+            place.hostname or None, place.port or 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        sockets = [one for kind in dict.fromkeys(kinds) if (one := _listening(kind[0], kind[4]))]
+    except (OSError, ValueError) as error:
+        raise CannotServe(_no_address(url, error)) from error
+    if not sockets:
+        raise CannotServe(_no_address(url, OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))))
+    log.info("listening at %s", place.netloc)
+    return sockets
+
+
+def _listening(family: int, address: tuple[object, ...]) -> socket.socket | None:
+    """One listening socket; None for the second kind of address of a name on a machine that lacks that kind."""
+    try:
+        return socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        if family == socket.AF_INET6 and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return None
+        raise
+
+
+def _no_address(url: str, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return (
+            f"Another process listens at {url}, where the GPU quota service should. "
+            "Set c.GPUQuota.service_url to a free address such as http://127.0.0.1:10901, or end that process."
+        )
+    why = error.strerror if isinstance(error, OSError) else error
+    return (
+        f"The GPU quota service cannot listen at {url}: {why}. "
+        "Set c.GPUQuota.service_url to a free address of this machine such as http://127.0.0.1:10901."
+    )
+
+
+def children_for(sockets: Sequence[socket.socket]) -> list[Kept]:
+    """The web door, which inherits the sockets, and the scheduler."""
+    command = [sys.executable, "-m", "jupyter_gpu_quota"]
+    fds = [each.fileno() for each in sockets]
+    listening = ["--listening", ",".join(map(str, fds))]
+    return [Kept(DOOR, [*command, DOOR, *listening], fds), Kept(CONTROLLER, [*command, CONTROLLER])]
+
+
+class Keeper:
+    """The loop: start what does not run, end what does not move, and all of it on SIGTERM or SIGINT."""
+
+    def __init__(self, state_dir: Path, children: Sequence[Kept], sockets: Sequence[socket.socket] = ()) -> None:
+        self._state_dir, self._children, self._sockets = state_dir, children, sockets
+        self._ending, self._recorded = False, True
+        self._identity = process_of(os.getpid())
+        self._woken, self._wake = os.pipe()
+        for end in (self._woken, self._wake):
+            os.set_blocking(end, False)
+
+    def run(self) -> None:
+        """Until a signal says so; then end all children within a bound."""
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._signalled)
+        while not self._ending:
+            now = time.monotonic()
+            for child in self._children:
+                child.tend(now)
+            self._stand_on_record()
+            self._listen()
+        self._end()
+
+    def _signalled(self, number: int, frame: object) -> None:
+        self._ending |= number != signal.SIGCHLD
+
+    def _stand_on_record(self) -> None:
+        """See at every beat that the record says who runs, whatever became of it, and write it anew where not."""
+        children = {child.name: child.identity for child in self._children if child.identity is not None}
+        if recorded(self._state_dir) == Service(self._identity, children):
+            self._recorded = True
+            return
+        before, self._recorded = self._recorded, record(self._state_dir, children)
+        if before and not self._recorded:
+            log.error("%s cannot be written to: a successor would not find these processes", self._state_dir)
+
+    def _listen(self) -> None:
+        """Sleep until a beat, a signal, or the next thing that is due."""
+        before, due = time.monotonic(), min(child.due() for child in self._children)
+        hearts = {child.heart: child for child in self._children if child.heart is not None}
+        sleep_s = None if due == float("inf") else max(0.0, due - before)
+        readable, _, _ = select.select([self._woken, *hearts], [], [], sleep_s)
+        now = time.monotonic()
+        if self._woken in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        for heart in readable:
+            if heart in hearts:
+                hearts[heart].hear(now)
+        if sleep_s is not None and now - before - sleep_s > LATE_S:
+            for child in self._children:
+                child.forgive(now)
+
+    def _end(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+        for child in self._children:
+            child.ask_to_end()
+        deadline = time.monotonic() + END_WITHIN_S
+        for child in self._children:
+            child.end_by(deadline - time.monotonic())

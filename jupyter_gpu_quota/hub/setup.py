@@ -1,0 +1,345 @@
+"""``setup_gpu_quota(c)``: what one line of ``jupyterhub_config.py`` adds to a hub.
+
+Entries are appended to what the file already says, never put in its place; calling it twice is calling it once.
+Removing the line removes everything at the hub's next start: JupyterHub itself deletes the service, its tokens,
+its OAuth client and the roles from its database. What remains is ours alone: the state folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any
+
+from jupyterhub.app import JupyterHub
+from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner, Spawner
+from traitlets.config.loader import Config, LazyConfigValue
+from traitlets.utils.importstring import import_item
+
+from ..notifications.settings import mistakes
+from ..settings import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, new_api_token, service_settings
+from .local_spawner import GPUQuotaLocalSpawner, GPUQuotaMixin
+from .ports import free_ports
+
+ACCESS_SCOPE = f"access:services!service={SERVICE_NAME}"
+SCOPE_PREFIX = f"custom:{SERVICE_NAME}:"
+READ_SCOPE, SUBMIT_SCOPE = f"{SCOPE_PREFIX}read", f"{SCOPE_PREFIX}submit"
+AUDIT_SCOPE, ADMIN_SCOPE = f"{SCOPE_PREFIX}audit", f"{SCOPE_PREFIX}admin"
+
+CUSTOM_SCOPES: Mapping[str, Mapping[str, object]] = {
+    READ_SCOPE: {"description": "See the GPU quotas, devices, notebooks and jobs of one's own projects."},
+    SUBMIT_SCOPE: {"description": "Submit GPU jobs and change one's own."},
+    AUDIT_SCOPE: {"description": "Read every decision and edit of the GPU quota service."},
+    ADMIN_SCOPE: {
+        "description": "Edit GPU quotas.",
+        "subscopes": [READ_SCOPE, SUBMIT_SCOPE, AUDIT_SCOPE],
+    },
+}
+USER_SCOPES = (ACCESS_SCOPE, READ_SCOPE, SUBMIT_SCOPE)
+
+SERVICE_ROLE = f"{SERVICE_NAME}-service"
+SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", "read:servers", "delete:servers")
+"""All the service may ask of the hub: who there is, in which groups, which servers run, and to stop an idle one."""
+
+ADMIN_ROLE = f"{SERVICE_NAME}-admin"
+
+
+class SetupError(ValueError):
+    """``jupyterhub_config.py`` asks for something that cannot be set up; the message says what to change."""
+
+
+def setup_gpu_quota(c: Config) -> None:
+    """Add the GPU quota service, its spawner, scopes and roles to a hub's configuration.
+
+    Takes the ``c`` of ``jupyterhub_config.py``, as the last line of that file; settings are ``c.GPUQuota``'s.
+    Raises SetupError where a setting is unknown, a service of that name is somebody else's, or the spawner
+    class runs no local processes.
+    """
+    _refuse_unknown_settings(c)
+    c.JupyterHub.spawner_class = wrapped_spawner(c.JupyterHub.get("spawner_class", LocalProcessSpawner))
+    settings = _complete_settings(c)
+    _add_service(c, settings)
+    _add_scopes(c)
+    _add_roles(c)
+    _add_server_token_scopes(c)
+    _check_later()
+
+
+# Settings
+
+
+def _refuse_unknown_settings(c: Config) -> None:
+    known = GPUQuota.class_trait_names(config=True)
+    for name in c.GPUQuota if "GPUQuota" in c else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f" Did you mean c.GPUQuota.{near[0]}?" if near else ""
+            raise SetupError(f"c.GPUQuota.{name} is not a setting of jupyter_gpu_quota.{advice}")
+
+
+def _complete_settings(c: Config) -> GPUQuota:
+    """The settings with a token, an address and the accounts filled in, written back for the spawner to read."""
+    settings = GPUQuota(config=c)
+    c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
+    c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
+    settings.accounts = settings.job_account == "spawner" and spawner_drops_to_accounts(c.JupyterHub.spawner_class)
+    for sentence in mistakes(settings):
+        raise SetupError(sentence)
+    if len(settings.api_token) < 32:
+        raise SetupError("c.GPUQuota.api_token must have at least 32 characters; leave it empty for a new one.")
+    return settings
+
+
+def _service_url(c: Config, settings: GPUQuota) -> str:
+    """A free port of the loopback, the same at each start, and none that the file gives to the hub or its proxy."""
+    named = frozenset(int(number) for number in re.findall(r":(\d{2,5})\b", repr(c)))
+    (port,) = free_ports(str(Path(settings.state_dir).absolute()), taken=named)
+    return f"http://127.0.0.1:{port}"
+
+
+def spawner_drops_to_accounts(spawner: type[Spawner]) -> bool:
+    """Whether this hub starts each person's server under an account of their own."""
+    return os.geteuid() == 0 and not issubclass(spawner, SimpleLocalProcessSpawner)
+
+
+# The spawner class
+
+
+def wrapped_spawner(given: type[Spawner] | str) -> type[Spawner]:
+    """The spawner class that asks for a slice and otherwise does what ``given`` does.
+
+    Takes a class, a dotted path or a registered name such as 'simple'. Raises SetupError for classes that do not
+    run their servers as processes of this machine.
+    """
+    spawner = _spawner_class(given)
+    if issubclass(spawner, GPUQuotaMixin):
+        return spawner
+    if not issubclass(spawner, LocalProcessSpawner):
+        raise SetupError(
+            f"c.JupyterHub.spawner_class is {spawner.__module__}.{spawner.__name__}; this release of jupyter_gpu_quota "
+            "gives GPU slices to servers that run as processes of the hub's machine only (LocalProcessSpawner and its "
+            "subclasses). Use one of those, or take setup_gpu_quota(c) out of the file."
+        )
+    if spawner is LocalProcessSpawner:
+        return GPUQuotaLocalSpawner
+    return type(f"GPUQuota{spawner.__name__}", (GPUQuotaMixin, spawner), {"__module__": __name__})
+
+
+def _spawner_class(given: type[Spawner] | str) -> type[Spawner]:
+    if isinstance(given, str):
+        registered = {entry.name.lower(): entry for entry in entry_points(group="jupyterhub.spawners")}
+        given = registered[given.lower()].load() if given.lower() in registered else import_item(given)
+    if not (isinstance(given, type) and issubclass(given, Spawner)):
+        raise SetupError(f"c.JupyterHub.spawner_class is {given!r}, which is not a spawner class.")
+    return given
+
+
+# The service, its scopes and roles
+
+
+def _add_service(c: Config, settings: GPUQuota) -> None:
+    spec = service_spec(settings)
+    services = _list(c.JupyterHub, "services")
+    for number, known in enumerate(services):
+        if known.get("name") == SERVICE_NAME:
+            if known.get("command") != spec["command"]:
+                raise SetupError(f"c.JupyterHub.services already has a service named {SERVICE_NAME!r}; rename it.")
+            services[number] = spec
+            return
+    services.append(spec)
+
+
+def service_spec(settings: GPUQuota) -> dict[str, object]:
+    """The service as an entry of ``c.JupyterHub.services``: started, watched and proxied by the hub."""
+    return {
+        "name": SERVICE_NAME,
+        "url": settings.service_url,
+        "command": [sys.executable, "-m", "jupyter_gpu_quota", "serve"],
+        "api_token": settings.api_token,
+        "environment": {SETTINGS_VARIABLE: json.dumps(service_settings(settings))},
+        "oauth_client_allowed_scopes": [ACCESS_SCOPE, *CUSTOM_SCOPES],
+        "oauth_no_confirm": True,
+        "display": True,
+        "info": {"name": "GPU quota", "description": "GPU devices, quotas and jobs."},
+    }
+
+
+def _add_scopes(c: Config) -> None:
+    scopes = c.JupyterHub.get("custom_scopes", {})
+    known = scopes.get_value({}) if isinstance(scopes, LazyConfigValue) else scopes
+    c.JupyterHub.custom_scopes = {**known, **{name: dict(scope) for name, scope in CUSTOM_SCOPES.items()}}
+
+
+def _add_roles(c: Config) -> None:
+    roles = _list(c.JupyterHub, "load_roles")
+    _grant_users(c, roles)
+    _put_role(
+        roles,
+        {
+            "name": SERVICE_ROLE,
+            "description": "What the GPU quota service may ask the hub",
+            "scopes": list(SERVICE_SCOPES),
+            "services": [SERVICE_NAME],
+        },
+    )
+    admins = configured_admins(c)
+    _put_role(
+        roles,
+        {
+            "name": ADMIN_ROLE,
+            "description": "Edits GPU quotas and reads the audit; admins of the hub may always",
+            "scopes": [ACCESS_SCOPE, ADMIN_SCOPE],
+            **({"users": admins} if admins else {}),
+        },
+    )
+
+
+def _grant_users(c: Config, roles: list[dict[str, Any]]) -> None:
+    """Let every user reach the service: in their own redefined role, by JupyterHub 6's setting, or beside ``self``."""
+    role = next((role for role in roles if role.get("name") == "user"), None)
+    if role is not None and "scopes" in role:
+        role["scopes"] = _with(role["scopes"], USER_SCOPES)
+    elif JupyterHub.class_traits().get("extra_user_scopes") is not None:
+        extra = c.JupyterHub.get("extra_user_scopes", set())
+        known = extra.get_value(set()) if isinstance(extra, LazyConfigValue) else set(extra)
+        c.JupyterHub.extra_user_scopes = known | set(USER_SCOPES)
+    elif role is not None:
+        role["scopes"] = ["self", *USER_SCOPES]
+    else:
+        roles.append({"name": "user", "description": "Standard user privileges", "scopes": ["self", *USER_SCOPES]})
+
+
+def configured_admins(c: Config) -> list[str]:
+    """The admins that the file names; none where an authenticator manages roles and would refuse to be told."""
+    sections = [
+        section for name, section in c.items() if name.endswith("Authenticator") and isinstance(section, Config)
+    ]
+    if any(section.get("manage_roles") is True for section in sections):
+        return []
+    found: set[str] = set()
+    for section in sections:
+        admins = section.get("admin_users", set())
+        found |= set(admins.get_value(set()) if isinstance(admins, LazyConfigValue) else admins)
+    return sorted(found)
+
+
+def _put_role(roles: list[dict[str, Any]], role: dict[str, Any]) -> None:
+    roles[:] = [known for known in roles if known.get("name") != role["name"]]
+    roles.append(role)
+
+
+# Tokens of servers
+
+
+def _add_server_token_scopes(c: Config) -> None:
+    """Let a notebook's token reach the service: a list gains our scopes, and so does what a callable answers."""
+    given = c.Spawner.get("server_token_scopes", [])
+    if isinstance(given, LazyConfigValue):
+        given = given.get_value([])
+    if callable(given):
+        c.Spawner.server_token_scopes = given if isinstance(given, _ScopesToo) else _ScopesToo(given)
+    else:
+        c.Spawner.server_token_scopes = _with(given or _server_role_scopes(c), USER_SCOPES)
+
+
+class _ScopesToo:
+    """A configured callable of ``server_token_scopes``, with our scopes added to its answer."""
+
+    def __init__(self, given: Callable[[Spawner], Any]) -> None:
+        self.given = given
+
+    async def __call__(self, spawner: Spawner) -> list[str]:
+        scopes = self.given(spawner)
+        return _with(await scopes if isawaitable(scopes) else scopes, USER_SCOPES)
+
+
+def _server_role_scopes(c: Config) -> list[str]:
+    """What a server's token holds where nothing is configured: the scopes of the role ``server``."""
+    for role in _list(c.JupyterHub, "load_roles"):
+        if role.get("name") == "server" and role.get("scopes"):
+            return list(role["scopes"])
+    return ["users:activity!user", "access:servers!server"]
+
+
+def _with(known: Any, wanted: tuple[str, ...]) -> list[str]:
+    return [*known, *(scope for scope in wanted if scope not in known)]
+
+
+def _list(section: Config, name: str) -> list[dict[str, Any]]:
+    """A list of the configuration to append to; what was only appended to so far becomes a list."""
+    value = section.get(name, [])
+    section[name] = value.get_value([]) if isinstance(value, LazyConfigValue) else list(value)
+    found: list[dict[str, Any]] = section[name]
+    return found
+
+
+# The check at start
+
+
+def _check_later() -> None:
+    """Check what the hub really took, once the rest of its files and arguments are read.
+
+    The hub reads its file inside its event loop and yields to it only afterwards. Nothing is checked where there
+    is no loop, as when a configuration is only printed.
+    """
+    try:
+        asyncio.get_running_loop().call_soon(_report_missing)
+    except RuntimeError:
+        return
+
+
+def _report_missing() -> None:
+    if JupyterHub.initialized():
+        hub = JupyterHub.instance()
+        for sentence in missing_entries(hub):
+            hub.log.error(
+                "jupyter_gpu_quota: %s Make setup_gpu_quota(c) the last line of jupyterhub_config.py.", sentence
+            )
+
+
+def missing_entries(hub: JupyterHub) -> list[str]:
+    """What of our entries is no longer in the hub's settings, a sentence each; empty when all is well."""
+    found = []
+    if not issubclass(hub.spawner_class, GPUQuotaMixin):
+        found.append(f"the spawner class is {hub.spawner_class.__name__}, so that servers start without a GPU slice.")
+    if not any(service.get("name") == SERVICE_NAME for service in hub.services):
+        found.append(f"the service {SERVICE_NAME!r} is no longer in c.JupyterHub.services.")
+    if not any(role.get("name") == SERVICE_ROLE for role in hub.load_roles):
+        found.append(f"the role {SERVICE_ROLE!r} is no longer in c.JupyterHub.load_roles.")
+    if not set(CUSTOM_SCOPES) <= set(hub.custom_scopes):
+        found.append("the scopes custom:gpu-quota:* are no longer in c.JupyterHub.custom_scopes.")
+    if not set(USER_SCOPES) <= _user_scopes(hub):
+        found.append("users are no longer granted the GPU quota scopes.")
+    scopes = hub.config.Spawner.get("server_token_scopes", ())
+    if not isinstance(scopes, _ScopesToo) and not set(USER_SCOPES) <= set(scopes):
+        found.append("notebooks' tokens no longer reach the service: see c.Spawner.server_token_scopes.")
+    late = [f"c.GPUQuota.{name}" for name in _set_too_late(hub)]
+    if late:
+        found.append(
+            f"{', '.join(late)} was set below setup_gpu_quota(c) and does not count: make the call the last line."
+        )
+    return found
+
+
+def _set_too_late(hub: JupyterHub) -> list[str]:
+    """Settings that differ from what the service is told; ``accounts`` is ours to find out."""
+    told = [service["environment"] for service in hub.services if service.get("name") == SERVICE_NAME]
+    if not told or SETTINGS_VARIABLE not in told[0]:
+        return []
+    then, now = json.loads(told[0][SETTINGS_VARIABLE]), service_settings(GPUQuota(config=hub.config))
+    return sorted(name for name, value in now.items() if name != "accounts" and value != then.get(name))
+
+
+def _user_scopes(hub: JupyterHub) -> set[str]:
+    for role in hub.load_roles:
+        if role.get("name") == "user" and "scopes" in role:
+            return set(role["scopes"])
+    return set(getattr(hub, "extra_user_scopes", ()))

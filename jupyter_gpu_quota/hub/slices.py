@@ -1,0 +1,174 @@
+"""The hub's side of the service's notebooks door: ask for a slice, wait for it, give it back.
+
+It runs in the hub's event loop and presents the service's own token. Nothing here decides; every call has a time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, ValidationError
+from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from ..settings import SERVICE_NAME
+from ..wire import ErrorView, NotebookRequest, NotebookView
+from ..wire.status import MeView
+
+CONNECT_TIMEOUT_S = 2.0
+ASK_WITHIN_S = 6.0
+"""How long asking may take, a restart of the service included; the door itself waits up to 2 s for a decision."""
+
+LOOK_WITHIN_S = 3.0
+GIVE_BACK_WITHIN_S = 3.0
+LATER_EVERY_S = 2.0
+LATER_FOR_S = 180.0
+
+POLL_S = 20
+"""How long one long poll of a waiting notebook lasts."""
+
+RETRY_S = 0.25
+
+View = TypeVar("View", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The service said no: its status, its reason's code and its sentence."""
+
+    status: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """The service did not answer; ``unheard`` when it may have acted on what it was sent."""
+
+    message: str
+    unheard: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceDoor:
+    """Where the service is, and the token that opens it."""
+
+    service_url: str
+    base_url: str
+    api_token: str
+    ask_within_s: float = ASK_WITHIN_S
+    later_every_s: float = LATER_EVERY_S
+    _http: SimpleAsyncHTTPClient = field(
+        default_factory=lambda: SimpleAsyncHTTPClient(force_instance=True, max_clients=1000)
+    )
+
+    async def me(self, user: str) -> MeView | Refusal | Away:
+        """What a person may start a notebook with."""
+        return await self._typed(MeView, LOOK_WITHIN_S, "GET", f"me?{urlencode({'user': user})}")
+
+    async def ask(self, request: NotebookRequest) -> NotebookView | Refusal | Away:
+        """Ask for a slice; the answer is usually the decision."""
+        body = request.model_dump_json(exclude_none=True)
+        return await self._typed(NotebookView, self.ask_within_s, "POST", "notebooks", body)
+
+    async def wait(self, seen: NotebookView, wait_s: float) -> NotebookView | Refusal | Away:
+        """The notebook once its state or reason differs from what was seen, or as it is after ``wait_s`` seconds."""
+        bounded_s = max(0, min(POLL_S, int(wait_s)))
+        query = {"wait_s": bounded_s, "seen_state": seen.state, "seen_reason": seen.reason.code if seen.reason else ""}
+        path = f"notebooks/{quote(seen.id, safe='')}?{urlencode(query)}"
+        return await self._typed(NotebookView, LOOK_WITHIN_S + bounded_s, "GET", path)
+
+    async def give_back(self, notebook: str) -> Refusal | Away | None:
+        """Return a slice; one that is unknown or returned already is fine.
+
+        Tried once: a hub that shuts down stops its service first, and must not wait for it.
+        """
+        request = self._request("DELETE", f"notebooks/{quote(notebook, safe='')}", None, GIVE_BACK_WITHIN_S)
+        answer = await self._once(request)
+        if isinstance(answer, Away):
+            return answer
+        return None if answer.code in (200, 204, 404) else _refusal(answer)
+
+    async def held_by(self, user: str, server: str) -> list[str] | Away:
+        """Slices that are asked for or booked for one server; used where an answer got lost."""
+        answer = await self._fetch(LOOK_WITHIN_S, "GET", f"notebooks?{urlencode({'limit': 1000})}")
+        if isinstance(answer, Away) or answer.code != 200:
+            return answer if isinstance(answer, Away) else Away(message=_refusal(answer).message)
+        items = [NotebookView.model_validate(item) for item in json.loads(answer.body).get("items", ())]
+        live = [item for item in items if item.state in ("requested", "booked", "lent")]
+        return [item.id for item in live if (item.user, item.server) == (user, server)]
+
+    async def give_back_later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:
+        """Give back what is owed as soon as the service answers, for as long as its own comparison takes to see it.
+
+        ``owed`` says what that is, anew each time; it is over after two looks in a row without trouble, because a
+        service that thaws may first act on what it was sent while it was frozen.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, clean = loop.time() + LATER_FOR_S, 0
+        while clean < 2 and loop.time() < deadline:
+            await asyncio.sleep(self.later_every_s)
+            notebooks = await owed()
+            if isinstance(notebooks, Away):
+                clean = 0
+                continue
+            answers = [await self.give_back(notebook) for notebook in notebooks]
+            clean = 0 if any(answers) else clean + 1
+
+    async def _typed(
+        self, view: type[View], within_s: float, method: str, path: str, body: str | None = None
+    ) -> View | Refusal | Away:
+        answer = await self._fetch(within_s, method, path, body)
+        if isinstance(answer, Away):
+            return answer
+        if answer.code >= 400:
+            return _refusal(answer)
+        try:
+            return view.model_validate_json(answer.body)
+        except ValidationError as error:
+            return Away(message=f"The GPU quota service's answer is not understood: {error.error_count()} faults.")
+
+    async def _fetch(self, within_s: float, method: str, path: str, body: str | None = None) -> HTTPResponse | Away:
+        """One call; while the service is restarting (nobody listens, or 503) it is tried again until the time is up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while True:
+            answer = await self._once(self._request(method, path, body, deadline - loop.time()))
+            again = isinstance(answer, Away) and not answer.unheard
+            again = again or (isinstance(answer, HTTPResponse) and answer.code == 503)
+            if not again or loop.time() + RETRY_S >= deadline:
+                return answer
+            await asyncio.sleep(RETRY_S)
+
+    async def _once(self, request: HTTPRequest) -> HTTPResponse | Away:
+        try:
+            return await self._http.fetch(request, raise_error=False)
+        except ConnectionRefusedError:
+            return Away(message="The GPU quota service is not running.")
+        except (HTTPError, OSError) as error:
+            return Away(message=f"The GPU quota service does not answer: {error}.", unheard=True)
+
+    def _request(self, method: str, path: str, body: str | None, timeout_s: float) -> HTTPRequest:
+        headers = {"Authorization": f"token {self.api_token}", "Content-Type": "application/json"}
+        return HTTPRequest(
+            f"{self.service_url.rstrip('/')}{self.base_url}services/{SERVICE_NAME}/api/v1/{path}",
+            method=method,
+            headers=headers,
+            body=body,
+            connect_timeout=min(CONNECT_TIMEOUT_S, max(timeout_s, RETRY_S)),
+            request_timeout=max(timeout_s, RETRY_S),
+            follow_redirects=False,
+        )
+
+
+def _refusal(answer: HTTPResponse) -> Refusal:
+    try:
+        error = ErrorView.model_validate_json(answer.body)
+    except ValidationError:
+        return Refusal(status=answer.code, reason="error", message=f"The GPU quota service answered {answer.code}.")
+    return Refusal(status=answer.code, reason=error.reason, message=error.message)

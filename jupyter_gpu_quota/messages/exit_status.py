@@ -1,0 +1,45 @@
+"""How the attempts of a job ended, in the words of the command line and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from ..wire import RankView
+
+
+def ended_attempts(ranks: Sequence[RankView]) -> str:
+    """Every attempt whose ranks have ended: "1: rank 2 exit 1, ranks 0-1 signal 15; 2: exit 0".
+
+    Ranks that ended alike stand together, who ended first at the front: where one rank fails, the others are ended too.
+    """
+    attempts = groupby(sorted(ranks, key=lambda rank: rank.attempt), key=lambda rank: rank.attempt)
+    told = [(attempt, _ends(list(members))) for attempt, members in attempts]
+    return "; ".join(f"{attempt}: {ends}" for attempt, ends in told if ends)
+
+
+def _ends(ranks: Sequence[RankView]) -> str:
+    ended = [(rank.ended_at, rank.rank, how_it_ended(rank.exit_status)) for rank in ranks if rank.ended_at is not None]
+    alike: dict[str, list[int]] = {}
+    for _, number, how in sorted(ended):
+        alike.setdefault(how, []).append(number)
+    if len(ranks) == 1:
+        return "".join(alike)
+    return ", ".join(f"{_named(numbers)} {how}" for how, numbers in alike.items())
+
+
+def how_it_ended(status: int | None) -> str:
+    """An exit status in words; a rank whose end nobody saw is lost."""
+    return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    """Ranks by their numbers, runs of them by the first and the last: "rank 2", "ranks 0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(parts)}"

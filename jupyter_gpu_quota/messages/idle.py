@@ -1,0 +1,131 @@
+"""What people are told of how their notebook is judged: one sentence for why, one for what follows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import assert_never
+
+from ..core.idle.activity import IdleMode
+from ..core.idle.classification import IdleReason, Verdict
+from ..core.idle.state_machine import Freed, Freeing, InUse, Reported, Stage, Stopping, Warned
+
+WHY = {
+    IdleReason.GPU_IN_USE: "The GPU is in use.",
+    IdleReason.KERNEL_BUSY: "A kernel is busy or starting; such a kernel is never shut down.",
+    IdleReason.RECENT_GPU_USE: "The GPU was used {for_s} ago",
+    IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago",
+    IdleReason.RECENT_START: "It was started {for_s} ago",
+    IdleReason.KEPT: "Somebody asked {for_s} ago to keep it",
+    IdleReason.ASKED: "A kernel asked for the GPU {for_s} ago",
+    IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it is never taken for idle.",
+    IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it is not taken for idle.",
+    IdleReason.KERNEL_UNKNOWN: "What a kernel does is not known, so it is not taken for idle.",
+    IdleReason.START_UNKNOWN: "Nobody knows when its server started, so it is not taken for idle.",
+    IdleReason.JUST_STARTED: "Its server started {for_s} ago; nothing is judged before {grace_s}.",
+    IdleReason.NO_READING: "Its use of the GPU is not known ({why}), so it is not taken for idle.",
+    IdleReason.READINGS_STOPPED: "Its GPU has not been read for {silent_s} ({why}), so it is not taken for idle.",
+    IdleReason.TOO_FEW_READINGS: "Its GPU has not been watched for long enough, so it is not taken for idle.",
+    IdleReason.TOO_FEW_REPORTS: "Its server has not reported for long enough, so it is not taken for idle.",
+    IdleReason.GAP: "It was not watched for a while, so it is not taken for idle before it was for {needed_s}.",
+    IdleReason.CLOCK_MOVED: "The clock was set, so it is not taken for idle before it was watched for long enough.",
+    IdleReason.HOLDER_UNKNOWN: "Which kernel holds the GPU is not known, so it is not taken for idle.",
+    IdleReason.UNUSED: "It has been unused for {for_s}.",
+}
+"""One sentence for each reason; figures that end in _s are told as a duration. Those of :data:`RECENT` go on."""
+
+RECENT = frozenset(
+    {
+        IdleReason.RECENT_GPU_USE,
+        IdleReason.RECENT_MESSAGE,
+        IdleReason.RECENT_START,
+        IdleReason.KEPT,
+        IdleReason.ASKED,
+    }
+)
+"""What was too lately to be idle. When it will be is told too, but of a GPU that is free already."""
+
+
+NOTICE = "It has not used the GPU for a long time: stop what it does not need, or shut the kernel down."
+"""Told of a busy kernel that leaves the GPU alone, where the policy says after how long; nothing is freed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspends:
+    """What becomes of the variables of its kernels where the policy says ``suspend``.
+
+    ``can``: the server can, else ``why_not`` says why not. ``suspended``: how many are.
+    """
+
+    can: bool = False
+    why_not: str = ""
+    suspended: int = 0
+
+
+def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int, kept: Suspends | None = None) -> str:
+    """Why a notebook is judged as it is, and what follows. ``kept`` None: its kernels are only ever shut down."""
+    figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in verdict.figures}
+    return " ".join(part for part in (_why(verdict, figures, stage), _then(stage, mode, now, kept)) if part)
+
+
+def _why(verdict: Verdict, figures: dict[str, int | str], stage: Stage) -> str:
+    if verdict.reason is IdleReason.GPU_IN_USE and figures.get("users"):
+        return f"The GPU is in use by {figures['users']}."
+    words = WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
+    if verdict.reason not in RECENT:
+        return words
+    return words + ("." if isinstance(stage, Freed | Stopping) else _until(verdict.reason, figures))
+
+
+def _until(reason: IdleReason, figures: dict[str, int | str]) -> str:
+    """After how long it is idle, and after how long once somebody waits, which may begin at any moment."""
+    begins = "that holds for" if reason is IdleReason.KEPT else "it counts as idle after"
+    soon = f" ({figures['waited_for_s']} while somebody waits for a GPU)" if "waited_for_s" in figures else ""
+    return f"; {begins} {figures.get('needed_s', 'some time')}{soon}."
+
+
+def _then(stage: Stage, mode: IdleMode, now: int, kept: Suspends | None) -> str:
+    match stage:
+        case InUse():
+            return "" if stage.notified_at is None else NOTICE
+        case Reported():
+            return "Nothing is freed: the policy only reports." if mode is IdleMode.REPORT else ""
+        case Warned():
+            left = duration(max(0, stage.until - now) // 1000)
+            return f"In {left} its kernels that hold the GPU are {_lost(kept)} Run a cell, or keep it, to prevent that."
+        case Freeing():
+            how = "suspended, or shut down where they cannot be" if kept and kept.can else "shut down"
+            return f"Its kernels that hold the GPU are being {how}."
+        case Freed():
+            return _freed(kept)
+        case Stopping():
+            return "Its server is being stopped."
+        case _:
+            assert_never(stage)
+
+
+def _lost(kept: Suspends | None) -> str:
+    """What is done to kernels, and what of them is lost."""
+    if kept is None:
+        return "shut down and their variables are lost."
+    if not kept.can:
+        return f"shut down and their variables are lost: they cannot be suspended ({kept.why_not})."
+    return (
+        "suspended: their variables are kept, and each gets its GPU back with its next cell. "
+        "One that cannot be suspended is shut down, and its variables are lost."
+    )
+
+
+def _freed(kept: Suspends | None) -> str:
+    lives = "None of its kernels holds a GPU; its server and files live on, and a new kernel gets the GPU again."
+    if kept is None or not kept.suspended:
+        return lives
+    return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and wakes with its next cell."
+
+
+def duration(seconds: int) -> str:
+    """A duration as people say it, in its largest fitting unit."""
+    for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * size or seconds == size:
+            return f"{seconds // size} {name}{'s' if seconds >= 2 * size else ''}"
+    return f"{seconds} second{'s' if seconds != 1 else ''}"

@@ -1,0 +1,208 @@
+"""What a site configured of its messages: the settings of ``c.GPUQuota``, checked and put in order."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+from ..settings import GPUQuota
+
+Security = Literal["starttls", "tls", "none"]
+PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
+PERSON = "{user}"
+ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
+"""What a mail address may be; RFC 5322's quoted and commented ones are nobody's."""
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - Standard Webhooks' mark of a secret, not one
+LEAST_SECRET, MOST_SECRET = 24, 64
+
+
+class SecretUnreadable(Exception):
+    """A file that holds a secret cannot be used; the message does not tell what is in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """``secret_file`` None: messages go out unsigned. ``ca_file``: certificates to trust beside the system's."""
+
+    url: str
+    secret_file: Path | None
+    ca_file: Path | None
+
+    @property
+    def where(self) -> str:
+        """Scheme, host and port: the path of a webhook's address is often its secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def secret(self) -> bytes | None:
+        """The key of the signature, read anew each time so that it can be changed; raises SecretUnreadable."""
+        return None if self.secret_file is None else webhook_key(_secret_text(self.secret_file))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailSettings:
+    """``address`` holds ``{user}``; ``user`` is "" where the server asks for no log-in."""
+
+    host: str
+    port: int
+    security: Security
+    user: str
+    password_file: Path | None
+    sender: str
+    address: str
+    ca_file: Path | None
+
+    @property
+    def where(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def domain(self) -> str:
+        return self.sender.rpartition("@")[2]
+
+    def password(self) -> str:
+        """Read anew each time so that it can be changed; raises SecretUnreadable."""
+        return "" if self.password_file is None else _secret_text(self.password_file)
+
+    def address_of(self, user: str) -> str | None:
+        """Where a person's mail goes; None for a name that makes no address."""
+        address = self.address.replace(PERSON, user)
+        return address if ADDRESS.fullmatch(address) else None
+
+
+def webhook_of(config: GPUQuota) -> WebhookSettings | None:
+    """The webhook, None where there is none; only for settings without :func:`mistakes`."""
+    if not config.notices_webhook_url:
+        return None
+    return WebhookSettings(
+        url=config.notices_webhook_url,
+        secret_file=_path(config.notices_webhook_secret_file),
+        ca_file=_path(config.notices_ca_file),
+    )
+
+
+def mail_of(config: GPUQuota) -> MailSettings | None:
+    """The mail server, None where there is none; only for settings without :func:`mistakes`."""
+    if not config.notices_mail_host:
+        return None
+    security = cast("Security", config.notices_mail_security)
+    return MailSettings(
+        host=config.notices_mail_host,
+        port=config.notices_mail_port or PORTS[security],
+        security=security,
+        user=config.notices_mail_user,
+        password_file=_path(config.notices_mail_password_file),
+        sender=config.notices_mail_from,
+        address=config.notices_mail_to,
+        ca_file=_path(config.notices_ca_file),
+    )
+
+
+def trust(ca_file: Path | None) -> ssl.SSLContext:
+    """Whose certificates count: the system's, and those of a file; raises OSError where it cannot be read."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        context.load_verify_locations(cafile=ca_file)
+    return context
+
+
+# --- what is wrong with them --------------------------------------------------------------------------------------
+def mistakes(config: GPUQuota) -> list[str]:
+    """Why messages cannot go out as configured, a sentence each; empty where all is well or nothing is configured."""
+    return [*_of_the_webhook(config), *_of_the_mail(config), *_of_the_page(config)]
+
+
+def _of_the_webhook(config: GPUQuota) -> Iterator[str]:
+    url = config.notices_webhook_url
+    if not url:
+        if config.notices_webhook_secret_file:
+            yield "c.GPUQuota.notices_webhook_secret_file is set, but no notices_webhook_url that would be signed."
+        return
+    problem = _problem_of(url)
+    if problem:
+        yield f"c.GPUQuota.notices_webhook_url {problem}."
+    elif urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
+        yield "c.GPUQuota.notices_webhook_url must begin with https://, since it is not an address of this machine."
+
+
+def _problem_of(url: str) -> str:
+    """Why something is no address of the web; the address itself may be secret and is not told."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "is not a web address"
+    if parts.scheme not in ("https", "http") or not parts.hostname or port == 0 or not url.isprintable() or " " in url:
+        return "is not a web address"
+    return "holds a user or a password; use notices_webhook_secret_file" if "@" in parts.netloc else ""
+
+
+def _of_the_mail(config: GPUQuota) -> Iterator[str]:
+    if not config.notices_mail_host:
+        return
+    if not ADDRESS.fullmatch(config.notices_mail_from):
+        yield "c.GPUQuota.notices_mail_from must be the address that messages come from, such as hub@example.org."
+    to = config.notices_mail_to
+    if to != PERSON and (to.count(PERSON) != 1 or not ADDRESS.fullmatch(to.replace(PERSON, "x"))):
+        yield (
+            "c.GPUQuota.notices_mail_to must say how a user's name becomes an address, with {user} once, such as "
+            "{user}@example.org."
+        )
+    if bool(config.notices_mail_user) != bool(config.notices_mail_password_file):
+        yield "c.GPUQuota.notices_mail_user and notices_mail_password_file belong together: set both or neither."
+    plain = config.notices_mail_security == "none" and not is_loopback(config.notices_mail_host)
+    if plain and config.notices_mail_user:
+        yield "c.GPUQuota.notices_mail_security is none, so the password would be readable on the way: use starttls."
+
+
+def _of_the_page(config: GPUQuota) -> Iterator[str]:
+    if config.notices_page and _problem_of(config.notices_page):
+        yield "c.GPUQuota.notices_page is not a web address."
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine and nothing else."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------
+def webhook_key(text: str) -> bytes:
+    """The key in a secret of Standard Webhooks, ``whsec_`` and base64; raises SecretUnreadable."""
+    try:
+        key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if LEAST_SECRET <= len(key) <= MOST_SECRET:
+        return key
+    raise SecretUnreadable(
+        f"the webhook's secret must be {LEAST_SECRET} to {MOST_SECRET} bytes in base64: openssl rand -base64 32"
+    )
+
+
+def _secret_text(path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SecretUnreadable(f"{path} cannot be read: {reason}") from None
+    if not text:
+        raise SecretUnreadable(f"{path} is empty")
+    return text
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,273 @@
+"""A recorded audit, as ``audit --json`` prints it: a trace of what people asked for, and the states it tells of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, TypeAdapter, ValidationError
+
+from ..core.lifecycle import CHECKPOINTED
+from ..core.model import JobState, NotebookState
+from ..messages.validation import words_of
+from ..wire import json_input as intake
+from .tracefile import NodeSpec, Trace, checked
+
+
+class Row(BaseModel):
+    """One row of the audit; what else a row says is not looked at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seq: int
+    at: AwareDatetime
+    actor: str
+    kind: str
+    subject: str
+    project: str | None
+    payload: dict[str, Any]
+
+    @property
+    def at_ms(self) -> int:
+        return int(self.at.timestamp() * 1000)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One job or notebook as the rows tell of it, in ms."""
+
+    asked: Row
+    began_at: int | None = None
+    leaves_at: int | None = None
+    ran_ms: int = 0
+    saves_in_ms: int = 0
+    ended_at: int | None = None
+    cancelled_at: int | None = None
+    state: str = "queued"
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the rows tell, in their order."""
+
+    jobs: dict[str, _Work] = field(default_factory=dict)
+    notebooks: dict[str, _Work] = field(default_factory=dict)
+    machines: Row | None = None
+    last_at: int = 0
+
+
+def read(text: str) -> Trace | list[str]:
+    """The trace of an audit: its work lasts as long as it ran, or, if it had not ended, until the last row.
+
+    Time that a pause without a checkpoint threw away is left out. Work that was never paused saves in no time; that,
+    and how busy it was, is not in the audit, nor are the quotas. Rows of releases that did not note which models of
+    device a job asked for leave it any model.
+    """
+    rows = rows_of(text)
+    if rows and isinstance(rows[0], str):
+        return [str(row) for row in rows]
+    try:
+        told = _told([row for row in rows if isinstance(row, Row)])
+        if told.machines is None:
+            return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
+        return _trace(told, told.machines)
+    except OtherRow as error:
+        return [f"the audit: {error}"]
+
+
+def rows_of(text: str) -> list[Row] | list[str]:
+    """The rows, oldest first, or what is wrong with them."""
+    try:
+        rows = TypeAdapter(Annotated[list[Row], FailFast()]).validate_python(intake.plain_json(text))
+    except intake.Refused as refused:
+        return [f"the audit: {refused}"]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return [intake.said(f"{intake.place(first['loc']) if first['loc'] else 'the audit'}: {words_of(first)}")]
+    rows.sort(key=lambda row: row.seq)
+    wrong = _out_of_step(rows) if rows else "it has no rows"
+    return [f"the audit: {wrong}"] if wrong else rows
+
+
+def _out_of_step(rows: Sequence[Row]) -> str:
+    """Which row is missing, or there twice; empty where each follows the one before."""
+    for before, after in pairwise(rows):
+        if after.seq == before.seq:
+            return f"row {after.seq} is there twice"
+        if after.seq != before.seq + 1:
+            return f"the row before {after.seq} is missing"
+    return ""
+
+
+class OtherRow(ValueError):
+    """A row that is not as this release writes it."""
+
+
+@contextmanager
+def _reading(row: Row) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        told = f"row {row.seq} ({row.kind:.40}) is not as this release writes it: {lacks:.200}"
+        raise OtherRow(intake.said(told)) from error
+
+
+def states(rows: Iterable[Row]) -> dict[str, str]:
+    """The state of each job and notebook that the rows end with: decisions replayed, nothing decided anew.
+
+    Raises OtherRow.
+    """
+    told = _told(rows)
+    return {name: work.state for name, work in (told.jobs | told.notebooks).items()}
+
+
+# --- rows to work ---------------------------------------------------------------------------------------------------
+def _told(rows: Iterable[Row]) -> _Told:
+    told = _Told()
+    for row in rows:
+        with _reading(row):
+            _tell(told, row)
+    return told
+
+
+def _tell(told: _Told, row: Row) -> None:
+    told.last_at = row.at_ms
+    if row.kind == "inventory":
+        told.machines = row
+    elif row.kind == "job.submit":
+        told.jobs[row.subject] = _Work(asked=row)
+    elif row.kind == "notebook.request":
+        told.notebooks[row.subject] = _Work(asked=row, state=NotebookState.REQUESTED)
+    elif row.subject in told.jobs:
+        _tell_job(told.jobs[row.subject], row)
+    elif row.subject in told.notebooks:
+        _tell_notebook(told.notebooks[row.subject], row)
+
+
+def _tell_job(work: _Work, row: Row) -> None:
+    match row.kind:
+        case "start" | "resume":
+            work.state = JobState.STARTING
+        case "job.running":
+            work.state, work.began_at = JobState.RUNNING, int(row.payload["started_at"])
+        case "pause" | "stop":
+            work.state, work.leaves_at = JobState.PAUSING, row.at_ms
+        case "job.hold" | "job.release" | "job.cancel":
+            work.state = row.payload["is"]
+            if row.kind == "job.cancel":
+                work.cancelled_at = row.at_ms
+        case "job.end" | "attempt.end":
+            _end_attempt(work, row)
+
+
+def _end_attempt(work: _Work, row: Row) -> None:
+    work.state = row.payload["state"]
+    checkpointed = row.payload["exit_status"] == CHECKPOINTED
+    stopped_at = row.at_ms if work.leaves_at is None else work.leaves_at
+    if work.began_at is not None and (checkpointed or row.kind == "job.end"):
+        work.ran_ms += max(0, stopped_at - work.began_at)
+    if checkpointed:
+        work.saves_in_ms = max(work.saves_in_ms, row.at_ms - stopped_at)
+    work.began_at = work.leaves_at = None
+    work.ended_at = row.at_ms if row.kind == "job.end" else None
+
+
+def _tell_notebook(work: _Work, row: Row) -> None:
+    match row.kind:
+        case "start":
+            work.state = NotebookState.BOOKED
+            work.began_at = row.at_ms if work.began_at is None else work.began_at  # it may have been lent meanwhile
+        case "lend":
+            work.state = NotebookState.LENT
+        case "release":
+            work.state, work.ended_at = NotebookState.RETURNED, row.at_ms
+        case "refuse":
+            work.state, work.ended_at = NotebookState.REFUSED, row.at_ms
+        case "notebook.ask_again":
+            work.state, work.ended_at = NotebookState.REQUESTED, None
+        case "notebook.return":
+            work.state, work.ended_at = NotebookState.RETURNED, row.at_ms
+
+
+# --- work to a trace ------------------------------------------------------------------------------------------------
+def _trace(told: _Told, machines: Row) -> Trace | list[str]:
+    everything = [*told.jobs.values(), *told.notebooks.values()]
+    begins = min((work.asked.at_ms for work in everything), default=machines.at_ms)
+    with _reading(machines):
+        first = datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat()
+        nodes = [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])]
+    work = [
+        *(_made(_job, work, begins, told.last_at) for work in told.jobs.values()),
+        *(_made(_notebook, work, begins, told.last_at) for work in told.notebooks.values()),
+    ]
+    return checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
+
+
+def _made(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, last_at: int) -> object:
+    with _reading(work.asked):
+        return make(work, begins, last_at)
+
+
+def _nodes(devices: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
+    """A node for each that has devices; of one that has several models a node for each model."""
+    models: dict[str, dict[str, list[int]]] = {}
+    for device in devices:
+        models.setdefault(device["node"], {}).setdefault(device["model"], []).append(device["memory_mib"])
+    return [
+        NodeSpec(
+            name=node if len(found) == 1 else f"{node}/{model}",
+            machine=None if len(found) == 1 else node,
+            gpus=len(memory_mib),
+            gpu_model=model,
+            gpu_memory_mib=min(memory_mib),
+        )
+        for node, found in sorted(models.items())
+        for model, memory_mib in sorted(found.items())
+    ]
+
+
+def _job(work: _Work, begins: int, last_at: int) -> dict[str, object]:
+    row, asked = work.asked, work.asked.payload
+    still_ms = 0 if work.began_at is None else last_at - work.began_at
+    found = {
+        **_asked(row, begins),
+        "kind": "training",
+        "gpu": asked["gpu_milli"] / 1000,
+        "duration_s": max(1, work.ran_ms + still_ms) / 1000,
+        "gpu_model": asked.get("gpu_model"),
+        "ranks": asked["ranks"],
+        "priority": asked["priority"],
+        "preemptible": asked["preemptible"],
+        "time_limit_s": asked["time_limit_s"],
+        "saves_in_s": work.saves_in_ms / 1000,
+    }
+    if work.cancelled_at is not None:
+        found["cancel_s"] = (work.cancelled_at - begins) / 1000
+    return found
+
+
+def _notebook(work: _Work, begins: int, last_at: int) -> dict[str, object]:
+    began = work.asked.at_ms if work.began_at is None else work.began_at
+    lasted_ms = (last_at if work.ended_at is None else work.ended_at) - began
+    return {
+        **_asked(work.asked, begins),
+        "kind": "notebook",
+        "gpu": work.asked.payload["gpu_milli"] / 1000,
+        "duration_s": max(1, lasted_ms) / 1000,
+    }
+
+
+def _asked(row: Row, begins: int) -> dict[str, object]:
+    return {
+        "id": row.subject,
+        "submit_s": (row.at_ms - begins) / 1000,
+        "project": row.project,
+        "user": row.actor,
+        "pool": row.payload["pool"],
+    }

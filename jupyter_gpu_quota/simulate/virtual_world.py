@@ -1,0 +1,319 @@
+"""The simulated world: a clock that moves only when told to, and an executor whose jobs last as the trace says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from ..backends.protocol import LeaveOrder, StartOrder
+from ..core.facts import RankFact
+from ..core.lifecycle import CHECKPOINTED
+from ..core.model import Device, Node
+
+TERMINATED, KILLED = -15, -9
+
+
+@dataclass(slots=True)
+class Clock:
+    """Virtual time, in milliseconds since 1970."""
+
+    now: int
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """What a job does once it has its devices, in milliseconds.
+
+    ``work_ms``: how long it runs in all. ``starts_after_ms``: from the order to its first process, at each attempt.
+    ``saves_in_ms``: how long it takes to save and leave when asked; None cannot, dies of SIGTERM at once and loses
+    what it did since its last checkpoint. ``checkpoint_every_ms``: it saves by itself so often, at no cost; None never.
+    """
+
+    work_ms: int
+    starts_after_ms: int = 0
+    saves_in_ms: int | None = None
+    checkpoint_every_ms: int | None = None
+    exit_status: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """One attempt of a job: ``had_ms`` is the work that it found saved, ``saved_ms`` what it has saved since."""
+
+    job: str
+    attempt: int
+    ranks: int
+    nodes: frozenset[str]
+    conduct: Conduct
+    first_pid: int | None
+    begins_at: int
+    ends_at: int
+    exit_status: int | None
+    had_ms: int
+    saved_ms: int
+    saved_at: int | None = None
+    asked_at: int | None = None
+    kill_at: int | None = None
+    begun: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Work that was done by one attempt: from its first process until it ended, or was asked to leave.
+
+    ``lost_ms``: how much of it was thrown away, because it was not saved.
+    """
+
+    job: str
+    began_at: int
+    stopped_at: int
+    lost_ms: int = 0
+
+
+@dataclass(eq=False)
+class SimulatedExecutor:
+    """An executor on a virtual clock. ``conduct_of`` says what each job does when it runs.
+
+    ``observe`` tells what is new, and each end until it is settled; a new leader is told everything again.
+    ``runs`` is the work done so far by attempts that ended.
+    """
+
+    clock: Callable[[], int]
+    nodes: tuple[Node, ...]
+    devices: tuple[Device, ...]
+    conduct_of: Callable[[str], Conduct]
+    runs: list[Run] = field(default_factory=list)
+    inventory_changed: bool = False
+    _gone: set[str] = field(default_factory=set)
+    _present: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
+    _saved: dict[str, int] = field(default_factory=dict)
+    _news: dict[tuple[str, int], None] = field(default_factory=dict)
+    _agenda: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
+    _checkpoints: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
+    _fencing: int = 0
+    _pids: int = 1
+    _entries: int = 0
+
+    # --- the executor protocol ------------------------------------------------------------------------------------
+    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
+        self.inventory_changed = False
+        nodes = tuple(node for node in self.nodes if node.id not in self._gone)
+        return nodes, tuple(device for device in self.devices if device.node not in self._gone)
+
+    def start(self, order: StartOrder) -> None:
+        key = order.job, order.attempt
+        nodes = frozenset(device.node for device in order.devices)
+        if order.fencing < self._fencing or key in self._present or nodes & self._gone:
+            return  # an order to a lost node arrives nowhere
+        conduct, now = self.conduct_of(order.job), self.clock()
+        had = self._saved.get(order.job, 0)
+        begins_at = now + conduct.starts_after_ms
+        attempt = _Attempt(
+            job=order.job,
+            attempt=order.attempt,
+            ranks=order.ranks,
+            nodes=nodes,
+            conduct=conduct,
+            first_pid=self._pids,
+            begins_at=begins_at,
+            ends_at=begins_at + max(0, conduct.work_ms - had),
+            exit_status=conduct.exit_status,
+            had_ms=had,
+            saved_ms=had,
+        )
+        self._pids += order.ranks
+        self._present[key] = attempt
+        self._expect(key, begins_at)
+        self._expect(key, attempt.ends_at)
+        if conduct.checkpoint_every_ms is not None:
+            self._expect_checkpoint(attempt)
+
+    def leave(self, order: LeaveOrder) -> None:
+        now = self.clock()
+        attempt = self._present.get((order.job, order.attempt))
+        if order.fencing >= self._fencing and attempt is None:
+            self._never_started(order, now)
+        if order.fencing < self._fencing or attempt is None or attempt.ended:
+            return
+        kill_at = now + order.grace_s * 1000
+        attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
+        if attempt.asked_at is None:
+            attempt.asked_at = now
+        self._plan_to_leave(attempt, attempt.asked_at, attempt.kill_at)
+
+    def observe(self) -> Sequence[RankFact]:
+        self._pass_time()
+        facts = [fact for key in list(self._news) for fact in _facts(self._present[key])]
+        self._news = {key: None for key in self._news if self._present[key].ended}
+        return facts
+
+    def settled(self, job: str, attempt: int) -> None:
+        self._news.pop((job, attempt), None)
+        self._present.pop((job, attempt), None)
+
+    def forget(self, job: str) -> None:
+        self._saved.pop(job, None)
+
+    def pids(self) -> Mapping[str, frozenset[int]]:
+        self._pass_time()
+        return {
+            attempt.job: frozenset(range(attempt.first_pid, attempt.first_pid + attempt.ranks))
+            for attempt in self._present.values()
+            if attempt.begun and not attempt.ended and attempt.first_pid is not None
+        }
+
+    def fence(self, fencing: int) -> None:
+        if fencing > self._fencing:
+            self._fencing = fencing
+            self._news = {key: None for key, attempt in self._present.items() if attempt.begun}
+
+    # --- what happens to the world --------------------------------------------------------------------------------
+    def next_at(self) -> int | None:
+        """When something happens by itself next, that the controller has not been told: a start, or an end."""
+        while self._agenda:
+            at, _, key = self._agenda[0]
+            attempt = self._present.get(key)
+            if (
+                attempt is not None
+                and not attempt.ended
+                and at == (attempt.ends_at if attempt.begun else attempt.begins_at)
+            ):
+                return at
+            heappop(self._agenda)
+        return None
+
+    def under_way(self) -> list[Run]:
+        """The work of attempts that have not ended, up to now."""
+        present = (one for one in self._present.values() if one.begun and not one.ended)
+        return [Run(job=one.job, began_at=one.begins_at, stopped_at=one.asked_at or self.clock()) for one in present]
+
+    def lose(self, node: str) -> None:
+        """A node dies: every attempt with a rank on it ends now, the other ranks with it, lost."""
+        self._gone.add(node)
+        self.inventory_changed = True
+        for attempt in self._present.values():
+            if node in attempt.nodes and not attempt.ended:
+                self._end_at(attempt, self.clock(), None)
+
+    def bring_back(self, node: str) -> None:
+        """A lost node is there again, empty."""
+        self._gone.discard(node)
+        self.inventory_changed = True
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+    def _never_started(self, order: LeaveOrder, now: int) -> None:
+        """The order to start had arrived nowhere: there is nobody to leave."""
+        key, saved_ms = (order.job, order.attempt), self._saved.get(order.job, 0)
+        self._present[key] = _Attempt(
+            job=order.job,
+            attempt=order.attempt,
+            ranks=1,
+            nodes=frozenset(),
+            conduct=self.conduct_of(order.job),
+            first_pid=None,
+            begins_at=now,
+            ends_at=now,
+            exit_status=TERMINATED,
+            had_ms=saved_ms,
+            saved_ms=saved_ms,
+            asked_at=now,
+        )
+        self._expect(key, now)
+
+    def _expect(self, key: tuple[str, int], at: int) -> None:
+        self._entries += 1
+        heappush(self._agenda, (at, self._entries, key))
+
+    def _expect_checkpoint(self, attempt: _Attempt) -> None:
+        every = attempt.conduct.checkpoint_every_ms
+        assert every is not None
+        self._entries += 1
+        at = (attempt.saved_at or attempt.begins_at) + every
+        heappush(self._checkpoints, (at, self._entries, (attempt.job, attempt.attempt)))
+
+    @staticmethod
+    def _last_checkpoint(attempt: _Attempt, first: int, now: int) -> int:
+        """Of those from the first up to now: nobody looked at the ones between, however many they are."""
+        every = attempt.conduct.checkpoint_every_ms
+        assert every is not None
+        return first + (min(now, attempt.ends_at - 1) - first) // every * every
+
+    def _end_at(self, attempt: _Attempt, at: int, exit_status: int | None) -> None:
+        attempt.ends_at, attempt.exit_status = max(at, attempt.begins_at), exit_status
+        self._expect((attempt.job, attempt.attempt), attempt.ends_at)
+
+    def _plan_to_leave(self, attempt: _Attempt, asked_at: int, kill_at: int) -> None:
+        saves_in = attempt.conduct.saves_in_ms
+        if saves_in is None:
+            at, status = asked_at, TERMINATED
+        elif asked_at + saves_in <= kill_at:
+            at, status = asked_at + saves_in, CHECKPOINTED
+        else:
+            at, status = kill_at, KILLED
+        if at < attempt.begins_at:
+            attempt.begins_at, attempt.first_pid = at, None
+            self._expect((attempt.job, attempt.attempt), at)
+        if at < attempt.ends_at:
+            self._end_at(attempt, at, status)
+
+    def _pass_time(self) -> None:
+        now = self.clock()
+        self._pass_checkpoints(now)
+        while (at := self.next_at()) is not None and at <= now:
+            key = heappop(self._agenda)[2]
+            attempt = self._present[key]
+            self._news[key] = None
+            attempt.begun = True
+            if attempt.ends_at <= at:
+                self._end(attempt)
+
+    def _pass_checkpoints(self, now: int) -> None:
+        while self._checkpoints and self._checkpoints[0][0] <= now:
+            at, _, key = heappop(self._checkpoints)
+            attempt = self._present.get(key)
+            if attempt is None or attempt.ended or attempt.asked_at is not None or at >= attempt.ends_at:
+                continue
+            attempt.saved_at = self._last_checkpoint(attempt, at, now)
+            attempt.saved_ms = attempt.had_ms + attempt.saved_at - attempt.begins_at
+            self._news[key] = None
+            self._expect_checkpoint(attempt)
+
+    def _end(self, attempt: _Attempt) -> None:
+        attempt.ended = True
+        of_itself = attempt.exit_status == attempt.conduct.exit_status
+        stopped_at = attempt.ends_at if of_itself or attempt.asked_at is None else attempt.asked_at
+        stopped_at = max(attempt.begins_at, stopped_at)
+        done_ms = attempt.had_ms + stopped_at - attempt.begins_at
+        if attempt.exit_status == CHECKPOINTED:
+            attempt.saved_ms, attempt.saved_at = done_ms, attempt.ends_at
+        lost_ms = 0 if of_itself else done_ms - attempt.saved_ms
+        self._saved[attempt.job] = 0 if of_itself else attempt.saved_ms
+        if attempt.first_pid is not None:
+            self.runs.append(Run(job=attempt.job, began_at=attempt.begins_at, stopped_at=stopped_at, lost_ms=lost_ms))
+
+
+def _facts(attempt: _Attempt) -> list[RankFact]:
+    """What there is to tell of an attempt, rank by rank; all ranks start and end together."""
+    completed = attempt.ended and attempt.exit_status == attempt.conduct.exit_status == 0
+    return [
+        RankFact(
+            job=attempt.job,
+            attempt=attempt.attempt,
+            rank=rank,
+            pid=None if attempt.first_pid is None else attempt.first_pid + rank,
+            pid_started=None if attempt.first_pid is None else attempt.first_pid + rank,
+            started_at=None if attempt.first_pid is None else attempt.begins_at,
+            ended_at=attempt.ends_at if attempt.ended else None,
+            exit_status=attempt.exit_status if attempt.ended else None,
+            tree_gone=attempt.ended,
+            pause_requested=attempt.asked_at is not None,
+            completed=completed,
+            saved_at=attempt.saved_at,
+        )
+        for rank in range(attempt.ranks)
+    ]

@@ -1,0 +1,1 @@
+"""Rows in a SQL database or in memory: tables, codecs, transactions, errors."""

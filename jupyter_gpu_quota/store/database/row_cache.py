@@ -1,0 +1,272 @@
+"""Rows that a process remembers, so that it does not read back what it wrote: for the scheduler, the chief writer.
+
+What is remembered is true as of one head, the row that every writer changes. Each transaction reads the head anew:
+
+* it is the one that is known: what is remembered is all there is;
+* it is a later one of the same history: others wrote, and what they changed is read, once, by its version;
+* it is of another reign or another history (a backup was restored), or a transaction failed on the way: everything is
+  forgotten and read from the beginning.
+
+Remembered are live rows; those that are over are asked of the database. Ranks carry no version, so that another's
+writing of them would not be noticed: only who decides writes them, and another reign makes us forget.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from ..records.protocol import Page
+from .tables import (
+    ALLOCATIONS,
+    AUDIT,
+    DEVICES,
+    HEAD,
+    HEAD_KEY,
+    JOBS,
+    NODES,
+    NOTEBOOKS,
+    RANKS,
+    RESERVATIONS,
+    Head,
+    Key,
+    RankRow,
+    Rows,
+    Scope,
+    Table,
+    TableWrites,
+    Value,
+    Where,
+    WriteScope,
+)
+
+R = TypeVar("R")
+VERSIONED: tuple[Table[Any], ...] = (NODES, DEVICES, JOBS, NOTEBOOKS, ALLOCATIONS, RESERVATIONS)
+REMEMBERED = {table.name for table in (*VERSIONED, RANKS)}
+WHOLE = {table.name for table in VERSIONED if table.ended is None} | {RESERVATIONS.name}
+"""Remembered with what is over: what is not remembered of these is not there."""
+
+NEWS_VERSIONS, NEWS_ROWS = 16, 20_000
+"""News are kept of so many versions at least, and of earlier ones while there are no more rows in all."""
+
+
+class _News:
+    """What changed in the last versions, for those who ask what is new: complete after ``since``."""
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self._rows: dict[str, deque[tuple[int, Key, Any]]] = {table.name: deque() for table in VERSIONED}
+
+    def add(self, table: Table[Any], key: Key, row: Any) -> None:
+        """Takes rows in the order of their versions."""
+        self._rows[table.name].append((row.changed, key, row))
+
+    def remove(self, table: Table[Any], keys: set[Key]) -> None:
+        """Rows are not there any more, and were over before."""
+        if keys and table.name in self._rows:
+            self._rows[table.name] = deque(each for each in self._rows[table.name] if each[1] not in keys)
+
+    def of(self, table: Table[R], since: int) -> list[R]:
+        """The rows that changed after a version, which is not before ours, as they are now; the latest last."""
+        found: dict[Key, R] = {}
+        for changed, key, row in reversed(self._rows[table.name]):
+            if changed <= since:
+                break
+            found.setdefault(key, row)
+        return list(reversed(found.values()))
+
+    def trim(self, version: int) -> None:
+        """Forget the oldest, as of a version."""
+        while sum(map(len, self._rows.values())) > NEWS_ROWS:
+            oldest = min(rows[0][0] for rows in self._rows.values() if rows)
+            if oldest > version - NEWS_VERSIONS:
+                return
+            for rows in self._rows.values():
+                while rows and rows[0][0] == oldest:
+                    rows.popleft()
+            self.since = oldest
+
+
+class _Known:
+    """What is remembered, as of ``head``; None: nothing is."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.head: Head | None = None
+        self.news = _News(0)
+        self.rows: dict[str, dict[Key, Any]] = {name: {} for name in REMEMBERED}
+        self.live: dict[str, dict[Value, dict[Key, None]]] = {column: {} for column in ALLOCATIONS.live_indexes}
+        self.ranks: dict[str, set[Key]] = {}
+
+    def follow(self, scope: Scope, head: Head) -> None:
+        """Be as the head says: by what changed since, or from the beginning."""
+        if self.head is not None and not _continues(scope, head, self.head):
+            self.forget()
+        if self.head is None:
+            for table in VERSIONED:
+                self._put_all(table, scope.changed(table, -1, live=table.name not in WHOLE))
+            self.news = _News(head.version)
+        elif head.version > self.head.version:
+            for table in VERSIONED:
+                self._put_all(table, scope.changed(table, self.head.version, live=False))
+        self.head = head
+
+    def absorb(self, writes: Iterable[TableWrites]) -> None:
+        """Remember what was just committed."""
+        for change in writes:
+            if change.table is HEAD:
+                self.head = change.updates[0]
+            elif change.table.name in REMEMBERED:
+                self._put_all(change.table, (*change.inserts, *change.updates))
+                for key in change.deletes:
+                    self._drop(change.table, key)
+                self.news.remove(change.table, set(change.deletes))
+        if self.head is not None:
+            self.news.trim(self.head.version)
+
+    def _put_all(self, table: Table[Any], rows: Sequence[Any]) -> None:
+        for row in rows if table is RANKS else sorted(rows, key=lambda row: row.changed):
+            self._put(table, row)
+
+    def _put(self, table: Table[Any], row: Any) -> None:
+        """A row is there, or is another now."""
+        key = table.key(row)
+        if table is RANKS:
+            self._put_rank(key, row)
+            return
+        self.news.add(table, key, row)
+        if table.name not in WHOLE and _is_over(table, row):
+            self._drop(table, key)
+            return
+        self.rows[table.name][key] = row
+        if table is ALLOCATIONS:
+            for column, index in self.live.items():
+                index.setdefault(table.fields[column](row), {})[key] = None
+
+    def _put_rank(self, key: Key, row: RankRow) -> None:
+        """Remembered for as long as its job; the job is written before it."""
+        job = row.record.job
+        if (job,) in self.rows[JOBS.name]:
+            self.ranks.setdefault(job, set()).add(key)
+            self.rows[RANKS.name][key] = row
+
+    def _drop(self, table: Table[Any], key: Key) -> None:
+        """A row is gone, or is of no interest any more."""
+        row = self.rows[table.name].pop(key, None)
+        if table is JOBS:
+            for rank in self.ranks.pop(str(key[0]), ()):
+                self.rows[RANKS.name].pop(rank, None)
+        if table is ALLOCATIONS and row is not None:
+            for column, index in self.live.items():
+                value = table.fields[column](row)
+                index[value].pop(key, None)
+                if not index[value]:
+                    del index[value]
+
+    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R] | None:
+        """What a scope's ``changed`` answers; None: only the database can say."""
+        if table.name not in self.rows or table is RANKS:
+            return None
+        if since >= self.news.since:
+            rows = self.news.of(table, since)
+        elif live or table.name in WHOLE:
+            rows = [row for row in self.rows[table.name].values() if row.changed > since]
+        else:
+            return None
+        return [row for row in rows if not _is_over(table, row)] if live else rows
+
+
+def _is_over(table: Table[R], row: R) -> bool:
+    return table.ended is not None and table.fields[table.ended](row) is not None
+
+
+def _continues(scope: Scope, head: Head, known: Head) -> bool:
+    """Whether a head continues the history that is known: the last audit row of then is still what it was."""
+    if head == known:
+        return True
+    if head.fencing != known.fencing or head.version < known.version or head.audit_seq < known.audit_seq:
+        return False
+    last = scope.get_many(AUDIT, [(known.audit_seq,)]).get((known.audit_seq,))
+    return not known.audit_seq or (last is not None and last.hash == known.audit_hash)
+
+
+class _RecalledScope:
+    """A transaction that answers from memory what it can."""
+
+    def __init__(self, scope: WriteScope, known: _Known) -> None:
+        self._scope, self._known = scope, known
+        self.applied: list[TableWrites] = []
+        known.follow(scope, scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY])
+
+    # --- from memory ------------------------------------------------------------------------------------------------
+    def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
+        if table.name == HEAD.name:
+            return {HEAD_KEY: cast("R", self._known.head)}
+        if table.name not in REMEMBERED:
+            return self._scope.get_many(table, keys)
+        rows: dict[Key, R] = self._known.rows[table.name]
+        here = {key: rows[key] for key in keys if key in rows}
+        missing = [key for key in keys if key not in here] if table.name not in WHOLE else []
+        return here | self._scope.get_many(table, missing) if missing else here
+
+    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
+        if table.name != ALLOCATIONS.name or column not in self._known.live:
+            return self._scope.find(table, column, values)
+        index, rows = self._known.live[column], self._known.rows[table.name]
+        return [rows[key] for value in dict.fromkeys(values) for key in index.get(value, ())]
+
+    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
+        known = self._known.changed(table, since, live=live)
+        return self._scope.changed(table, since, live=live) if known is None else known
+
+    # --- from the database ------------------------------------------------------------------------------------------
+    def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
+        return self._scope.listing(table, where, page)
+
+    def distinct(self, table: Table[R], column: str) -> set[Value]:
+        return self._scope.distinct(table, column)
+
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+        return self._scope.pick(table, columns, where)
+
+    def scan(self, table: Table[R]) -> Iterator[R]:
+        return self._scope.scan(table)
+
+    def apply(self, writes: Sequence[TableWrites]) -> None:
+        self._scope.apply(writes)
+        self.applied += writes
+
+    def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
+        return self._scope.delete_below(table, column, value, limit)
+
+
+class RecalledRows:
+    """Rows of which this process remembers the live ones. One transaction after the other."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self._known, self._lock = rows, _Known(), threading.RLock()
+        self.settle: Callable[[], bool] = rows.settle
+        self.close: Callable[[], None] = rows.close
+
+    @contextmanager
+    def reading(self) -> Iterator[_RecalledScope]:
+        with self._lock, self._rows.reading() as scope:
+            yield _RecalledScope(cast("WriteScope", scope), self._known)
+
+    @contextmanager
+    def writing(self, *, seen_again: bool = False) -> Iterator[_RecalledScope]:
+        with self._lock:
+            try:
+                with self._rows.writing(seen_again=seen_again) as scope:
+                    recalled = _RecalledScope(scope, self._known)
+                    yield recalled
+            except BaseException:  # whether it was committed is not known
+                self._known.forget()
+                raise
+            self._known.absorb(recalled.applied)

@@ -1,0 +1,271 @@
+"""Rows in an SQL database: SQLite by default; nothing but the pragmas and the way a transaction begins is SQLite's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, TypeVar, assert_never, cast
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Delete,
+    Dialect,
+    Engine,
+    Insert,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy import (
+    Table as SqlTable,
+)
+
+from ..records.protocol import Page, StoreUnavailable
+from .codecs import CODINGS, Columns
+from .db_errors import is_read_only, translated
+from .schema import metadata
+from .tables import HEAD, TABLES, Key, Table, TableWrites, Value, Where
+from .write_lock import Turns, impatient, unhurried
+
+R = TypeVar("R")
+AT_A_TIME = 500
+"""Keys in one query, well under what any database takes as parameters."""
+
+
+def _sql(table: Table[Any]) -> SqlTable:
+    return metadata.tables[table.name]
+
+
+def _is_same(table: Table[Any]) -> ColumnElement[bool]:
+    """Whether a row's key is that of the parameters."""
+    return and_(*(_sql(table).c[name] == bindparam(f"key_{name}") for name in table.keys))
+
+
+SELECTS: Mapping[str, Select[Any]] = {table.name: select(_sql(table)) for table in TABLES}
+ONE: Mapping[str, Select[Any]] = {table.name: SELECTS[table.name].where(_is_same(table)) for table in TABLES}
+"""The row with a key. Asked for one by one most often is the head, by every transaction: a text that is made once takes
+a quarter of the time of one that is made anew for as many keys as there are."""
+Verb = Literal["insert", "update", "delete"]
+
+
+class _Texts:
+    """Statements for many rows as their driver reads them, made once: a plan writes thousands of rows."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._known: dict[tuple[Verb, str, tuple[str, ...]], tuple[str, list[str] | None]] = {}
+
+    def of(self, verb: Verb, table: Table[Any], names: tuple[str, ...]) -> tuple[str, list[str] | None]:
+        """The statement, and the order of its parameters where they are told by place; ``names``: those given."""
+        asked = (verb, table.name, names)
+        if asked not in self._known:
+            named = [name for name in names if not name.startswith("key_")]
+            compiled = _statement(verb, table).compile(dialect=self._dialect, column_keys=named)
+            self._known[asked] = (compiled.string, compiled.positiontup if compiled.positional else None)
+        return self._known[asked]
+
+
+def _statement(verb: Verb, table: Table[Any]) -> Insert | Update | Delete:
+    match verb:
+        case "insert":
+            return insert(_sql(table))
+        case "update":
+            return update(_sql(table)).where(_is_same(table))
+        case "delete":
+            return delete(_sql(table)).where(_is_same(table))
+        case _:
+            assert_never(verb)
+
+
+class SqlScope:
+    """One transaction on one connection."""
+
+    def __init__(self, connection: Connection, texts: _Texts) -> None:
+        self._connection, self._texts = connection, texts
+
+    def _rows(self, table: Table[R], query: Select[Any], given: Mapping[str, Value] | None = None) -> list[R]:
+        result = self._connection.execute(query, given)
+        names, row_of = tuple(result.keys()), CODINGS[table.name].row
+        return [row_of(dict(zip(names, values, strict=True))) for values in result]
+
+    def _in_chunks(self, table: Table[R], column: Any, values: Sequence[Any], *also: ColumnElement[bool]) -> list[R]:
+        rows: list[R] = []
+        for start in range(0, len(values), AT_A_TIME):
+            some = values[start : start + AT_A_TIME]
+            rows += self._rows(table, SELECTS[table.name].where(column.in_(some), *also))
+        return rows
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
+        columns = [_sql(table).c[name] for name in table.keys]
+        if len(keys) == 1:
+            names = [f"key_{name}" for name in table.keys]
+            rows = self._rows(table, ONE[table.name], dict(zip(names, keys[0], strict=True)))
+        elif len(columns) == 1:
+            rows = self._in_chunks(table, columns[0], [key[0] for key in keys])
+        else:
+            starts = range(0, len(keys), AT_A_TIME)
+            rows = [row for at in starts for row in self._with_keys(table, columns, keys[at : at + AT_A_TIME])]
+        return {table.key(row): row for row in rows}
+
+    def _with_keys(self, table: Table[R], columns: Sequence[Any], keys: Sequence[Key]) -> list[R]:
+        """Rows with these keys of several columns. By whole keys alone, SQLite would read the whole table."""
+        values = [list(dict.fromkeys(each)) for each in zip(*keys, strict=True)]
+        parts = [column.in_(each) for column, each in zip(columns, values, strict=True)]
+        return self._rows(table, SELECTS[table.name].where(tuple_(*columns).in_(list(keys)), *parts))
+
+    def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
+        also = [_is_live(table)] if column in table.live_indexes else []
+        return self._in_chunks(table, _sql(table).c[column], list(dict.fromkeys(values)), *also)
+
+    def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
+        query = SELECTS[table.name].where(_sql(table).c.changed > since)
+        return self._rows(table, query.where(_is_live(table)) if live else query)
+
+    def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
+        conditions = _conditions(table, where)
+        order = [_sql(table).c[name].desc() for name in table.order]
+        query = SELECTS[table.name].where(*conditions).order_by(*order).limit(page.limit).offset(page.offset)
+        count = select(func.count()).select_from(_sql(table)).where(*conditions)
+        return self._rows(table, query), self._connection.execute(count).scalar_one()
+
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+        names = [_sql(table).c[column] for column in columns]
+        return [tuple(row) for row in self._connection.execute(select(*names).where(*_conditions(table, where)))]
+
+    def distinct(self, table: Table[R], column: str) -> set[Value]:
+        return set(self._connection.execute(select(_sql(table).c[column]).distinct()).scalars())
+
+    def scan(self, table: Table[R]) -> Iterator[R]:
+        columns = [_sql(table).c[name] for name in table.keys]
+        query = SELECTS[table.name].order_by(*columns).execution_options(yield_per=1000)
+        result = self._connection.execute(query)
+        names, row_of = tuple(result.keys()), CODINGS[table.name].row
+        return (row_of(dict(zip(names, values, strict=True))) for values in result)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+    def apply(self, writes: Sequence[TableWrites]) -> None:
+        """Parents before children; what is dropped goes last, children before parents."""
+        for change in writes:
+            self._put(change)
+        for change in reversed(writes):
+            self._drop(change)
+
+    def _put(self, change: TableWrites) -> None:
+        table, coding = change.table, CODINGS[change.table.name]
+        columns_of, changing_of = coding.columns, coding.changing or coding.columns
+        self._run("insert", table, [columns_of(row) for row in change.inserts])
+        self._run("update", table, [_with_key(table, changing_of(row)) for row in change.updates])
+
+    def _drop(self, change: TableWrites) -> None:
+        names = [f"key_{name}" for name in change.table.keys]
+        self._run("delete", change.table, [dict(zip(names, key, strict=True)) for key in change.deletes])
+
+    def _run(self, verb: Verb, table: Table[Any], rows: Sequence[Columns]) -> None:
+        """One statement for all rows; each names the same columns in the same order."""
+        if not rows:
+            return
+        text, order = self._texts.of(verb, table, tuple(rows[0]))
+        if order is None:
+            self._connection.exec_driver_sql(text, rows)
+        else:
+            self._connection.exec_driver_sql(text, [tuple([row[name] for name in order]) for row in rows])
+
+    def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
+        sql = _sql(table)
+        keys = [sql.c[name] for name in table.keys]
+        old = select(*keys).where(sql.c[column] < value).limit(limit)
+        result = self._connection.execute(delete(sql).where(tuple_(*keys).in_(old)))
+        return cast("CursorResult[Any]", result).rowcount
+
+
+def _with_key(table: Table[Any], columns: Columns) -> Columns:
+    """The same columns, those of the key under other names: they say which row, and are not set."""
+    for name in table.keys:
+        columns[f"key_{name}"] = columns.pop(name)
+    return columns
+
+
+def _is_live(table: Table[Any]) -> ColumnElement[bool]:
+    return _sql(table).c[table.ended or ""].is_(None)
+
+
+def _conditions(table: Table[Any], where: Where) -> list[ColumnElement[bool]]:
+    columns = _sql(table).c
+    conditions: list[ColumnElement[bool]] = [columns[name].in_(list(values)) for name, values in where.among.items()]
+    conditions += [or_(*(columns[name].in_(list(values)) for name, values in one.items())) for one in where.either]
+    conditions += [columns[name] >= least for name, least in where.at_least.items()]
+    conditions += [columns[name] < bound for name, bound in where.below.items()]
+    return [*conditions, _is_live(table)] if where.live and table.ended else conditions
+
+
+class SqlRows:
+    """Rows behind one engine. Every failing of the database is a StoreUnavailable."""
+
+    def __init__(self, engine: Engine, *, ready: Callable[[], None]) -> None:
+        self._engine = engine
+        self._ready = ready
+        self._turns = Turns()
+        self._is_sqlite = engine.dialect.name == "sqlite"
+        self._texts = _Texts(engine.dialect)
+
+    @contextmanager
+    def reading(self) -> Iterator[SqlScope]:
+        with translated(self._engine.url), self._connected() as connection:
+            if self._is_sqlite:
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            yield SqlScope(connection, self._texts)
+
+    @contextmanager
+    def writing(self, *, seen_again: bool = False) -> Iterator[SqlScope]:
+        try:
+            with translated(self._engine.url), self._begun(seen_again) as connection:
+                if not self._is_sqlite:  # one writer at a time, as SQLite has it
+                    connection.execute(select(_sql(HEAD).c.id).with_for_update())
+                yield SqlScope(connection, self._texts)
+                connection.commit()
+        except StoreUnavailable as error:
+            if is_read_only(error):  # a connection stays as it was opened, also when the file may be written again
+                self._engine.dispose()
+            raise
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        self._ready()
+        with self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _begun(self, seen_again: bool) -> Iterator[Connection]:
+        """A connection that may write until it is left."""
+        with self._connected() as connection:
+            if not self._is_sqlite:
+                yield connection
+                return
+            with unhurried(connection) if seen_again else nullcontext(), self._turns.of(connection):
+                yield connection
+
+    def settle(self) -> bool:
+        """Empty SQLite's write-ahead file: it keeps what was written before a row was deleted."""
+        if not self._is_sqlite:
+            return True
+        try:
+            with translated(self._engine.url), self._engine.connect() as connection, impatient(connection):
+                return not connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
+        except StoreUnavailable:
+            return False
+
+    def close(self) -> None:
+        self._engine.dispose()

@@ -1,0 +1,1 @@
+"""Snapshots, past use and quota revisions, read from the records."""

@@ -1,0 +1,206 @@
+"""What each project used above its quota, decayed: counted from the durable allocations of jobs, in integers.
+
+Time is cut into buckets that are the same for everybody. What was used above quota in a bucket is an exact integer,
+whatever the order in which it was read, and a bucket's weight depends on its age and the half-life alone. So the figure
+for an instant is a function of what is on disk: a restart, the other process and another kind of store find the same.
+
+The quota that use is compared with is that of the revision in force now, with its calendar: an edit judges the past
+anew. Source: docs/scheduling.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from functools import lru_cache
+from itertools import pairwise
+
+from ...core.model import History, Policy, Usage
+from ...core.quota.in_force import in_force
+from ..records.protocol import Store
+from ..records.rows import Holding
+
+MINUTE_MS = 60_000
+BUCKETS_PER_HALF_LIFE = 64
+SETTLED_MS = 5 * MINUTE_MS
+"""A bucket that ended so long ago is counted for the last time: nothing is recorded so late."""
+
+ONE = 1 << 64
+"""The weight of the present."""
+
+Place = tuple[str, str]
+"""A project and a pool."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What was counted for one policy. ``until``: what was used by then is in ``buckets`` and changes no more."""
+
+    policy: Policy
+    until: int
+    version: int = 0
+    held: dict[str, Holding] = field(default_factory=dict)
+    buckets: defaultdict[Place, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def take(self, version: int, holdings: Iterable[Holding]) -> None:
+        """What was held, as of a version of the store."""
+        self.version = version
+        self.held.update((holding.id, holding) for holding in holdings)
+
+    def settle(self, fresh: Mapping[Place, Mapping[int, int]], until: int, first: int) -> None:
+        """Keep the buckets that end by an instant and what may add to later ones; forget buckets before ``first``."""
+        if until <= self.until:
+            return
+        each_ms, self.until = bucket_ms(self.policy.history), until
+        self.held = {id: one for id, one in self.held.items() if one.ended_at is None or one.ended_at > until}
+        for place, amounts in fresh.items():
+            self.buckets[place].update((b, amount) for b, amount in amounts.items() if (b + 1) * each_ms <= until)
+        for place, kept in self.buckets.items():
+            self.buckets[place] = {bucket: amount for bucket, amount in kept.items() if bucket >= first}
+
+
+class PastUse:
+    """The past use that counts under a policy, followed minute by minute; with k = 0 nothing is read or kept.
+
+    ``usage`` is as of the last look; ``news`` counts the looks at which it changed.
+    """
+
+    def __init__(self) -> None:
+        self.usage: tuple[Usage, ...] = ()
+        self.news = 0
+        self._counted: _Counted | None = None
+        self._asked: tuple[Policy, int] | None = None
+
+    def follow(self, store: Store, policy: Policy, now: int) -> bool:
+        """Bring ``usage`` to the whole minute before ``now``; whether it changed. At most once a minute and policy."""
+        if not policy.history.k_milli:
+            self._counted = self._asked = None
+            return self._tell(())
+        at = now // MINUTE_MS * MINUTE_MS
+        if self._asked is not None and self._asked[0] is policy and self._asked[1] == at:
+            return False
+        self._counted = self._read(store, policy, at)
+        self._asked = policy, at
+        return self._tell(_usage(self._counted, at))
+
+    def _tell(self, usage: tuple[Usage, ...]) -> bool:
+        changed, self.usage = usage != self.usage, usage
+        self.news += changed
+        return changed
+
+    def _read(self, store: Store, policy: Policy, at: int) -> _Counted:
+        """What was held since the last look; all that counts after another policy, a step back, a restored backup."""
+        counted = self._counted
+        if counted is not None and counted.policy is policy and counted.until <= at:
+            version, holdings = store.holdings(counted.version, ended_after=0)
+            if version >= counted.version:
+                counted.take(version, holdings)
+                return counted
+        begins_at = _first_bucket(policy.history, at) * bucket_ms(policy.history)
+        counted = _Counted(policy, begins_at)
+        counted.take(*store.holdings(0, ended_after=begins_at))
+        return counted
+
+
+def looked_again_at(now: int) -> int:
+    """When the past use is looked at again: at the next whole minute."""
+    return (now // MINUTE_MS + 1) * MINUTE_MS
+
+
+def bucket_ms(history: History) -> int:
+    """How long a bucket is: whole minutes, so short that its decay does not matter."""
+    return max(1, history.half_life_s * 1000 // BUCKETS_PER_HALF_LIFE // MINUTE_MS) * MINUTE_MS
+
+
+def _first_bucket(history: History, at: int) -> int:
+    """The oldest bucket that counts at an instant."""
+    return (at - history.window_s * 1000) // bucket_ms(history)
+
+
+def _usage(counted: _Counted, at: int) -> tuple[Usage, ...]:
+    history = counted.policy.history
+    each_ms, first = bucket_ms(history), _first_bucket(history, at)
+    fresh = _above_quota(counted, at, each_ms)
+    counted.settle(fresh, (at - SETTLED_MS) // each_ms * each_ms, first)
+    weights = _weights(history.half_life_s, each_ms, at // each_ms - first + 1)
+    found = []
+    for place in sorted(fresh.keys() | counted.buckets.keys()):
+        buckets = counted.buckets.get(place, {}) | fresh.get(place, {})
+        ages = ((at // each_ms - bucket, amount) for bucket, amount in buckets.items() if bucket >= first)
+        milli_s = sum(amount * weights[age] for age, amount in ages if age < len(weights)) // (1000 * ONE)
+        if milli_s:
+            found.append(Usage(project=place[0], pool=place[1], milli_s=milli_s))
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def _weights(half_life_s: int, each_ms: int, most: int) -> Sequence[int]:
+    """What a bucket counts, in parts of ONE, by its age in buckets, ``most`` at most; beyond the end it counts nothing.
+
+    The decimal library rounds ln and exp correctly, so the integers are the same on every machine.
+    """
+    context, weights = Context(prec=50), [ONE]
+    each = context.divide(context.multiply(context.ln(Decimal(2)), Decimal(each_ms)), Decimal(half_life_s * 1000))
+    while weights[-1] and len(weights) < most:
+        decay = context.exp(context.multiply(each, Decimal(-len(weights))))
+        weights.append(int(context.multiply(decay, Decimal(ONE))))
+    return weights
+
+
+# --- one bucket after the other -------------------------------------------------------------------------------------
+def _above_quota(counted: _Counted, at: int, each_ms: int) -> dict[Place, dict[int, int]]:
+    """Milli-GPU times milliseconds above quota in each bucket that is not settled, by place."""
+    quotas = _quotas(counted.policy, counted.until, at)
+    by_place = defaultdict[Place, list[Holding]](list)
+    for holding in counted.held.values():
+        by_place[holding.project, holding.pool].append(holding)
+    return {
+        place: _cut(_deltas(holdings, counted.until, at), [(since, row[place]) for since, row in quotas], at, each_ms)
+        for place, holdings in by_place.items()
+        if place in quotas[0][1]
+    }
+
+
+def _quotas(policy: Policy, begins_at: int, ends_at: int) -> list[tuple[int, Mapping[Place, int]]]:
+    """The training quotas, by place, from each instant on at which a window opens or closes. Every pool has one."""
+    instants = {at for window in policy.windows for at in (window.begins_at, window.ends_at)}
+    return [
+        (at, _quotas_of(in_force(policy, at)))
+        for at in [begins_at, *sorted(at for at in instants if begins_at < at < ends_at)]
+    ]
+
+
+def _quotas_of(policy: Policy) -> dict[Place, int]:
+    return {
+        (project.name, pool): amounts.training_milli if (amounts := project.amounts.get(pool)) else 0
+        for project in policy.projects
+        for pool in policy.pools
+    }
+
+
+def _deltas(holdings: Iterable[Holding], begins_at: int, ends_at: int) -> Counter[int]:
+    """By how much the use changes, at each instant from a beginning to an end at which it does."""
+    deltas = Counter[int]({begins_at: 0, ends_at: 0})
+    for holding in holdings:
+        ended_at = ends_at if holding.ended_at is None else min(holding.ended_at, ends_at)
+        began_at = max(holding.began_at, begins_at)
+        if began_at < ended_at:
+            deltas[began_at] += holding.gpu_milli
+            deltas[ended_at] -= holding.gpu_milli
+    return deltas
+
+
+def _cut(deltas: Counter[int], quotas: Sequence[tuple[int, int]], ends_at: int, each_ms: int) -> dict[int, int]:
+    """The use above quota in each bucket where there is any."""
+    begins_at = min(deltas)
+    cuts = range(begins_at // each_ms * each_ms + each_ms, ends_at, each_ms)
+    quota_from = dict(quotas)
+    buckets, use, quota = defaultdict[int, int](int), 0, 0
+    for at, until in pairwise(sorted({*deltas, *quota_from, *cuts})):
+        use += deltas[at]
+        quota = quota_from.get(at, quota)
+        if use > quota:
+            buckets[at // each_ms] += (use - quota) * (until - at)
+    return buckets

@@ -1,0 +1,260 @@
+"""A reader's copy of the live work, kept up to date by what changed, and the snapshots that ``decide`` looks at."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from ...core.canonical import record_digest, snapshot_digest, table_digest
+from ...core.frozen import altered
+from ...core.lifecycle import FINAL, NOTEBOOK_FINAL
+from ...core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
+from ..records.protocol import Store
+from ..records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
+from .calendar_horizon import PolicyAhead
+from .past_use import PastUse
+
+V = TypeVar("V")
+
+
+class _Part(Generic[V]):
+    """One part of a snapshot: values in the order of their ids, and what is hashed of each, side by side."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._values: list[V] = []
+        self._hashes: list[bytes] = []
+        self._unread: set[str] = set()
+        self._cached: tuple[V, ...] | None = ()
+        self._digest: str | None = None
+
+    def put(self, id: str, value: V) -> bool:
+        """Whether this is news."""
+        at = bisect_left(self._ids, id)
+        if not self._is_at(at, id):
+            self._ids.insert(at, id)
+            self._values.insert(at, value)
+            self._hashes.insert(at, b"")
+        elif self._values[at] == value:
+            return False
+        self._values[at] = value
+        self._unread.add(id)
+        self._cached = self._digest = None
+        return True
+
+    def drop(self, id: str) -> bool:
+        at = bisect_left(self._ids, id)
+        if not self._is_at(at, id):
+            return False
+        for column in (self._ids, self._values, self._hashes):
+            del column[at]
+        self._unread.discard(id)
+        self._cached = self._digest = None
+        return True
+
+    def _is_at(self, at: int, id: str) -> bool:
+        return at < len(self._ids) and self._ids[at] == id
+
+    def all(self) -> tuple[V, ...]:
+        if self._cached is None:
+            self._cached = tuple(self._values)
+        return self._cached
+
+    def digest(self) -> str:
+        """What :func:`.canonical.table_digest` says of :meth:`all`; only what changed is read again."""
+        if self._digest is None:
+            for at in [bisect_left(self._ids, id) for id in self._unread]:
+                self._hashes[at] = record_digest(self._values[at])
+            self._unread.clear()
+            self._digest = table_digest(self._hashes)
+        return self._digest
+
+    def get(self, id: str) -> V | None:
+        at = bisect_left(self._ids, id)
+        return self._values[at] if self._is_at(at, id) else None
+
+
+class Mirror:
+    """The store's live work in memory.
+
+    ``jobs``, ``notebooks`` and ``devices`` are the present records by id, of work that has not ended; ``in_motion`` the
+    ids of jobs that are starting or leaving. ``latest`` are the changes that the last :meth:`update` brought, where
+    those that have just ended are. ``some_began``: with it jobs that a plan had started were seen running, which is no
+    news to plans but for the time.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.version = 0
+        self.policy: Policy | None = None
+        self.past_use = PastUse()
+        self._ahead: PolicyAhead | None = None
+        self.latest: Changes | None = None
+        self.some_began = False
+        self.jobs: dict[str, JobRecord] = {}
+        self.in_motion: dict[str, None] = {}
+        self.notebooks: dict[str, NotebookRecord] = {}
+        self.devices: dict[str, Device] = {}
+        self._nodes: _Part[Node] = _Part()
+        self._devices: _Part[Device] = _Part()
+        self._jobs: _Part[Job] = _Part()
+        self._notebooks: _Part[Notebook] = _Part()
+        self._allocations: _Part[Allocation] = _Part()
+        self._reservations: _Part[Reservation] = _Part()
+        self._pauses: list[tuple[int, str]] = []
+
+    def update(self, store: Store) -> bool:
+        """Read what changed; whether anything that a snapshot or the policy says is new.
+
+        Raises StoreUnavailable, with the mirror as it was.
+        """
+        changes = store.changes(self.version, ended=False)
+        if changes.version < self.version:  # a backup was restored under us
+            changes = store.changes(0, ended=False)
+            self._clear()
+        self.some_began, first = False, self.latest is None
+        self.version, self.latest = changes.version, changes
+        return any([*self._apply(changes), first])
+
+    def _apply(self, changes: Changes) -> Iterator[bool]:
+        if changes.quota is not None:
+            yield self._set_policy(changes.quota)
+        for node in changes.nodes:
+            yield self._nodes.put(node.id, node)
+        for device in changes.devices:
+            self.devices[device.id] = device
+            yield self._devices.put(device.id, device)
+        for job in changes.jobs:
+            yield self._put_job(job)
+        for notebook in changes.notebooks:
+            yield self._put_notebook(notebook)
+        yield from self._apply_holdings(changes)
+
+    def _apply_holdings(self, changes: Changes) -> Iterator[bool]:
+        for id in changes.released:
+            yield self._allocations.drop(id)
+        for allocation in changes.allocations:
+            yield self._allocations.put(allocation.id, allocation)
+        for workload in changes.unreserved:
+            yield self._reservations.drop(workload)
+        for reservation in changes.reservations:
+            yield self._reservations.put(reservation.workload, reservation)
+
+    def _set_policy(self, revision: QuotaRevision) -> bool:
+        before, self.policy = self.policy, (policy := revision.policy)
+        self._ahead = PolicyAhead(revision)
+        if before is None or before.preemption.per_s != policy.preemption.per_s:
+            for id in [id for id, record in self.jobs.items() if record.job.paused_at]:
+                self._jobs.put(id, self.jobs[id].job)
+                self._expect(self.jobs[id].job)
+        return before != policy
+
+    def _put_job(self, record: JobRecord) -> bool:
+        job = record.job
+        if job.state is JobState.STARTING or job.state is JobState.PAUSING:
+            self.in_motion[job.id] = None
+        else:
+            self.in_motion.pop(job.id, None)
+        if job.state in FINAL:
+            self.jobs.pop(job.id, None)
+            return self._jobs.drop(job.id)
+        before = self.jobs.get(job.id)
+        self.jobs[job.id] = record
+        if before is not None and before.job == job:
+            return False  # its metrics moved, and no plan depends on those
+        self._expect(job)
+        began = before is not None and _began(before.job, job)
+        self.some_began |= began
+        return self._jobs.put(job.id, job) and not began
+
+    def _put_notebook(self, record: NotebookRecord) -> bool:
+        notebook = record.notebook
+        if notebook.state in NOTEBOOK_FINAL:
+            self.notebooks.pop(notebook.id, None)
+            return self._notebooks.drop(notebook.id)
+        self.notebooks[notebook.id] = record
+        return self._notebooks.put(notebook.id, notebook)
+
+    # --- pauses that do not count any more ---------------------------------------------------------------------------
+    def _window_ms(self) -> int:
+        return (self.policy or Policy(revision=0)).preemption.per_s * 1000
+
+    def _expect(self, job: Job) -> None:
+        """Look at this job again when its oldest counted pause leaves the window."""
+        if job.paused_at:
+            heapq.heappush(self._pauses, (min(job.paused_at) + self._window_ms(), job.id))
+
+    def _drop_old_pauses(self, now: int) -> None:
+        window_ms = self._window_ms()
+        while self._pauses and self._pauses[0][0] <= now:
+            _, id = heapq.heappop(self._pauses)
+            job = self._jobs.get(id)
+            if job is None:
+                continue
+            counted = replace(job, paused_at=tuple(at for at in job.paused_at if at + window_ms > now))
+            self._jobs.put(id, counted)
+            self._expect(counted)
+
+    # --- what is read ------------------------------------------------------------------------------------------------
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every live allocation, in the order of their ids."""
+        return self._allocations.all()
+
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by id."""
+        return {node.id: node for node in self._nodes.all()}
+
+    def policy_at(self, now: int) -> Policy | None:
+        """The policy in force with its calendar known ahead, the same object while it is; None before the first."""
+        return self._ahead.at(now) if self._ahead else None
+
+    def follow_use(self, store: Store, now: int) -> bool:
+        """Look at what was used before, at most once a minute; whether that says something new.
+
+        Raises StoreUnavailable, with everything as it was.
+        """
+        policy = self.policy_at(now)
+        return policy is not None and self.past_use.follow(store, policy, now)
+
+    def snapshot(self, now: int) -> Snapshot:
+        """All live work as of the last update, and the past use that was looked at last.
+
+        Pauses older than the policy's window at ``now`` are left out.
+        """
+        self._drop_old_pauses(now)
+        return Snapshot(
+            version=self.version,
+            now=now,
+            nodes=self._nodes.all(),
+            devices=self._devices.all(),
+            jobs=self._jobs.all(),
+            notebooks=self._notebooks.all(),
+            allocations=self._allocations.all(),
+            reservations=self._reservations.all(),
+            usage=self.past_use.usage,
+        )
+
+    def digest(self, snapshot: Snapshot) -> str:
+        """What :func:`.canonical.snapshot_digest` says of a snapshot that this mirror made."""
+        parts: dict[str, _Part[Any]] = {
+            "nodes": self._nodes,
+            "devices": self._devices,
+            "jobs": self._jobs,
+            "notebooks": self._notebooks,
+            "allocations": self._allocations,
+            "reservations": self._reservations,
+        }
+        same = {name: part for name, part in parts.items() if getattr(snapshot, name) is part.all()}
+        return snapshot_digest(snapshot, {name: part.digest() for name, part in same.items()})
+
+
+def _began(before: Job, job: Job) -> bool:
+    """Whether a job that was started runs now, and all else about it is as it was."""
+    if before.state is not JobState.STARTING or job.state is not JobState.RUNNING or before.target is not job.target:
+        return False
+    return altered(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job

@@ -1,0 +1,1 @@
+"""What each command and each observation changes, inside one transaction."""

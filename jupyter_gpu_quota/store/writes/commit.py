@@ -1,0 +1,294 @@
+"""A plan becomes true here, or is dropped whole: the one place where devices are given out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import assert_never
+
+from ...core.frozen import altered
+from ...core.lifecycle import JobEvent, after
+from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy, Reservation
+from ...core.plan import (
+    HELD_BY_ENFORCEMENT,
+    RESIZED,
+    Action,
+    Lend,
+    Pause,
+    Plan,
+    Refuse,
+    Release,
+    Reserve,
+    Resume,
+    Start,
+    Stop,
+    Unreserve,
+)
+from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, RankRow, ReservationRow
+from ..database.unit_of_work import Work
+from ..records.plan_chunks import Piece
+from ..records.protocol import Lease, Stale
+from ..records.rows import JobRecord, NotebookRecord, RankRecord
+from .allocations import drop_reservation, give_devices, move_notebook, put_job, release_devices
+from .lease import why_lost
+
+CONTROLLER = "system:controller"
+
+
+def commit_piece(work: Work, piece: Piece, *, policy: Policy, snapshot_digest: str, lease: Lease) -> Stale | None:
+    """Write every action of a plan, or of a piece of it, or say why it is stale; an empty plan writes nothing.
+
+    Raises IllegalMove and ValueError for a plan that is wrong whatever changed: a bug of the one who made it.
+    """
+    plan = piece.plan
+    named = _read_ahead(work, plan)
+    if why := why_lost(work, lease) or _why_stale(work, plan, policy, named):
+        return Stale(seen=plan.seen_version, current=work.version(), why=why)
+    for action in plan.actions:
+        _apply(work, action, policy=policy, lease=lease)
+    if plan.actions:
+        _audit_plan(work, piece, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
+    return None
+
+
+# --- stale or not ---------------------------------------------------------------------------------------------------
+def _read_ahead(work: Work, plan: Plan) -> list[str]:
+    """Read every row the plan names in a few queries; returns the ids of jobs and notebooks it rests on."""
+    named = [action.workload for action in plan.actions]
+    named += [action.claimer for action in plan.actions if isinstance(action, Pause)]
+    keys = [(id,) for id in named]
+    work.fetch(JOBS, keys)
+    work.fetch(NOTEBOOKS, [key for key in keys if work.get(JOBS, key) is None])
+    work.fetch(RESERVATIONS, keys)
+    work.fetch(DEVICES, [(placement.device,) for action in plan.actions for placement in _placements(action)])
+    return named
+
+
+def _placements(action: Action) -> tuple[Placement, ...]:
+    return action.placements if isinstance(action, (Start, Resume, Reserve)) else ()
+
+
+def _why_stale(work: Work, plan: Plan, policy: Policy, named: Iterable[str]) -> str | None:
+    present = work.head.quota_revision
+    if present != policy.revision:
+        return f"The plan was made for quota revision {policy.revision}, but revision {present} is in force."
+    for id in named:
+        record = work.get(JOBS, (id,)) or work.get(NOTEBOOKS, (id,))
+        if record is None:
+            return f"The plan names workload {id}, which is not there any more."
+        if record.changed > plan.seen_version:
+            return f"Workload {id} changed at version {record.changed}, after the plan's {plan.seen_version}."
+    return _why_no_room(work, plan)
+
+
+def _why_no_room(work: Work, plan: Plan) -> str | None:
+    """Whether each device named is unchanged, healthy and carries what it would be given beside what it has."""
+    given = [p for action in plan.actions if isinstance(action, (Start, Resume)) for p in action.placements]
+    started = {p.device for p in given}
+    named = sorted(started | {p.device for action in plan.actions for p in _placements(action)})
+    milli, memory = dict.fromkeys(named, 0), dict.fromkeys(named, 0)
+    held = [row.allocation for row in work.find(ALLOCATIONS, "device", named)] if given else []
+    parts: list[Placement | Allocation] = [*held, *given]
+    for part in parts:
+        milli[part.device] += part.gpu_milli
+        memory[part.device] += part.memory_mib
+    for id in named:
+        row = work.get(DEVICES, (id,))
+        if row is None:
+            return f"The plan names device {id}, which is not known."
+        if row.changed > plan.seen_version:
+            return f"Device {id} changed at version {row.changed}, after the plan's {plan.seen_version}."
+        if id in started and (why := _why_too_much(row.device, milli[id], memory[id])):
+            return why
+    return None
+
+
+def _why_too_much(device: Device, milli: int, memory_mib: int) -> str | None:
+    carried = milli + device.foreign_milli
+    if device.health is not Health.HEALTHY:
+        return f"Device {device.id} is {device.health}; nothing may be started on it."
+    if carried > WHOLE_DEVICE:
+        return f"Device {device.id} would carry {carried} of {WHOLE_DEVICE} milli-GPU, foreign use included."
+    if memory_mib > device.memory_mib:
+        return f"Device {device.id} would carry {memory_mib} MiB of its {device.memory_mib} MiB."
+    return None
+
+
+# --- what each action changes ---------------------------------------------------------------------------------------
+def _apply(work: Work, action: Action, *, policy: Policy, lease: Lease) -> None:
+    match action:
+        case Start() | Resume():
+            project = _start(work, action, lease)
+        case Pause():
+            project = _pause(work, action, policy)
+        case Stop():
+            action = _with_its_reason(work, action)
+            project = _stop(work, action)
+        case Refuse():
+            drop_reservation(work, action.workload)
+            project = move_notebook(work, _notebook(work, action.workload), "refuse", action.reason).notebook.project
+        case Lend():
+            project = _lend(work, action)
+        case Release():
+            drop_reservation(work, action.workload)
+            project = move_notebook(work, _notebook(work, action.workload), "return", action.reason).notebook.project
+        case Reserve():
+            project = _reserve(work, action)
+        case Unreserve():
+            project = _project(work, action.workload)
+            drop_reservation(work, action.workload)
+        case _:
+            assert_never(action)
+    work.audit(CONTROLLER, type(action).__name__.lower(), action.workload, {"action": action}, project)
+
+
+def _job(work: Work, id: str) -> JobRecord:
+    record = work.get(JOBS, (id,))
+    if record is None:
+        raise ValueError(f"{id} is not a job, so it cannot be started, paused or stopped as one")
+    return record
+
+
+def _notebook(work: Work, id: str) -> NotebookRecord:
+    record = work.get(NOTEBOOKS, (id,))
+    if record is None:
+        raise ValueError(f"{id} is not a notebook slice, so it cannot be booked or refused")
+    return record
+
+
+def _project(work: Work, id: str) -> str:
+    job = work.get(JOBS, (id,))
+    return job.job.project if job is not None else _notebook(work, id).notebook.project
+
+
+def _start(work: Work, action: Start | Resume, lease: Lease) -> str:
+    _check_placements(action)
+    drop_reservation(work, action.workload)
+    give_devices(work, action.workload, action.attempt, action.placements)
+    if work.get(JOBS, (action.workload,)) is None:
+        booked = move_notebook(work, _notebook(work, action.workload), "book", action.reason)
+        return booked.notebook.project
+    return _start_job(work, action, lease)
+
+
+def _check_placements(action: Start | Resume) -> None:
+    if not action.placements:
+        raise ValueError(f"{action.workload} cannot start on no device")
+    for placement in action.placements:
+        if not 1 <= placement.gpu_milli <= WHOLE_DEVICE or placement.memory_mib < 0 or placement.rank < 0:
+            raise ValueError(f"{action.workload} cannot start on {placement}")
+
+
+def _start_job(work: Work, action: Start | Resume, lease: Lease) -> str:
+    record = _job(work, action.workload)
+    if action.attempt != record.job.attempt + 1:
+        raise ValueError(f"job {record.job.id} has had {record.job.attempt} attempts; {action.attempt} is not the next")
+    nodes = {p.rank: p.device for p in reversed(action.placements)}
+    _check_ranks(record.job, nodes)
+    job = altered(
+        record.job,
+        state=after(record.job.state, JobEvent.START),
+        target=JobTarget.RUNNING,
+        attempt=action.attempt,
+        started_at=None,
+        pausing_since_at=None,
+        paused_for=None,
+        borrower=action.borrower,
+        held_ranks=None if record.job.min_ranks is None else len(nodes),
+    )
+    put_job(work, record, job=job, reason=action.reason, exit_status=None)
+    for rank, device in sorted(nodes.items()):
+        work.put(RANKS, _new_rank(work, action, rank=rank, device=device, fencing=lease.fencing))
+    return job.project
+
+
+def _check_ranks(job: Job, ranks: Collection[int]) -> None:
+    """A gang starts whole, an elastic one with its minimum at least, and ranks are numbered from 0 without a gap."""
+    if sorted(ranks) != list(range(len(ranks))) or not job.least_ranks <= len(ranks) <= job.ranks:
+        least = "" if job.min_ranks is None else f"{job.min_ranks} to "
+        raise ValueError(f"job {job.id} has {least}{job.ranks} ranks and cannot start with the ranks {sorted(ranks)}")
+
+
+def _new_rank(work: Work, action: Start | Resume, *, rank: int, device: str, fencing: int) -> RankRow:
+    row = work.get(DEVICES, (device,))
+    record = RankRecord(
+        job=action.workload,
+        attempt=action.attempt,
+        rank=rank,
+        node=row.device.node if row else "",
+        pid=None,
+        pid_started=None,
+        started_at=None,
+        ended_at=None,
+        exit_status=None,
+        fencing=fencing,
+    )
+    return RankRow(record=record)
+
+
+def _pause(work: Work, action: Pause, policy: Policy) -> str:
+    record = _job(work, action.workload)
+    window_ms = policy.preemption.per_s * 1000
+    counted = tuple(at for at in record.job.paused_at if at > work.now - window_ms)
+    new = () if action.reason.code in RESIZED else (work.now,)
+    job = altered(
+        record.job,
+        state=after(record.job.state, JobEvent.PAUSE),
+        target=JobTarget.PAUSED,
+        pausing_since_at=work.now,
+        paused_for=action.claimer,
+        paused_at=(*counted, *new),
+    )
+    put_job(work, record, job=job, reason=action.reason, pauses=record.pauses + len(new))
+    return job.project
+
+
+def _stop(work: Work, action: Stop) -> str:
+    if action.target is JobTarget.RUNNING:
+        raise ValueError(f"job {action.workload} cannot be stopped in order to be {action.target}")
+    record = _job(work, action.workload)
+    job = altered(
+        record.job,
+        state=after(record.job.state, JobEvent.PAUSE),
+        target=action.target,
+        pausing_since_at=work.now,
+        paused_for=None,
+    )
+    put_job(work, record, job=job, reason=action.reason)
+    return job.project
+
+
+def _with_its_reason(work: Work, action: Stop) -> Stop:
+    """The stop with why it is asked for: a plan knows that a job is to be held, the job's row knows by whom."""
+    reason = _job(work, action.workload).reason
+    return altered(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
+
+
+def _lend(work: Work, action: Lend) -> str:
+    """The slice stays booked and gives its device up; where it comes back to is remembered."""
+    record = _notebook(work, action.workload)
+    held = work.find(ALLOCATIONS, "workload", [action.workload])
+    if not held:
+        raise ValueError(f"notebook {action.workload} has no device that could be lent")
+    release_devices(work, action.workload)
+    lent = altered(record.notebook, device=held[0].allocation.device, lent_at=work.now)
+    return move_notebook(work, altered(record, notebook=lent), "lend", action.reason).notebook.project
+
+
+def _reserve(work: Work, action: Reserve) -> str:
+    reservation = Reservation(workload=action.workload, placements=action.placements, reserved_at=work.now)
+    work.put(RESERVATIONS, ReservationRow(reservation=reservation, dropped_at=None, changed=work.stamp()))
+    return _project(work, action.workload)
+
+
+def _audit_plan(work: Work, piece: Piece, *, policy: Policy, snapshot_digest: str, lease: Lease) -> None:
+    payload: dict[str, object] = {
+        "snapshot": snapshot_digest,
+        "seen_version": piece.plan.seen_version,
+        "revision": policy.revision,
+        "plan": piece.whole,
+        "actions": len(piece.plan.actions),
+        "fencing": lease.fencing,
+    }
+    if not piece.is_all:
+        payload |= {"first": piece.first, "of": piece.of}
+    work.audit(CONTROLLER, "plan", str(work.version()), payload, None)

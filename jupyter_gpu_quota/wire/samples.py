@@ -1,0 +1,55 @@
+"""Readings of devices at the REST door: ``samples``, taken and given."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from . import NoNul, Wire
+
+Label = Annotated[str, StringConstraints(max_length=128, pattern=NoNul)]
+LARGEST = (1 << 63) - 1
+"""What a database keeps of a whole number."""
+
+
+class SampleIn(Wire):
+    device: Label
+    at: datetime
+    utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] | None
+    memory_used_mib: Annotated[int, Field(strict=True, ge=0, le=LARGEST)] | None
+    simulated: bool = False
+
+
+class SampleBatch(Wire):
+    """``POST samples``: one node's readings; a sequence number already seen is accepted and ignored."""
+
+    node: Label
+    sequence: Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+    samples: Annotated[list[SampleIn], Field(max_length=10_000)]
+
+
+class SampleView(Wire):
+    """``GET samples``: the newest reading of one device; null is unknown, and ``why`` has the reason by field.
+
+    ``foreign_mib`` is memory that processes of nobody of ours hold.
+    """
+
+    node: str
+    device: str
+    at: datetime
+    utilisation_percent: int | None
+    memory_used_mib: int | None
+    coverage_permille: int | None
+    simulated: bool
+    foreign_mib: int | None = None
+    temperature_c: int | None = None
+    power_w: int | None = None
+    why: dict[str, str] = Field(default_factory=dict)
+
+
+class IngestedView(Wire):
+    """The answer to ``POST samples``: whether this batch was new."""
+
+    accepted: bool

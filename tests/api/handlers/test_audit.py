@@ -1,0 +1,79 @@
+"""The audit as people read it: who did what, to whom, and why; every field stays in the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.core.facts import RankFact
+from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    """Bob runs four jobs, Patty's claim pauses one of them, Olga has a notebook, Lea cancels, Ann edits the quotas."""
+    with service_world(tmp_path) as made:
+        made.run(made.door.world.refresh())
+        jobs = [made.submit("bob", project="vision", name=f"train {n}")["id"] for n in range(4)]
+        made.step()
+        for job in jobs:
+            made.see_running(job)
+        made.submit("patty", project="speech", name="claim")
+        made.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"})
+        made.step()
+        made.run(made.door.world.refresh())
+        [pausing] = [job["id"] for job in made.get("jobs", "bob").json["items"] if job["state"] == "pausing"]
+        made.see(_left(pausing))
+        made.step()
+        made.post(f"jobs/{pausing}/actions/cancel", "lea")
+        header = {"If-Match": '"1"'}
+        made.call("PUT", "quota", "ann", {"text": QUOTA + "# more\n", "comment": "as agreed"}, headers=header)
+        yield made
+
+
+def _left(job: str) -> RankFact:
+    return RankFact(
+        job=job, attempt=1, rank=0, pid=1, pid_started=1, started_at=1, ended_at=2, exit_status=75, tree_gone=True,
+        pause_requested=True,
+    )  # fmt: skip
+
+
+def rows(world: ServiceWorld) -> list[str]:
+    return [f"{row['who']} {row['what']}" for row in world.get("audit?limit=1000", "ann").json["items"]]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'bob queued bob\'s job "train 0": 1 GPU in pool train',
+        'the scheduler started bob\'s job "train 0" on train-0. vision asked for 1.00 GPU and used 0.00 of'
+        " its training quota (2.00 in force), so it started.",
+        'the scheduler saw bob\'s job "train 0" run, attempt 1',
+        "olga asked for a slice of 0.125 GPU in pool build for olga's notebook",
+        'the scheduler saw that attempt 1 of bob\'s job "train 3" left with exit status 75; the job is paused',
+        'lea cancelled bob\'s job "train 3", which was paused',
+        "ann put revision 2 of the quota file in force: as agreed",
+    ],
+)
+def test_a_row_says_who_did_what_to_whom(world: ServiceWorld, said: str) -> None:
+    assert said in rows(world)
+
+
+def test_a_pause_says_whose_claim_it_was_for(world: ServiceWorld) -> None:
+    [pause] = [row for row in rows(world) if " paused " in row]
+    assert pause.startswith('the scheduler paused bob\'s job "train 3". speech asked for 1.00 GPU for ')
+
+
+def test_every_kind_of_row_has_words(world: ServiceWorld) -> None:
+    items = world.get("audit?limit=1000", "ann").json["items"]
+    assert [row["kind"] for row in items if row["what"].startswith(f"{row['kind']} ")] == []
+    assert len({row["kind"] for row in items}) > 9
+
+
+def test_the_page_shows_words_and_keeps_figures_and_hashes_under_details(world: ServiceWorld) -> None:
+    page = world.get(f"{PREFIX}audit", "ann").body.decode()
+    assert "cancelled bob&#39;s job &#34;train 3&#34;, which was paused" in page
+    before, _, after = page.partition("<details>")
+    assert "hash <code>" not in before and "hash <code>" in after

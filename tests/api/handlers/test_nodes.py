@@ -1,0 +1,135 @@
+"""Nodes at the door: an admin cordons, uncordons and drains one, told before whom that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.core.model import JobState, Upkeep
+from tests.api.world import PREFIX, ServiceWorld, service_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as world:
+        yield world
+
+
+def change(world: ServiceWorld, word: str, who: str = "ann", **edit: object):  # type: ignore[no-untyped-def]
+    return world.post(f"nodes/node-1/actions/{word}", who, edit)
+
+
+def running(world: ServiceWorld, **more: object) -> str:
+    job = str(world.submit(**more)["id"])
+    world.step()
+    world.see_running(job)
+    world.run(world.door.world.refresh())
+    return job
+
+
+def test_a_drain_tells_who_leaves_who_stays_and_whose_training_quota_is_reduced(world: ServiceWorld) -> None:
+    loose, firm = running(world), running(world, preemptible=False)
+    with world.stepping():
+        slice_ = world.post("notebooks", "hub", {"user": "bob", "project": "vision", "gpu": "1/8"}).json["id"]
+    told = change(world, "drain", dry_run=True).json
+    assert [(each["job"], each["effect"]) for each in told["affected"]] == [
+        (loose, "paused"), (firm, "stays"), (slice_, "stays")
+    ]  # fmt: skip
+    assert "stays until it ends." in told["affected"][1]["message"]
+    reduced = "project vision: of its training quota in pool train, 0.00 GPU is in force instead of 2.00"
+    assert reduced in told["guarantees"]
+    assert not told["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
+
+
+def test_a_drained_node_sends_its_job_back_and_an_uncordoned_one_takes_it_again(world: ServiceWorld) -> None:
+    job = running(world)
+    told = change(world, "drain").json
+    assert told["changed"] and (told["node"]["upkeep"], told["node"]["schedulable"]) == ("draining", False)
+    world.step()
+    world.run(world.door.world.refresh())
+    shown = world.get(f"jobs/{job}").json
+    assert (shown["state"], shown["reason"]["code"]) == ("pausing", "node_drained")
+    world.see_running(job, ended_at=world.clock(), exit_status=75, tree_gone=True, pause_requested=True)
+    assert world.step() == 0
+    world.run(world.door.world.refresh())
+    assert world.get(f"explain/{job}").json["reason"]["code"] == "devices_out"
+    change(world, "uncordon")
+    world.step()
+    assert world.store.job(job).job.state is JobState.STARTING  # type: ignore[union-attr]
+
+
+def test_a_deadline_takes_what_may_not_be_preempted_and_is_kept_when_the_drain_is_asked_again(
+    world: ServiceWorld,
+) -> None:
+    job, now = running(world, preemptible=False), world.clock()
+    world.clock = lambda: now
+    told = change(world, "drain", deadline="2h").json
+    by = told["node"]["drain_by"].replace("T", " ")[:19]
+    assert told["affected"][0]["message"].endswith(f"stays until it ends, or {by}Z.")
+    assert not change(world, "drain").json["changed"]
+    assert world.step() == 0
+    world.clock = lambda: now + 7_200_000
+    assert world.step() == 1
+    assert world.store.job(job).job.state is JobState.PAUSING  # type: ignore[union-attr]
+
+
+def test_what_stays_on_a_drained_node_is_told_so(world: ServiceWorld) -> None:
+    job = running(world, preemptible=False)
+    change(world, "drain", deadline="2h")
+    told = world.get(f"explain/{job}").json["reason"]
+    assert told["code"] == "node_drained" and "The drain has a deadline" in told["message"]
+
+
+def test_the_devices_of_a_cordoned_node_say_that_nothing_new_starts_there(world: ServiceWorld) -> None:
+    assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"none"}
+    change(world, "cordon")
+    assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"cordoned"}
+    assert "node cordoned: nothing new starts here" in world.get(PREFIX, "ann").body.decode()
+
+
+def test_a_change_is_audited_with_who_did_it(world: ServiceWorld) -> None:
+    change(world, "cordon")
+    (row,) = [row for row in world.get("audit?limit=1000", "ann").json["items"] if row["kind"] == "node.cordon"]
+    assert (row["actor"], row["subject"], row["payload"]["was"]) == ("ann", "node-1", "none")
+
+
+@pytest.mark.parametrize(
+    ("word", "edit", "status", "words"),
+    [
+        pytest.param("cordon", {"deadline": "2h"}, 400, "deadline belongs to a drain", id="a deadline of a cordon"),
+        pytest.param("drain", {"deadline": "soon"}, 400, "no duration", id="a deadline that is no duration"),
+        pytest.param("melt", {}, 404, "nothing at", id="a word that no node knows"),
+    ],
+)
+def test_what_cannot_be_done_to_a_node_is_refused(
+    world: ServiceWorld, word: str, edit: dict[str, object], status: int, words: str
+) -> None:
+    refused = change(world, word, **edit)
+    assert refused.status == status and words in refused.json["message"]
+
+
+def test_a_node_that_is_not_there_is_not_found(world: ServiceWorld) -> None:
+    assert world.post("nodes/node-9/actions/cordon", "ann", {}).json["reason"] == "not_found"
+    assert world.post("nodes/one/actions/cordon", "ann", {}).json["node"]["id"] == "node-1", "a node has a name, too"
+
+
+def test_an_admin_cordons_and_drains_from_the_command_line(world: ServiceWorld) -> None:
+    def run(*words: str):  # type: ignore[no-untyped-def]
+        address = ["--url", f"http://127.0.0.1:{world.port}/services/gpu-quota/", "--token", "token-ann"]
+        return CliRunner().invoke(main, ["nodes", *words, *address])
+
+    job = running(world)
+    dry = run("drain", "node-1", "--dry-run")
+    assert f"bob's job {job} saves and is queued again" in dry.stdout
+    assert dry.stderr == "nothing was changed: node node-1 would be draining\n"
+    assert run("cordon", "node-1").stderr == "node node-1 is cordoned\n"
+    assert "cordoned" in run().stdout
+    done = run("drain", "node-1", "--deadline", "90m")
+    assert done.exit_code == 0 and done.stderr.startswith("node node-1 is draining by 2")
+    assert run("uncordon", "node-1").stderr == "node node-1 is open\n"
+    assert world.store.changes(0).nodes[0].upkeep is Upkeep.NONE
+    assert (run("drain", "node-9").exit_code, run("drain").exit_code) == (1, 2)

@@ -1,0 +1,342 @@
+"""Notebook slices at the web door, and their return when the hub has no such server any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.controllers.reconciliation import Reconciler, reconcile_once
+from jupyter_gpu_quota.core.facts import NotebookFact
+from jupyter_gpu_quota.core.model import Health, Lending
+from jupyter_gpu_quota.hub_api import HubAway
+from jupyter_gpu_quota.store.records.commands import ApplyQuota
+from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world
+from tests.patience import Stopwatch, until
+
+NARROW = QUOTA.replace("notebook: 0.5", "notebook: 0.25")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        yield made
+
+
+def ask(world: ServiceWorld, user: str = "bob", gpu: str = "1/8", server: str = "", project: str = "vision") -> Any:
+    return world.post("notebooks", "hub", {"user": user, "project": project, "gpu": gpu, "server": server})
+
+
+def test_a_slice_within_quota_is_booked_before_the_answer(world: ServiceWorld) -> None:
+    with world.stepping():
+        answer = ask(world)
+    assert (answer.status, answer.json["state"], answer.json["gpu_milli"]) == (201, "booked", 125)
+    assert [(part["device"], part["device_uuid"]) for part in answer.json["allocations"]] == [
+        ("build-0", "SIM-build-0")
+    ]
+    nothing = {"memory": "none", "compute": "none", "why": "it was not read back yet"}
+    assert answer.json["enforcement"] == nothing and answer.json["simulated"]
+
+
+def test_above_the_quota_it_is_refused_with_the_figures(world: ServiceWorld) -> None:
+    world.apply(NARROW)
+    with world.stepping():
+        assert ask(world).json["state"] == "booked"
+        refused = ask(world, user="olga", gpu="0.25").json
+    assert refused["state"] == "refused"
+    assert refused["reason"]["code"] == "above_notebook_quota" and "0.25" in refused["reason"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        pytest.param("2", "a notebook's slice is at most one whole device. Nothing was stored.", id="two devices"),
+        pytest.param("much", "a decimal up to 1 with up to three places (0.5), a part (1/3) or memory", id="a word"),
+        pytest.param("900GiB", "ask for less, or for all of one device (1)", id="more memory than a device has"),
+    ],
+)
+def test_what_no_notebook_can_have_is_refused_and_nothing_like_it_proposed(
+    world: ServiceWorld, gpu: str, words: str
+) -> None:
+    answer = ask(world, gpu=gpu)
+    assert answer.status == 400
+    assert words in answer.json["message"]
+
+
+def test_the_same_server_asking_again_has_one_slice(world: ServiceWorld) -> None:
+    with world.stepping():
+        first, again, other = ask(world).json, ask(world).json, ask(world, server="second").json
+    assert first["id"] == again["id"] != other["id"]
+
+
+def test_giving_back_twice_or_an_unknown_one_is_fine(world: ServiceWorld) -> None:
+    with world.stepping():
+        notebook = ask(world).json["id"]
+    assert [world.call("DELETE", f"notebooks/{name}", "hub").status for name in (notebook, notebook, "nothing")] == [
+        204
+    ] * 3
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "returned"
+    assert world.get("notebooks", "hub").json["items"] == []
+
+
+def test_waiting_for_a_change_answers_at_the_change(world: ServiceWorld) -> None:
+    answer: list[Any] = []
+
+    def wait() -> None:
+        notebook = world.get("notebooks", "hub").json["items"][0]["id"]
+        answer.append(world.get(f"notebooks/{notebook}?wait_s=20&seen_state=requested&seen_reason=", "hub").json)
+
+    thread = threading.Thread(target=lambda: ask(world))
+    thread.start()
+    until(lambda: world.get("notebooks", "hub").json["items"])
+    waiter = threading.Thread(target=wait)
+    with Stopwatch() as watch:
+        waiter.start()
+        world.step()
+        waiter.join()
+    thread.join()
+    assert answer[0]["state"] == "booked"
+    assert watch.seconds < 10
+
+
+def test_waiting_in_vain_answers_after_the_time(world: ServiceWorld) -> None:
+    with world.stepping():
+        notebook = ask(world).json
+    query = f"wait_s=1&seen_state=booked&seen_reason={notebook['reason']['code']}"
+    assert world.get(f"notebooks/{notebook['id']}?{query}", "hub").json["state"] == "booked"
+
+
+def test_what_a_person_may_start_is_told_to_the_form(world: ServiceWorld) -> None:
+    with world.stepping():
+        ask(world)
+    told = world.get("me?user=olga", "hub").json
+    assert (told["name"], told["hub_token"], told["projects"]) == ("olga", False, {"vision": "member"})
+    assert told["notebook_choices"] == [
+        {
+            "project": "vision",
+            "pool": "build",
+            "quota_milli": 500,
+            "used_milli": 125,
+            "devices": 1,
+            "device_model": "Simulated 16G",
+            "device_memory_mib": 16384,
+            "user_left_milli": None,
+        }
+    ]
+    assert world.get("me", "hub").json["hub_token"]
+
+
+CEILING = "notebook: 0.5, per_user: {notebook: 0.25}"
+DEPARTMENT = (
+    "departments:\n  - {name: all, quota: {train: {training: 4}, build: {notebook: 1, per_user: {notebook: 0.25}}}}"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(QUOTA.replace("notebook: 0.5", CEILING), id="a project's"),
+        pytest.param(
+            QUOTA.replace("    members:", "    department: all\n    members:") + DEPARTMENT, id="a department's"
+        ),
+    ],
+)
+def test_the_form_is_told_what_a_ceiling_leaves_each_person(world: ServiceWorld, text: str) -> None:
+    world.apply(text)
+    with world.stepping():
+        assert ask(world).json["state"] == "booked"
+    left = {
+        who: [choice["user_left_milli"] for choice in world.get(f"me?user={who}", "hub").json["notebook_choices"]]
+        for who in ("bob", "olga")
+    }
+    assert left == {"bob": [125], "olga": [250]}
+
+
+# --- reconciling ------------------------------------------------------------------------------------------------------
+class Later:
+    """A clock that a test moves."""
+
+    def __init__(self, world: ServiceWorld) -> None:
+        self.now = world.clock()
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def booked(world: ServiceWorld) -> tuple[ServiceWorld, str, Later]:
+    world.hub.users["bob"].servers = {"": {"name": "", "ready": True, "stopped": False}}
+    later = Later(world)
+    world.clock = later
+    with world.stepping():
+        return world, ask(world).json["id"], later
+
+
+def look(world: ServiceWorld, reconciler: Reconciler) -> list[str]:
+    return world.run(reconcile_once(world.door, world.rest_hub, reconciler))
+
+
+def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(booked: Any) -> None:
+    world, notebook, later = booked
+    reconciler = Reconciler()
+    world.hub.users["bob"].servers = {}
+    later.now += 61_000
+    assert look(world, reconciler) == []
+    later.now += 61_000
+    assert look(world, reconciler) == [notebook]
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "returned"
+    row = next(row for row in world.get("audit", "ann").json["items"] if row["kind"] == "notebook.return")
+    assert "hub" in str(row["payload"]["why"]) and row["actor"] == "system:reconcile"
+
+
+@pytest.mark.parametrize(
+    ("servers", "kept"),
+    [
+        pytest.param({"": {"name": "", "ready": True, "stopped": False}}, True, id="an active server keeps it"),
+        pytest.param(
+            {"": {"name": "", "ready": False, "pending": "spawn", "stopped": False}},
+            True,
+            id="so does one on its way up",
+        ),
+        pytest.param(
+            {"other": {"name": "other", "ready": True, "stopped": False}},
+            False,
+            id="another server of the user does not",
+        ),
+        pytest.param({"": {"name": "", "ready": False, "stopped": True}}, False, id="nor one that has stopped"),
+    ],
+)
+def test_which_servers_keep_a_slice(booked: Any, servers: dict[str, Any], kept: bool) -> None:
+    world, notebook, later = booked
+    world.hub.users["bob"].servers = servers
+    reconciler = Reconciler()
+    for _ in range(3):
+        later.now += 61_000
+        look(world, reconciler)
+    state = world.get(f"notebooks/{notebook}", "hub").json["state"]
+    assert state == ("booked" if kept else "returned")
+
+
+def test_a_server_that_comes_back_between_two_looks_starts_the_count_anew(booked: Any) -> None:
+    world, notebook, later = booked
+    reconciler, servers = Reconciler(), world.hub.users["bob"].servers
+    for present in (False, True, False):
+        world.hub.users["bob"].servers = servers if present else {}
+        later.now += 61_000
+        assert look(world, reconciler) == []
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"
+
+
+@pytest.mark.parametrize("fault", ["away", "silent about servers"])
+def test_from_a_hub_that_does_not_say_nothing_is_concluded(
+    booked: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, notebook, later = booked
+    if fault == "away":
+        world.hub.away = True
+    else:
+        monkeypatch.setattr("tests.api.world._model", lambda name, account: {"name": name})
+    reconciler = Reconciler()
+    for _ in range(3):
+        later.now += 61_000
+        with pytest.raises(HubAway):
+            look(world, reconciler)
+    world.hub.away = False
+    assert world.get(f"notebooks/{notebook}", "hub").json["state"] == "booked"
+
+
+def test_a_young_booking_is_left_alone(booked: Any) -> None:
+    world, _, later = booked
+    world.hub.users["bob"].servers = {}
+    reconciler = Reconciler()
+    later.now += 59_000
+    assert look(world, reconciler) == []
+    assert reconciler._missed == {}
+
+
+def test_the_hubs_list_is_read_page_by_page(world: ServiceWorld) -> None:
+    for number in range(450):
+        world.add(f"user{number}", servers={"": {"name": "", "ready": True, "stopped": False}})
+    assert len(world.run(world.rest_hub.servers())) == 450
+    assert world.hub.asked.count("users") == 3
+
+
+def test_a_pool_without_a_device_is_told_to_the_form_and_to_who_asks(world: ServiceWorld) -> None:
+    world.apply(QUOTA.replace("Simulated 16G", "A model that nobody has"))
+    assert world.get("me").json["notebook_choices"][0]["devices"] == 0
+    with world.stepping():
+        refused = world.post("notebooks", "hub", {"user": "olga", "project": "vision", "gpu": "1/8"})
+        assert refused.json["state"] == "refused", refused.body
+        assert "pool build has no device, so nothing starts there" in refused.json["reason"]["message"]
+
+
+def test_why_a_slice_waits_is_told_though_nobody_else_asks(world: ServiceWorld) -> None:
+    world.inventory(tuple(replace(device, health=Health.UNHEALTHY) for device in build_devices()))
+    notebook = ask(world).json["id"]
+    seen = world.get(f"notebooks/{notebook}?wait_s=5&seen_state=requested&seen_reason=", "hub").json
+    assert seen["state"] == "requested" and seen["reason"]["message"]
+
+
+def lending(world: ServiceWorld) -> None:
+    """Put the same quotas in force with lending on, which no quota file can ask for in this release."""
+    revision = world.store.quota()
+    assert revision is not None
+    policy = replace(revision.policy, lending=Lending(enabled=True))
+    world.record(
+        ApplyQuota(
+            actor="system:test", text=revision.text, document=revision.document, policy=policy, expected_revision=None
+        )
+    )
+
+
+def test_the_slice_of_an_idle_notebook_is_lent_and_back_when_its_server_asks_again(world: ServiceWorld) -> None:
+    lending(world)
+    asked = {"user": "bob", "project": "vision", "gpu": "1/8"}
+    with world.stepping():
+        slice_ = world.post("notebooks", "hub", asked).json
+    world.see(NotebookFact(notebook=slice_["id"], activity="idle", seen_empty=True))
+    assert world.step() == 1
+    world.run(world.door.world.refresh())
+    lent = world.get(f"notebooks/{slice_['id']}").json
+    assert (lent["state"], lent["activity"], lent["allocations"]) == ("lent", "idle", [])
+    assert lent["reason"]["code"] == "lent_while_idle"
+    assert world.get("me").json["notebook_choices"][0]["used_milli"] == 125
+    assert "lent to preemptible jobs" in world.get(f"explain/{slice_['id']}").json["reason"]["message"]
+    with world.stepping():
+        again = world.post("notebooks", "hub", asked).json
+    assert (again["id"], again["state"], again["activity"]) == (slice_["id"], "booked", "busy")
+    assert again["allocations"][0]["device"] == slice_["allocations"][0]["device"]
+
+
+def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> None:
+    lending(world)
+    with world.stepping():
+        slice_ = ask(world).json["id"]
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
+    world.step()
+    told = {row["kind"]: row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]}
+    assert told["notebook.activity"] == "saw that bob's notebook is idle, which was unknown"
+    assert told["lend"].startswith(
+        "lent the slice of bob's notebook. The notebook is idle and nothing of it is on its GPU"
+    )
+
+
+def test_the_audit_tells_of_a_lent_slice_that_it_is_given_back_and_not_that_a_notebook_starts(
+    world: ServiceWorld,
+) -> None:
+    lending(world)
+    with world.stepping():
+        slice_ = ask(world).json["id"]
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
+    world.step()
+    world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=False))
+    world.step()
+    told = [row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]]
+    assert "saw that bob's notebook is still idle; its slice may not be lent now" in told
+    [back] = [words for words in told if words.startswith("gave bob's notebook its slice back on ")]
+    assert back.endswith("it stayed booked, and the notebook has it back.")
+    assert len([words for words in told if words.startswith("started bob's notebook")]) == 1

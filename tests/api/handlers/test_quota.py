@@ -1,0 +1,407 @@
+"""Departments and the calendar at the web door: previews, what may be accepted by name, and where they are shown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.api.quota_edits import preview as previews
+from jupyter_gpu_quota.api.quota_edits.arithmetic import Arithmetic, arithmetic_of_file
+from jupyter_gpu_quota.quotafile import QuotaFile
+from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
+from tests.api.world import PREFIX, QUOTA, Reply, ServiceWorld, build_devices, service_world, train_devices
+from tests.patience import PATIENCE_S
+
+DEPARTMENTS = (
+    QUOTA.replace("name: vision\n", "name: vision\n    department: sight\n").replace(
+        "name: speech\n", "name: speech\n    department: voice\n"
+    )
+    + """\
+departments:
+  - {name: sight, priority: 60, quota: {train: {training: 2, limit: 3}, build: {notebook: 0.5}}}
+  - {name: voice, quota: {train: {training: 2}, build: {notebook: 0.5}}}
+"""
+)
+ALWAYS = "dates: [2020-01-01/2099-12-31], timezone: UTC"
+
+
+def calendar(amounts: str, when: str = ALWAYS) -> str:
+    return f"calendar:\n  - {{name: nights, when: {{{when}}}, {amounts}}}\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        made.run(made.door.world.refresh())
+        yield made
+
+
+def test_a_project_is_shown_with_its_department(world: ServiceWorld) -> None:
+    assert world.put_quota(DEPARTMENTS).status == 200
+    world.submit("bob")
+    [vision] = [row for row in world.get("projects", "bob").json["items"] if row["name"] == "vision"]
+    department = vision["department"]
+    assert (department["name"], department["priority"]) == ("sight", 60)
+    [train] = [row for row in department["pools"] if row["pool"] == "train"]
+    assert (train["training_milli"], train["limit_milli"], train["queued_jobs"]) == (2000, 3000, 1)
+    assert train["in_force_training_milli"] == 2000
+    page = world.get(PREFIX, "bob").body.decode()
+    assert 'id="department-sight-train"' in page and "in sight" in page and 'id="department-voice' not in page
+
+
+HUGE = QUOTA + "".join(f"  - {{name: q{n}, quota: {{build: {{notebook: 25000}}}}}}\n" for n in range(39))
+
+
+def test_quotas_of_a_million_devices_are_previewed_at_once_and_go_back_again(world: ServiceWorld) -> None:
+    begun = time.process_time()
+    seen = world.post("quota/preview", "ann", {"text": HUGE})
+    assert seen.status == 200 and len(seen.body) < 20_000
+    assert "25000 whole devices for notebooks of q0" in " ".join(seen.json["arithmetic"])
+    refused = world.put_quota(HUGE)
+    assert (refused.status, refused.json["reason"]) == (409, "overcommitted") and len(refused.body) < 20_000
+    assert world.put_quota(HUGE, accept_overcommit=True).status == 200
+    job = world.submit("bob")["id"]
+    world.step()
+    assert world.get(f"jobs/{job}").json["state"] == "starting"
+    assert world.post("quota/revisions/1/actions/revert", "ann").status == 200
+    assert time.process_time() - begun < 5
+
+
+def test_without_departments_a_project_has_none(world: ServiceWorld) -> None:
+    assert all(row["department"] is None for row in world.get("projects", "ann").json["items"])
+
+
+def test_a_preview_adds_up_departments_and_names_the_window_that_does_not_fit(world: ServiceWorld) -> None:
+    text = DEPARTMENTS + calendar("departments: {voice: {train: {training: 2.5}}}", ALWAYS.replace("2020", "2098"))
+    fits = world.post("quota/preview", "ann", {"text": DEPARTMENTS}).json
+    assert fits["refusals"] == [] and fits["acceptable"]
+    far = world.post("quota/preview", "ann", {"text": text}).json
+    assert far["refusals"] == [], "two years ahead are looked at"
+    near = world.post("quota/preview", "ann", {"text": text.replace("2098", "2020")}).json
+    [refusal] = near["refusals"]
+    assert "while nights is open: The quotas of pool train add up to 4.50 GPU and it has 4.00" in refusal
+    assert "voice (department) 0.00 for notebooks and 2.50 for training" in refusal and near["acceptable"]
+
+
+def test_an_admin_accepts_an_overcommitted_window_by_name(world: ServiceWorld) -> None:
+    text = QUOTA + calendar("projects: {speech: {train: {training: 3}}}")
+    refused = world.put_quota(text)
+    assert (refused.status, refused.json["reason"]) == (409, "overcommitted")
+    assert "while nights is open" in refused.json["message"]
+    assert world.put_quota(text, accept_overcommit=True).status == 200
+
+
+def test_a_refused_file_is_told_a_line_for_each_objection_and_the_option_that_accepts_it(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 9}", 1)
+    assert text != QUOTA
+    *objections, last = world.put_quota(text).json["message"].split("\n")
+    assert objections == world.post("quota/preview", "ann", {"text": text}).json["refusals"]
+    assert objections and not any("pool build" in line for line in objections), "that pool is fine"
+    assert last.startswith("Accept it by name with --accept-overcommit (in REST: accept_overcommit)")
+
+
+def test_a_quota_lowered_further_names_the_jobs_that_it_puts_over_it(world: ServiceWorld) -> None:
+    jobs = [world.submit("bob")["id"] for _ in range(3)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    lowered = QUOTA.replace("{train: {training: 2}", "{train: {training: 1}", 1)
+    [row] = world.post("quota/preview", "ann", {"text": lowered}).json["affected"]
+    assert row["job"] in jobs and row["effect"] == "over_quota"
+    assert (
+        "vision uses 3 GPU in pool train and its training quota becomes 1: it goes from 1 to 2 GPU over"
+        in row["message"]
+    )
+    emptied = world.post("quota/preview", "ann", {"text": QUOTA.replace("[Simulated 80G]", "[A100]")}).json["affected"]
+    assert {(each["job"], each["effect"]) for each in emptied} == {(job, "drains") for job in jobs}
+    assert all("Devices that it has leave pool train by this file" in each["message"] for each in emptied)
+
+
+def test_a_lowered_quota_of_a_department_names_the_jobs_that_it_puts_over_it(world: ServiceWorld) -> None:
+    wide = DEPARTMENTS.replace("{train: {training: 2, limit: 3}", "{train: {training: 3}").replace(
+        "{name: voice, quota: {train: {training: 2}", "{name: voice, quota: {train: {training: 1}"
+    )
+    head, _, tail = wide.partition("name: speech")
+    wide = f"{head}name: speech{tail.replace('{train: {training: 2}', '{train: {training: 1}', 1)}"
+    assert world.put_quota(wide).status == 200
+    jobs = [world.submit("bob")["id"] for _ in range(3)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    lowered = wide.replace("{train: {training: 3}", "{train: {training: 2}", 1)
+    [row] = world.post("quota/preview", "ann", {"text": lowered}).json["affected"]
+    assert row["job"] in jobs and row["effect"] == "over_quota"
+    assert "department sight uses 3 GPU in pool train and its training quota becomes 2: 1 GPU of that" in row["message"]
+
+
+def test_a_ceiling_for_each_user_is_told_with_the_person_s_name(world: ServiceWorld) -> None:
+    assert (
+        world.put_quota(QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)).status
+        == 200
+    )
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    world.run(world.door.world.refresh())
+    [waiting] = [job for job in jobs if world.get(f"jobs/{job}").json["state"] == "queued"]
+    told = world.get(f"explain/{waiting}").json
+    said = [told["reason"]["message"], world.get(f"jobs/{waiting}").json["reason"]["message"]]
+    assert told["reason"]["code"] == "above_user_ceiling" and all("bob" in each for each in said)
+    assert world.door.world.mirror.jobs[waiting].job.user not in str(told)
+    dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
+    assert "bob" in dry["reason"]["message"]
+
+
+def test_a_preview_names_whose_wait_becomes_hopeless(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)
+    assert world.put_quota(text).status == 200
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    world.run(world.door.world.refresh())
+    [waiting] = [job for job in jobs if world.get(f"jobs/{job}").json["state"] == "queued"]
+    less = text.replace("per_user: {jobs: 1}", "per_user: {jobs: 0.5}")
+    [row] = world.post("quota/preview", "ann", {"text": less}).json["affected"]
+    assert (row["job"], row["effect"]) == (waiting, "waits")
+    assert "It cannot start under that, whatever is free" in row["message"]
+    assert "Without this file it waits: bob asked for 1.00 GPU and uses 1.00;" in row["message"]
+
+
+def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 1, limit: 2}", 1)
+    assert world.put_quota(text).status == 200
+    jobs = [world.submit("bob")["id"] for _ in range(3)]
+    world.step()
+    for job in jobs[:2]:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    less = text.replace("limit: 2", "limit: 1")
+    affected = world.post("quota/preview", "ann", {"text": less}).json["affected"]
+    [row] = [row for row in affected if row["job"] == jobs[2]]
+    assert row["effect"] == "waits" and row["message"].startswith('bob\'s job "python train.py" waits: ')
+    now, _, without = row["message"].partition("Without this file it waits: ")
+    assert "limit is 1.00" in now and "limit is 2.00" in without, row["message"]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "words"),
+    [
+        pytest.param(
+            "training: 2, per_user: {jobs: 0}",
+            "vision has a training quota of 2 GPU in pool train, and its ceiling for each user's jobs is 0",
+            id="a quota that nobody may have any of",
+        ),
+        pytest.param(
+            "training: 2, per_user: {jobs: 1}",
+            "The jobs of bob have 2 GPU of vision in pool train, and its ceiling for each user's jobs becomes 1:"
+            " they run on",
+            id="a ceiling for each user below what one has",
+        ),
+        pytest.param(
+            "training: 1, limit: 1",
+            "vision has 2 GPU in use in pool train, and its limit becomes 1: what runs goes on",
+            id="a limit below what is in use",
+        ),
+    ],
+)
+def test_a_ceiling_that_is_below_what_there_is_goes_with_a_warning(
+    world: ServiceWorld, amounts: str, words: str
+) -> None:
+    jobs = [world.submit("bob")["id"] for _ in range(2)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    less = QUOTA.replace("{train: {training: 2}", f"{{train: {{{amounts}}}", 1)
+    warnings = world.post("quota/preview", "ann", {"text": less}).json["warnings"]
+    assert any(line.startswith(words) for line in warnings), warnings
+    assert world.post("quota/preview", "ann", {"text": QUOTA}).json["warnings"] == []
+    assert world.put_quota(less).json["warnings"] == warnings
+    assert len(world.post("quota/preview", "ann", {"text": less}).json["warnings"]) == ("0}" in amounts), "told once"
+
+
+def test_each_mistake_of_a_file_stands_on_a_line_of_its_own(world: ServiceWorld) -> None:
+    text = QUOTA.replace("projects:", "projcts:", 1) + "\nspeling: 1\n"
+    refused = world.post("quota/preview", "ann", {"text": text})
+    told = refused.json["message"].splitlines()
+    assert refused.status == 400 and len(told) > 1 and all(line.startswith("line ") for line in told)
+    assert any("; did you mean" in line for line in told)
+
+
+def test_a_dry_run_knows_the_name_of_a_person_who_never_had_anything(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 0.5}}", 1)
+    assert world.put_quota(text).status == 200
+    dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
+    assert dry["reason"]["message"].startswith("bob asked for 1.00 GPU; ") and dry["reason"]["figures"]["user"] == "bob"
+
+
+def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: ServiceWorld) -> None:
+    present = world.get("quota", "ann").json["revision"]
+    told = world.post(f"quota/revisions/{present}/actions/revert", "ann").json
+    assert (told["unchanged"], told["revision"]) == (True, present)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "words"),
+    [
+        pytest.param(
+            "projects: {speech: {train: {training: 2.5}}}", "department voice add up to 2.50", id="above its department"
+        ),
+        pytest.param(
+            "departments: {sight: {train: {limit: 1}}}", "limit of department sight", id="a limit below quotas"
+        ),
+    ],
+)
+def test_nobody_can_accept_what_contradicts_itself(world: ServiceWorld, amounts: str, words: str) -> None:
+    refused = world.put_quota(DEPARTMENTS + calendar(amounts), accept_overcommit=True)
+    assert (refused.status, refused.json["reason"]) == (409, "contradicting")
+    assert words in refused.json["message"] and "while nights is open" in refused.json["message"]
+
+
+def test_what_is_shown_and_foreseen_is_what_is_in_force_now(world: ServiceWorld) -> None:
+    open_now = calendar("projects: {speech: {train: {training: 1}, build: {notebook: 0.125}}}")
+    assert world.put_quota(QUOTA + open_now).status == 200
+    [speech] = [row for row in world.get("projects", "ann").json["items"] if row["name"] == "speech"]
+    amounts = {row["pool"]: (row["training_milli"], row["notebook_milli"]) for row in speech["pools"]}
+    assert amounts == {"train": (1000, 0), "build": (0, 125)}
+    choices = world.get("me", "patty").json["notebook_choices"]
+    assert [choice["quota_milli"] for choice in choices if choice["project"] == "speech"] == [125]
+    document = snapshotfile.read(world.get("snapshot", "ann").body)
+    assert isinstance(document, snapshotfile.SnapshotDocument)
+    assert len(document.policy.windows) > 50, "a saved snapshot is decided on with its calendar"
+
+
+def test_a_lowered_quota_is_shown_as_set_and_in_force_and_its_deadline_warns_of_whom_it_takes(
+    world: ServiceWorld,
+) -> None:
+    jobs = [world.submit("bob", preemptible=False)["id"] for _ in range(2)]
+    world.step()
+    for job in jobs:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    moved = QUOTA.replace("{train: {training: 2}", "{train: {training: 1}", 1)
+    moved = moved[: moved.rindex("training: 2")] + "training: 3" + moved[moved.rindex("training: 2") + 11 :]
+    late = f"{moved}policy: {{drain_by: 2099-12-31T18:00:00Z}}\n"
+    told = world.post("quota/preview", "ann", {"text": late}).json
+    warning = next(line for line in told["arithmetic"] if line.startswith("Drain deadline"))
+    assert "from 2099-12-31T18:00:00Z on" in warning and warning.endswith(f"As things are that is job {jobs[1]}.")
+    assert world.put_quota(late).status == 200
+    for _ in range(3):
+        world.submit("patty", project="speech")
+    rows = {row["name"]: row["pools"] for row in world.get("projects", "ann").json["items"]}
+    [train] = [row for row in rows["speech"] if row["pool"] == "train"]
+    assert (train["training_milli"], train["in_force_training_milli"]) == (3000, 2000)
+
+
+def test_amounts_are_told_as_they_are_in_force_now_with_the_usual_ones_and_the_next_change(world: ServiceWorld) -> None:
+    text = QUOTA + calendar(
+        "projects: {speech: {train: {training: 1}}}", "dates: [2020-01-01/2031-01-29], timezone: UTC"
+    )
+    told = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
+    assert [line for line in told if line.startswith("Pool train")] == [
+        "Pool train: 4 devices; now, while nights is open: notebook quotas none,"
+        " training quotas 1 (speech) + 2 (vision) = 3; 1 GPU is left over.",
+        "Pool train, while no window is open: notebook quotas none,"
+        " training quotas 2 (speech) + 2 (vision) = 4; none is left over.",
+        "Pool train, packed: 3 devices needed: 1 training of speech; 2 whole devices for training of vision.",
+        *[line for line in told if line.startswith("Pool train: these amounts stay until")],
+    ]
+    assert len(told) == 6, "pool build has no window"
+    assert world.put_quota(text).status == 200
+    page = world.get(f"{PREFIX}quota", "ann").body.decode()
+    assert "now, while nights is open" in page and "while no window is open" in page
+
+
+def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
+    world.door.world.now = lambda: 1_800_000_000_000  # 2027-01-15T08:00:00Z
+    when = 'from: "20:00", to: "06:00", timezone: UTC'
+    told = world.post(
+        "quota/preview", "ann", {"text": QUOTA + calendar("projects: {speech: {train: {training: 1}}}", when)}
+    ).json["arithmetic"]
+    assert "Pool train: these amounts change at 2027-01-15T20:00:00Z." in told
+    assert not any("while no window" in line for line in told), "none is open now"
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        pytest.param("dates: [2020-01-01/2020-12-31], timezone: UTC", True, id="its dates are over"),
+        pytest.param("days: [sat], dates: [2027-02-01/2027-02-05], timezone: UTC", True, id="no such day among them"),
+        pytest.param("days: [sat], timezone: UTC", False, id="it opens some day"),
+        pytest.param(ALWAYS, False, id="it is open"),
+    ],
+)
+def test_a_window_that_never_opens_is_told(world: ServiceWorld, when: str, told: bool) -> None:
+    text = QUOTA + calendar("projects: {speech: {train: {training: 1}}}", when)
+    said = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
+    assert any(line.startswith("Calendar nights: it does not open within two years") for line in said) is told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(
+            QUOTA.replace("[Simulated 80G]", "[A100, H100]"),
+            "No device matches the selector of pool train, gpu_model: [A100, H100]; the devices here are"
+            " 1 x Simulated 16G, 4 x Simulated 80G.",
+            id="none of that model is here",
+        ),
+        pytest.param(
+            QUOTA.replace("{gpu_model: [Simulated 80G]}", "{node: [big-1]}"),
+            "No device matches the selector of pool train, node: [big-1]; the devices here are 1 x Simulated 16G,"
+            " 4 x Simulated 80G, on the nodes one.",
+            id="none on that node",
+        ),
+        pytest.param(
+            QUOTA.replace("gpu_model: [Simulated 16G]", "gpu_model: [Simulated 80G]"),
+            "Pool build has no device: those that it could have are in train, which stands before it.",
+            id="all of them are in a pool before",
+        ),
+    ],
+)
+def test_a_pool_without_a_device_says_why(world: ServiceWorld, text: str, words: str) -> None:
+    [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
+    assert refusal.startswith(words), "the cause is told before what follows from it"
+    assert words in world.put_quota(text).json["message"]
+
+
+def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_what_is_there(world: ServiceWorld) -> None:
+    text = QUOTA.replace("[Simulated 80G]", "[A100]")
+    assert world.put_quota(text, accept_overcommit=True).status == 200
+    world.quota = QuotaFile.from_document(world.store.quota().document)  # type: ignore[union-attr]
+    world.inventory((*train_devices(), *build_devices()))
+    world.run(world.door.world.refresh())
+    refused = world.post("jobs", "bob", {"command": ["x"]})
+    assert (refused.status, refused.json["reason"]) == (409, "no_device")
+    assert (
+        "No device matches the selector of pool train, gpu_model: [A100]; the devices here" in refused.json["message"]
+    )
+
+
+def test_others_are_answered_while_a_preview_is_thought_of(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit("bob")["id"]
+    begun, may_end, found = threading.Event(), threading.Event(), list[Reply]()
+
+    def slow(*args: Any) -> Arithmetic:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        return arithmetic_of_file(*args)
+
+    monkeypatch.setattr(previews, "arithmetic_of_file", slow)
+    asker = threading.Thread(target=lambda: found.append(world.post("quota/preview", "ann", {"text": QUOTA})))
+    asker.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        assert world.get("jobs", "bob").json["items"][0]["reason"]["code"] == "within_guarantee"
+        assert world.get(f"explain/{job}", "bob").status == world.get("projects", "ann").status == 200
+    finally:
+        may_end.set()
+        asker.join(PATIENCE_S)
+    assert found[0].status == 200

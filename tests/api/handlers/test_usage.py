@@ -1,0 +1,172 @@
+"""GPU hours at the door: sums of whole hours, to whom they are shown, and what is unknown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.cli import listings as places
+from jupyter_gpu_quota.core.amounts import gpu_hours_text
+from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.wire import UsageView
+from tests.api.world import QUOTA, ServiceWorld, service_world
+
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
+BEGIN = 1_800_000_000_000 // HOUR_MS * HOUR_MS
+
+
+class Metered:
+    """Bob's job has a device for two hours; for the first of them it is read, half of the time it is busy."""
+
+    def __init__(self, world: ServiceWorld) -> None:
+        self.world, self.now = world, BEGIN
+        world.clock = lambda: self.now
+        world.apply(QUOTA)
+        self.job = str(world.submit()["id"])
+        world.step()
+        world.see_running(self.job)
+        (part,) = world.store.changes(0).allocations
+        self.device = part.device
+        for minute in range(61):
+            self.read(minute, 100 if minute % 2 else 0)
+        self.now = BEGIN + 2 * HOUR_MS
+
+    def read(self, minute: int, percent: int) -> None:
+        self.now = BEGIN + minute * MINUTE_MS
+        found = SampleRow(
+            node="node-1", device=self.device, at=self.now, utilisation_percent=percent, memory_used_mib=None,
+            coverage_permille=1000, simulated=True, workloads={self.job: percent},
+        )  # fmt: skip
+        assert self.world.store.add_samples("node-1", minute, [found], now=self.now)
+
+    def usage(self, who: str = "bob", **asked: str) -> list[dict[str, Any]]:
+        query = "&".join(f"{name}={value}" for name, value in asked.items())
+        answer = self.world.get(f"usage?{query}", who)
+        assert answer.status == 200, answer.body
+        return list(answer.json["items"])
+
+
+@pytest.fixture
+def metered(tmp_path: Path) -> Iterator[Metered]:
+    with service_world(tmp_path) as world:
+        world.add("lea", groups=[])
+        world.add("root", admin=True, scopes=("read", "submit", "admin"))
+        yield Metered(world)
+
+
+def test_a_project_s_hours(metered: Metered) -> None:
+    (row,) = metered.usage()
+    assert (row["name"], row["allocated_milli_h"], row["simulated"]) == ("vision", 2_000, True)
+    assert (row["coverage_percent"], row["used_unknown"]) == (
+        49,
+        None,
+    )  # the last minute is written with the next reading
+    assert row["allocated_milli_s"] == 2_000 * 3600
+    assert row["used_milli_h"] == row["used_milli_s"] // 3600
+    assert 480 <= row["used_milli_h"] <= 500 and row["utilisation_percent"] in (49, 50, 51)
+
+
+@pytest.mark.parametrize("by", ["pool", "device", "workload", "user", "hour"])
+def test_the_same_hours_by_another_key(metered: Metered, by: str) -> None:
+    names = {"pool": ["train"], "device": [metered.device], "workload": [metered.job], "user": ["bob"],
+             "hour": ["2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z"]}  # fmt: skip
+    rows = metered.usage(by=by)
+    assert [row["name"] for row in rows] == names[by]
+    assert sum(row["allocated_milli_h"] for row in rows) == 2_000
+
+
+def test_an_hour_that_nobody_read_is_unknown(metered: Metered) -> None:
+    row = metered.usage(by="hour")[1]
+    assert (row["used_milli_h"], row["utilisation_percent"], row["coverage_percent"]) == (None, None, 0)
+    assert row["used_milli_s"] is None
+    assert row["used_unknown"] == "none of its devices was read in this time"
+
+
+def view(**told: Any) -> UsageView:
+    plain = {"allocated_milli_h": 0, "used_milli_h": 0, "utilisation_percent": 0, "used_unknown": None}
+    return UsageView.model_validate({"name": "vision", "coverage_percent": 0, "simulated": False} | plain | told)
+
+
+@pytest.mark.parametrize(
+    ("told", "row"),
+    [
+        pytest.param(
+            {"allocated_milli_s": 60_000, "used_milli_s": 90, "allocated_milli_h": 16},
+            ("vision", "0.016", "0.09 GPU s", "<1 %", "<1 %"),
+            id="a minute, and hardly used",
+        ),
+        pytest.param(
+            {"allocated_milli_s": 1_200, "used_milli_s": 0, "simulated": True},
+            ("vision", "1.2 GPU s (simulated)", "0", "0 %", "<1 %"),
+            id="a second, and not used at all",
+        ),
+        pytest.param(
+            {"allocated_milli_s": 7_200_000, "used_milli_s": 3_600_000, "utilisation_percent": 50,
+             "coverage_percent": 99},
+            ("vision", "2", "1", "50 %", "99 %"),
+            id="hours",
+        ),
+        pytest.param(
+            {"allocated_milli_s": 60_000, "used_milli_h": None, "utilisation_percent": None, "used_unknown": "why"},
+            ("vision", "0.016", "unknown", "unknown", "0 %"),
+            id="a minute that nobody read",
+        ),
+        pytest.param(
+            {"allocated_milli_h": 1_500, "used_milli_h": 250, "utilisation_percent": 16, "coverage_percent": 100},
+            ("vision", "1.5", "0.25", "16 %", "100 %"),
+            id="a service that tells hours alone",
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_used_is_never_printed_as_nothing(told: dict[str, Any], row: tuple[object, ...]) -> None:
+    assert places._usage(view(**told)) == row
+
+
+@pytest.mark.parametrize(
+    ("milli_s", "text"),
+    [
+        (0, "0"),
+        (1, "0.001 GPU s"),
+        (25_000, "25 GPU s"),
+        (35_999, "35.999 GPU s"),
+        (36_000, "0.01"),
+        (5_400_000, "1.5"),
+    ],
+)
+def test_gpu_time_as_it_is_printed(milli_s: int, text: str) -> None:
+    assert gpu_hours_text(milli_s) == text
+
+
+@pytest.mark.parametrize(
+    ("who", "by", "seen"),
+    [
+        pytest.param("olga", "project", True, id="a member sees what their project used"),
+        pytest.param("olga", "user", False, id="a member does not see what another used"),
+        pytest.param("olga", "workload", False, id="nor by job"),
+        pytest.param("lea", "user", True, id="a lead does"),
+        pytest.param("root", "user", True, id="an admin does"),
+        pytest.param("patty", "project", False, id="another project's member sees nothing of it"),
+        pytest.param("patty", "device", False, id="nor by device"),
+    ],
+)
+def test_who_sees_it(metered: Metered, who: str, by: str, seen: bool) -> None:
+    assert bool(metered.usage(who, by=by)) is seen
+
+
+def test_only_the_hours_that_are_asked_for(metered: Metered) -> None:
+    rows = metered.usage(since="2027-01-15T09:00:00Z", until="2027-01-15T10:00:00Z")
+    assert [row["allocated_milli_h"] for row in rows] == [1_000]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["by=colour", "since=yesterday", "since=2027-01-15T09:00:00",
+     "since=2027-01-16T00:00:00Z&until=2027-01-15T00:00:00Z", "since=2026-01-01T00:00:00Z"],
+    ids=["a key that there is not", "no instant", "no time zone", "the wrong order", "more than a month"],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(metered: Metered, query: str) -> None:
+    refused = metered.world.get(f"usage?{query}")
+    assert (refused.status, refused.json["reason"]) == (400, "invalid")

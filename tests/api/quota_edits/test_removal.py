@@ -1,0 +1,144 @@
+"""A project or pool is taken out of the quota file while it has work, at the web door: what is said, and what is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.world import QUOTA, ServiceWorld, service_world
+
+WITHOUT_VISION = QUOTA[: QUOTA.index("  - name: vision")] + QUOTA[QUOTA.index("  - name: speech") :]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        made.run(made.door.world.refresh())
+        yield made
+
+
+def busy(world: ServiceWorld) -> tuple[str, str]:
+    """Bob runs four jobs in vision and queues one; the ids of a running and of the queued one."""
+    jobs = [world.submit("bob", project="vision", name=f"train {n}")["id"] for n in range(5)]
+    world.step()
+    for job in jobs[:4]:
+        world.see_running(job)
+    world.run(world.door.world.refresh())
+    return jobs[0], jobs[4]
+
+
+def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: ServiceWorld) -> None:
+    running, queued = busy(world)
+    assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
+    world.run(world.door.world.refresh())
+    assert {job["id"] for job in world.get("jobs?live=1", "bob").json["items"]} >= {running, queued}
+    assert [job["id"] for job in world.get("jobs?project=vision&state=queued", "bob").json["items"]] == [queued]
+    for path in (f"jobs/{running}", f"jobs/{running}/logs", f"jobs/{running}/outputs", f"explain/{queued}"):
+        assert world.get(path, "bob").status == 200, path
+    assert world.post(f"jobs/{queued}/actions/hold", "bob").status == 200
+    assert world.post(f"jobs/{running}/actions/cancel", "bob").status == 200
+    assert world.get("jobs", "olga").json["items"] == [], "who was only a member sees them no more"
+    assert world.get(f"jobs/{running}", "olga").status == 404
+
+
+def test_removal_of_what_has_work_is_refused_until_it_is_accepted(world: ServiceWorld) -> None:
+    busy(world)
+    refused = world.put_quota(WITHOUT_VISION)
+    assert (refused.status, refused.json["reason"]) == (409, "removes_work")
+    assert refused.json["message"].startswith("The file takes project vision out, which has 5 jobs.")
+    assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
+
+
+def test_a_revision_without_what_has_work_is_put_back_only_if_that_is_accepted(world: ServiceWorld) -> None:
+    assert world.put_quota(WITHOUT_VISION).status == world.put_quota(QUOTA).status == 200
+    world.run(world.door.world.refresh())
+    busy(world)
+    refused = world.post("quota/revisions/2/actions/revert", "ann")
+    assert (refused.status, refused.json["reason"]) == (409, "removes_work")
+    assert world.post("quota/revisions/2/actions/revert?accept_removal=1", "ann").status == 200
+
+
+def test_a_file_is_applied_while_the_hub_cannot_name_anybodys_groups(world: ServiceWorld) -> None:
+    world.submit("bob", project="vision")
+    world.get("me", "ann")
+    world.hub.away = True
+    assert world.put_quota(QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
+
+
+def test_removal_of_what_has_no_work_needs_no_word(world: ServiceWorld) -> None:
+    assert world.put_quota(WITHOUT_VISION).status == 200
+
+
+def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: ServiceWorld) -> None:
+    running, queued = busy(world)
+    slice_ = world.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"}).json
+    world.step()
+    world.run(world.door.world.refresh())
+    seen = world.post("quota/preview", "ann", {"text": WITHOUT_VISION}).json
+    assert seen["removals"] == ["The file takes project vision out, which has 5 jobs and 1 notebook slice."]
+    rows = {row["job"]: row for row in seen["affected"]}
+    assert len(rows) == 6 and rows[slice_["id"]]["kind"] == "notebook"
+    assert rows[running]["effect"] == "over_quota" and rows[queued]["effect"] == "waits"
+    assert rows[slice_["id"]]["message"] == (
+        "olga's notebook of 0.125 GPU keeps what it has. Project vision is no longer in the quota file. This notebook"
+        " keeps what it has until its server stops; nobody else is given it before."
+    )
+    assert 'bob\'s job "train 0" keeps what it has. Project vision is no longer' in rows[running]["message"]
+    assert (
+        'bob\'s job "train 4" waits: Project vision is no longer in the quota file, so this' in rows[queued]["message"]
+    )
+
+
+def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: ServiceWorld) -> None:
+    busy(world)
+    patty = world.submit("patty", project="speech", gpu="3")["id"]
+    world.run(world.door.world.refresh())
+    text = WITHOUT_VISION.replace("{training: 2}", "{training: 3}")
+    seen = world.post("quota/preview", "ann", {"text": text}).json
+    named = {row["job"] for row in seen["affected"] if row["effect"] == "paused"}
+    assert world.put_quota(text, accept_removal=True).status == 200
+    world.step()
+    jobs = world.get("jobs", "ann").json["items"]
+    assert named == {job["id"] for job in jobs if job["state"] == "pausing"} and len(named) == 3
+    assert [row["effect"] for row in seen["affected"] if row["job"] == patty] == ["starts"]
+
+
+def test_a_preview_names_the_work_of_people_who_lose_their_membership(world: ServiceWorld) -> None:
+    world.add("gus", groups=["vision-team"])
+    mine, his = world.submit("bob", project="vision"), world.submit("gus", project="vision")
+    world.run(world.door.world.refresh())
+    seen = world.post("quota/preview", "ann", {"text": QUOTA.replace("users: [bob, olga]", "users: [olga]")}).json
+    [row] = [row for row in seen["affected"] if row["effect"] == "loses_membership"]
+    assert row["job"] == mine["id"] and "bob sees it and may hold or cancel it" in row["message"]
+    seen = world.post("quota/preview", "ann", {"text": QUOTA.replace("[vision-team]", "[other-team]")}).json
+    assert [row["job"] for row in seen["affected"] if row["effect"] == "loses_membership"] == [his["id"]]
+
+
+def test_who_is_a_member_no_more_holds_a_job_and_does_not_release_it(world: ServiceWorld) -> None:
+    job = world.submit("bob", project="vision")["id"]
+    assert world.put_quota(QUOTA.replace("users: [bob, olga]", "users: [olga]")).status == 200
+    assert world.post(f"jobs/{job}/actions/hold", "bob").json["state"] == "held"
+    refused = world.post(f"jobs/{job}/actions/release", "bob")
+    assert (refused.status, refused.json["reason"]) == (403, "not_a_member")
+    assert "bob is no member of vision any more and starts nothing there" in refused.json["message"]
+    assert world.get(f"jobs/{job}", "bob").json["state"] == "held"
+    assert world.post(f"jobs/{job}/actions/release", "lea").json["state"] == "queued", "a lead answers for the project"
+    assert world.post(f"jobs/{job}/actions/cancel", "bob").json["state"] == "cancelled"
+
+
+def test_what_a_removed_project_has_says_so_in_the_listings(world: ServiceWorld) -> None:
+    running, queued = busy(world)
+    world.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"})
+    world.step()
+    assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
+    world.run(world.door.world.refresh())
+    reasons = {job["id"]: job["reason"]["code"] for job in world.get("jobs", "bob").json["items"]}
+    assert (reasons[running], reasons[queued]) == ("project_gone", "no_such_project")
+    [slice_] = world.get("notebooks", "olga").json["items"]
+    assert slice_["reason"]["code"] == "project_gone"
+    assert world.get(f"jobs/{running}", "bob").json["reason"]["code"] == "project_gone"
+    assert world.get(f"explain/{running}", "bob").json["reason"]["code"] == "project_gone"
+    page = world.get("/services/gpu-quota/", "olga").body.decode()
+    assert "Project vision is no longer in the quota file" in page

@@ -1,0 +1,206 @@
+"""Members of a quota file whom the hub does not know: warned of by name and line, and never refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota import hub_api as hub_module
+from jupyter_gpu_quota.api.quota_edits import unknown_members as strangers
+from jupyter_gpu_quota.hub_api import Everybody, HubAway
+from tests.api.world import QUOTA, ServiceWorld, service_world
+
+BOB, GROUP, LEA = "users: [bob, olga]", "groups: [vision-team]", "leads: [lea]"
+NAMES = ["ada", "bernd", "carla", "david", "elena", "frank", "greta", "hannes", "irene", "jonas"]
+UNKNOWN = "Whether the hub knows the users and groups that the file names as members was not checked"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path_factory.mktemp("hub")) as made:
+        made.add("Zoe")
+        made.run(made.door.world.refresh())
+        yield made
+
+
+def warned(world: ServiceWorld, text: str) -> list[str]:
+    seen = world.post("quota/preview", "ann", {"text": text})
+    assert seen.status == 200 and seen.json["refusals"] == [], seen.body
+    return list(seen.json["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param(
+            BOB,
+            "users: [bbo, olga]",
+            "line 7: project vision, users: the hub knows no user bbo; did you mean bob?",
+            id="a user's name has two letters exchanged",
+        ),
+        pytest.param(
+            GROUP,
+            "groups: [visoin-team]",
+            "line 7: project vision, groups: nobody on the hub is in a group visoin-team; did you mean vision-team?",
+            id="a group's name has two letters exchanged",
+        ),
+        pytest.param(
+            LEA,
+            "leads: [leah]",
+            "line 7: project vision, leads: the hub knows no user leah; did you mean lea?",
+            id="a lead's name has a letter too many",
+        ),
+        pytest.param(
+            BOB,
+            "users: [bob, zoe]",
+            "line 7: project vision, users: the hub knows no user zoe; did you mean Zoe?",
+            id="the hub's user is written with a capital",
+        ),
+        pytest.param(
+            BOB,
+            "users: [bob, qqqqqq]",
+            "line 7: project vision, users: the hub knows no user qqqqqq as yet",
+            id="somebody who comes next week",
+        ),
+        pytest.param(
+            BOB,
+            "users: [bob, vision-team]",
+            "line 7: project vision, users: the hub knows no user vision-team; it has a group of this name",
+            id="a group stands among the users",
+        ),
+        pytest.param(
+            GROUP,
+            "groups: [olga]",
+            "line 7: project vision, groups: nobody on the hub is in a group olga; it has a user of this name",
+            id="a user stands among the groups",
+        ),
+    ],
+)
+def test_a_preview_names_a_member_whom_the_hub_does_not_know(
+    world: ServiceWorld, old: str, new: str, said: str
+) -> None:
+    assert warned(world, QUOTA.replace(old, new)) == [said]
+
+
+def test_members_whom_the_hub_knows_are_not_warned_of(world: ServiceWorld) -> None:
+    assert warned(world, QUOTA) == []
+
+
+def test_a_file_that_names_nobody_asks_the_hub_for_nobody(world: ServiceWorld) -> None:
+    text = QUOTA.replace(f"{BOB}, {GROUP}, {LEA}", "").replace("users: [patty], leads: [leo]", "")
+    world.hub.asked.clear()
+    assert warned(world, text) == [] and "users" not in world.hub.asked
+
+
+def test_many_strangers_are_told_as_a_number(world: ServiceWorld) -> None:
+    names = ", ".join(f"qqqq{n}" for n in range(30))
+    told = warned(world, QUOTA.replace(BOB, f"users: [bob, {names}]"))
+    assert len(told) == 21 and told[-1] == "10 more names of members are not known to the hub."
+
+
+def test_the_nearest_of_thousands_of_mail_addresses_is_found_at_once(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = "@students.some-university.example.edu"
+    people = [f"{first}.{last}{n}{at}" for first in NAMES for last in NAMES for n in range(50)]
+    wrong = [f"{first[::-1]}.{first}{at}" for first in NAMES] * 2
+
+    async def everybody() -> Everybody:
+        return Everybody(users=frozenset(people), groups=None)
+
+    monkeypatch.setattr(world.door.people.accounts, "everybody", everybody)
+    before = time.process_time()
+    told = warned(world, QUOTA.replace(BOB, f"users: [carla.lda3{at}, {', '.join(wrong)}]"))
+    assert told[0].endswith(f"the hub knows no user carla.lda3{at}; did you mean carla.ada3{at}?")
+    assert time.process_time() - before < 2, "every address was compared letter by letter: that took 5 s"
+
+
+def test_apply_and_revert_put_it_in_force_and_warn_likewise(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.run(world.door.world.refresh())
+        assert world.put_quota(QUOTA + "# more\n").json["warnings"] == []
+        put = world.put_quota(QUOTA.replace(BOB, "users: [bob, ogla]"))
+        assert (put.status, put.json["revision"], put.json["unchanged"]) == (200, 3, False)
+        said = "project vision, users: the hub knows no user ogla; did you mean olga?"
+        assert put.json["warnings"] == [f"line 7: {said}"]
+        assert world.put_quota(QUOTA).status == 200
+        back = world.post("quota/revisions/3/actions/revert", "ann")
+        assert (back.status, [each.endswith(said) for each in back.json["warnings"]]) == (200, [True])
+
+
+def test_an_edit_that_comes_between_the_look_at_a_revert_and_the_revert_is_not_undone_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service_world(tmp_path) as world:
+        world.run(world.door.world.refresh())
+        assert world.put_quota(QUOTA + "# second\n").status == 200
+        usual = world.rest_hub._users
+
+        async def meanwhile(**only: str) -> list[Mapping[str, Any]]:
+            monkeypatch.setattr(world.rest_hub, "_users", usual)
+            assert (await asyncio.to_thread(world.put_quota, QUOTA + "# third\n")).status == 200
+            return await usual(**only)
+
+        monkeypatch.setattr(world.rest_hub, "_users", meanwhile)
+        reverted = world.post("quota/revisions/1/actions/revert", "ann")
+        assert (reverted.status, reverted.json["reason"]) == (409, "stale")
+        assert world.get("quota", "ann").json["text"].endswith("# third\n")
+
+
+def test_while_the_hub_is_away_nobody_is_said_to_be_known_or_unknown(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.run(world.door.world.refresh())
+        assert warned(world, QUOTA) == []
+        world.hub.away = True  # who asks is still remembered
+        [told] = warned(world, QUOTA.replace(BOB, "users: [bbo]"))
+        assert told == f"{UNKNOWN}: the hub answered 503 to GET users."
+
+
+def test_a_hub_that_does_not_answer_in_time_is_one_that_could_not_be_asked(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(**_: str) -> list[dict[str, object]]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(hub_module, "EVERYBODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(world.rest_hub, "_users", never)
+    [told] = warned(world, QUOTA)
+    assert told.startswith(f"{UNKNOWN}: the hub did not name all of its users within")
+
+
+def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "PAGE_SIZE", 2)
+    everybody = world.run(world.rest_hub.everybody())
+    assert everybody == Everybody(users=frozenset(world.hub.users), groups=frozenset({"vision-team"}))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "told"),
+    [
+        pytest.param("groups", [strangers.GROUPS_UNKNOWN], id="who is in which group"),
+        pytest.param("name", [UNKNOWN], id="what its users are called"),
+    ],
+)
+def test_what_the_hub_does_not_tell_is_unknown(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, lacks: str, told: list[str]
+) -> None:
+    async def some(**_: str) -> list[dict[str, object]]:
+        every = [{"name": name, "groups": each.groups} for name, each in world.hub.users.items()]
+        return [{key: value for key, value in each.items() if key != lacks} for each in every]
+
+    monkeypatch.setattr(world.rest_hub, "_users", some)
+    said = warned(world, QUOTA.replace(GROUP, "groups: [nobody-s]"))
+    assert [each.startswith(start) for each, start in zip(said, told, strict=True)] == [True]
+
+
+def test_more_users_than_are_read_are_no_answer(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "PAGE_SIZE", 2)
+    monkeypatch.setattr(hub_module, "MOST_PAGES", 2)
+    with pytest.raises(HubAway, match="more than 4 users"):
+        world.run(world.rest_hub.everybody())

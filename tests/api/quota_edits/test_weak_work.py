@@ -1,0 +1,118 @@
+"""Whose work an edit of policy.enforcement would end: named in the preview, accepted by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.client.test_real_service import run
+from tests.controllers.test_enforcement import DEVICES, Stage, policy, stage
+
+__all__ = ["stage"]
+SLICE = {"user": "olga", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
+
+
+@pytest.fixture
+def root(stage: Stage) -> Stage:
+    stage.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    stage.apply(policy())
+    return stage
+
+
+def preview(stage: Stage, memory: str) -> Any:
+    reply = stage.world.post("quota/preview", "root", {"text": policy(memory)})
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+def notebook(stage: Stage) -> str:
+    with stage.world.stepping():
+        return str(stage.world.post("notebooks", "hub", SLICE).json["id"])
+
+
+def test_everybody_whom_it_ends_is_affected_with_what_happens_to_them(root: Stage) -> None:
+    job, slice = root.running(), notebook(root)
+    root.read(**{job: 100, slice: 100})
+    waiting = root.world.submit("olga", gpu="0.5")["id"]
+    seen = preview(root, "driver")
+    rows = {row["job"]: row for row in seen["affected"]}
+    assert {name: row["effect"] for name, row in rows.items()} == {job: "held", slice: "stopped", waiting: "held"}
+    assert "is asked to save, and held, 6 minutes after" in rows[job]["message"]
+    assert "read back as memory " in rows[job]["message"] and "accepts memory driver" in rows[job]["message"]
+    assert rows[slice]["message"].startswith("olga's notebook of 0.5 GPU has its server stopped 6 minutes after")
+    assert "held before it starts" in rows[waiting]["message"]
+    assert seen["stops"] == [
+        "By policy.enforcement 1 running job is held and 1 notebook server is stopped, 6 minutes after it is in force."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory"),
+    [
+        pytest.param("1", "hardware", id="a whole device"),
+        pytest.param("0.5", "policed", id="a fraction that will be watched as soon as the file asks for it"),
+        pytest.param("0.5", "cooperative", id="a fraction that is held so now"),
+    ],
+)
+def test_nobody_else_is(root: Stage, gpu: str, memory: str) -> None:
+    root.read(**{root.running(gpu): 100})
+    seen = preview(root, memory)
+    assert (seen["stops"], seen["affected"]) == ([], [])
+
+
+def test_what_ends_anyway_needs_no_word(root: Stage) -> None:
+    root.read(**{root.running(): 100})
+    root.apply(policy("driver"))
+    assert preview(root, "driver")["stops"] == []
+
+
+def test_it_is_refused_until_it_is_accepted_by_name(root: Stage) -> None:
+    root.read(**{root.running(): 100})
+    edit = {"text": policy("driver")}
+    refused = root.world.call("PUT", "quota", "root", edit, {"If-Match": "2"})
+    assert (refused.status, refused.json["reason"]) == (409, "stops_work")
+    assert "--accept-stops" in refused.json["message"]
+    done = root.world.call("PUT", "quota", "root", edit | {"accept_stops": True}, {"If-Match": "2"})
+    assert done.status == 200, done.body
+    assert root.world.call("PUT", "quota", "root", {"text": policy()}, {"If-Match": "3"}).status == 200
+    back = "quota/revisions/3/actions/revert"
+    assert root.world.post(back, "root").json["reason"] == "stops_work"
+    assert root.world.post(f"{back}?accept_stops=1", "root").status == 200
+
+
+def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: Stage) -> None:
+    root.read(**{root.running(): 100})
+    code, out, told = run(root.world, "root", "quota", "preview", "-", stdin=policy("driver"))
+    assert (code, "held: bob's job" in out) == (1, True), (out, told)
+    assert "refused: By policy.enforcement 1 running job is held, 6" in told and "--accept-stops" in told
+    text = "revision: 2\n" + policy("driver")
+    assert run(root.world, "root", "quota", "apply", "-", stdin=text)[0] == 1
+    assert run(root.world, "root", "quota", "apply", "-", "--accept-stops", stdin=text)[0] == 0
+
+
+# --- policy.idle ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("idle", "simulated", "said"),
+    [
+        pytest.param("{mode: reclaim}", False, "policy.idle.mode becomes reclaim", id="freeing begins"),
+        pytest.param("{suspend: true}", False, "no effect in mode report", id="suspending while nothing is freed"),
+        pytest.param(
+            "{mode: reclaim, suspend: true}", True, "there is no real device", id="suspending without a device"
+        ),
+        pytest.param(
+            "{mode: reclaim, suspend: true}", False, "each tests that for itself", id="suspending where it may work"
+        ),
+        pytest.param("{mode: report}", False, None, id="a policy that only reports"),
+    ],
+)
+def test_what_a_policy_of_idle_notebooks_means_is_said(
+    root: Stage, idle: str, simulated: bool, said: str | None
+) -> None:
+    devices = [replace(device, simulated=simulated) for device in DEVICES]
+    root.world.apply(policy(), devices)
+    reply = root.world.post("quota/preview", "root", {"text": f"{policy()[:-2]}, idle: {idle}}}\n"})
+    assert reply.status == 200, reply.body
+    told = " ".join(reply.json["warnings"])
+    assert said in told if said else told == ""

@@ -1,0 +1,248 @@
+"""The event stream: what changed, for those who may see it, without gaps and without waiting for slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.api import events as events_module
+from jupyter_gpu_quota.api import people
+from jupyter_gpu_quota.api.events import MOST_WAITING, _Inbox
+from jupyter_gpu_quota.api.handlers import logs as logs_module
+from jupyter_gpu_quota.api.store_view import Delta
+from jupyter_gpu_quota.api.streams import MOST_PER_PERSON
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.store.records.protocol import Changes
+from tests.api.world import QUOTA, ServiceWorld, service_world
+from tests.patience import PATIENCE_S, until
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ServiceWorld]:
+    with service_world(tmp_path) as made:
+        yield made
+
+
+def event_with(events: Iterator[tuple[str, Any]], true: Any) -> Any:
+    """The first event's data of which something is true."""
+    for _ in range(50):
+        _, data = next(events)
+        if true(data):
+            return data
+    raise AssertionError("it never came")
+
+
+def test_the_first_event_says_where_the_stream_stands(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        name, data = next(events)
+    assert (name, data["jobs"], data["version"]) == ("changed", [], world.store.version())
+
+
+def test_a_change_comes_as_the_whole_present_view(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        next(events)
+        job = world.submit(name="mine")["id"]
+        assert event_with(events, lambda data: data["jobs"])["jobs"][0]["name"] == "mine"
+        world.step()
+        data = event_with(events, lambda data: data["devices"])
+        assert data["jobs"][0]["state"] == "starting"
+        assert [holder["workload"] for device in data["devices"] for holder in device["holders"]] == [job]
+
+
+def test_a_devices_picture_changes_with_the_state_of_who_holds_it(world: ServiceWorld) -> None:
+    job = world.submit()["id"]
+    world.step()
+    with world.stream("events") as events:
+        next(events)
+        world.see_running(job)
+        data = event_with(events, lambda data: data["devices"])
+    assert [holder["state"] for device in data["devices"] for holder in device["holders"]] == ["running"]
+
+
+def test_each_person_hears_of_their_own_projects_alone(world: ServiceWorld) -> None:
+    with (
+        world.stream("events", "bob") as bob,
+        world.stream("events", "patty") as patty,
+        world.stream("events", "olga") as olga,
+    ):
+        for events in (bob, patty, olga):
+            next(events)
+        world.submit("bob", name="secret plan", private=True)
+        world.submit("bob", name="vision")
+        world.step()
+        world.submit("patty", name="speech")
+        seen = {
+            who: event_with(events, lambda data, last=last: any(job["name"] == last for job in data["jobs"]))
+            for who, events, last in (("bob", bob, "vision"), ("patty", patty, "speech"), ("olga", olga, "vision"))
+        }
+        text = {who: str(data) for who, data in seen.items()}
+    assert "secret plan" not in text["olga"] + text["patty"]
+    assert "vision" not in {job["project"] for job in seen["patty"]["jobs"]}
+
+
+def test_others_devices_change_without_a_name(world: ServiceWorld) -> None:
+    with world.stream("events", "patty") as events:
+        next(events)
+        job = world.submit("bob")["id"]
+        world.step()
+        data = event_with(events, lambda data: data["devices"])
+    assert data["jobs"] == [] and job not in str(data) and "bob" not in str(data)
+    assert [holder["kind"] for device in data["devices"] for holder in device["holders"]] == ["hidden"]
+
+
+@pytest.mark.parametrize("how", ["Last-Event-ID", "since"])
+def test_a_reader_that_comes_back_misses_nothing(world: ServiceWorld, how: str) -> None:
+    with world.stream("events") as events:
+        version = next(events)[1]["version"]
+    job = world.submit(name="meanwhile")["id"]
+    world.post(f"jobs/{job}/actions/cancel")
+    headers = {"Last-Event-ID": str(version)} if how == "Last-Event-ID" else {}
+    path = "events" if headers else f"events?since={version}"
+    with world.stream(path, headers=headers) as events:
+        name, data = next(events)
+    assert (name, [(each["id"], each["state"]) for each in data["jobs"]]) == ("changed", [(job, "cancelled")])
+
+
+def test_a_reader_from_another_database_is_told_to_read_anew(world: ServiceWorld) -> None:
+    with world.stream("events?since=999999") as events:
+        assert next(events)[0] == "reset"
+
+
+def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(world, monkeypatch)
+    with world.stream("events", "olga") as events:
+        next(events)
+        world.apply(QUOTA.replace("bob, olga", "bob"))
+        world.run(world.door.world.refresh())
+        world.submit("bob", name="unseen")
+        assert stands(events)
+
+
+def impatient(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams beat, and readers are asked about again, all the time. Accounts are remembered for 0.1 s."""
+    monkeypatch.setattr(people, "ASKED_AGAIN_S", 0.0)
+    monkeypatch.setattr(people, "FRESH_S", 0.1)
+    for module in (events_module, logs_module):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 0.2)
+
+
+def ends(stream: Iterator[tuple[str, Any]]) -> bool:
+    """Whether a stream ends by itself, whatever it still says before."""
+    for _ in stream:
+        pass
+    return True
+
+
+def stands(stream: Iterator[tuple[str, Any]]) -> bool:
+    """Whether a stream goes on without a word."""
+    with pytest.raises(AssertionError, match="only heartbeats come"):
+        raise RuntimeError(next(stream, None))
+    return True
+
+
+@pytest.mark.parametrize("path", ["events", "jobs/{job}/logs?follow=1"], ids=["the event stream", "a followed log"])
+def test_a_revoked_token_reads_no_further_and_not_anew(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Other requests may be answered for a minute: by then the door has forgotten what the hub said of the token."""
+    impatient(world, monkeypatch)
+    job = world.submit()["id"]
+    with world.stream(path.format(job=job)) as stream:
+        world.hub.revoked.add("token-bob")
+        assert ends(stream)
+    assert world.get("me").status == 200
+    refused = world.get(path.format(job=job))
+    assert (refused.status, "does not know this token of bob" in refused.json["message"]) == (403, True)
+
+
+def test_a_streams_reader_is_asked_about_at_its_start_and_every_15_s() -> None:
+    now, asked = 0.0, list[float]()
+
+    class FakePeople:
+        async def again(self, request: Any, person: people.Person) -> people.Person:
+            asked.append(now)
+            return person
+
+    unused: Any = None
+    reader = people.Reader(FakePeople(), unused, people.HUB_PERSON, clock=lambda: now)  # type: ignore[arg-type]
+    while now < 31:
+        asyncio.run(reader.now())
+        now += events_module.HEARTBEAT_S
+    assert asked == [0, 15, 30]
+
+
+def test_a_stream_outlives_a_hub_that_is_away_for_a_while(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(world, monkeypatch)
+    with world.stream("events") as stream:
+        next(stream)
+        world.hub.away = True
+        assert stands(stream)
+    world.hub.away = False
+    with world.stream("events") as stream:
+        next(stream)
+        world.hub.away = True
+        monkeypatch.setattr(people, "STALE_AT_MOST_S", 0.0)
+        assert ends(stream)
+
+
+def test_a_slow_reader_is_dropped_and_holds_nobody() -> None:
+    async def flood() -> bool:
+        inbox = _Inbox()
+        for number in range(MOST_WAITING + 1):
+            inbox.put(Delta(version=number))
+        return inbox.overrun
+
+    assert asyncio.run(flood())
+
+
+def test_one_person_cannot_take_every_connection(world: ServiceWorld) -> None:
+    with ExitStack() as open_streams:
+        for _ in range(MOST_PER_PERSON):
+            next(open_streams.enter_context(world.stream("events")))
+        refused = world.get("events")
+        assert (refused.status, refused.json["reason"]) == (429, "too_many_streams")
+        with world.stream("events", "olga") as events:
+            next(events)
+
+
+def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
+    with world.stream("events") as events:
+        next(events)
+
+    def forgotten() -> bool:
+        world.submit()
+        return not world.door.world._listeners and not world.door.streams._open
+
+    until(forgotten)
+
+
+def test_what_is_written_while_the_service_looks_is_in_its_next_answer(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()["id"]
+    world.step()
+    seen, read_on, changes = threading.Event(), threading.Event(), world.store.changes
+
+    def slow(*asked: Any, **more: Any) -> Changes:
+        found = changes(*asked, **more)
+        seen.set()
+        assert read_on.wait(PATIENCE_S)
+        return found
+
+    async def answer() -> JobState:
+        read_on.set()
+        await asyncio.wait([world.door.world._refreshing])
+        await world.door.world.fresh()
+        return world.door.world.mirror.jobs[job].job.state
+
+    monkeypatch.setattr(world.store, "changes", slow)
+    world.loop.call_soon_threadsafe(world.door.world.nudge)
+    assert seen.wait(PATIENCE_S)
+    world.see_running(job)
+    assert world.run(answer()) is JobState.RUNNING

@@ -1,0 +1,199 @@
+"""A labelled fake of the executor: in memory, on a virtual clock, with scripted jobs. It passes the contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
+from jupyter_gpu_quota.core.facts import RankFact
+from jupyter_gpu_quota.core.model import Device, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a fake job does. ``runs_for_ms`` None: until told to leave. ``on_leave`` None: ignores SIGTERM.
+
+    ``starts_after_ms`` delays its first process, ``leaves_after_ms`` its answer to SIGTERM, ``lingers_ms`` the end
+    of its last process after the exit.
+    """
+
+    runs_for_ms: int | None = None
+    exit_status: int = 0
+    on_leave: int | None = 75
+    starts_after_ms: int = 0
+    leaves_after_ms: int = 0
+    lingers_ms: int = 0
+    completes: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    fact: RankFact
+    script: Script
+    fencing: int
+    begins_at: int
+    ends_at: int | None
+    end_status: int | None
+    left_at: int | None = None
+    kill_at: int | None = None
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class FakeExecutor:
+    """Executor in memory. ``now`` is the virtual clock; ``script`` says what each started job does (default: runs on).
+
+    ``starts`` and ``leaves`` list the orders carried out, ``refusals`` the sentences of those refused.
+    """
+
+    now: Callable[[], int]
+    nodes: tuple[Node, ...] = ()
+    devices: tuple[Device, ...] = ()
+    script: Callable[[StartOrder], Script] = lambda order: Script()
+    starts: list[StartOrder] = field(default_factory=list)
+    leaves: list[LeaveOrder] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    fencing: int = 0
+    _runs: dict[tuple[str, int, int], _Run] = field(default_factory=dict)
+    _next_pid: int = 1_000_000
+
+    # --- the executor protocol ------------------------------------------------------------------------------------
+    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
+        return self.nodes, self.devices
+
+    def start(self, order: StartOrder) -> None:
+        if self._refuses(order):
+            return
+        for rank in range(order.ranks):
+            if (order.job, order.attempt, rank) not in self._runs:
+                self._begin(order, rank)
+
+    def leave(self, order: LeaveOrder) -> None:
+        if self._refuses(order):
+            return
+        runs = [run for key, run in self._runs.items() if key[:2] == (order.job, order.attempt)]
+        if not runs:
+            self._never_starts(order)
+        for run in runs:
+            self._ask_to_leave(run, order)
+
+    def observe(self) -> Sequence[RankFact]:
+        self._pass_time()
+        return [run.fact for run in self._runs.values() if not run.settled and run.begins_at <= self.now()]
+
+    def settled(self, job: str, attempt: int) -> None:
+        for key, run in self._runs.items():
+            if key[:2] == (job, attempt):
+                run.settled = True
+
+    def forget(self, job: str) -> None:
+        for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
+            del self._runs[key]
+
+    def pids(self) -> Mapping[str, frozenset[int]]:
+        self._pass_time()
+        held: dict[str, frozenset[int]] = {}
+        for run in self._runs.values():
+            if run.fact.pid is not None and not run.fact.tree_gone:
+                held[run.fact.job] = held.get(run.fact.job, frozenset()) | {run.fact.pid}
+        return held
+
+    def fence(self, fencing: int) -> None:
+        self.fencing = max(self.fencing, fencing)
+
+    # --- what a test makes happen ---------------------------------------------------------------------------------
+    def end(self, job: str, exit_status: int | None, *, completed: bool = False, rank: int | None = None) -> None:
+        """The newest attempt's processes end now, on one or every rank; None is lost with its supervisor."""
+        self._pass_time()
+        for run in [run for run in self._newest(job) if rank in (None, run.fact.rank)]:
+            done = completed or run.fact.completed
+            run.ends_at, run.end_status, run.fact = self.now(), exit_status, replace(run.fact, completed=done)
+        self._pass_time()
+
+    def progress(self, job: str, done: int, total: int, saved_at: int | None = None, **metrics: float) -> None:
+        """The newest attempt reports progress, and perhaps a checkpoint."""
+        self._pass_time()
+        for run in self._newest(job):
+            saved = run.fact.saved_at if saved_at is None else saved_at
+            run.fact = replace(run.fact, done=done, total=total, metrics=metrics, saved_at=saved)
+
+    def running(self) -> set[str]:
+        """Jobs that have a process now."""
+        return set(self.pids())
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+    def _refuses(self, order: StartOrder | LeaveOrder) -> bool:
+        newest = max([self.fencing] + [run.fencing for key, run in self._runs.items() if key[0] == order.job])
+        if order.fencing < newest:
+            self.refusals.append(f"an order of leader {order.fencing} for job {order.job}; leader {newest} rules now")
+        return order.fencing < newest
+
+    def _begin(self, order: StartOrder, rank: int) -> None:
+        script = self.script(order)
+        begins_at = self.now() + script.starts_after_ms
+        ends_at = None if script.runs_for_ms is None else begins_at + script.runs_for_ms
+        self._runs[order.job, order.attempt, rank] = _Run(
+            fact=_fact(order, rank),
+            script=script,
+            fencing=order.fencing,
+            begins_at=begins_at,
+            ends_at=ends_at,
+            end_status=script.exit_status,
+        )
+        if rank == 0:
+            self.starts.append(order)
+
+    def _never_starts(self, order: LeaveOrder) -> None:
+        now = self.now()
+        fact = replace(_fact(order, 0), ended_at=now, exit_status=-15, tree_gone=True, pause_requested=True)
+        run = _Run(
+            fact=fact, script=Script(), fencing=order.fencing, begins_at=now, ends_at=now, end_status=-15, left_at=now
+        )
+        self._runs[order.job, order.attempt, 0] = run
+        self.leaves.append(order)
+
+    def _ask_to_leave(self, run: _Run, order: LeaveOrder) -> None:
+        self._pass_time()
+        if run.fact.ended_at is not None:
+            return
+        run.fencing, kill_at = max(run.fencing, order.fencing), self.now() + order.grace_s * 1000
+        run.kill_at = kill_at if run.kill_at is None else min(run.kill_at, kill_at)
+        if run.left_at is None:
+            run.left_at, run.fact = self.now(), replace(run.fact, pause_requested=True)
+            self.leaves.append(order)
+        self._plan_end(run)
+
+    def _plan_end(self, run: _Run) -> None:
+        assert run.left_at is not None and run.kill_at is not None
+        obeys_at = run.left_at + run.script.leaves_after_ms
+        if run.script.on_leave is not None and obeys_at <= run.kill_at:
+            planned, status = obeys_at, run.script.on_leave
+        else:
+            planned, status = run.kill_at, -9
+        if run.ends_at is None or planned < run.ends_at:
+            run.ends_at, run.end_status = planned, status
+
+    def _pass_time(self) -> None:
+        now = self.now()
+        for run in self._runs.values():
+            if run.fact.pid is None and run.begins_at <= now and run.fact.ended_at is None:
+                self._next_pid += 1
+                pid = self._next_pid
+                run.fact = replace(run.fact, pid=pid, pid_started=pid, started_at=run.begins_at)
+            if run.ends_at is not None and run.ends_at <= now:
+                run.fact = _ended(run, run.ends_at, now)
+
+    def _newest(self, job: str) -> list[_Run]:
+        attempts = [key[1] for key in self._runs if key[0] == job]
+        return [run for key, run in self._runs.items() if key[0] == job and key[1] == max(attempts)]
+
+
+def _ended(run: _Run, ended_at: int, now: int) -> RankFact:
+    completed = run.fact.completed or (run.script.completes and run.end_status == 0)
+    gone = now >= ended_at + run.script.lingers_ms
+    return replace(run.fact, ended_at=ended_at, exit_status=run.end_status, completed=completed, tree_gone=gone)
+
+
+def _fact(order: StartOrder | LeaveOrder, rank: int) -> RankFact:
+    return RankFact(job=order.job, attempt=order.attempt, rank=rank, pid=None, pid_started=None, started_at=None)

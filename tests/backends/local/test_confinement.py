@@ -1,0 +1,331 @@
+"""Real processes under the local executor: what is bounded, what is hidden, and under which account a job runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.backends.local.jobs.outputs import OutputRefused, list_outputs, open_output
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
+from jupyter_gpu_quota.backends.local.jobs.rank_log import read_log
+from tests.backends.worlds import LOOP, LocalWorld, alive, is_root, leave, order, passable_folder, shell
+from tests.patience import until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    with passable_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def world(state_dir: Path) -> Iterator[LocalWorld]:
+    world = LocalWorld(state_dir)
+    yield world
+    world.close()
+
+
+# --- logs and limits ----------------------------------------------------------------------------------------------
+def test_a_flood_of_log_is_bounded_and_its_end_is_kept(state_dir: Path) -> None:
+    world = LocalWorld(state_dir, log_limit_mib=1)
+    world.executor.start(shell("J", "yes 0123456789 | head -c 50000000; echo the end; exit 4"))
+    assert world.until(lambda fact: fact.tree_gone).exit_status == 4
+    kept = sum(path.stat().st_size for path in Path(rank_paths(str(state_dir), "J", 1, 0).log).iterdir())
+    text = world.log("J")
+    assert kept <= 1 << 20 and text.endswith("the end\n") and "bytes of this log were dropped" in text
+    world.close()
+
+
+def test_a_log_is_read_on_from_where_one_was(state_dir: Path) -> None:
+    world = LocalWorld(state_dir, log_limit_mib=1)
+    world.executor.start(shell("J", f"echo first; echo {'x' * 50}; yes 0123456789 | head -c 3000000; echo the end"))
+    world.until(lambda fact: fact.tree_gone)
+    first = read_log(str(state_dir), "J", 1, 0, 0, 1000)
+    assert first.dropped_bytes > 0 and first.offset == first.dropped_bytes and len(first.data) == 1000
+    second = read_log(str(state_dir), "J", 1, 0, first.next_offset, 1 << 30)
+    assert second.dropped_bytes == 0 and second.data.endswith(b"the end\n")
+    end = read_log(str(state_dir), "J", 1, 0, second.next_offset)
+    assert (end.data, end.next_offset) == (b"", second.next_offset)
+    assert read_log(str(state_dir), "J", 1, 0, -8).data == b"the end\n"
+    world.close()
+
+
+@pytest.mark.parametrize("job", ["../J", "J/..", "", "a" * 65, "J\0"])
+def test_a_path_trick_is_no_job_id(state_dir: Path, job: str) -> None:
+    with pytest.raises(ValueError, match="not a job id"):
+        read_log(str(state_dir), job, 1, 0)
+    with pytest.raises(ValueError, match="not a job id"):
+        list_outputs(str(state_dir), job)
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "told"),
+    [
+        pytest.param(
+            'head -c 5000000 /dev/zero > "$GPU_QUOTA_OUTPUT_DIR/x"', {"outputs_limit_mib": 1}, "outputs", id="outputs"
+        ),
+        pytest.param("head -c 5000000 /dev/zero > x", {"work_limit_mib": 1}, "work and checkpoint", id="work"),
+        pytest.param(
+            'cd "$GPU_QUOTA_OUTPUT_DIR"; i=0; while [ $i -lt 80 ]; do mkdir d; cd d; i=$((i+1)); done',
+            {},
+            "too deeply",
+            id="deep",
+        ),
+    ],
+)
+def test_a_job_that_writes_more_than_its_limit_fails(
+    state_dir: Path, script: str, settings: dict[str, int], told: str
+) -> None:
+    world = LocalWorld(state_dir, **settings)
+    world.executor.start(shell("J", f"{script}; trap 'exit 75' TERM; {LOOP}"))
+    fact = world.until(lambda fact: fact.tree_gone)
+    assert fact.exit_status == -signal.SIGXFSZ and not fact.pause_requested
+    assert "the job is stopped" in world.log("J") and told in world.log("J")
+    world.close()
+
+
+@pytest.mark.skipif(not is_root(), reason="mounting a small file system needs root")
+def test_a_full_disk_stops_no_job_and_loses_no_exit(state_dir: Path) -> None:
+    small = state_dir / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0711", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"tmpfs cannot be mounted here: {mounted.stderr.decode()}")
+    try:
+        world = LocalWorld(small)
+        world.executor.start(
+            shell("J", f"echo begun; while ! test -e {state_dir}/go; do echo more; sleep 0.01; done; exit 6")
+        )
+        fact = world.ready("J", "")
+        ballast = small / "ballast"
+        with pytest.raises(OSError, match="No space"), ballast.open("wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        (state_dir / "go").touch()
+        until(lambda: not alive(fact.pid or 0))
+        ballast.unlink()
+        assert world.until(lambda fact: fact.tree_gone).exit_status == 6
+        world.close()
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+# --- what a job is told, and what it is not -----------------------------------------------------------------------
+def test_a_job_sees_nothing_of_the_services_environment(
+    monkeypatch: pytest.MonkeyPatch, world: LocalWorld, state_dir: Path
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the-service-token")
+    variables = {"MINE": "yes", "GPU_QUOTA_MILLI": "9999", "GPU_QUOTA_NEW": "x", "CUDA_VISIBLE_DEVICES": "all"}
+    secrets = {"PASSWORD": "the-secret", "GPU_QUOTA_JOB_ID": "another"}
+    world.executor.start(
+        shell(
+            "J",
+            f"env; echo ${{#PASSWORD}} letters; cat /proc/$PPID/environ; {LOOP}",
+            variables=variables,
+            secrets=secrets,
+        )
+    )
+    text = until(lambda: world.log("J") if "letters" in world.log("J") else "")
+    lines = text.split("\n")
+    assert "MINE=yes" in lines and "GPU_QUOTA_MILLI=250" in lines and "PASSWORD=***" in lines
+    assert "10 letters" in lines, "the job itself has the secret"
+    assert "CUDA_VISIBLE_DEVICES=SIM-0" in lines and "GPU_QUOTA_JOB_ID=J" in lines
+    assert "the-service-token" not in text and "JUPYTERHUB" not in text and "GPU_QUOTA_NEW" not in text
+    kept = [path for path in state_dir.rglob("*") if path.is_file()]
+    assert [path for path in kept if b"the-secret" in path.read_bytes()] == []
+
+
+def test_a_job_has_no_file_open_but_its_own(world: LocalWorld) -> None:
+    world.executor.start(shell("J", "ls -l /proc/$$/fd"))
+    world.until(lambda fact: fact.tree_gone)
+    targets = [line.rpartition(" -> ")[2] for line in world.log("J").splitlines() if " -> " in line]
+    assert targets[0] == "/dev/null" and all(target.startswith("pipe:") for target in targets[1:])
+    assert len(targets) == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        pytest.param(("no-such-program",), 127, "there is no command", id="a command that is not there"),
+        pytest.param(("/etc/passwd",), 126, "Permission denied", id="a file that is no program"),
+    ],
+)
+def test_a_command_that_cannot_run_says_why_in_the_log(
+    world: LocalWorld, command: tuple[str, ...], status: int, told: str
+) -> None:
+    world.executor.start(order("J", "", command=command))
+    assert world.until(lambda fact: fact.tree_gone).exit_status == status
+    assert told in world.log("J")
+
+
+def test_the_environments_interpreter_runs_a_python_command(world: LocalWorld) -> None:
+    command = ("python", "-c", "import sys; print(sys.executable)")
+    world.executor.start(order("J", "", command=command, python="/usr/bin/python3"))
+    world.executor.start(order("K", "", command=("python3", *command[1:])))
+    for job in ("J", "K"):
+        world.until(lambda fact, job=job: fact.job == job and fact.tree_gone)  # type: ignore[misc]
+    assert world.log("J") == "/usr/bin/python3\n"
+    assert world.log("K") == f"{Path(sys.prefix, 'bin', 'python3')}\n"
+
+
+def test_a_live_job_runs_in_its_owners_folder(world: LocalWorld, state_dir: Path) -> None:
+    (state_dir / "home").mkdir()
+    world.executor.start(shell("J", "pwd", live=True, directory=str(state_dir / "home")))
+    world.until(lambda fact: fact.tree_gone)
+    assert world.log("J").strip() == str(state_dir / "home")
+
+
+# --- outputs ------------------------------------------------------------------------------------------------------
+def test_outputs_are_listed_and_opened_and_nothing_else_is(world: LocalWorld, state_dir: Path) -> None:
+    script = (
+        'cd "$GPU_QUOTA_OUTPUT_DIR"; mkdir -p a/b; printf one > a/b/1; printf two > 2; '
+        "ln -s /etc/passwd link; ln -s /etc folder; mkfifo pipe"
+    )
+    world.executor.start(shell("J", script))
+    world.until(lambda fact: fact.tree_gone)
+    assert [(output.path, output.size_bytes) for output in list_outputs(str(state_dir), "J")] == [
+        ("2", 3),
+        ("a/b/1", 3),
+    ]
+    with open_output(str(state_dir), "J", "a/b/1") as file:
+        assert file.read() == b"one"
+    tricks = [
+        "link",
+        "folder/passwd",
+        "../work",
+        "a/../2",
+        "/etc/passwd",
+        "",
+        ".",
+        "a",
+        "pipe",
+        "a//b",
+        "nothing",
+        "2\0",
+    ]
+    for path in tricks:
+        with pytest.raises(OutputRefused):
+            open_output(str(state_dir), "J", path)
+    with pytest.raises(OutputRefused, match="at most 2"):
+        open_output(str(state_dir), "J", "2", limit_bytes=2)
+
+
+def test_everything_of_a_forgotten_job_is_removed(world: LocalWorld, state_dir: Path) -> None:
+    world.executor.start(shell("J", 'cd "$GPU_QUOTA_OUTPUT_DIR"; mkdir -p closed/inside; chmod 000 closed'))
+    world.until(lambda fact: fact.tree_gone)
+    world.executor.settled("J", 1)
+    world.executor.forget("J")
+    until(lambda: not any((state_dir / "trash").iterdir()) and not any((state_dir / "jobs").iterdir()))
+    assert not any((state_dir / "active").iterdir())
+
+
+# --- accounts -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def groups_of_the_service() -> Iterator[None]:
+    """The service stands in more groups than its own; none of them is a job's."""
+    before = os.getgroups()
+    os.setgroups([0, 4])
+    yield
+    os.setgroups(before)
+
+
+as_nobody = pytest.mark.skipif(not is_root(), reason="dropping to another account needs root")
+
+
+@as_nobody
+def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(
+    world: LocalWorld, state_dir: Path, groups_of_the_service: None
+) -> None:
+    world.executor.start(shell("MINE", "echo own > note; exec sleep 1000"))
+    world.ready("MINE", "")
+    (state_dir / "database").write_text("all of it")
+    (state_dir / "database").chmod(0o600)
+    mine = rank_paths(str(state_dir), "MINE", 1, 0)
+    hidden = [
+        mine.control, f"{mine.work}/note", mine.checkpoint, mine.outputs, mine.run, str(state_dir / "database"),
+        f"/proc/{os.getpid()}/environ", str(state_dir / "jobs"), "/root",
+    ]  # fmt: skip
+    tries = "; ".join(f"ls {path} >/dev/null 2>&1 && cat {path} >/dev/null 2>&1 && echo LEAK {path}" for path in hidden)
+    own = 'echo x > here && echo x > "$GPU_QUOTA_OUTPUT_DIR/o" && echo x > "$GPU_QUOTA_CHECKPOINT_DIR/c" && echo OWN'
+    world.executor.start(
+        shell(
+            "J", f"id -un; id -Gn; echo $HOME $USER; {tries}; {own}; kill -9 $PPID; echo still here", account="nobody"
+        )
+    )
+    fact = world.until(lambda fact: fact.job == "J" and fact.tree_gone)
+    log = world.log("J")
+    assert log.splitlines()[:3] == ["nobody", "nogroup", "/nonexistent nobody"], log
+    assert "LEAK" not in log and "OWN" in log and "still here" in log and fact.exit_status == 0
+
+
+@as_nobody
+def test_a_job_of_another_account_dies_with_its_supervisor(world: LocalWorld) -> None:
+    world.executor.start(order("J", "runs on", account="nobody"))
+    fact = world.ready("J", "runs on")
+    assert fact.pid is not None
+    until(lambda: b"sleep" in Path(f"/proc/{fact.pid}/cmdline").read_bytes())
+    os.kill(world.supervisor("J"), signal.SIGKILL)
+    until(lambda: not alive(fact.pid or 0))
+
+
+@as_nobody
+def test_the_pause_file_reaches_a_job_of_another_account(world: LocalWorld) -> None:
+    script = f"trap 'cat \"$GPU_QUOTA_PAUSE_FILE\"; exit 75' TERM; echo ready; {LOOP}"
+    world.executor.start(shell("J", script, account="nobody"))
+    until(lambda: "ready" in world.log("J"))
+    world.executor.leave(leave("J"))
+    assert world.until(lambda fact: fact.tree_gone).exit_status == 75
+    assert "reclaimed" in world.log("J")
+
+
+@as_nobody
+def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, state_dir: Path) -> None:
+    (state_dir / "target").mkdir(0o755)
+    script = (
+        f'cd "$(dirname "$GPU_QUOTA_PAUSE_FILE")"; ln -s {state_dir}/target/pause pause; '
+        f"trap 'exit 75' TERM; echo ready; {LOOP}"
+    )
+    world.executor.start(shell("J", script, account="nobody"))
+    until(lambda: "ready" in world.log("J"))
+    world.executor.leave(leave("J"))
+    assert world.until(lambda fact: fact.tree_gone).pause_requested
+    assert not any((state_dir / "target").iterdir())
+
+
+@as_nobody
+def test_an_account_that_is_not_there_is_refused_with_a_sentence(world: LocalWorld) -> None:
+    world.executor.start(order("J", "ends with 0", account="no-such-account"))
+    fact = world.until(lambda fact: fact.tree_gone)
+    assert fact.pid is None and fact.exit_status == 126
+    assert fact.refused and "no account 'no-such-account'" in fact.refused and fact.refused in world.log("J")
+
+
+@as_nobody
+def test_a_state_directory_below_a_closed_home_is_named_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(0o700)
+    world = LocalWorld(tmp_path / "closed" / "state")
+    world.executor.start(order("J", "ends with 0", account="nobody"))
+    assert world.until(lambda fact: fact.tree_gone).exit_status == 126
+    assert "cannot be entered by nobody" in world.log("J") and "move state_dir" in world.log("J")
+    world.close()
+
+
+def test_a_refused_order_is_told_to_the_operator(world: LocalWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world.executor.start(order("J", "runs on"))
+    world.ready("J", "runs on")
+    world.executor.fence(9)
+    with caplog.at_level(logging.WARNING):
+        world.executor.leave(leave("J", fencing=1))
+        until(lambda: "leader 9 rules now" in caplog.text)

@@ -1,0 +1,68 @@
+"""The power fails after an end was observed and before anything else was written: it is seen again, and told once.
+
+What SQLite holds after that is what it held when it last waited for the disk: the files are kept as they were then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.core.facts import Fact
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.protocol import Lease, Page, Stale
+from jupyter_gpu_quota.store.transactions import LedgerStore
+from tests.backends.fake_executor import Script
+from tests.controllers.test_scheduling import World
+
+
+def copied(there: Path, here: Path) -> None:
+    shutil.rmtree(here, ignore_errors=True)
+    shutil.copytree(there, here)
+
+
+def state(world: World) -> JobState:
+    record = world.store.job("j")
+    assert record is not None
+    return record.job.state
+
+
+def test_an_end_that_was_observed_when_the_power_failed_is_observed_again_and_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, on_disk = tmp_path / "store", tmp_path / "on-disk"
+    folder.mkdir()
+    world = World(
+        lambda order: Script(runs_for_ms=1_000, completes=True), store=open_store(f"sqlite:///{folder / 's.sqlite'}")
+    )
+    observe = LedgerStore.observe
+
+    def kept(store: LedgerStore, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
+        copied(folder, on_disk)
+        return observe(store, facts, lease=lease, now=now)
+
+    world.submit("bob", "j")
+    world.turn(1, every_ms=1_100)
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerStore, "observe", kept)
+        world.turn(1, every_ms=0)
+    assert state(world) is JobState.SUCCEEDED
+    assert world.controller.unsettled == {("j", 1)}, "the executor still tells of it"
+
+    world.store.close()
+    copied(on_disk, folder)
+    world.store = open_store(f"sqlite:///{folder / 's.sqlite'}")
+    assert state(world) is not JobState.SUCCEEDED, "the end was taken back"
+    world.now += 3_000
+    world.controller = world.another("after the power came back")
+    world.turn(4)
+    assert state(world) is JobState.SUCCEEDED
+    assert not world.executor.observe(), "it is told no more"
+    rows, _ = world.store.audit(page=Page(limit=100))
+    assert [row.kind for row in rows if row.subject == "j"].count("job.end") == 1
+    assert isinstance(world.store.audit_verify(), int)
+    world.store.close()

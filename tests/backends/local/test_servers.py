@@ -1,0 +1,111 @@
+"""The record of a notebook's server: what the hub saw begin, for as long as that runs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.backends.local.enforcement.cooperative import variables_of
+from jupyter_gpu_quota.backends.local.processes import process
+from jupyter_gpu_quota.backends.local.servers import Servers, account_of
+from jupyter_gpu_quota.hub.server_enforcement import ServerHold, limiter_of
+from tests.gpu.world import share_of
+from tests.patience import PATIENCE_S, until
+
+NAMESPACE = str(Path("/proc/self/ns/user").readlink())
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as started:
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Servers:
+    return Servers(tmp_path / "state")
+
+
+def test_a_server_is_recorded_with_its_start_and_whose_it_is(
+    servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    assert servers.note("N", child.pid) == ""
+    found, seen = servers.of("N"), process(child.pid)
+    assert found is not None and seen is not None
+    assert (found.pid, found.started) == (child.pid, seen.started)
+    assert (found.account.uid, found.account.namespace) == (os.geteuid(), NAMESPACE)
+    assert stat.S_IMODE((tmp_path / "state" / "servers").stat().st_mode) == 0o700
+    servers.forget("N")
+    servers.forget("N")
+    assert servers.of("N") is None
+
+
+@pytest.mark.parametrize("notebook", ["../N", "", "a/b", "N.json/..", "x" * 200])
+def test_a_name_that_is_no_notebook_s_is_no_path(
+    servers: Servers, notebook: str, child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    assert servers.note(notebook, child.pid) != ""
+    assert servers.of(notebook) is None
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_process_that_is_gone_is_not_recorded(servers: Servers, child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait(PATIENCE_S)
+    assert "is not there" in servers.note("N", child.pid)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"boot": "another"}, id="of the machine before it was started anew"),
+        pytest.param({"uid": None}, id="without a user"),
+        pytest.param({"pid": "x"}, id="with a text for a number"),
+    ],
+)
+def test_a_record_that_cannot_be_true_is_none(
+    servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path, change: dict[str, object]
+) -> None:
+    servers.note("N", child.pid)
+    path = tmp_path / "state" / "servers" / "N.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert servers.of("N") is None
+
+
+def test_records_are_cleared_once_the_notebook_is_over_and_its_server_is_gone(
+    servers: Servers, child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    for name in ("kept", "over"):
+        servers.note(name, child.pid)
+    servers.sweep(frozenset({"kept"}))
+    assert servers.of("over") is not None, "its server still runs"
+    child.kill()
+    child.wait(PATIENCE_S)
+    servers.sweep(frozenset({"kept"}))
+    assert [path.name for path in (tmp_path / "state" / "servers").iterdir()] == ["kept.json"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes of other users")
+def test_a_user_without_a_number_here_is_nobody() -> None:
+    with subprocess.Popen(["sleep", "600"], user=65_534) as nameless:
+        assert account_of(nameless.pid) is None
+        nameless.kill()
+
+
+@pytest.mark.parametrize(("variables", "recorded"), [(share_of("N"), True), (share_of("M"), False), ({}, False)])
+def test_a_server_that_ran_before_its_hub_did_is_recorded_if_it_still_is_that_notebook_s(
+    servers: Servers, tmp_path: Path, variables: dict[str, str], recorded: bool
+) -> None:
+    hold = ServerHold(limiter_of(str(tmp_path / "state")), servers)
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **variables}) as server:
+        until(lambda: variables_of(server.pid))  # the kernel lets the parent go on before they can be read
+        hold.note_again("N", server.pid)
+        server.kill()
+        assert (servers.of("N") is not None) == recorded

@@ -1,0 +1,272 @@
+"""What gets away from a supervisor that is killed or stopped, and how it is ended all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.backends.local import processes as process_tree
+from jupyter_gpu_quota.backends.local.jobs import executor as local
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
+from jupyter_gpu_quota.backends.local.processes import mark_of
+from jupyter_gpu_quota.backends.local.record_files import read_record
+from tests.backends.worlds import LOOP, LocalWorld, alive, leave, order, passable_folder, shell
+from tests.patience import Stopwatch, until
+
+FORKS_AWAY = """
+import os, resource, sys, time
+for step in range(2):
+    if os.fork():
+        time.sleep(1000) if step == 0 else os._exit(0)
+    os.setsid()
+if "unmarked" in sys.argv:
+    resource.setrlimit(10, (5, 5))
+open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+os.execve("/bin/sleep", ["sleep", "1000"], {})
+"""
+"""A session of its own, no parent, and no variable left."""
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    with passable_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def world(state_dir: Path) -> Iterator[LocalWorld]:
+    world = LocalWorld(state_dir)
+    yield world
+    world.close()
+
+
+def stray_of(world: LocalWorld, *how: str) -> int:
+    """Start a job whose grandchild forks away; returns that one's id once it has nothing left to be known by."""
+    note = world.state_dir / "pid"
+    world.executor.start(order("J", "", command=(sys.executable, "-c", FORKS_AWAY, str(note), *how)))
+    stray = int(until(lambda: note.exists() and note.read_text()))
+    until(lambda: Path(f"/proc/{stray}/environ").read_bytes() == b"")
+    world.ready("J", "")
+    return stray
+
+
+def watchers(world: LocalWorld, job: str = "J") -> tuple[int, int]:
+    """The supervisor and its guard."""
+    supervisor = world.status(job)["supervisor"]
+    return supervisor["pid"], supervisor["guard"]["pid"]
+
+
+# --- a supervisor that is killed ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("killed", "how"),
+    [
+        pytest.param((0,), (), id="its supervisor is killed"),
+        pytest.param((0,), ("unmarked",), id="its supervisor is killed and it took our mark off"),
+        pytest.param((0, 1), (), id="its supervisor and the guard are killed"),
+        pytest.param((1, 0), (), id="the guard is killed and then its supervisor"),
+    ],
+)
+def test_the_next_attempt_starts_only_when_what_forked_away_is_gone(
+    world: LocalWorld, killed: tuple[int, ...], how: tuple[str, ...]
+) -> None:
+    stray = stray_of(world, *how)
+    pids = watchers(world)
+    for which in killed:
+        os.kill(pids[which], signal.SIGKILL)
+    fact = world.until(lambda fact: fact.tree_gone)
+    assert not alive(stray), "its devices are given on, and it still uses them"
+    assert fact.exit_status == -signal.SIGKILL
+
+
+def test_what_forked_away_is_killed_while_no_service_is_there(world: LocalWorld) -> None:
+    stray = stray_of(world, "unmarked")
+    supervisor, guard = watchers(world)
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not alive(stray) and not alive(guard))
+
+
+def test_a_rank_that_never_began_its_command_leaves_no_guard(world: LocalWorld) -> None:
+    world.executor.start(order("J", "", command=("no-such-command",)))
+    world.until(lambda fact: fact.tree_gone)
+    until(lambda: not any(map(alive, watchers(world))))
+
+
+def test_no_guard_stays_behind_a_job_that_ended(world: LocalWorld) -> None:
+    world.executor.start(order("J", "ends with 0"))
+    world.until(lambda fact: fact.tree_gone)
+    until(lambda: not any(map(alive, watchers(world))))
+
+
+def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld) -> None:
+    world.executor.start(order("J", "runs on"))
+    fact = world.ready("J", "runs on")
+    supervisor, guard = watchers(world)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        os.kill(guard, number)
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: fact.pid is not None and not alive(fact.pid) and not alive(guard))
+
+
+def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalWorld) -> None:
+    world.executor.start(order("J", "runs on", ranks=2))
+    pids = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.pid is not None).pid for rank in (0, 1)]  # type: ignore[misc]
+    marks = [world.status("J", rank=rank)["mark"] for rank in (0, 1)]
+    assert [mark_of(pid) for pid in pids if pid] == marks and len(set(marks)) == 2
+    assert mark_of(os.getpid()) is None and mark_of(watchers(world)[0]) is None
+
+
+# --- a supervisor that is stopped ---------------------------------------------------------------------------------
+def test_a_job_that_stops_its_supervisor_is_asked_to_leave_all_the_same(world: LocalWorld) -> None:
+    world.executor.start(shell("J", f"trap 'exit 75' TERM; kill -STOP $PPID; echo ready; {LOOP}"))
+    world.until(lambda fact: fact.pid is not None)
+    until(lambda: world.executor.observe() and "ready" in world.log("J"))
+    os.kill(watchers(world)[0], signal.SIGSTOP)
+    world.executor.leave(leave("J", grace_s=600))
+    fact = world.until(lambda fact: fact.tree_gone)
+    assert (fact.exit_status, fact.pause_requested) == (75, True), "it was let save"
+
+
+STOPS_BOTH = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+supervisor = os.getppid()
+guard = int(open(f"/proc/{supervisor}/stat").read().rpartition(")")[2].split()[1])
+if not os.fork():
+    os.setsid()
+open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+while True:
+    for pid in (guard, supervisor):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.001)
+"""
+
+
+def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_counts_as_paused(
+    world: LocalWorld,
+) -> None:
+    note = world.state_dir / "pids"
+    world.executor.start(order("J", "", command=(sys.executable, "-c", STOPS_BOTH, str(note))))
+    pids = until(lambda: two_in(note))
+    both = watchers(world)
+    asked_at = world.now()
+    with Stopwatch() as watch:
+        world.executor.leave(leave("J", grace_s=1))
+        fact = world.until(lambda fact: fact.tree_gone)
+    assert fact.pause_requested and fact.exit_status in (-signal.SIGKILL, -signal.SIGTERM)
+    assert not any(map(alive, pids)) and world.now() - asked_at >= 1000 and watch.seconds < 10
+    until(lambda: not any(map(alive, both)))
+
+
+def two_in(note: Path) -> list[int]:
+    """The two numbers in a file, once both are there."""
+    found = [int(word) for word in note.read_text().split()] if note.exists() else []
+    return found if len(found) == 2 else []
+
+
+def stopped(world: LocalWorld) -> int:
+    """Start a job that ignores SIGTERM under a supervisor that hears nothing; returns the supervisor."""
+    world.executor.start(order("J", "ignores SIGTERM"))
+    world.ready("J", "ignores SIGTERM")
+    supervisor = watchers(world)[0]
+    os.kill(supervisor, signal.SIGSTOP)
+    return supervisor
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stopped supervisor can be woken, and nobody waits long for one."""
+    really_send = process_tree.send
+    monkeypatch.setattr(local, "send", lambda pid, number: number == signal.SIGCONT or really_send(pid, number))
+    monkeypatch.setattr(local, "FORCE_AFTER_S", 0.1)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_supervisor_that_cannot_be_woken_is_killed_with_its_rank(world: LocalWorld) -> None:
+    supervisor = stopped(world)
+    world.executor.leave(leave("J", grace_s=1))
+    fact = world.until(lambda fact: fact.tree_gone)
+    assert (fact.exit_status, fact.pause_requested) == (-9, True) and fact.pid
+    assert not alive(supervisor) and not alive(fact.pid)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(world: LocalWorld) -> None:
+    world.executor.start(order("J", "ignores SIGTERM"))
+    world.ready("J", "ignores SIGTERM")
+    world.executor.leave(leave("J"))
+    world.until(lambda fact: fact.pause_requested)
+    until(lambda: world.executor._leaving["J", 1].heard)
+    os.kill(watchers(world)[0], signal.SIGSTOP)
+    world.executor._leaving["J", 1].force_at = time.monotonic()  # the grace, and what is granted after it, is over
+    assert world.until(lambda fact: fact.tree_gone).exit_status == -9
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_leader_that_no_longer_rules_kills_nothing(world: LocalWorld) -> None:
+    supervisor = stopped(world)
+    world.executor.fence(7)
+    world.executor.leave(leave("J", fencing=3, grace_s=0))
+    until_ms = world.now() + 2500
+    until(lambda: world.executor.observe() and world.now() > until_ms)
+    assert alive(supervisor) and read_record(rank_paths(str(world.state_dir), "J", 1, 0).forced) is None
+    world.executor.leave(leave("J", fencing=7, grace_s=0))
+    world.until(lambda fact: fact.tree_gone)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_killing_that_its_service_did_not_survive_is_finished_by_the_next(world: LocalWorld) -> None:
+    supervisor = stopped(world)
+    Path(rank_paths(str(world.state_dir), "J", 1, 0).forced).write_text('{"fencing": 1}')
+    os.kill(supervisor, signal.SIGKILL)
+    successor = LocalWorld(world.state_dir)
+    assert successor.until(lambda fact: fact.tree_gone).pause_requested
+    successor.executor.close()
+
+
+# --- the supervisor that waits for an order -----------------------------------------------------------------------
+def spare_of(world: LocalWorld) -> int:
+    """The supervisor that waits for the next order, once there is one."""
+    waiting = until(lambda: world.executor._spare._waiting)
+    assert waiting is not None
+    return int(waiting.pid)
+
+
+def test_the_next_job_is_begun_by_the_supervisor_that_waits(world: LocalWorld) -> None:
+    world.executor.start(order("J", "ends with 3"))
+    first = spare_of(world)
+    world.executor.start(order("K", "ends with 3"))
+    assert world.until(lambda fact: fact.job == "K" and fact.tree_gone).exit_status == 3
+    assert until(lambda: spare_of(world) != first) and not alive(first)
+
+
+def test_a_supervisor_that_died_while_it_waited_keeps_no_job_back(world: LocalWorld) -> None:
+    world.executor.start(order("J", "ends with 0"))
+    os.kill(spare_of(world), signal.SIGKILL)
+    world.executor.start(order("K", "ends with 3"))
+    assert world.until(lambda fact: fact.job == "K" and fact.tree_gone).exit_status == 3
+
+
+def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> None:
+    script = (
+        "import os, sys, time; from jupyter_gpu_quota.backends.local.jobs.prefork import Spare;"
+        "spare = Spare(); spare.refill();"
+        "print(spare._waiting.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    until(lambda: not alive(int(done.stdout)))
+
+
+def test_no_supervisor_waits_for_a_closed_executor(world: LocalWorld) -> None:
+    world.executor.start(order("J", "ends with 0"))
+    waiting = spare_of(world)
+    world.executor.close()
+    world.executor._spare.refill()
+    assert not alive(waiting) and world.executor._spare._waiting is None

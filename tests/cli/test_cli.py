@@ -1,0 +1,593 @@
+"""The command line as a person and a script meet it: what goes to stdout, what to stderr, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from jupyter_gpu_quota.cli import COMMANDS, main
+from jupyter_gpu_quota.cli.dry_runs import tell_dry_run
+from jupyter_gpu_quota.client import connection
+from jupyter_gpu_quota.quotafile import QuotaFile, parse
+from jupyter_gpu_quota.wire import DryRunView, ErrorView, JobDetail, RankView, ReasonView
+from tests.client.fake_service import AT, QUOTA_TEXT, TOKEN, World, device_view, job_view, served
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    monkeypatch.setattr(connection, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    for name in ("JUPYTER_GPU_QUOTA_PROJECT", "JUPYTERHUB_PUBLIC_HUB_URL", "JUPYTER_GPU_QUOTA_SETTINGS"):
+        monkeypatch.delenv(name, raising=False)
+    with served() as found:
+        monkeypatch.setenv("JUPYTER_GPU_QUOTA_URL", found.url)
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", TOKEN)
+        yield found
+
+
+def run(*words: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, list(words), input=stdin, catch_exceptions=False)
+
+
+def submitted(world: World) -> dict[str, object]:
+    bodies = [body for method, path, _, body in world.seen if (method, path) == ("POST", "jobs")]
+    return json.loads(bodies[-1])  # type: ignore[no-any-return]
+
+
+# --- submit -------------------------------------------------------------------------------------------------------
+def test_submit_prints_the_id_alone(world: World) -> None:
+    done = run("submit", "--gpu", "0.5", "--", "python", "train.py", "--epochs", "3")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "J1\n", "")
+    assert submitted(world)["command"] == ["python", "train.py", "--epochs", "3"]
+    assert submitted(world)["bundle"] in world.bundles
+
+
+def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "s3cret")
+    flags = (
+        "--project fraud --gpu 1/3 --pool big --gpu-model H100,A100 --cpu 4.5 --memory 1.5GiB --name n --priority 70"
+        " --non-preemptible"
+        " --env A=1 --env B=x=y "
+        "--secret API_KEY --environment torch-2 --dir . --time-limit 90m --retries 2 --private"
+        " --idempotency-key k --nodes 1 "
+        "--processes 1"
+    )
+    done = run("submit", *flags.split(), "--", "true")
+    assert done.exit_code == 0, done.stderr
+    sent = submitted(world)
+    sent.pop("bundle")
+    assert sent == {
+        "command": ["true"],
+        "gpu": "1/3",
+        "project": "fraud",
+        "pool": "big",
+        "gpu_model": "H100,A100",
+        "cpu_milli": 4500,
+        "memory_mib": 1536,
+        "name": "n",
+        "priority": 70,
+        "preemptible": False,
+        "variables": {"A": "1", "B": "x=y"},
+        "secrets": {"API_KEY": "s3cret"},
+        "environment": "torch-2",
+        "live": False,
+        "time_limit": "90m",
+        "retries": 2,
+        "private": True,
+        "nodes": 1,
+        "processes": 1,
+        "idempotency_key": "k",
+    }
+    assert "s3cret" not in done.output
+
+
+def test_more_than_one_node_is_the_door_s_to_refuse(world: World) -> None:
+    world.refuse = ErrorView(
+        status=400, message="nodes was 2; this release starts jobs on one node.", reason="not_in_this_release"
+    )
+    done = run("submit", "--nodes", "2", "--", "true")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", "nodes was 2; this release starts jobs on one node.\n")
+
+
+def test_a_dry_run_says_what_would_happen(world: World) -> None:
+    done = run("submit", "--dry-run", "--gpu", "0.5", "--", "true")
+    assert done.stdout.splitlines() == [
+        "starts now, charged 0.5 GPU: It starts now.",
+        "B1: fraud claims its guarantee.",
+    ]
+    assert world.jobs == {}
+    assert json.loads(run("submit", "--dry-run", "--json", "--", "true").stdout)["charged_milli"] == 500
+    elastic = run("submit", "--dry-run", "--gpu", "0.5", "--nodes", "4", "--min-nodes", "2", "--", "true")
+    assert elastic.stdout.startswith("starts now, charged 1 to 2 GPU: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        pytest.param("waits_for_drain", "starts soon", id="others are paused for it"),
+        pytest.param("no_free_gpu", "waits", id="nobody is paused for it"),
+    ],
+)
+def test_a_dry_run_tells_a_job_that_claims_from_one_that_waits(
+    code: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = ReasonView(code=code, figures={}, message="Why.")
+    tell_dry_run(DryRunView(starts_now=False, pauses=[], reason=why, charged_milli=1000), json_=False)
+    assert capsys.readouterr().out == f"{says}, charged 1 GPU: Why.\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "told"),
+    [
+        pytest.param([{"state": "succeeded", "reason": None}], 0, "J1 succeeded", id="a job that succeeds"),
+        pytest.param(
+            [{"state": "failed", "reason": None, "exit_status": 3}],
+            1,
+            "J1 failed · exit status 3",
+            id="a job that fails",
+        ),
+        pytest.param([{"state": "cancelled", "reason": None}], 1, "J1 cancelled", id="a job that is cancelled"),
+    ],
+)
+def test_waiting_ends_with_the_job_s_exit_code(
+    world: World, states: list[dict[str, object]], code: int, told: str
+) -> None:
+    world.script["J1"] = states
+    done = run("submit", "--wait", "--", "true")
+    assert (done.exit_code, done.stdout) == (code, "J1\n")
+    assert told in done.stderr
+    assert done.stderr.count(told) == 1, "the end is told once"
+
+
+def test_a_secret_is_asked_for_only_on_a_terminal(world: World) -> None:
+    done = run("submit", "--secret", "API_KEY", "--", "true", stdin="s3cret\n")
+    assert done.exit_code == 2
+    assert "no variable API_KEY" in done.stderr
+    assert world.seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["--priority", "101", "--", "true"], "101", id="a priority above 100"),
+        pytest.param(["--retries", "-1", "--", "true"], "-1", id="less than no retries"),
+        pytest.param(["--nodes", "0", "--", "true"], "0", id="no node"),
+        pytest.param([], "Missing argument", id="no command"),
+        pytest.param(["--gpus", "1", "--", "true"], "No such option", id="an unknown flag"),
+        pytest.param(["--env", "A", "--", "true"], "NAME=VALUE", id="a variable without a value"),
+        pytest.param(["--env", "1A=x", "--", "true"], "NAME=VALUE", id="a variable with a bad name"),
+        pytest.param(["--secret", "A=x", "--", "true"], "name of a variable", id="a secret on the command line"),
+        pytest.param(["--dir", "nowhere", "--", "true"], "no folder", id="a folder that is not there"),
+        pytest.param(["--dir", "train.py", "--", "true"], "no folder", id="a file for a folder"),
+        pytest.param(["--name", "\x1b[31m", "--", "true"], "name: ", id="a name with control characters"),
+        pytest.param(["--name", "x" * 1_000_000, "--", "true"], "name: ", id="a name of a million characters"),
+        pytest.param(["--gpu", "", "--", "true"], "gpu: ", id="no amount"),
+    ],
+)
+def test_wrong_usage_ends_with_2_before_anything_is_sent(world: World, words: list[str], said: str) -> None:
+    done = run("submit", *words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr) < 1000
+    assert world.seen == []
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+def test_jobs_are_a_table_and_one_document(world: World) -> None:
+    world.jobs = {"J1": job_view("J1"), "J2": job_view("J2", state="succeeded", reason=None)}
+    table = run("jobs").stdout.splitlines()
+    assert table[0].split() == ["ID", "NAME", "PROJECT", "USER", "GPU", "USED", "PRIORITY", "STATE", "SUBMITTED"]
+    assert "queued · 4 of 4 GPUs are in use" in table[1]
+    assert len(table) == 2
+    assert [job["id"] for job in json.loads(run("jobs", "--all", "--json").stdout)] == ["J1", "J2"]
+
+
+def test_filters_reach_the_service(world: World) -> None:
+    run("jobs", "--project", "fraud", "--mine")
+    assert world.seen[-1][2] | {"offset": "0", "limit": "200"} == {
+        "live": "1",
+        "project": "fraud",
+        "mine": "1",
+        "offset": "0",
+        "limit": "200",
+    }
+
+
+def test_one_job_in_words_and_as_a_document(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", command=["sh", "-c", "echo \x1b[31mred"])}
+    done = run("job", "J1")
+    assert "command         sh -c echo ?[31mred" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert json.loads(run("job", "J1", "--json").stdout)["id"] == "J1"
+
+
+@pytest.mark.parametrize(
+    ("view", "column", "facts"),
+    [
+        pytest.param({"gpu": "1"}, "1", "1", id="a whole device, asked for as it is charged"),
+        pytest.param({"gpu": "1/3", "gpu_milli": 334}, "0.334", "0.334, asked: 1/3", id="a third"),
+        pytest.param(
+            {"gpu": "1", "gpu_milli": 500, "ranks": 4, "simulated": True},
+            "2 (simulated)",
+            "2 (simulated), asked: 1 on each node",
+            id="four ranks of a half, two to a node",
+        ),
+        pytest.param(
+            {"gpu": "1", "ranks": 4, "min_ranks": 2, "held_ranks": 3},
+            "3",
+            "3, asked: 1 on each node",
+            id="three of two to four ranks",
+        ),
+    ],
+)
+def test_gpu_is_what_the_job_has_in_every_table(world: World, view: dict[str, Any], column: str, facts: str) -> None:
+    world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
+    heads, row = run("jobs").stdout.splitlines()[:2]
+    assert row[heads.index("GPU") : heads.index("USED")].strip() == column
+    [told] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
+    assert told.removeprefix("gpu").strip() == facts
+
+
+def rank(number: int, second: int | None, status: int | None = None, attempt: int = 1) -> RankView:
+    ended = None if second is None else AT + timedelta(seconds=second)
+    return RankView(attempt=attempt, rank=number, node="n1", pid=1, started_at=AT, ended_at=ended, exit_status=status)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        pytest.param([rank(0, 1, 1), rank(0, None, attempt=2)], "1: exit 1", id="one process: how it ended"),
+        pytest.param(
+            [rank(0, 3, -15), rank(1, 3, -15), rank(2, 1, 1), rank(3, 4, -9)],
+            "1: rank 2 exit 1, ranks 0-1 signal 15, rank 3 signal 9",
+            id="the rank that failed stands before those that were ended for it",
+        ),
+        pytest.param(
+            [rank(0, 1, 75), rank(1, 2, 75), rank(2, 2, 75), rank(0, 3, 0, 2), rank(1, 4, None, 2)],
+            "1: ranks 0-2 exit 75; 2: rank 0 exit 0, rank 1 lost",
+            id="each attempt by itself, with as many ranks as it had",
+        ),
+        pytest.param([rank(number, 1, 1) for number in (0, 2, 3)], "1: ranks 0, 2-3 exit 1", id="numbers in runs"),
+        pytest.param([rank(0, None)], "-", id="nothing while the first attempt runs"),
+    ],
+)
+def test_ended_attempts_name_the_ranks_that_failed_and_how(world: World, ranks: list[RankView], told: str) -> None:
+    world.jobs = {"J1": job_view("J1", rank_records=ranks)}
+    [line] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("ended attempts")]
+    assert line.removeprefix("ended attempts").strip() == told
+
+
+def test_a_job_is_changed_and_told(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", reason=None)}
+    assert run("hold", "J1").stderr == "J1 held\n"
+    assert run("release", "J1").stderr == "J1 queued\n"
+    assert json.loads(run("cancel", "J1", "--json").stdout)["state"] == "cancelled"
+    assert run("clone", "J1", "--gpu", "2", "--priority", "10", "--cpu", "0.5", "--memory", "1GiB").stdout == "J2\n"
+    assert (world.jobs["J2"].cpu_milli, world.jobs["J2"].memory_mib) == (500, 1024)
+    assert run("rerun", "J1").stdout == "J3\n"
+    assert (world.jobs["J2"].gpu, world.jobs["J2"].priority) == ("2", 10)
+
+
+ABOUT_A_JOB = ("job", "logs", "hold", "release", "cancel", "clone", "outputs", "rerun", "explain")
+OLD, NEW = "01K0AAAAAAAAAAAAAAAAAAAF3Q", "01K0BBBBBBBBBBBBBBBBBBB7XZ"
+
+
+def two_jobs(**other: object) -> dict[str, JobDetail]:
+    return {OLD: job_view(OLD, name="digits", state="succeeded"), NEW: job_view(NEW, name="letters", **other)}
+
+
+@pytest.mark.parametrize("word", [NEW, "letters", "B7XZ", "b7xz", "01K0B"])
+@pytest.mark.parametrize("command", ABOUT_A_JOB)
+def test_a_job_is_called_by_its_name_or_a_part_of_its_id(world: World, command: str, word: str) -> None:
+    world.jobs = two_jobs()
+    assert run(command, word).exit_code == 0
+    assert any(f"/{NEW}" in f"/{path}" for _, path, _, _ in world.seen)
+    assert not any(f"/{OLD}" in f"/{path}" for _, path, _, _ in world.seen)
+
+
+@pytest.mark.parametrize("command", ABOUT_A_JOB)
+def test_a_word_that_may_be_two_jobs_lists_them_and_changes_nothing(world: World, command: str) -> None:
+    world.jobs = two_jobs(state="running")
+    world.jobs[OLD] = world.jobs[OLD].model_copy(update={"state": "queued"})
+    done = run(command, "01K0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'01K0' may be any of 2; say the id of one:" in done.stderr
+    assert OLD in done.stderr and f"{NEW}  letters  fraud  ann  running" in done.stderr
+    assert world.paths("POST") == []
+
+
+def test_a_name_that_ended_jobs_had_too_is_the_one_that_can_be_held(world: World) -> None:
+    world.jobs = two_jobs(state="queued")
+    world.jobs[OLD] = world.jobs[OLD].model_copy(update={"name": "letters"})
+    assert run("hold", "letters").exit_code == 0
+    assert world.jobs[NEW].state == "held"
+    assert run("job", "letters").exit_code == 2
+
+
+@pytest.mark.parametrize("word", ["XZ", "nothing", "..."])
+def test_a_word_that_is_no_job_s_is_refused_by_the_service(world: World, word: str) -> None:
+    world.jobs = two_jobs()
+    done = run("cancel", word)
+    assert done.exit_code == 1 and "There is no job" in done.stderr
+    assert world.jobs[NEW].state == "queued"
+
+
+@pytest.mark.parametrize("word", [".", ".."])
+def test_a_word_that_would_lead_elsewhere_is_not_sent(world: World, word: str) -> None:
+    world.jobs = two_jobs()
+    done = run("cancel", word)
+    assert done.exit_code == 2 and f"'{word}' is no id" in done.stderr
+    assert world.paths("POST") == []
+
+
+def test_a_change_tells_what_was_read_back_and_what_is_still_to_come(world: World) -> None:
+    world.jobs = two_jobs(state="running", reason=None)
+    world.script[NEW] = [{}, {"state": "pausing", "target": "held"}]
+    assert run("hold", NEW).stderr == f"{NEW} pausing, to be held when it has left\n"
+
+
+def test_logs_are_printed_and_followed(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", state="failed", reason=None, attempt=1, exit_status=1)}
+    world.logs = {("J1", 1): "step 1\nstep 2"}
+    assert run("logs", "J1").stdout == "step 1\nstep 2"
+    done = run("logs", "-f", "J1")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "step 1\nstep 2", "J1 failed · exit status 1\n")
+    world.jobs["J1"] = job_view("J1", state="succeeded", attempt=1)
+    assert run("logs", "J1", "--follow").exit_code == 0
+
+
+def test_the_log_of_a_job_that_waits_is_empty_and_that_is_said(world: World) -> None:
+    world.jobs = {"J1": job_view("J1", attempt=0)}
+    done = run("logs", "J1")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "Job J1 has not started yet; logs -f waits for it.\n")
+
+
+def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None:
+    world.jobs = {"J1": job_view("J1")}
+    world.outputs["J1"] = {"a/model.bin": b"12345"}
+    assert "a/model.bin  5" in run("outputs", "J1").stdout
+    assert run("outputs", "J1", "--download", str(tmp_path / "o")).stdout == f"{tmp_path}/o/a/model.bin\n"
+    assert (tmp_path / "o/a/model.bin").read_bytes() == b"12345"
+
+
+def test_an_explanation_in_words(world: World) -> None:
+    told = run("explain", "J1").stdout
+    assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in told
+    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in told
+    assert "asked   1 GPU" in told, "with its unit, not in thousandths"
+    assert "would start: starts when 1 GPU is freed in pool big" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("notebooks", ["N1", "ann", "0.125 (simulated)", "booked", "unknown"]),
+        ("devices", ["d0", "KIND", "simulated", "Sim ?[31m80G ", "train (J1) 0.5 of ann", "another project 0.25"]),
+        ("nodes", ["n1", "2", "4096"]),
+        ("pools", ["big", "0.25", "Sim 80G"]),
+    ],
+)
+def test_places_are_tables_and_documents(world: World, command: str, words: list[str]) -> None:
+    table = run(command).stdout
+    assert [word for word in words if word not in table] == []
+    assert "\x1b" not in table
+    assert len(json.loads(run(command, "--json").stdout)) == 1
+
+
+def test_devices_stand_by_pool_node_and_number(world: World) -> None:
+    places = (("small", "n1", 0), ("big", "n2", 0), ("big", "n1", 10), ("big", "n1", 9))
+    world.devices = [device_view(f"{pool}-{node}-{index}", pool, node, index) for pool, node, index in places]
+    lines = run("devices").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["big-n1-9", "big-n1-10", "big-n2-0", "small-n1-0"]
+    assert [line.split()[2] for line in lines] == ["real", "real", "real", "simulated"]
+
+
+# --- quota and audit ----------------------------------------------------------------------------------------------
+def test_export_and_apply_go_round(world: World, tmp_path: Path) -> None:
+    exported = run("quota", "export").stdout
+    assert exported == QUOTA_TEXT
+    (tmp_path / "q.yaml").write_text(exported)
+    assert run("quota", "apply", "q.yaml", "--comment", "c").stderr == "revision 5 is in force\n"
+    assert run("quota", "apply", "-", stdin=exported).exit_code == 0
+    assert [row["revision"] for row in json.loads(run("quota", "history", "--json").stdout)] == [4, 3]
+    assert run("quota", "revert", "3").stderr == "revision 5 is in force: back to revision 3\n"
+    assert run("quota", "revert", "4").stderr == "nothing was changed: revision 4 is in force already\n"
+
+
+def test_a_stale_file_is_refused(world: World) -> None:
+    done = run("quota", "apply", "-", stdin="version: 1\nrevision: 3\n")
+    assert (done.exit_code, done.stderr) == (1, "The file was made from another revision; 4 is in force.\n")
+
+
+def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
+    text = "revision: 4 # overcommit"
+    assert run("quota", "apply", "-", stdin=text).exit_code == 1
+    assert run("quota", "apply", "-", "--accept-overcommit", stdin=text).exit_code == 0
+    refused = run("quota", "preview", "-", stdin=text)
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "refused: 5 of 4 GPUs are promised.\nto put it in force nevertheless: quota apply --accept-overcommit\n",
+    )
+    assert refused.output.endswith(refused.stderr), "what it ends on is whether it would be refused"
+    accepted = run("quota", "preview", "-", "--accept-overcommit", stdin=text)
+    assert (accepted.exit_code, accepted.stderr) == (0, "accepted: 5 of 4 GPUs are promised.\n")
+
+
+def test_a_preview_ends_as_apply_would(world: World) -> None:
+    removes = run("quota", "preview", "-", stdin="revision: 4 # remove")
+    assert removes.exit_code == 1 and removes.stderr.endswith("quota apply --accept-removal\n")
+    assert run("quota", "preview", "-", "--json", stdin="revision: 4 # remove").exit_code == 1
+    assert run("quota", "preview", "-", "--accept-removal", stdin="revision: 4 # remove").exit_code == 0
+    for text in ("version: 1\n", "version: 1\nrevision: 3\n"):
+        stale = run("quota", "preview", "-", stdin=text)
+        assert (stale.exit_code, stale.stderr) == (
+            1,
+            "refused: The file was made from another revision; 4 is in force.\n",
+        )
+        for command in ("preview", "apply"):
+            assert run("quota", command, "-", "--replace", stdin=text).exit_code == 0
+
+
+def test_a_preview_shows_arithmetic_and_people(world: World) -> None:
+    done = run("quota", "preview", "-", stdin=QUOTA_TEXT)
+    assert (done.exit_code, done.stdout.splitlines()) == (
+        0,
+        ["train: 2 + 2 = 4 of 4", "paused: its guarantee shrinks. (job B1, bobs)"],
+    )
+
+
+def test_a_preview_shows_what_changes_in_the_calendar(world: World) -> None:
+    done = run("quota", "preview", "-", stdin=f"{QUOTA_TEXT}# nights")
+    assert done.exit_code == 0 and "Calendar nights is taken out." in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x" * 1_000_001], ids=["no text", "a megabyte and more"])
+def test_a_file_that_is_no_quota_file_is_not_sent(world: World, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "q.yaml").write_bytes(content)
+    assert run("quota", "apply", "q.yaml").exit_code == 1
+    assert world.seen == []
+
+
+def test_the_audit_is_a_table_a_document_and_a_sheet(world: World) -> None:
+    table = run("audit", "--since", "2027-01-01T00:00:00Z").stdout.splitlines()
+    assert table[1].split() == ["1", "2027-01-02", "03:04:05Z", "=ann", "queued", "ann's", "job", "train", "fraud"]
+    assert "HASH" not in table[0] and "HASH" in run("audit", "--hashes").stdout.splitlines()[0]
+    assert json.loads(run("audit", "--json").stdout)[0]["kind"] == "submit"
+    sheet = run("audit", "--csv").stdout.splitlines()
+    said = "1,2027-01-02T03:04:05Z,'=ann,queued ann's job train,'=ann,submit,J1,fraud,"
+    assert sheet[1] == said + '"{""gpu"": ""1""}",0,1'
+
+
+def test_a_broken_audit_ends_with_1(world: World) -> None:
+    assert run("audit", "verify").stdout == "All 2 rows follow from the one before.\n"
+    world.whole_audit = False
+    done = run("audit", "verify")
+    assert (done.exit_code, done.stderr) == (1, "Row 2 does not follow from row 1.\n")
+
+
+def test_audit_verify_takes_its_own_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUPYTER_GPU_QUOTA_URL")
+    assert run("audit", "verify", "--url", world.url).exit_code == 0
+    assert run("audit", "--url", world.url).exit_code == 0
+
+
+# --- documents ----------------------------------------------------------------------------------------------------
+def test_a_snapshot_is_saved_as_canonical_json(world: World) -> None:
+    assert run("snapshot").stdout == '{"format":1,"policy":{},"snapshot":{"now":1}}\n'
+
+
+def test_decide_refuses_what_is_no_snapshot() -> None:
+    done = run("decide", "-", stdin="{}")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "is no snapshot: snapshot: it is needed, and was not given" in done.stderr
+
+
+@pytest.mark.parametrize("document", ["snapshot", "plan", "quota"])
+def test_schemas_are_printed(document: str) -> None:
+    assert json.loads(run("schema", document).stdout)["type"] == "object"
+
+
+def test_a_schema_of_a_later_release_is_wrong_usage() -> None:
+    assert run("schema", "sweep").exit_code == 2
+
+
+# --- how it ends --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "words", ["jobs", "job J1", "explain J1", "quota export", "audit", "audit verify", "snapshot", "pools"]
+)
+def test_a_service_that_is_away_ends_with_3(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    done = run(*words.split(), "--url", "http://127.0.0.1:9")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "cannot be reached" in done.stderr
+
+
+def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
+    done = run("job", "J9")
+    assert (done.exit_code, done.stderr) == (1, "There is no job 'J9' that you may see.\n")
+
+
+def test_a_wrong_token_ends_with_1(world: World) -> None:
+    assert run("jobs", "--token", "wrong").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [("jobz", "did you mean jobs?"), ("xyzzy", "--help lists them"), ("submitt", "submit")]
+)
+def test_an_unknown_command_names_the_nearest(words: str, said: str) -> None:
+    done = run(words)
+    assert done.exit_code == 2
+    assert said in done.stderr or "did you mean job?" in done.stderr
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_its_help(name: str) -> None:
+    done = run(name, "--help")
+    assert done.exit_code == 0
+    assert "usage:" in done.stdout.lower()
+
+
+def test_the_list_hides_what_the_hub_runs() -> None:
+    told = run("--help").stdout
+    assert "submit" in told
+    assert not re.search(r"^  (serve|controller)", told, re.MULTILINE)
+
+
+# --- real processes -----------------------------------------------------------------------------------------------
+def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jupyter_gpu_quota", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_as_a_process_the_id_alone_is_on_stdout(world: World) -> None:
+    done = process("submit", "--", "python", "train.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "J1\n", "")
+
+
+def test_as_a_process_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from jupyter_gpu_quota.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('heavy:', *sorted({m.split('.')[0] for m in sys.modules} & {'pydantic', 'rich', 'yaml',"
+        " 'tornado', 'traitlets'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy:"
+
+
+def test_as_a_process_the_same_key_is_one_job(world: World) -> None:
+    first, second = (process("submit", "--idempotency-key", "k", "--", "true") for _ in range(2))
+    assert first.stdout == second.stdout == "J1\n"
+
+
+def test_a_first_quota_file_of_the_schema_s_keys_parses() -> None:
+    keys = set(json.loads(run("schema", "quota").stdout)["properties"])
+    assert keys == {
+        "version",
+        "revision",
+        "pools",
+        "departments",
+        "projects",
+        "environments",
+        "data",
+        "calendar",
+        "policy",
+    }
+    assert isinstance(parse(QUOTA_TEXT), QuotaFile)

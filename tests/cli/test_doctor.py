@@ -1,0 +1,381 @@
+"""The doctor: each probe on a machine that is well, and on one that is not."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.backends.local.enforcement.cgroup import Leaves
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.cli.doctor import devices as device_probes
+from jupyter_gpu_quota.cli.doctor import hub as hub_probes
+from jupyter_gpu_quota.cli.doctor import probes
+from jupyter_gpu_quota.cli.doctor.hub_settings import Known
+from jupyter_gpu_quota.client import connection
+from jupyter_gpu_quota.settings import GPUQuota
+from jupyter_gpu_quota.wire.status import DeploymentView
+from tests.client.fake_service import TOKEN, World, served
+
+
+@pytest.fixture(autouse=True)
+def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    for name in (
+        "JUPYTER_GPU_QUOTA_URL",
+        "JUPYTERHUB_PUBLIC_HUB_URL",
+        "JUPYTERHUB_API_TOKEN",
+        "JUPYTER_GPU_QUOTA_SETTINGS",
+        "JUPYTERHUB_USER",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub_probes.unit, "__defaults__", (Path("/nowhere"),))
+
+
+def versions(monkeypatch: pytest.MonkeyPatch, **known: str) -> None:
+    def version(name: str) -> str:
+        try:
+            return known[name.replace("-", "_")]
+        except KeyError:
+            raise metadata.PackageNotFoundError(name) from None
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict"),
+    [
+        pytest.param({"jupyterhub": "6.1.1"}, "ok", id="the newest hub"),
+        pytest.param({"jupyterhub": "5.3.0"}, "ok", id="the oldest hub that is supported"),
+        pytest.param({"jupyterhub": "5.2.1"}, "fail", id="a hub that is too old"),
+        pytest.param({"jupyterhub": "7.0.0b1"}, "fail", id="a hub of the future"),
+        pytest.param({}, "warn", id="no hub in this environment"),
+    ],
+)
+def test_the_hub_s_version(monkeypatch: pytest.MonkeyPatch, known: dict[str, str], verdict: str) -> None:
+    versions(monkeypatch, **known)
+    assert probes.hub().verdict == verdict
+
+
+def test_the_imitation_of_the_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions(monkeypatch, configurable_http_proxy="0.4.0")
+    assert (probes.proxy().verdict, "imitation" in probes.proxy().advice) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    ("programs", "verdict"),
+    [
+        pytest.param(["node", "configurable-http-proxy"], "ok", id="node and proxy"),
+        pytest.param(["node"], "warn", id="node alone"),
+        pytest.param([], "warn", id="neither"),
+    ],
+)
+def test_node_and_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, programs: list[str], verdict: str) -> None:
+    versions(monkeypatch)
+    for name in programs:
+        (tmp_path / name).write_text("#!/bin/sh\necho v20.1.0\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert probes.proxy().verdict == verdict
+
+
+def test_simulated_devices_are_said_to_be_simulated() -> None:
+    devices = [{"model": "Sim", "memory_mib": 1, "count": 4}, {"model": "S2", "memory_mib": 1}]
+    known = Known(config=GPUQuota(simulated_devices=devices), whole=True, own_accounts=False)
+    found = device_probes.gpus(known)
+    assert (found.verdict, found.found) == ("warn", "5 simulated devices")
+
+
+def test_whose_account_jobs_have() -> None:
+    assert probes.accounts(0, True).verdict == "ok"
+    assert "spawner" in probes.accounts(0, False).found and "REST door" in probes.accounts(0, False).advice
+    assert "REST door" in probes.accounts(1000, False).advice
+    assert (probes.accounts(0, None).verdict, "not known" in probes.accounts(0, None).found) == ("skip", True)
+
+
+def test_control_groups_are_told_of_and_not_needed(tmp_path: Path) -> None:
+    assert "can have a group of its own" in probes.cgroups(Leaves("s", tmp_path)).found
+    assert "the driver looks for it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Leaves("s", tmp_path)).found
+    missing = probes.cgroups(Leaves("s", tmp_path / "none"))
+    assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
+
+
+def test_the_subreaper_is_asked_for_and_given_back() -> None:
+    before, after = ctypes.c_int(), ctypes.c_int()
+    libc = ctypes.CDLL(None)
+    libc.prctl(probes.PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    assert probes.subreaper().verdict == "ok"
+    libc.prctl(probes.PR_GET_CHILD_SUBREAPER, ctypes.byref(after), 0, 0, 0)
+    assert before.value == after.value
+
+
+def test_the_state_folder(tmp_path: Path) -> None:
+    assert "can be made" in probes.state_dir(tmp_path / "a" / "b").found
+    tmp_path.chmod(0o700)
+    assert probes.state_dir(tmp_path).verdict == "ok"
+    tmp_path.chmod(0o777)
+    assert (probes.state_dir(tmp_path).verdict, probes.state_dir(tmp_path).advice) == ("fail", f"chmod go-w {tmp_path}")
+    (tmp_path / "file").write_text("")
+    assert probes.state_dir(tmp_path / "file").verdict == "fail"
+
+
+def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "LEAST_FREE", 0)
+    assert probes.disk(tmp_path / "later").verdict == "ok"
+    monkeypatch.setattr(probes, "LEAST_FREE", 1 << 62)
+    assert probes.disk(tmp_path).verdict == "warn"
+
+
+def test_fsync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SLOW_FSYNC_S", 60)
+    assert probes.fsync(tmp_path).verdict == "ok"
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "fsync", _no_disk)
+    assert probes.fsync(tmp_path).verdict == "fail"
+    assert list(tmp_path.iterdir()) == []
+
+
+def _no_disk(fd: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_the_service_is_asked_who_one_is() -> None:
+    with served(World()) as world:
+        found = list(probes.service(world.url, TOKEN))
+        assert [(each.what, each.verdict) for each in found] == [("service", "ok"), ("ready", "ok"), ("token", "ok")]
+        assert found[2].found == "ann: fraud (member)"
+        assert list(probes.service(world.url, "wrong"))[-1].verdict == "warn"
+
+
+def test_no_service_is_a_warning_with_advice() -> None:
+    assert [(each.what, each.verdict) for each in probes.service("http://127.0.0.1:9", None)] == [("service", "warn")]
+
+
+def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)])
+    assert told.exit_code == 0, told.output
+    document = json.loads(CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)]).stdout)
+    assert [each["what"] for each in document] == [
+        "python",
+        "hub",
+        "proxy",
+        "gpus",
+        "enforcement",
+        "suspension",
+        "accounts",
+        "cgroups",
+        "subreaper",
+        "state folder",
+        "disk",
+        "fsync",
+        "service",
+    ]
+    assert all(each["found"] and (each["advice"] or each["verdict"] in ("ok", "skip")) for each in document)
+
+
+@pytest.mark.parametrize("user", ["", "ann"], ids=["on the hub's machine", "in a notebook"])
+def test_what_this_machine_shows_stands_apart_from_what_the_service_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: str
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", user)
+    with served(World(own_accounts=True)) as world:
+        words = ["doctor", "--state-dir", str(tmp_path), "--url", world.url, "--token", TOKEN]
+        told = CliRunner().invoke(main, words).stdout
+        document = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    here, answered = told.split("The service, by its own answers:\n")
+    assert here.startswith("This machine, ")
+    for each in document:
+        assert f"  {each['what']} " in (answered if each["where"] == "service" else here), each
+    by_service = {each["what"] for each in document if each["where"] == "service"}
+    assert by_service == {"service", "ready", "token"} | ({"gpus", "enforcement", "accounts"} if user else set())
+
+
+def doctor(*words: str) -> dict[str, dict[str, str]]:
+    done = CliRunner().invoke(main, ["doctor", "--json", *words])
+    assert done.exit_code in (0, 1), done.output
+    return {each["what"]: each for each in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict", "said"),
+    [
+        pytest.param(True, "ok", "the account that the hub's spawner uses", id="each under their own"),
+        pytest.param(False, "warn", "the service's own account for everybody", id="all under the service's"),
+        pytest.param(None, "skip", "skipped, because this service is older", id="a service that does not say"),
+    ],
+)
+def test_in_a_notebook_the_service_says_whose_accounts_jobs_have(
+    monkeypatch: pytest.MonkeyPatch, own: bool | None, verdict: str, said: str
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ann")
+    with served(World(own_accounts=own)) as world:
+        found = doctor("--url", world.url, "--token", TOKEN)
+    assert (found["accounts"]["verdict"], said in found["accounts"]["found"]) == (verdict, True)
+    assert found["gpus"]["found"] == "1 device, 1 simulated"
+    assert {found[what]["verdict"] for what in ("state folder", "disk", "cgroups", "hub")} == {"skip"}
+    assert all(found[what]["found"].startswith("skipped, because") for what in ("state folder", "disk", "cgroups"))
+
+
+def test_in_a_notebook_without_a_service_it_says_why_it_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ann")
+    found = doctor()
+    assert found["accounts"]["found"].startswith("skipped, because no service is known")
+    assert str(os.geteuid()) not in found["accounts"]["found"]
+
+
+QUOTA = """\
+version: 1
+pools:
+  - {name: train, selector: {gpu_model: [Sim]}, uses: [training]}
+  - {name: build, selector: {gpu_model: [T4]}, uses: [notebook]}
+projects:
+  - {name: fraud, quota: {train: {training: 2}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "said"),
+    [
+        pytest.param(QUOTA.replace("  - {name: build", "  # - {name: build"), "ok", "fits the 2 devices", id="it fits"),
+        pytest.param(QUOTA, "warn", "no device here is in the pool build", id="a pool without a device"),
+        pytest.param(QUOTA.replace("training: 2", "training: 3"), "fail", "3", id="more than there is"),
+        pytest.param(QUOTA.replace("projects:", "projekts:"), "fail", "line 5: ", id="a key that is misspelt"),
+        pytest.param(None, "fail", "cannot be read", id="no such file"),
+    ],
+)
+def test_a_quota_file_is_checked_against_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, verdict: str, said: str
+) -> None:
+    file = tmp_path / "quota.yaml"
+    if text is not None:
+        file.write_text(text)
+    settings = {"simulated_devices": [{"model": "Sim", "memory_mib": 1000, "count": 2}]}
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps(settings))
+    found = doctor("--state-dir", str(tmp_path), "--quota", str(file))["quota file"]
+    assert (found["verdict"], said in found["found"]) == (verdict, True), found
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps({**settings, "quota_file": str(file)}))
+    assert doctor("--state-dir", str(tmp_path))["quota file"] == found
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        pytest.param('[ "$1" = show ] && echo process || echo jupyterhub.service loaded', None, id="it has it"),
+        pytest.param(
+            '[ "$1" = show ] && echo control-group || echo jupyterhub.service loaded',
+            "jupyterhub.service has KillMode=control-group",
+            id="it has the default",
+        ),
+        pytest.param('[ "$1" = show ] && exit 1 || echo jupyterhub.service', "KillMode=unknown", id="it is not told"),
+        pytest.param("true", "no unit here is named after jupyterhub", id="no such unit"),
+        pytest.param("exit 1", "systemctl does not answer", id="systemd does not answer"),
+    ],
+)
+def test_a_unit_that_would_take_the_jobs_along_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str | None
+) -> None:
+    (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = list(hub_probes.unit(tmp_path))
+    assert [said in each.found for each in found if said] == ([] if said is None else [True])
+    assert len(found) == (said is not None)
+    assert all("KillMode=process" in each.advice for each in found)
+    assert list(hub_probes.unit(tmp_path / "nowhere")) == []
+
+
+HUB_CONFIG = """\
+c = get_config()
+c.JupyterHub.spawner_class = "simple"
+c.GPUQuota.state_dir = "{folder}/kept"
+c.GPUQuota.quota_file = "{folder}/quota.yaml"
+c.GPUQuota.simulated_devices = [{{"model": "Sim", "memory_mib": 1000, "count": 2}}]
+from jupyter_gpu_quota import setup_gpu_quota
+setup_gpu_quota(c)
+"""
+
+
+def test_the_hub_s_own_file_says_what_is_looked_at(tmp_path: Path) -> None:
+    config = tmp_path / "jupyterhub_config.py"
+    config.write_text(HUB_CONFIG.format(folder=tmp_path))
+    (tmp_path / "quota.yaml").write_text(QUOTA.replace("  - {name: build", "  # - {name: build"))
+    found = doctor("--config", str(config))
+    assert found["accounts"]["verdict"] == "warn", "the simple spawner starts all under one account"
+    assert found["gpus"]["found"] == "2 simulated devices"
+    assert str(tmp_path / "kept") in found["state folder"]["found"]
+    assert "fits the 2 devices" in found["quota file"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("c = get_config()\n", "does not call setup_gpu_quota(c)", id="a hub without the service"),
+        pytest.param("import os\nos.environ['NO_SUCH']\n", "KeyError: 'NO_SUCH'", id="a file that fails"),
+    ],
+)
+def test_a_hub_s_file_that_says_nothing_is_wrong_usage(tmp_path: Path, text: str, said: str) -> None:
+    config = tmp_path / "jupyterhub_config.py"
+    config.write_text(text)
+    told = CliRunner().invoke(main, ["doctor", "--config", str(config)])
+    assert (told.exit_code, said in told.stderr) == (2, True), told.stderr
+
+
+def test_where_the_hub_s_settings_are_not_known_nothing_of_them_is_said_to_be_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = doctor()
+    for what in ("accounts", "state folder", "disk", "fsync"):
+        assert found[what]["verdict"] == "skip", found[what]
+        assert "the hub's settings are not known here" in found[what]["found"]
+
+
+def test_the_service_tells_an_admin_on_its_machine_the_settings(tmp_path: Path) -> None:
+    devices: list[dict[str, object]] = [{"model": "Sim", "memory_mib": 1000, "count": 5}]
+    told = DeploymentView(host=socket.gethostname(), state_dir=str(tmp_path), quota_file="", simulated_devices=devices)
+    with served(World(own_accounts=False, deployment=told)) as world:
+        found = doctor("--url", world.url, "--token", TOKEN)
+        world.deployment = told.model_copy(update={"host": "another"})
+        elsewhere = doctor("--url", world.url, "--token", TOKEN)
+    assert found["gpus"]["found"] == "5 simulated devices"
+    assert (found["accounts"]["verdict"], str(tmp_path) in found["state folder"]["found"]) == ("warn", True)
+    assert elsewhere["state folder"]["verdict"] == "skip"
+
+
+def test_doctor_ends_with_1_when_something_fails(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)]).exit_code == 1
+
+
+@pytest.mark.parametrize("settings", ["{", '{"state_dir": 5}', "[]"])
+def test_settings_that_cannot_be_read_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, settings: str) -> None:
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", settings)
+    told = CliRunner().invoke(main, ["doctor"])
+    assert (told.exit_code, "JUPYTER_GPU_QUOTA_SETTINGS" in told.stderr) == (2, True)
+
+
+def test_a_quota_file_that_asks_for_more_than_the_devices_here_can_do_is_warned_of(tmp_path: Path) -> None:
+    config = tmp_path / "hub.py"
+    config.write_text(
+        "from jupyter_gpu_quota import setup_gpu_quota\n"
+        "c.GPUQuota.simulated_devices = [{'model': 'Sim', 'memory_mib': 1000, 'count': 5}]\nsetup_gpu_quota(c)\n"
+    )
+    file = tmp_path / "q.yaml"
+    file.write_text(
+        "version: 1\npools: [{name: p, selector: {gpu_model: [Sim]}, uses: [training]}]\nprojects: []\n"
+        "policy: {enforcement: {memory: driver}}\n"
+    )
+    found = doctor("--config", str(config), "--state-dir", str(tmp_path), "--quota", str(file))["quota file"]
+    assert found["verdict"] == "warn" and "asks for memory driver and compute none, and 5 of them" in found["found"]
+
+
+def test_how_the_hub_s_settings_can_be_known_is_said_once() -> None:
+    told = CliRunner().invoke(main, ["doctor"], env={"JUPYTERHUB_USER": ""}).output
+    assert told.count("give --config jupyterhub_config.py") == 1, told
+    assert "not known here (see above)" in told

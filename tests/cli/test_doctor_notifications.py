@@ -1,0 +1,100 @@
+"""Messages that leave the hub, as an admin meets them: at the hub's start, in the doctor, in the documents."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from traitlets.config import Config
+
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.hub.setup import SetupError, setup_gpu_quota
+from jupyter_gpu_quota.notifications.document import body, schema
+from tests.api.world import service_world
+from tests.notifications.receivers import mail_receiver, web_receiver
+from tests.notifications.test_channels import WARNED
+
+SECRET = base64.b64encode(b"k" * 32).decode()
+
+
+def found(folder: Path, **settings: Any) -> list[tuple[str, str, str]]:
+    """(what, verdict, found) of the doctor's lines about messages, by a hub's configuration."""
+    lines = [f"c.GPUQuota.{name} = {value!r}" for name, value in settings.items()]
+    (folder / "jupyterhub_config.py").write_text(
+        "\n".join(["from jupyter_gpu_quota import setup_gpu_quota", *lines, "setup_gpu_quota(c)"])
+    )
+    ran = CliRunner().invoke(main, ["doctor", "--json", "--config", str(folder / "jupyterhub_config.py")])
+    rows = json.loads(ran.stdout)
+    return [
+        (row["what"], row["verdict"], row["found"]) for row in rows if row["what"] in ("messages", "webhook", "mail")
+    ]
+
+
+def test_the_hub_does_not_start_with_settings_that_cannot_work() -> None:
+    c = Config()
+    c.GPUQuota.notices_webhook_url = "http://hooks.example.org/T0/secret"
+    with pytest.raises(SetupError, match="must begin with https://") as refused:
+        setup_gpu_quota(c)
+    assert "T0/secret" not in str(refused.value)
+
+
+def test_without_any_of_it_the_doctor_says_that_nobody_is_told(tmp_path: Path) -> None:
+    ((what, verdict, told),) = found(tmp_path)
+    assert (what, verdict) == ("messages", "skip")
+    assert "neither is configured" in told
+
+
+def test_the_doctor_asks_both_receivers_and_sends_nothing(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    with web_receiver(answers=[405]) as hook, mail_receiver() as postbox:
+        mail = {
+            "notices_mail_host": "127.0.0.1",
+            "notices_mail_port": postbox.port,
+            "notices_mail_security": "none",
+            "notices_mail_from": "hub@example.org",
+            "notices_mail_to": "{user}@example.org",
+        }
+        told = found(tmp_path, notices_webhook_url=hook.url, notices_webhook_secret_file=str(secret), **mail)
+        assert told == [
+            ("webhook", "ok", f"http://127.0.0.1:{hook.port} answers 405 to HEAD; nothing was sent"),
+            ("mail", "ok", f"127.0.0.1:{postbox.port} says hello; nothing was sent"),
+        ]
+        assert (hook.posts, postbox.letters) == ([], [])
+        secret.chmod(0o644)
+        assert found(tmp_path, notices_webhook_url=hook.url, notices_webhook_secret_file=str(secret))[0][1] == "warn"
+    (line,) = found(tmp_path, notices_webhook_url=hook.url)
+    assert (line[:2], "cannot be asked" in line[2]) == (("webhook", "fail"), True)
+
+
+@pytest.mark.parametrize(("who", "told"), [("ann", True), ("bob", False)], ids=["an admin", "anybody else"])
+def test_the_service_tells_an_admin_what_waits_and_what_failed(tmp_path: Path, who: str, told: bool) -> None:
+    with service_world(tmp_path, notices_webhook_url="https://hooks.example.org/T0/secret") as world:
+        queue = world.door.notices.queues[0]
+        world.run(queue.send_due())
+        queue.fault = "https://hooks.example.org answered 503"
+        door = ["--url", f"http://127.0.0.1:{world.port}/services/gpu-quota", "--token", f"token-{who}"]
+        ran = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path), *door])
+        lines = [row for row in json.loads(ran.stdout) if row["what"] == "webhook"]
+        assert [(row["verdict"], row["found"]) for row in lines] == (
+            [("warn", "https://hooks.example.org answered 503; 0 wait")] if told else []
+        )
+        assert "T0/secret" not in ran.stdout
+
+
+def test_the_schema_of_the_body_is_printed() -> None:
+    ran = CliRunner().invoke(main, ["schema", "notice"])
+    assert (ran.exit_code, json.loads(ran.stdout)) == (0, schema())
+
+
+def test_the_page_shows_the_body_that_is_sent() -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/warnings.md"
+    told = json.loads(page.read_text().partition("```json\n")[2].partition("```")[0])
+    sent = json.loads(body(WARNED))
+    assert sent.pop("text").startswith(told.pop("text").removesuffix(" ..."))
+    assert told == sent

@@ -1,0 +1,238 @@
+"""What the client and the command line say of arguments that cannot be: a sentence of ours, and nothing is sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.client import Client, GPUQuotaError, Unreachable, WrongArgument, connection, watch
+from jupyter_gpu_quota.messages.validation import number_text, shown
+from jupyter_gpu_quota.wire.status import VersionView
+
+NOBODY = "http://127.0.0.1:9"
+"""The port of discard, where nobody listens: what is sent is Unreachable."""
+
+ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+NO_UTF_8 = b"\xff".decode("utf-8", "surrogateescape")
+"""A byte of the command line that is no text."""
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    made = Client(NOBODY, "t", timeout_s=5, environment={})
+    monkeypatch.setattr(made._connection, "sleep", lambda seconds: None)
+    return made
+
+
+Ask = Callable[[Client], object]
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        pytest.param(
+            lambda c: c.submit(""),
+            'command: it is empty; give a program and its arguments, such as "python train.py" or ["python',
+            id="an empty command",
+        ),
+        pytest.param(lambda c: c.submit("python 'x"), "(no closing quotation); give a list of", id="an open quote"),
+        pytest.param(
+            lambda c: c.submit("x" * 1_000_000),
+            "command: it has 1000000 characters, and at most 65536 fit; put what is long into a file",
+            id="a command of a million letters",
+        ),
+        pytest.param(
+            lambda c: c.dry_run("'" + "x" * 65_536), "65537 characters, and at most 65536", id="one letter too many"
+        ),
+        pytest.param(lambda c: c.submit("x" * 65_536), "command.0: it has 65536", id="as many as fit are taken apart"),
+        pytest.param(lambda c: c.submit(["python", 3]), "command.1: 3 is no text", id="a number as a word"),
+        pytest.param(lambda c: c.submit(["a\0b"]), "has the character NUL", id="a word with NUL"),
+        pytest.param(lambda c: c.submit("x", gpu=None), "gpu: nothing is no amount of GPU; give", id="no GPU amount"),
+        pytest.param(lambda c: c.submit("x", gpu=True), "gpu: true is no amount of GPU", id="yes as an amount"),
+        pytest.param(lambda c: c.submit("x", gpu=""), "gpu: it is empty; give an amount", id="an empty amount"),
+        pytest.param(lambda c: c.submit("x", gpu="1" * 40), "40 characters, and at most 32 fit", id="a long amount"),
+        pytest.param(lambda c: c.submit("x", nodes="2"), "nodes: '2' is no whole number; write", id="nodes as text"),
+        pytest.param(lambda c: c.submit("x", nodes=0), "nodes: 0 is less than 1, the least", id="no nodes"),
+        pytest.param(
+            lambda c: c.submit("x", nodes=10**30),
+            "nodes: 1000000000... (of 31 digits) is more than 10000, the most",
+            id="more nodes than there are atoms",
+        ),
+        pytest.param(lambda c: c.submit("x", name=""), "name: it is empty; leave it out", id="an empty name"),
+        pytest.param(lambda c: c.submit("x", name="a/b"), "name: 'a/b' is no name: letters", id="a name with a slash"),
+        pytest.param(lambda c: c.submit("x", private="yes"), "neither true nor false", id="yes for true"),
+        pytest.param(lambda c: c.submit("x", time_limit=90), "give a duration such as", id="a time limit as number"),
+        pytest.param(lambda c: c.submit("x", variables="A=1"), "give texts by name", id="variables as one text"),
+        pytest.param(lambda c: c.submit("x", bundle="zz"), "'zz' is no digest of a bundle", id="a digest that is none"),
+        pytest.param(lambda c: c.submit("x", dir=3), "dir: 3 is no path of a folder", id="a number as folder"),
+        pytest.param(lambda c: c.submit("x", dir=""), "dir: '' is no path of a folder", id="no folder's name"),
+        pytest.param(lambda c: c.submit("x", idempotency_key=""), "idempotency_key: it is empty", id="an empty key"),
+        pytest.param(lambda c: c.submit("x", project=NO_UTF_8), "no UTF-8 text", id="a project that is no text"),
+        pytest.param(lambda c: c.job(""), "job: '' is no id; give a job's id, as jobs() lists them", id="no job's id"),
+        pytest.param(lambda c: c.job(None), "job: nothing is no id", id="nothing for a job"),
+        pytest.param(lambda c: c.explain(3), "workload: 3 is no id", id="a number for a workload"),
+        pytest.param(lambda c: c.keep([]), "notebook: a list is no id; give a notebook's", id="a list for a notebook"),
+        pytest.param(lambda c: c.drain("", deadline="2h"), "node: '' is no id; give a node's", id="no node's id"),
+        pytest.param(lambda c: c.drain("n", deadline=3), "deadline: 3 is no text; give a", id="a bare deadline"),
+        pytest.param(lambda c: c.clone("x", gpu=[1]), "gpu: a list is no amount of GPU", id="a list for an amount"),
+        pytest.param(lambda c: c.logs("x", attempt="a"), "attempt: 'a' is no whole number", id="a word for an attempt"),
+        pytest.param(lambda c: c.logs("x", rank=-1), "rank: -1 is less than 0", id="a rank below none"),
+        pytest.param(lambda c: c.download("x", "d", ["a"]), "some of what outputs() lists", id="names for outputs"),
+        pytest.param(lambda c: c.jobs(limit=None), "limit: nothing is no whole number", id="no limit"),
+        pytest.param(lambda c: c.jobs(project=NO_UTF_8), "project: it has bytes", id="a filter that is no text"),
+        pytest.param(lambda c: c.usage(since=[1]), "since: a list is no text", id="a list for an instant"),
+        pytest.param(lambda c: c.preview(None), "text: nothing is no text; give the text of", id="no quota file"),
+        pytest.param(lambda c: c.preview("x", revision='"'), "revision: '\"' is no whole", id="a quote as a revision"),
+        pytest.param(lambda c: c.apply("x", comment="x" * 2000), "2000 characters, and at most 1000", id="a story"),
+        pytest.param(lambda c: c.revert("a"), "revision: 'a' is no whole number", id="a word for a revision"),
+        pytest.param(lambda c: next(watch(c, "x", timeout_s="a")), "timeout_s: 'a' is no number", id="a time"),
+        pytest.param(lambda c: Client(3), "url: 3 is no text; give the hub's address", id="a number for an address"),
+        pytest.param(lambda c: Client(NOBODY, 3), "token: 3 is no text", id="a number for a token"),
+        pytest.param(lambda c: Client(NOBODY, "t", timeout_s=-1), "timeout_s: -1 is no number", id="a time below 0"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_cannot_be_is_told_in_a_sentence(client: Client, ask: Ask, told: str) -> None:
+    with pytest.raises(WrongArgument) as caught:
+        ask(client)
+    assert told in str(caught.value)
+    assert str(caught.value).endswith("Nothing was sent.")
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "http://x:99999", "http://x:port", "http://x y", f"http://{NO_UTF_8}"]
+)
+def test_an_address_that_is_none_is_told_with_one_that_is(address: str) -> None:
+    with pytest.raises(Unreachable, match=r"is no address; write the hub's, such as https://hub.example.org"):
+        Client(address)
+
+
+def test_a_secret_of_a_wrong_kind_is_not_repeated(client: Client) -> None:
+    with pytest.raises(WrongArgument) as caught:
+        client.submit("x", secrets={"PASSWORD": 12345678}, dir=None)
+    assert "secrets.PASSWORD: what was given is no text" in str(caught.value)
+    assert "12345678" not in str(caught.value)
+
+
+def test_an_answer_that_is_none_is_told_by_its_place_and_not_in_the_library_s_words(client: Client) -> None:
+    with pytest.raises(Unreachable) as caught:
+        client._connection.as_model(VersionView, {"version": 3})
+    assert str(caught.value).endswith("is not this version's service: version: 3 is no text.")
+
+
+STRANGE: tuple[Any, ...] = (
+    None,
+    "",
+    " ",
+    "\0",
+    NO_UTF_8,
+    3,
+    -1,
+    1.5,
+    10**30,
+    True,
+    b"x",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    object(),
+)
+RAW = (
+    "validation error",
+    "pydantic",
+    "Input should",
+    "expected str",
+    "not iterable",
+    "not supported",
+    "attribute",
+    "codec",
+)
+
+
+def calls() -> Iterator[tuple[str, str]]:
+    for name, call in inspect.getmembers(Client, inspect.isfunction):
+        for parameter in list(inspect.signature(call).parameters.values())[1:]:
+            if not name.startswith("_") and parameter.kind is not parameter.VAR_KEYWORD:
+                yield name, parameter.name
+
+
+@pytest.mark.parametrize(("name", "parameter"), list(calls()))
+def test_no_public_call_answers_something_strange_in_a_library_s_words(
+    client: Client, name: str, parameter: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = getattr(client, name)
+    needed = [p.name for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind < 2]
+    for strange in STRANGE:
+        given = dict.fromkeys(needed, "x") | {parameter: strange}
+        if "revision" in needed and parameter != "revision":
+            given["revision"] = 1
+        try:
+            answer = call(**given)
+            for _ in answer if inspect.isgenerator(answer) else ():
+                pass
+        except (GPUQuotaError, TypeError) as error:
+            assert not any(raw in str(error) for raw in RAW), f"{name}({parameter}={strange!r}): {error}"
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(["clone", ID, "--name", ""], "name: it is empty", id="a clone without a name"),
+        pytest.param(["clone", ID, "--time-limit", "x" * 50], "time-limit: it has 50 characters", id="a long limit"),
+        pytest.param(["job", ""], "job: '' is no id", id="the job that a variable did not name"),
+        pytest.param(["keep", " "], "notebook: ' ' is no id", id="the notebook that a variable did not name"),
+        pytest.param(["nodes", "cordon", ""], "node: '' is no id", id="the node that a variable did not name"),
+        pytest.param(["nodes", "drain", "n", "--deadline", "x" * 200], "and at most 100 fit", id="a long deadline"),
+        pytest.param(["quota", "apply", "-", "--comment", "x" * 2000], "comment: it has 2000", id="a story as comment"),
+        pytest.param(["usage", "--since", NO_UTF_8], "since: it has bytes that are no", id="an instant of odd bytes"),
+        pytest.param(["jobs", "--project", NO_UTF_8], "project: it has bytes", id="a project of odd bytes"),
+        pytest.param(["submit", "--gpu", "", "--", "x"], "gpu: it is empty", id="an empty amount"),
+        pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is no folder", id="no folder"),
+        pytest.param(["submit", "--idempotency-key", "", "--", "x"], "idempotency-key: it is empty", id="an empty key"),
+        pytest.param(["submit", "--gpu-model", "!", "--", "x"], "gpu-model: '!' names no models", id="a model of none"),
+        pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "more than 1073741824, the most", id="RAM"),
+        pytest.param(["simulate", ""], "no trace was named", id="a trace that a variable did not name"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told_in_a_sentence_and_ends_with_2(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PAUSES_S", ())
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_URL", NOBODY)
+    done = CliRunner().invoke(main, words, input="version: 1\n", catch_exceptions=False)
+    assert (told in done.stderr, done.exit_code) == (True, 2), done.stderr
+
+
+# --- how values are repeated --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0, "0"),
+        (-7, "-7"),
+        (10**23, "1" + "0" * 23),
+        (10**24, "1000000000... (of 25 digits)"),
+        (10**24 - 1, "9" * 24),
+        (10**30 - 1, "9999999999... (of 30 digits)"),
+        (-(10**30), "-1000000000... (of 31 digits)"),
+        (10**512, "1000000000... (of 513 digits)"),
+        (10**5000, "1000000000... (of 5001 digits)"),
+        (1e30, "1e+30"),
+        (float("inf"), "a number beyond 1.7e+308"),
+    ],
+    ids=lambda value: str(value)[:12] if isinstance(value, str) else "",
+)
+def test_a_number_is_repeated_whole_or_by_its_beginning(value: float, told: str) -> None:
+    assert number_text(value) == told
+
+
+def test_a_long_text_is_repeated_by_its_beginning() -> None:
+    assert shown("x" * 1000) == f"'{'x' * 40}'..."

@@ -1,0 +1,411 @@
+"""Idle notebooks at the web door: who may report and keep, how they are judged, and what their servers are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.controllers.idleness import Idleness
+from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
+from jupyter_gpu_quota.hub_api import HubAway
+from jupyter_gpu_quota.store.records.protocol import Page
+from jupyter_gpu_quota.store.records.rows import NotebookRecord, SampleRow
+from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
+
+IDLE = """
+policy:
+  idle: {mode: MODE, gpu_idle_after: 20m, kernel_idle_after: 20m, when_nobody_waits: 20m, warn_for: 5m, keep_at_most: 1,
+         stop_server_after: 30m}
+"""
+NOW = 1_900_000_000_000
+SECOND, MINUTE = 1_000, 60_000
+
+
+class Watched:
+    """A notebook of bob's whose server reports every half a minute, on a device that is read every ten seconds."""
+
+    def __init__(self, world: ServiceWorld) -> None:
+        self.world, self.now, self.sequence = world, NOW, 0
+        world.clock = lambda: self.now
+        with world.stepping():
+            asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
+            self.id = world.post("notebooks", "hub", asked).json["id"]
+        self.percent: int | None = 0
+        self.memory_mib: int | None = None
+        self.kernels = [self.kernel("k1"), self.kernel("k2", asks_gpu=False)]
+        self.used_at = self.now
+
+    def kernel(self, name: str, **other: Any) -> dict[str, Any]:
+        facts = {
+            "id": name,
+            "name": "python3",
+            "state": "idle",
+            "quiet_ms": 0,
+            "running_ms": 0,
+            "pid": 7,
+            "asks_gpu": True,
+        }
+        return {**facts, **other}
+
+    @property
+    def idleness(self) -> Idleness:
+        return self.world.door.idleness
+
+    def report(self, who: str | None = "bob", **other: Any) -> Any:
+        age = self.now - self.used_at
+        kernels = [{"quiet_ms": age, "running_ms": self.now - NOW, **_state_only(kernel)} for kernel in self.kernels]
+        body = {"instance": "i", "sequence": self.sequence, "running_ms": self.now - NOW, "kernels": kernels}
+        self.sequence += 1
+        body |= {"programs": [], "asks_first": True}
+        return self.world.post(f"notebooks/{self.id}/activity", who, {**body, **other})
+
+    def pass_(self, minutes: float) -> Any:
+        """Let time go by, with everything that is seen meanwhile; the newest answer to a report."""
+        answer = None
+        for step in range(1, round(minutes * 6) + 1):
+            self.now += 10 * SECOND
+            self.read()
+            if step % 3 == 0:
+                answer = self.report().json
+        return answer
+
+    def read(self) -> None:
+        row = SampleRow(
+            node="node-1", device="build-0", at=self.now, utilisation_percent=self.percent, memory_used_mib=None,
+            coverage_permille=1000, simulated=False,
+            workloads={self.id: self.percent}, workload_memory_mib={self.id: self.memory_mib},
+        )  # fmt: skip
+        self.world.door.world.samples = {"build-0": row}
+        self.world.run(self.idleness.look())
+
+    def shown(self, who: str = "bob") -> Any:
+        return self.world.get(f"notebooks/{self.id}", who).json
+
+    def audited(self) -> list[str]:
+        rows, _ = self.world.store.audit(page=Page(limit=1000))
+        return [row.kind for row in reversed(rows) if row.subject == self.id]
+
+
+def _state_only(kernel: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kernel.items() if name not in ("quiet_ms", "running_ms")}
+
+
+def watched(folder: Path, mode: str) -> Iterator[Watched]:
+    with service_world(folder) as world:
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(QUOTA + IDLE.replace("MODE", mode), real)
+        yield Watched(world)
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Watched]:
+    yield from watched(tmp_path, "reclaim")
+
+
+@pytest.fixture
+def only_reported(tmp_path: Path) -> Iterator[Watched]:
+    yield from watched(tmp_path, "report")
+
+
+# --- who may ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [
+        pytest.param("bob", 200, id="its owner"),
+        pytest.param("olga", 403, id="another member, who may see it"),
+        pytest.param("lea", 403, id="a lead: nobody else says what a server does"),
+        pytest.param("patty", 404, id="somebody of another project"),
+        pytest.param("hub", 403, id="the hub's spawner"),
+        pytest.param(None, 401, id="nobody"),
+    ],
+)
+def test_who_reports_for_a_notebook(notebook: Watched, who: str | None, status: int) -> None:
+    assert notebook.report(who).status == status
+
+
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [
+        pytest.param("bob", 200, id="its owner"),
+        pytest.param("lea", 200, id="a lead of its project"),
+        pytest.param("olga", 403, id="another member"),
+        pytest.param("patty", 404, id="somebody of another project"),
+        pytest.param(None, 401, id="nobody"),
+    ],
+)
+def test_who_keeps_a_notebook(notebook: Watched, who: str | None, status: int) -> None:
+    notebook.pass_(20.5)
+    assert notebook.world.post(f"notebooks/{notebook.id}/actions/keep", who).status == status
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"kernels": [{"id": "k"}]}, id="a kernel without its facts"),
+        pytest.param({"running_ms": -1}, id="an age below nothing"),
+        pytest.param({"surprise": 1}, id="a key that nobody knows"),
+        pytest.param({"programs": [{"name": "x", "kind": "cat", "pid": 1}]}, id="a kind that nobody knows"),
+        pytest.param(
+            {"programs": [{"name": "x\x1b[2J", "kind": "proxied", "pid": 1}]}, id="a name that clears screens"
+        ),
+        pytest.param({"instance": "i\u202e"}, id="a name that turns what is written after it"),
+        pytest.param({"namespace": "\0"}, id="a NUL, which not every database keeps"),
+    ],
+)
+def test_a_report_that_is_none_is_refused(notebook: Watched, wrong: dict[str, Any]) -> None:
+    assert notebook.report(**wrong).status == 400
+
+
+def test_a_server_that_reports_without_a_rest_is_refused_until_it_rests(notebook: Watched) -> None:
+    answers = [notebook.report().status for _ in range(70)]
+    assert answers == [200] * 60 + [429] * 10
+    assert notebook.world.get(f"notebooks/{notebook.id}").status == 200
+    notebook.now += 2 * SECOND
+    assert [notebook.report().status for _ in range(5)] == [200] * 4 + [429]
+    notebook.now -= 3600 * SECOND
+    back = notebook.report(running_ms=0, kernels=[])
+    assert back.status == 200, "a clock that was set back locks nobody out"
+
+
+def test_kernels_that_are_busy_and_then_not_fill_no_audit(notebook: Watched) -> None:
+    notebook.pass_(1)
+    before = len(notebook.audited())
+    for turn in range(20):
+        notebook.now += SECOND
+        notebook.report(kernels=[notebook.kernel("k1", quiet_ms=1, running_ms=1, state=["busy", "idle"][turn % 2])])
+    assert len(notebook.audited()) == before
+
+
+def test_a_slice_that_was_given_back_is_not_judged(notebook: Watched) -> None:
+    notebook.pass_(1)
+    notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub")
+    assert notebook.report().status == 409
+    notebook.read()
+    assert notebook.id not in notebook.idleness.judged
+
+
+# --- the whole ladder ---------------------------------------------------------------------------------------------
+def test_an_idle_notebook_is_warned_freed_and_woken(notebook: Watched) -> None:
+    answer = notebook.pass_(20.5)
+    assert (answer["idle"]["stage"], answer["idle"]["kernels"], answer["free"]) == ("warned", ["k1"], None)
+    shown = notebook.shown("olga")
+    assert (shown["activity"], shown["idle"]["stage"]) == ("idle", "warned")
+    assert 4 * MINUTE < shown["idle"]["free_in_ms"] <= 5 * MINUTE
+    assert "their variables are lost" in shown["idle"]["message"]
+
+    answer = notebook.pass_(5)
+    assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
+    notebook.kernels = notebook.kernels[1:]
+    answer = notebook.pass_(0.5)
+    assert (answer["idle"]["stage"], answer["free"]) == ("freed", None)
+
+    notebook.percent = 80
+    notebook.read()
+    assert notebook.shown()["idle"]["stage"] == "in_use"
+    turns = [kind for kind in notebook.audited() if kind.endswith(("warned", "freeing", "freed", "woken"))]
+    assert turns == ["notebook.warned", "notebook.freeing", "notebook.freed", "notebook.woken"]
+
+
+def test_a_cell_in_time_withdraws_the_warning_and_the_order(notebook: Watched) -> None:
+    notebook.pass_(25.5)
+    assert notebook.report().json["free"] is not None
+    notebook.used_at = notebook.now
+    answer = notebook.report().json
+    assert (answer["free"], answer["idle"]["stage"], answer["idle"]["reason"]) == (None, "in_use", "recent_message")
+
+
+def test_keep_postpones_once_and_then_says_no(notebook: Watched) -> None:
+    keep = f"notebooks/{notebook.id}/actions/keep"
+    refused = notebook.world.post(keep)
+    assert (refused.status, refused.json["reason"]) == (409, "not_warned")
+    notebook.pass_(20.5)
+    kept = notebook.world.post(keep).json
+    assert (kept["stage"], kept["reason"], kept["keeps_left"]) == ("in_use", "kept", 0)
+    assert notebook.pass_(21)["idle"]["stage"] == "warned"
+    refused = notebook.world.post(keep)
+    assert (refused.status, refused.json["reason"]) == (409, "kept_enough")
+    assert "Run a cell" in refused.json["message"]
+
+
+def test_the_overview_page_shows_the_countdown_and_who_may_keep_it_gets_a_button(notebook: Watched) -> None:
+    notebook.pass_(20.5)
+    pages = {who: notebook.world.get("/services/gpu-quota/", who).body.decode() for who in ("bob", "olga", "lea")}
+    assert all("their variables are lost" in page for page in pages.values())
+    button = f'data-keep="{notebook.id}"'
+    assert [who for who, page in pages.items() if button in page] == ["bob", "lea"]
+
+
+def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook.pass_(20.5)
+    door = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", "token-bob"]
+    listed = CliRunner().invoke(main, ["notebooks", "--json", *door])
+    assert listed.exit_code == 0, listed.output
+    assert json.loads(listed.stdout)[0]["idle"]["stage"] == "warned"
+    monkeypatch.setenv("JUPYTERHUB_USER", "bob")
+    monkeypatch.delenv("JUPYTERHUB_SERVER_NAME", raising=False)
+    kept = CliRunner().invoke(main, ["keep", *door])
+    assert (kept.exit_code, "0 more times" in kept.stdout) == (0, True), kept.output
+    again = CliRunner().invoke(main, ["keep", notebook.id, *door])
+    assert (again.exit_code, "no warning is under way" in again.stderr) == (1, True)
+    monkeypatch.setenv("JUPYTERHUB_USER", "olga")
+    assert CliRunner().invoke(main, ["keep", *door]).exit_code == 2
+
+
+def test_in_mode_report_it_is_shown_and_nothing_is_freed(only_reported: Watched) -> None:
+    answer = only_reported.pass_(40)
+    assert (answer["idle"]["stage"], answer["free"]) == ("reported", None)
+    assert "Nothing is freed" in answer["idle"]["message"]
+
+
+def test_after_installation_the_mode_is_report(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        world.apply(QUOTA)
+        assert world.run(_mode(world)) == "report"
+
+
+async def _mode(world: ServiceWorld) -> str:
+    await world.door.world.refresh()
+    return world.door.idleness.policy.mode.value
+
+
+def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: Watched) -> None:
+    asked: list[str] = []
+
+    async def stop(record: NotebookRecord) -> None:
+        asked.append(record.notebook.id)
+
+    notebook.idleness.stop = stop
+    notebook.kernels = []
+    answer = notebook.pass_(29)
+    assert (answer["idle"]["stage"], asked) == ("freed", [])
+    answer = notebook.pass_(1.5)
+    assert (answer["idle"]["stage"], asked) == ("stopping", [notebook.id])
+    notebook.pass_(1)
+    assert asked == [notebook.id] * 2
+
+
+def test_why_an_idle_server_was_stopped_stays_with_its_slice(notebook: Watched) -> None:
+    async def stop(record: NotebookRecord) -> None:
+        return None
+
+    notebook.idleness.stop = stop
+    notebook.kernels = []
+    assert notebook.pass_(31)["idle"]["stage"] == "stopping"
+    assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
+    (found,) = notebook.world.get("notebooks?stopped=1").json["items"]
+    assert (found["state"], found["reason"]["code"]) == ("returned", "stopped_idle")
+    assert "was freed as unused" in found["reason"]["message"] and "can be started again" in found["reason"]["message"]
+
+
+def test_a_server_that_its_person_stops_has_no_such_reason(notebook: Watched) -> None:
+    notebook.pass_(1)
+    assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
+    assert notebook.world.get("notebooks?stopped=1").json["items"] == []
+
+
+def test_the_hub_stops_the_server_by_its_name(notebook: Watched) -> None:
+    hub = notebook.world.hub
+    hub.users["bob"].servers = {"": {"name": "", "stopped": False}, "two": {"name": "two", "stopped": False}}
+    notebook.world.run(notebook.world.rest_hub.stop("bob", "two"))
+    assert hub.users["bob"].servers.keys() == {""}
+    notebook.world.run(notebook.world.rest_hub.stop("bob", "two"))
+    notebook.world.run(notebook.world.rest_hub.stop("bob", ""))
+    assert hub.users["bob"].servers == {}
+    hub.away = True
+    with pytest.raises(HubAway):
+        notebook.world.run(notebook.world.rest_hub.stop("bob", ""))
+
+
+# --- unknown ------------------------------------------------------------------------------------------------------
+def test_a_busy_kernel_that_leaves_the_gpu_alone_is_noticed_and_never_freed(tmp_path: Path) -> None:
+    idle = IDLE.replace("MODE", "reclaim").replace("idle: {", "idle: {busy_notify_after: 30m, ")
+    with service_world(tmp_path) as world:
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(QUOTA + idle, real)
+        notebook = Watched(world)
+        notebook.kernels = [notebook.kernel("k1", state="busy")]
+        assert not notebook.pass_(25)["idle"]["noticed"]
+        found = notebook.pass_(15)["idle"]
+        assert (found["noticed"], found["stage"], found["reason"]) == (True, "in_use", "kernel_busy")
+        assert "has not used the GPU for a long time" in found["message"]
+        assert notebook.audited().count("notebook.notified") == 1
+
+
+def test_a_notebook_without_figures_of_its_own_is_unknown(notebook: Watched) -> None:
+    notebook.percent = None
+    answer = notebook.pass_(40)
+    assert (answer["idle"]["verdict"], answer["idle"]["reason"], answer["idle"]["used_ms"]) == (
+        "unknown",
+        "no_reading",
+        None,
+    )
+
+
+def test_a_service_that_starts_anew_withdraws_and_watches_again(notebook: Watched) -> None:
+    notebook.pass_(21)
+    old = notebook.idleness
+    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    answer = notebook.pass_(5)
+    assert (answer["idle"]["verdict"], answer["idle"]["stage"], answer["free"]) == ("unknown", "in_use", None)
+    assert notebook.pass_(16)["idle"]["stage"] == "warned"
+
+
+def test_what_was_freed_and_kept_outlives_the_service(notebook: Watched) -> None:
+    notebook.kernels = []
+    notebook.pass_(21)
+    old = notebook.idleness
+    record = notebook.world.store.notebook(notebook.id)
+    assert record is not None
+    fresh = Idleness(old.world, old.record, old.stop, old.clock)
+    assert isinstance(fresh.stage(record), Freed)
+
+
+def test_a_report_that_comes_late_says_nothing(notebook: Watched) -> None:
+    notebook.pass_(1)
+    notebook.kernels[0]["state"] = "busy"
+    assert notebook.report(sequence=0).json["idle"]["reason"] != "kernel_busy"
+    assert notebook.report().json["idle"]["reason"] == "kernel_busy"
+
+
+def test_a_server_that_started_again_is_another_and_the_old_ones_reports_count_no_more(notebook: Watched) -> None:
+    notebook.pass_(1)
+    assert notebook.report(instance="new", sequence=0).status == 200
+    notebook.kernels[0]["state"] = "busy"
+    assert notebook.report(instance="i").json["idle"]["reason"] != "kernel_busy"
+
+
+def test_with_two_kernels_on_a_real_device_nobody_guesses_which_holds_it(notebook: Watched) -> None:
+    notebook.kernels.append(notebook.kernel("k3"))
+    answer = notebook.pass_(40)
+    assert (answer["idle"]["verdict"], answer["idle"]["reason"]) == ("unknown", "holder_unknown")
+    notebook.kernels.pop()
+    assert notebook.report().json["idle"]["verdict"] == "idle"
+
+
+def test_a_device_on_which_nothing_of_it_is_needs_no_warning_and_may_be_lent(notebook: Watched) -> None:
+    notebook.memory_mib = 0
+    notebook.kernels.append(notebook.kernel("k3"))
+    assert notebook.pass_(21)["idle"]["stage"] == "freed"
+    notebook.read()
+    record = notebook.world.store.notebook(notebook.id)
+    assert record is not None
+    assert (record.notebook.activity, record.notebook.seen_empty) == ("idle", True)
+
+
+def test_a_terminal_beside_the_kernel_may_be_the_holder(notebook: Watched) -> None:
+    programs = [{"name": "terminal 1", "kind": "terminal", "pid": 9}]
+    notebook.pass_(21)
+    assert notebook.report(programs=programs).json["idle"]["reason"] == "holder_unknown"
+
+
+def test_the_stage_before_the_first_judgement_is_in_use(notebook: Watched) -> None:
+    record = notebook.world.store.notebook(notebook.id)
+    assert record is not None
+    assert notebook.idleness.stage(record) == InUse()

@@ -1,0 +1,425 @@
+"""Idle slices are lent and come back, at the web door: what begins a loan, what ends it, and who is told what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.controllers.idleness import Idleness
+from jupyter_gpu_quota.core.facts import DeviceFact
+from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
+from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
+from tests.controllers.test_idleness import IDLE, NOW, SECOND, Watched
+from tests.patience import until
+
+LENDS = QUOTA.replace("uses: [notebook]", "uses: [notebook, training]") + IDLE.replace("MODE", "reclaim").replace(
+    "stop_server_after: 30m", "stop_server_after: 12h, release_after: 1h"
+)
+
+
+class Lent(Watched):
+    """Bob's notebook, idle and freed, whose slice is lent to a job of patty that has the whole device."""
+
+    def __init__(self, world: ServiceWorld) -> None:
+        super().__init__(world)
+        self.memory_mib = 0
+        self.kernels = [self.kernel("cpu", asks_gpu=False)]
+
+    def idle(self) -> None:
+        for _ in range(30):
+            self.pass_(1)
+            if self.shown()["idle"]["stage"] == "freed":
+                return
+        raise AssertionError(self.shown())
+
+    def lend(self) -> str:
+        self.idle()
+        job = str(self.world.submit("patty", project="speech", pool="build", gpu="1")["id"])
+        self.decide()
+        assert self.state is NotebookState.LENT
+        self.world.see_running(job)
+        return job
+
+    def decide(self) -> None:
+        while self.world.step():
+            self.now += SECOND
+        self.world.run(self.world.door.world.refresh())
+
+    @property
+    def record(self) -> Any:
+        found = self.world.store.notebook(self.id)
+        assert found is not None
+        return found
+
+    @property
+    def state(self) -> NotebookState:
+        return NotebookState(self.record.notebook.state)
+
+    def job(self, name: str) -> JobState:
+        found = self.world.store.job(name)
+        assert found is not None
+        return found.job.state
+
+    def leaves(self, job: str) -> None:
+        """The borrower's processes are gone."""
+        self.world.see_running(job, ended_at=self.now, exit_status=75, tree_gone=True, pause_requested=True)
+        self.decide()
+
+    def set_aside(self, health: Health) -> None:
+        """As the scheduler does with the device of a job that will not die."""
+        lease = self.world.store.acquire_lease("test", now=self.now, ttl_ms=3000)
+        assert lease is not None
+        self.world.store.observe([DeviceFact(device="build-0", health=health)], lease=lease, now=self.now)
+        self.world.run(self.world.door.world.refresh())
+
+    def wake(self, who: str = "bob", **body: Any) -> Any:
+        return self.world.post(f"notebooks/{self.id}/actions/wake", who, {"kernel": "k9", **body})
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Lent]:
+    with service_world(tmp_path) as world:
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(LENDS, real)
+        yield Lent(world)
+
+
+def test_an_idle_slice_is_lent_and_a_kernel_that_asks_gets_it_back(notebook: Lent) -> None:
+    job = notebook.lend()
+    told = notebook.wake().json
+    assert told["state"] == "waiting" and told["variables"] == {}
+    assert "a job of another project, which borrows it, has saved and left: within 10 s" in told["message"]
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+    assert notebook.wake().json["state"] == "waiting"
+    notebook.leaves(job)
+    ready = notebook.wake().json
+    assert (ready["state"], ready["variables"]["CUDA_VISIBLE_DEVICES"]) == ("ready", "SIM-build-0")
+    assert notebook.audited().count("notebook.woken") == 1
+    notebook.pass_(5)
+    notebook.decide()
+    assert (notebook.state, notebook.job(job)) == (NotebookState.BOOKED, JobState.PAUSED)
+
+
+def test_who_may_see_the_borrower_is_told_its_name(notebook: Lent) -> None:
+    notebook.idle()
+    job = notebook.world.submit("olga", project="vision", pool="build", gpu="1", name="digits")["id"]
+    notebook.decide()
+    notebook.world.see_running(job)
+    notebook.world.run(notebook.world.door.world.refresh())
+    assert 'when olga\'s job "digits", which borrows it' in notebook.wake().json["message"]
+
+
+def test_a_slice_that_nobody_borrows_is_back_within_a_tick(notebook: Lent) -> None:
+    notebook.idle()
+    notebook.decide()
+    assert notebook.state is NotebookState.LENT
+    with notebook.world.stepping():
+        assert notebook.wake(wait_s=30).json["state"] == "ready"
+
+
+def test_a_server_that_does_not_ask_first_keeps_its_slice(notebook: Lent) -> None:
+    said = notebook.report
+
+    def silent(who: str | None = "bob", **other: Any) -> Any:
+        return said(who, **{"asks_first": False, **other})
+
+    notebook.report = silent  # type: ignore[method-assign]
+    notebook.idle()
+    notebook.decide()
+    assert notebook.state is NotebookState.BOOKED
+
+
+@pytest.mark.parametrize(
+    "memory_mib", [pytest.param(300, id="that holds memory"), pytest.param(None, id="of which readings tell nothing")]
+)
+def test_a_slice_is_not_lent_with_a_process(notebook: Lent, memory_mib: int | None) -> None:
+    notebook.memory_mib = memory_mib
+    notebook.pass_(40)
+    notebook.decide()
+    assert notebook.state is NotebookState.BOOKED
+
+
+# --- what ends a loan, and what does not ----------------------------------------------------------------------------
+def test_gpu_use_of_the_owner_from_a_terminal_sends_the_borrower_away_and_never_the_owner(notebook: Lent) -> None:
+    job = notebook.lend()
+    notebook.percent, notebook.memory_mib = 40, 500
+    notebook.pass_(0.5)
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+    notebook.leaves(job)
+    assert notebook.state is NotebookState.BOOKED
+    assert notebook.shown()["idle"]["stage"] == "in_use"
+
+
+def test_memory_that_the_owner_takes_without_computing_ends_the_loan(notebook: Lent) -> None:
+    job = notebook.lend()
+    notebook.memory_mib = 500
+    notebook.pass_(0.5)
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+
+
+def test_work_in_a_kernel_without_a_gpu_leaves_the_loan_alone(notebook: Lent) -> None:
+    job = notebook.lend()
+    notebook.kernels = [notebook.kernel("cpu", asks_gpu=False, state="busy")]
+    for _ in range(10):
+        notebook.used_at = notebook.now
+        notebook.pass_(1)
+        notebook.decide()
+    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.RUNNING)
+    shown = notebook.shown()["idle"]
+    assert (shown["verdict"], shown["reason"]) == ("idle", "kernel_busy"), "idle is its GPU, and that is what is lent"
+
+
+def test_when_nobody_waits_any_more_the_loan_goes_on(notebook: Lent) -> None:
+    job = notebook.lend()
+    notebook.pass_(20)
+    notebook.decide()
+    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "after"),
+    [
+        pytest.param(60, NotebookState.LENT, id="a gap of two reports leaves the loan alone"),
+        pytest.param(240, NotebookState.BOOKED, id="a server that is not heard of has its slice back"),
+    ],
+)
+def test_when_the_server_is_silent(notebook: Lent, silent_s: int, after: NotebookState) -> None:
+    notebook.idle()
+    notebook.decide()
+    for _ in range(silent_s // 10):
+        notebook.now += 10 * SECOND
+        notebook.read()
+        notebook.decide()
+    assert notebook.state is after
+
+
+def test_a_service_that_starts_anew_does_not_take_the_loan_back_for_that(notebook: Lent) -> None:
+    job = notebook.lend()
+    old = notebook.world.door.idleness
+    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.now += 10 * SECOND
+    notebook.read()
+    notebook.pass_(5)
+    notebook.decide()
+    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.RUNNING)
+    for _ in range(20):
+        notebook.now += 10 * SECOND
+        notebook.read()
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+
+
+def test_a_service_that_starts_anew_and_hears_nothing_gives_the_slice_back_in_time(notebook: Lent) -> None:
+    job = notebook.lend()
+    old = notebook.world.door.idleness
+    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    for _ in range(9):
+        notebook.now += 10 * SECOND
+        notebook.read()
+    notebook.decide()
+    assert notebook.job(job) is JobState.RUNNING
+    for _ in range(4):
+        notebook.now += 10 * SECOND
+        notebook.read()
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+
+
+def test_a_service_that_starts_anew_and_sees_the_owner_on_the_device_does_not_wait(notebook: Lent) -> None:
+    job = notebook.lend()
+    old = notebook.world.door.idleness
+    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.memory_mib = 500
+    notebook.pass_(0.5)
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+
+
+def test_a_wake_is_kept_through_a_restart_of_the_service(notebook: Lent) -> None:
+    job = notebook.lend()
+    notebook.wake()
+    old = notebook.world.door.idleness
+    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.pass_(0.5)
+    notebook.decide()
+    notebook.leaves(job)
+    notebook.pass_(0.5)
+    notebook.decide()
+    assert notebook.state is NotebookState.BOOKED
+
+
+def test_a_borrower_that_is_starting_goes_for_the_owner(notebook: Lent) -> None:
+    notebook.idle()
+    job = notebook.world.submit("patty", project="speech", pool="build", gpu="1")["id"]
+    notebook.decide()
+    assert notebook.job(job) is JobState.STARTING
+    notebook.wake()
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+    notebook.leaves(job)
+    assert notebook.wake().json["state"] == "ready"
+
+
+def test_a_kernel_that_waits_is_told_when_its_device_is_set_aside(notebook: Lent) -> None:
+    notebook.lend()
+    notebook.wake()
+    home, other = (replace(build_devices()[0], simulated=False, id=f"build-{n}", index=n) for n in (0, 1))
+    notebook.world.inventory((*train_devices(), replace(home, health=Health.QUARANTINED), other))
+    notebook.world.run(notebook.world.door.world.refresh())
+    assert "Its device is quarantined, so another one is looked for." in notebook.wake().json["message"]
+
+
+def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_and_is_told_for_whom(notebook: Lent) -> None:
+    """The borrower was killed and is still seen: nobody else has the device, and the owner is told nothing else."""
+    job = notebook.lend()
+    notebook.wake()
+    notebook.decide()
+    notebook.now += 21 * SECOND
+    notebook.set_aside(Health.QUARANTINED)
+    assert "and no other device of pool build can be given out" in notebook.wake().json["message"]
+    gone = f"processes of {job}, attempt 1, were killed and are still seen. It starts when they are gone."
+    until(lambda: gone in notebook.wake().json["message"])  # why it waits is thought of again each second
+    assert "another one is looked for" not in notebook.wake().json["message"]
+    assert notebook.shown()["reason"]["code"] == "device_quarantined"
+    assert gone in notebook.world.get(f"explain/{notebook.id}").json["reason"]["message"]
+    assert gone in notebook.world.get("/services/gpu-quota/").body.decode()
+    notebook.decide()
+    assert (notebook.state, notebook.job(job)) == (NotebookState.LENT, JobState.PAUSING), "nobody is put there"
+    notebook.leaves(job)
+    notebook.set_aside(Health.HEALTHY)
+    notebook.decide()
+    assert notebook.wake().json["state"] == "ready"
+
+
+# --- a slice that went back -----------------------------------------------------------------------------------------
+def released(notebook: Lent) -> None:
+    notebook.idle()
+    notebook.decide()
+    notebook.pass_(61)
+    notebook.decide()
+    assert notebook.state is NotebookState.RETURNED
+
+
+def test_after_release_after_a_kernel_asks_like_a_new_notebook(notebook: Lent) -> None:
+    released(notebook)
+    assert notebook.wake().json["state"] == "waiting"
+    notebook.decide()
+    ready = notebook.wake().json
+    assert ready["state"] == "ready" and ready["variables"]["CUDA_VISIBLE_DEVICES"] == "SIM-build-0"
+    assert "notebook.ask_again" in notebook.audited() and notebook.state is NotebookState.BOOKED
+    assert notebook.report().status == 200
+    assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
+    assert notebook.state is NotebookState.RETURNED
+
+
+def test_the_slice_that_went_back_may_be_anothers_by_then(notebook: Lent) -> None:
+    released(notebook)
+    with notebook.world.stepping():
+        for server in ("", "big"):
+            asked = {"user": "olga", "project": "vision", "gpu": "1/4", "server": server}
+            assert notebook.world.post("notebooks", "hub", asked).json["state"] == "booked"
+    for _ in range(2):
+        assert notebook.wake().json["state"] == "waiting"
+        notebook.decide()
+        assert notebook.state is NotebookState.REFUSED
+    refused = notebook.world.get(f"notebooks/{notebook.id}").json
+    assert "notebook quota" in refused["reason"]["message"]
+    for item in notebook.world.get("notebooks", "hub").json["items"]:
+        notebook.world.call("DELETE", f"notebooks/{item['id']}", "hub")
+    notebook.wake()
+    notebook.decide()
+    assert notebook.wake().json["state"] == "ready"
+
+
+def test_a_server_that_asks_again_and_again_does_not_fill_the_audit(notebook: Lent) -> None:
+    released(notebook)
+    with notebook.world.stepping():
+        for server in ("", "big"):
+            asked = {"user": "olga", "project": "vision", "gpu": "1/4", "server": server}
+            assert notebook.world.post("notebooks", "hub", asked).json["state"] == "booked"
+    began = notebook.now
+    for _ in range(30):
+        assert notebook.wake().status == 200
+        notebook.decide()
+    more = (notebook.now - began) // (5 * SECOND)
+    assert 10 <= notebook.audited().count("notebook.ask_again") <= 10 + more < 20
+    told = notebook.wake().json
+    assert (told["state"], "notebook quota" in told["message"]) == ("refused", True)
+    notebook.now += 5 * SECOND
+    assert notebook.wake().json["state"] == "waiting"
+
+
+def test_a_release_that_comes_in_between_is_asked_against(notebook: Lent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice is released after the request saw it lent and before its wake is noted."""
+    notebook.idle()
+    notebook.decide()
+    record = notebook.record
+    idleness, wake = notebook.world.door.idleness, notebook.world.door.idleness.wake
+
+    async def late(record: Any, actor: str) -> None:
+        if not calls:
+            calls.append(1)
+            notebook.now += 3_600 * SECOND
+            assert notebook.world.step()
+            await notebook.world.door.world.refresh()
+        await wake(record, actor)
+
+    calls = list[int]()
+    monkeypatch.setattr(idleness, "wake", late)
+    assert record.notebook.state is NotebookState.LENT
+    assert notebook.wake().json["state"] == "waiting"
+    assert notebook.state is NotebookState.REQUESTED
+
+
+@pytest.mark.parametrize("when", ["lent", "released"])
+def test_when_the_server_ends_nobody_asks_for_its_slice_again(notebook: Lent, when: str) -> None:
+    released(notebook) if when == "released" else notebook.lend()
+    assert notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub").status == 204
+    refused = notebook.wake()
+    assert (refused.status, refused.json["reason"]) == (409, "ended")
+    assert notebook.state is NotebookState.RETURNED
+
+
+def test_a_newer_start_of_the_server_has_the_slice(notebook: Lent) -> None:
+    released(notebook)
+    with notebook.world.stepping():
+        asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
+        assert notebook.world.post("notebooks", "hub", asked).json["id"] != notebook.id
+        assert notebook.wake().status == 409
+
+
+def test_a_server_that_is_started_again_while_its_slice_is_lent_has_it_back(notebook: Lent) -> None:
+    job = notebook.lend()
+    asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
+    assert notebook.world.post("notebooks", "hub", asked).json["id"] == notebook.id
+    notebook.pass_(0.5)
+    notebook.decide()
+    notebook.leaves(job)
+    assert notebook.state is NotebookState.BOOKED
+
+
+# --- who may --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [
+        pytest.param("bob", 200, id="its owner"),
+        pytest.param("olga", 403, id="another member"),
+        pytest.param("lea", 403, id="the lead of the project"),
+        pytest.param("patty", 404, id="somebody of another project"),
+    ],
+)
+def test_who_asks_for_a_slice(notebook: Lent, who: str, status: int) -> None:
+    assert notebook.wake(who).status == status
+
+
+def test_asking_on_a_slice_that_is_in_use_is_answered_at_once_and_noted(notebook: Lent) -> None:
+    assert notebook.wake().json["state"] == "ready"
+    assert notebook.record.stage["asked_at"] == NOW
+    assert notebook.wake(wait_s=31).status == 400

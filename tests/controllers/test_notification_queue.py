@@ -1,0 +1,432 @@
+"""The queue of messages: what gets into it, with what it tells of, and what becomes of each, whoever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, OF_USE_MS, Queue
+from jupyter_gpu_quota.core.idle.state_document import to_document
+from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
+from jupyter_gpu_quota.notifications.channel import Failed, Outcome, Sent
+from jupyter_gpu_quota.notifications.message import Message
+from jupyter_gpu_quota.store.records.commands import JudgeNotebook, Recorded, Refusal
+from jupyter_gpu_quota.store.records.notifications import ChangeNotice, NewNotice, NoticeRecord
+from jupyter_gpu_quota.store.records.protocol import Page, StoreUnavailable
+from jupyter_gpu_quota.store.writes.notification_queue import MOST_PENDING
+from tests.api.world import QUOTA, build_devices, service_world, train_devices
+from tests.controllers.test_idleness import IDLE, MINUTE, SECOND, Watched
+from tests.notifications.receivers import mail_receiver, web_receiver
+from tests.patience import PATIENCE_S
+
+
+class Told:
+    """A channel of the test's own: its outcomes are taken one by one, then everything is taken."""
+
+    name, where, width = "webhook", "https://hooks.example.org", 4
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome | Exception] = []
+        self.messages: list[Message] = []
+
+    async def send(self, message: Message) -> Outcome:
+        self.messages.append(message)
+        outcome = self.outcomes.pop(0) if self.outcomes else Sent(said="answered 204")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def probe(self) -> Outcome:
+        return Sent(said="answers")
+
+    def close(self) -> None:
+        pass
+
+
+class Sending(Watched):
+    """A watched notebook whose service sends messages, one round at a time."""
+
+    channel = Told()
+
+    @property
+    def queue(self) -> Queue:
+        return self.world.door.notices.queues[0]
+
+    def take(self) -> Told:
+        """Put the test's own channel in the place of the configured one."""
+        channel = Told()
+        self.queue.channel = channel
+        return channel
+
+    def round(self) -> float:
+        return float(self.world.run(self.queue.send_due()))
+
+    def rows(self, *, pending: bool = False, channel: str = "webhook") -> list[NoticeRecord]:
+        return self.world.store.notices(channel, pending=pending, page=Page(limit=2_000))[0]
+
+    def notes(self) -> list[str]:
+        """The audit rows of messages, oldest first, in words."""
+        rows, _ = self.world.store.audit(page=Page(limit=1000))
+        return [row.kind for row in reversed(rows) if row.kind.startswith("notice.")]
+
+    def why(self) -> str:
+        rows, _ = self.world.store.audit(page=Page(limit=1000))
+        return next(str(json.loads(row.payload)["why"]) for row in rows if row.kind.startswith("notice."))
+
+
+def sending(folder: Path, mode: str = "reclaim", **settings: Any) -> Iterator[Sending]:
+    with service_world(folder, **settings) as world:
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(QUOTA + IDLE.replace("MODE", mode), real)
+        yield Sending(world)
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Sending]:
+    yield from sending(tmp_path, notices_webhook_url="https://hooks.example.org/x")
+
+
+# --- what gets into the queue -------------------------------------------------------------------------------------
+def test_a_warning_is_queued_with_the_stage_and_sent_once(notebook: Sending) -> None:
+    channel = notebook.take()
+    notebook.pass_(20.5)
+    (row,) = notebook.rows(pending=True)
+    record = notebook.world.store.notebook(notebook.id)
+    assert record is not None
+    assert record.stage is not None
+    assert (row.event, row.until, row.facts["free_at"]) == ("warned", record.stage["until"], record.stage["until"])
+    for _ in range(3):
+        notebook.round()
+    (message,) = channel.messages
+    assert (message.user, message.event, message.kernels, message.keeps_left) == ("bob", "warned", ("k1",), 1)
+    assert (message.project, message.pool, message.gpu_milli, message.id) == ("vision", "build", 125, row.id)
+    assert (notebook.rows(pending=True), notebook.notes()) == ([], ["notice.sent"])
+
+
+def test_who_was_warned_is_told_that_the_gpu_was_freed(notebook: Sending) -> None:
+    channel = notebook.take()
+    notebook.pass_(20.5)
+    notebook.round()
+    notebook.pass_(5)
+    notebook.kernels = notebook.kernels[1:]
+    notebook.pass_(0.5)
+    notebook.round()
+    assert [message.event for message in channel.messages] == ["warned", "freed"]
+
+
+def test_a_gpu_that_no_kernel_held_is_nothing_to_tell_of(notebook: Sending) -> None:
+    notebook.kernels = []
+    assert notebook.pass_(21)["idle"]["stage"] == "freed"
+    assert notebook.rows() == []
+
+
+def test_who_shuts_the_kernel_down_after_the_warning_lost_nothing_by_us(notebook: Sending) -> None:
+    notebook.pass_(20.5)
+    notebook.kernels = []
+    assert notebook.pass_(1)["idle"]["stage"] == "freed"
+    assert [row.event for row in notebook.rows()] == ["warned"]
+
+
+def test_a_server_that_is_stopped_is_told_of(notebook: Sending) -> None:
+    async def stop(record: object) -> None:
+        pass
+
+    channel = notebook.take()
+    notebook.idleness.stop = stop
+    notebook.kernels = []
+    assert notebook.pass_(31)["idle"]["stage"] == "stopping"
+    notebook.round()
+    assert [message.event for message in channel.messages] == ["stopping"]
+
+
+def test_in_mode_report_nothing_is_told_unless_asked_for(tmp_path: Path) -> None:
+    for events, told in ((["warned"], []), (["warned", "reported"], ["reported"])):
+        folder = tmp_path / str(len(events))
+        folder.mkdir()
+        for notebook in sending(folder, "report", notices_webhook_url="https://h.example.org/x", notices=events):
+            notebook.pass_(21)
+            assert [row.event for row in notebook.rows()] == told
+
+
+def test_without_a_channel_nothing_is_queued(tmp_path: Path) -> None:
+    for notebook in sending(tmp_path):
+        notebook.pass_(20.5)
+        assert (notebook.rows(), notebook.world.door.notices.queues) == ([], ())
+
+
+def test_settings_that_cannot_work_send_nothing_and_harm_nothing(tmp_path: Path) -> None:
+    for notebook in sending(tmp_path, notices_webhook_url="http://hooks.example.org/x"):
+        assert notebook.pass_(20.5)["idle"]["stage"] == "warned"
+        assert notebook.world.door.notices.queues == ()
+
+
+# --- what becomes of them -----------------------------------------------------------------------------------------
+def test_a_receiver_that_fails_is_tried_again_after_ever_longer_rests(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [Failed(why="away")] * 3
+    notebook.pass_(20.5)
+    rests = []
+    for _ in range(4):
+        rests.append(notebook.round())
+        notebook.now += round(rests[-1] * 1000)
+    assert (rests[:3], len(channel.messages)) == ([5.0, 15.0, 60.0], 4)
+    assert len({message.id for message in channel.messages}) == 1
+    assert notebook.notes() == ["notice.sent"]
+
+
+def test_a_warning_is_given_up_when_its_countdown_is_over(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [Failed(why="the hook is away")] * 20
+    notebook.pass_(20.5)
+    (row,) = notebook.rows()
+    while notebook.rows(pending=True):
+        notebook.now += round(notebook.round() * 1000)
+    assert (notebook.notes(), notebook.why()) == (["notice.given_up"], "the hook is away")
+    assert notebook.now <= row.until + MINUTE
+    assert 4 <= len(channel.messages) <= len(BACKOFF_S) + 1
+
+
+def test_a_message_is_tried_only_so_often(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [Failed(why="away")] * 50
+    queue_one(notebook, "freed")
+    while notebook.rows(pending=True):
+        notebook.now += round(notebook.round() * 1000)
+    assert len(channel.messages) == len(BACKOFF_S) + 1
+
+
+def test_what_will_never_be_taken_is_not_sent_again(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [Failed(why="answered 410", final=True)]
+    notebook.pass_(20.5)
+    notebook.round()
+    assert (len(channel.messages), notebook.notes(), notebook.why()) == (1, ["notice.given_up"], "answered 410")
+
+
+def test_a_message_that_cannot_be_sent_at_all_ends_and_the_others_go(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [ZeroDivisionError("oops")]
+    queue_one(notebook, "notified")
+    notebook.round()
+    queue_one(notebook, "notified", "02")
+    notebook.round()
+    assert notebook.notes() == ["notice.given_up", "notice.sent"]
+
+
+def test_a_warning_that_was_withdrawn_before_it_left_is_not_sent(notebook: Sending) -> None:
+    channel = notebook.take()
+    notebook.pass_(20.5)
+    notebook.used_at = notebook.now
+    notebook.report()
+    notebook.round()
+    assert (channel.messages, notebook.why()) == ([], "what it warns of was withdrawn")
+
+
+def test_a_person_whose_name_was_erased_is_told_nothing(notebook: Sending) -> None:
+    channel = notebook.take()
+    notebook.pass_(20.5)
+    record = notebook.world.store.notebook(notebook.id)
+    assert record is not None
+    notebook.world.store.erase_name(record.notebook.user, actor="system:test", now=notebook.now)
+    notebook.round()
+    assert (channel.messages, notebook.why()) == ([], "its owner's name was erased")
+
+
+def test_who_dies_while_sending_is_followed_by_who_sends_the_same_again(notebook: Sending) -> None:
+    class Killed(BaseException):
+        pass
+
+    channel = notebook.take()
+    notebook.pass_(20.5)
+
+    async def dies(message: Message) -> Outcome:
+        channel.messages.append(message)
+        raise Killed
+
+    living, channel.send = channel.send, dies  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        notebook.round()
+    (row,) = notebook.rows(pending=True)
+    assert (row.attempts, row.next_at > notebook.now) == (1, True)
+    channel.send = living  # type: ignore[method-assign]
+    notebook.round()
+    assert len(channel.messages) == 1, "it is not sent again at once: what kills may kill again"
+    notebook.now = row.next_at
+    notebook.round()
+    assert [message.id for message in channel.messages] == [row.id, row.id]
+    assert notebook.notes() == ["notice.sent"]
+
+
+def test_a_message_that_kills_whoever_sends_it_is_given_up_in_the_end(notebook: Sending) -> None:
+    notebook.take()
+    queue_one(notebook, "notified")
+    for _ in range(len(BACKOFF_S) + 1):
+        notebook.world.record(ChangeNotice(notice="01", change="try", next_at=notebook.now))
+    notebook.round()
+    assert notebook.why() == "it was tried often enough"
+
+
+def test_nothing_leaves_while_the_store_takes_nothing(notebook: Sending) -> None:
+    channel = notebook.take()
+    notebook.pass_(20.5)
+    notices = notebook.world.door.notices
+    record = notices.record
+
+    async def full(request: object) -> Recorded:
+        raise StoreUnavailable("the disk is full")
+
+    notices.record = full
+    with pytest.raises(StoreUnavailable):
+        notebook.round()
+    assert channel.messages == []
+    notices.record = record
+    notebook.round()
+    assert len(channel.messages) == 1
+
+
+def test_what_is_queued_for_a_channel_that_is_gone_is_given_up(notebook: Sending) -> None:
+    notebook.take()
+    queue_one(notebook, "notified", channel="mail")
+    notebook.world.run(notebook.world.door.notices._give_up_others())
+    assert (notebook.rows(pending=True, channel="mail"), notebook.why()) == ([], "mail is not configured any more")
+
+
+def test_the_newest_are_sent_before_those_that_failed(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [Failed(why="away")] * 8
+    for number in range(8):
+        queue_one(notebook, "notified", f"0{number}")
+    notebook.round()
+    notebook.now += MINUTE
+    queue_one(notebook, "notified", "09")
+    notebook.round()
+    first = channel.messages[8 : 8 + notebook.queue.channel.width]  # these are sent side by side
+    assert "09" in [message.id for message in first]
+
+
+# --- the store's part ---------------------------------------------------------------------------------------------
+def queue_one(notebook: Sending, event: str, name: str = "01", *, channel: str = "webhook", count: int = 1) -> None:
+    new = [
+        NewNotice(notice=name if count == 1 else f"{name}-{n}", event=event, channel=channel, facts={},
+                  until=notebook.now + OF_USE_MS)
+        for n in range(count)
+    ]  # fmt: skip
+    notebook.world.record(
+        JudgeNotebook(
+            notebook=notebook.id,
+            activity="idle",
+            seen_empty=False,
+            stage=to_document(BEGINNING),
+            turn=event,
+            notices=tuple(new),
+        )
+    )
+
+
+def test_the_queue_has_an_end_and_a_full_one_keeps_none_of_another_channel_waiting(notebook: Sending) -> None:
+    queue_one(notebook, "notified", count=MOST_PENDING + 3)
+    rows = notebook.rows()
+    assert len(notebook.rows(pending=True)) == MOST_PENDING
+    assert sorted(row.state for row in rows)[:4] == ["given_up"] * 3 + ["pending"]
+    assert "wait for this channel already" in notebook.why()
+    queue_one(notebook, "notified", "m", channel="mail")
+    assert len(notebook.rows(pending=True, channel="mail")) == 1
+
+
+def test_a_message_is_queued_once_and_ends_once(notebook: Sending) -> None:
+    queue_one(notebook, "notified")
+    queue_one(notebook, "notified")
+    assert len(notebook.rows()) == 1
+    notebook.world.record(ChangeNotice(notice="01", change="sent", why="answered 204"))
+    for change in ("try", "retry", "sent", "given_up"):
+        (outcome,) = notebook.world.store.record([ChangeNotice(notice="01", change=change)], now=notebook.now)
+        assert isinstance(outcome, Refusal), change
+    assert notebook.notes() == ["notice.sent"]
+
+
+def test_a_change_that_there_is_not_is_refused(notebook: Sending) -> None:
+    queue_one(notebook, "notified")
+    (outcome,) = notebook.world.store.record([ChangeNotice(notice="01", change="burn")], now=notebook.now)
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == "invalid"
+
+
+def test_old_messages_are_forgotten_and_waiting_ones_are_not(notebook: Sending) -> None:
+    queue_one(notebook, "notified", "01")
+    queue_one(notebook, "notified", "02")
+    notebook.world.record(ChangeNotice(notice="01", change="sent"))
+    later = notebook.now + SECOND
+    notebook.world.store.forget(jobs_ended_before=later, samples_before=later)
+    assert [row.id for row in notebook.rows()] == ["02"]
+
+
+def test_the_queue_tells_no_names(notebook: Sending) -> None:
+    notebook.take()
+    notebook.pass_(20.5)
+    notebook.round()
+    rows, _ = notebook.world.store.audit(page=Page(limit=1000))
+    told = [row.payload for row in rows if row.kind.startswith("notice.")]
+    assert told
+    assert not any("bob" in text for text in (*told, *(str(row) for row in notebook.rows())))
+
+
+def test_the_audit_says_in_words_who_could_not_be_told(notebook: Sending) -> None:
+    channel = notebook.take()
+    channel.outcomes = [Failed(why="https://hooks.example.org answered 410", final=True)]
+    notebook.pass_(20.5)
+    notebook.round()
+    items = notebook.world.get("audit", "audrey").json["items"]
+    (what,) = [row["what"] for row in items if row["kind"] == "notice.given_up"]
+    assert what == (
+        "could not tell the owner of bob's notebook by webhook (warned): https://hooks.example.org answered 410"
+    )
+
+
+# --- with real receivers ------------------------------------------------------------------------------------------
+def test_a_warning_goes_out_by_webhook_and_mail(tmp_path: Path) -> None:
+    with web_receiver() as hook, mail_receiver() as postbox:
+        settings = {
+            "notices_webhook_url": hook.url,
+            "notices_mail_host": "127.0.0.1",
+            "notices_mail_port": postbox.port,
+            "notices_mail_security": "none",
+            "notices_mail_from": "hub@example.org",
+            "notices_mail_to": "{user}@example.org",
+            "notices_page": "https://hub.example.org/services/gpu-quota/",
+        }
+        for notebook in sending(tmp_path, **settings):
+            notebook.pass_(20.5)
+            for queue in notebook.world.door.notices.queues:
+                notebook.world.run(queue.send_due())
+            assert notebook.notes() == ["notice.sent"] * 2
+        told = json.loads(hook.posts[0].body)
+        assert (told["data"]["user"], told["data"]["lost"]) == ("bob", "kernel_variables")
+        assert told["data"]["page"] == "https://hub.example.org/services/gpu-quota/"
+        assert [letter.rcpt_tos for letter in postbox.letters] == [["bob@example.org"]]
+
+
+def test_a_receiver_that_hangs_delays_no_judgement(tmp_path: Path) -> None:
+    with web_receiver(silent=True) as hook:
+        for notebook in sending(tmp_path, notices_webhook_url=hook.url):
+            task = notebook.world.run(_begun(notebook))
+            notebook.pass_(20.5)
+            assert hook.arrived.wait(PATIENCE_S), "nothing was sent"
+            answer = notebook.pass_(5)
+            assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
+            assert [row.attempts for row in notebook.rows(pending=True)] == [1]
+            notebook.world.run(_ended(task))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _begun(notebook: Sending) -> asyncio.Task[None]:
+    return asyncio.create_task(notebook.world.door.notices.keep_sending())

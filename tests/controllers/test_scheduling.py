@@ -1,0 +1,506 @@
+"""The loop on a virtual clock: the shipped controller and core, the in-memory store, the labelled fake executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.backends.protocol import StartOrder
+from jupyter_gpu_quota.controllers.scheduling import Controller, Rhythm
+from jupyter_gpu_quota.core.facts import DeviceFact
+from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
+from jupyter_gpu_quota.core.plan import Plan
+from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.commands import (
+    ApplyQuota,
+    ChangeJob,
+    JobSpec,
+    Recorded,
+    RequestNotebook,
+    ReturnNotebook,
+    SubmitJob,
+)
+from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
+from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.store.transactions import LedgerStore
+from tests.backends.fake_executor import FakeExecutor, Script
+
+QUOTA = """
+version: 1
+pools:
+  - {name: train, selector: {gpu_model: [Big]}, uses: [training]}
+  - {name: build, selector: {gpu_model: [Small]}, uses: [notebook]}
+projects:
+  - {name: vision, quota: {train: {training: 2}, build: {notebook: 0.5}}, members: {users: [bob]}}
+  - {name: speech, quota: {train: {training: 2}, build: {notebook: 0.5}}, members: {users: [patty]}}
+policy:
+  preemption: {min_runtime: 0s, grace: 10s, lent_grace: 5s, max_pauses: 4, per: 24h}
+"""
+NODE = Node(id="n1", name="n1", cpu_milli=16_000, memory_mib=65_536)
+DEVICES = tuple(
+    Device(id=f"n1-{i}", node="n1", index=i, model="Big" if i < 4 else "Small", memory_mib=16_384, pool=None)
+    for i in range(5)
+)
+
+
+@dataclass
+class NoSampler:
+    """Reads nothing: every reading is unknown."""
+
+    def sample(self, holders: object, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow]:
+        return []
+
+    def facts(self) -> list[DeviceFact]:
+        return []
+
+
+@dataclass
+class NoBundles:
+    kept: list[set[str]] = field(default_factory=list)
+
+    def sweep(self, keep: set[str]) -> None:
+        self.kept.append(keep)
+
+
+class World:
+    """One store and one executor that controllers come and go on."""
+
+    def __init__(
+        self, script: Callable[[StartOrder], Script] = lambda order: Script(), *, store: LedgerStore | None = None
+    ) -> None:
+        self.now = 1_000_000
+        self.store: LedgerStore = store or MemoryStore()
+        self.executor = FakeExecutor(now=lambda: self.now, nodes=(NODE,), devices=DEVICES, script=script)
+        self.told: list[int] = []
+        self.users = {name: self.store.user_id(name, now=self.now) for name in ("bob", "patty")}
+        self.apply_quota(QUOTA)
+        self.controller = self.another("first")
+
+    def another(self, holder: str) -> Controller:
+        return Controller(
+            clock=lambda: self.now,
+            store=self.store,
+            executor=self.executor,
+            sampler=NoSampler(),
+            bundles=NoBundles(),
+            holder=holder,
+            rhythm=Rhythm(lease_ms=3000),
+            tell=self.told.append,
+        )
+
+    def apply_quota(self, text: str) -> None:
+        file = quotafile.parse(text)
+        assert not isinstance(file, list), file
+        request = ApplyQuota(
+            actor="system:controller",
+            text=text,
+            document=file.to_document(),
+            policy=file.policy((revision.revision if (revision := self.store.quota()) else 0) + 1),
+            expected_revision=None,
+        )
+        assert isinstance(self.store.record([request], now=self.now)[0], Recorded)
+
+    def submit(self, user: str, *names: str, **spec: object) -> None:
+        project = {"bob": "vision", "patty": "speech"}[user]
+        for name in names:
+            wanted = JobSpec(
+                **{  # type: ignore[arg-type]
+                    "command": ("train",), "project": project, "pool": "train", "gpu_asked": "1", "gpu_milli": 1000,
+                    "name": name, **spec,
+                }
+            )  # fmt: skip
+            request = SubmitJob(job=name, user=self.users[user], account=None, spec=wanted)
+            assert isinstance(self.store.record([request], now=self.now)[0], Recorded)
+            self.now += 1
+
+    def turn(self, ticks: int = 1, every_ms: int = 1000) -> None:
+        for _ in range(ticks):
+            while self.controller.tick():
+                pass
+            self.now += every_ms
+
+    def states(self) -> dict[str, str]:
+        listed = {}
+        for name in self.names:
+            record = self.store.job(name)
+            listed[name] = str(record.job.state) if record else "gone"
+        return listed
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({order.job for order in self.executor.starts} | set(self.controller.mirror.jobs))
+
+    def state(self, job: str) -> JobState:
+        record = self.store.job(job)
+        assert record is not None
+        return record.job.state
+
+
+def test_bob_uses_every_idle_gpu_and_pattys_guarantee_pauses_two_of_his_jobs_which_resume() -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3", "b4", "b5", "b6")
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}
+    world.submit("patty", "p1", "p2")
+    world.turn(4)
+    assert {"p1", "p2"} <= world.executor.running()
+    paused = {name for name, state in world.states().items() if state == "paused"}
+    assert len(paused) == 2 and paused < {"b1", "b2", "b3", "b4"}
+    world.executor.end("p1", 0, completed=True)
+    world.executor.end("p2", 0, completed=True)
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}, "the paused ones were submitted before b5 and b6"
+    assert {world.executor.starts[-1].attempt, world.executor.starts[-2].attempt} == {2}
+    assert world.store.audit_verify() != ""
+
+
+def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3", "b4", "b5")
+    world.turn(3)
+    calls = []
+    monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.decide", lambda *given: calls.append(given))
+    world.turn(20)
+    assert calls == []
+
+
+def test_a_time_limit_ends_a_job_though_nothing_else_happens() -> None:
+    world = World()
+    world.submit("bob", "b1", time_limit_s=30)
+    world.turn(29)
+    assert world.state("b1") is JobState.RUNNING
+    world.turn(5)
+    assert world.state("b1") is JobState.FAILED
+
+
+def test_a_held_job_leaves_and_comes_back_when_released() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    world.store.record([ChangeJob(job="b1", actor=world.users["bob"], change="hold")], now=world.now)
+    world.turn(3)
+    assert world.state("b1") is JobState.HELD and not world.executor.running()
+    world.store.record([ChangeJob(job="b1", actor=world.users["bob"], change="release")], now=world.now)
+    world.turn(2)
+    assert world.executor.running() == {"b1"}
+
+
+def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_still_comes_back() -> None:
+    world = World(script=lambda order: Script(on_leave=None))
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.submit("patty", "p1")
+    world.turn(9)
+    assert "p1" not in world.executor.running(), "the grace is not over"
+    world.turn(4)
+    assert "p1" in world.executor.running()
+    assert sorted(world.states().values()).count("paused") == 1
+
+
+def test_a_notebook_starts_at_once_within_its_quota_and_gives_back() -> None:
+    world = World()
+    asked = [
+        RequestNotebook(notebook=name, user=world.users[user], server="", project=project, pool="build", gpu_milli=125)
+        for name, user, project in (("nb1", "bob", "vision"), ("nb2", "patty", "speech"))
+    ]
+    world.store.record(asked, now=world.now)
+    world.turn(1)
+    booked = [world.store.notebook(name) for name in ("nb1", "nb2")]
+    assert all(record is not None and record.notebook.state is NotebookState.BOOKED for record in booked)
+    assert {held.device for held in world.controller.mirror.allocations()} == {"n1-4"}
+    world.store.record([ReturnNotebook(notebook="nb1", actor="system:hub", why="stopped")], now=world.now)
+    world.turn(1)
+    assert [held.workload for held in world.controller.mirror.allocations()] == ["nb2"]
+
+
+def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_nothing() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    frozen, second = world.controller, world.another("second")
+    assert second.tick() is False and second.lease is None
+    world.now += 4000
+    world.controller = second
+    world.turn(1)
+    version, orders = world.store.version(), len(world.executor.starts)
+    assert second.lease is not None and frozen.lease is not None and second.lease.fencing > frozen.lease.fencing
+    world.submit("bob", "b2")
+    before = world.store.version()
+    held = frozen.lease
+    frozen._observe(held, world.now)
+    assert not frozen._decide(held, world.now) or world.state("b2") is JobState.QUEUED
+    frozen._apply(held, world.now)
+    assert world.state("b2") is JobState.QUEUED and len(world.executor.starts) == orders
+    assert world.store.version() == before > version
+
+
+@pytest.mark.parametrize("work_waits", [True, False], ids=["a plan is written", "nothing is decided"])
+def test_an_end_is_told_until_a_plan_or_a_lease_is_on_disk_after_it(
+    monkeypatch: pytest.MonkeyPatch, work_waits: bool
+) -> None:
+    """What is observed need not be on disk at once: a loss of power takes it back, and it must be there to be seen."""
+    world = World(lambda order: Script(runs_for_ms=1_200, completes=True))
+    order = list[str]()
+
+    def noted(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *args, **named: (order.append(name), real(*args, **named))[1])
+
+    for name in ("commit", "acquire_lease", "observe"):
+        noted(MemoryStore, name)
+    noted(FakeExecutor, "settled")
+    world.submit("bob", *[f"b{number}" for number in range(6 if work_waits else 1)])
+    world.turn(14, every_ms=500)
+    assert world.store.job("b0").job.state is JobState.SUCCEEDED
+    at = order.index("settled")
+    written = [name for name in order[:at] if name != "settled"]
+    assert written[-1] == ("commit" if work_waits else "acquire_lease")
+    assert "observe" in written[-3:], "it was seen before that, and not long before"
+    assert not world.controller.unsettled
+
+
+def test_a_controller_killed_after_its_commit_is_replaced_by_one_that_carries_it_out() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    first = world.controller
+    assert first._rule(world.now) and first.lease is not None
+    first._observe(first.lease, world.now)
+    assert first._decide(first.lease, world.now)
+    assert world.state("b1") is JobState.STARTING and not world.executor.running()
+    world.controller = world.another("second")
+    world.now += 4000
+    world.turn(2)
+    assert world.executor.running() == {"b1"} and world.state("b1") is JobState.RUNNING
+
+
+def test_an_edited_quota_pauses_by_claims_only() -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    world.submit("patty", "p1", "p2", "p3")
+    world.turn(3)
+    running = world.executor.running()
+    world.apply_quota(
+        QUOTA.replace("{name: vision, quota: {train: {training: 2}", "{name: vision, quota: {train: {training: 0}")
+    )
+    world.turn(2)
+    assert world.executor.running() >= running - {"b1", "b2"}
+    assert len(world.executor.running()) == 4
+
+
+def test_the_door_is_told_of_every_move_and_not_when_nothing_moves() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(3)
+    told = list(world.told)
+    assert told == sorted(told) and told
+    world.turn(10)
+    assert world.told == told
+
+
+def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+
+    def full(*given: object, **named: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.store, "acquire_lease", full)
+        with pytest.raises(StoreUnavailable):
+            world.controller.tick()
+    assert world.executor.running() == {"b1"}
+    world.turn(1)
+    assert world.state("b1") is JobState.RUNNING
+
+
+def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
+    world = World()
+    world.turn(1)
+    assert world.controller.tick_max_ms() == 1000
+    world.apply_quota(QUOTA + "  tick_max: 200ms\n")
+    world.turn(1)
+    assert world.controller.tick_max_ms() == 200
+
+
+def test_the_lease_is_renewed_when_half_of_it_is_left_whenever_ticks_fall() -> None:
+    """A machine that is slow for a second and a half takes nobody out of office."""
+    world = World()
+    left = []
+    for _ in range(20):
+        world.controller.tick()
+        assert world.controller.lease is not None
+        world.now += world.controller.rest_ms(1000)
+        left.append(world.controller.lease.expires_at - world.now)
+    assert min(left) == 1500 and max(left) == 2000
+
+
+def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
+    world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b4" else 0))
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.submit("patty", "p1")
+    world.turn(2)
+    assert world.state("b4") is JobState.PAUSING, "of equals, what was submitted last"
+    world.turn(19)
+    health = {device.id: str(device.health) for device in world.controller.mirror.devices.values()}
+    assert sorted(health.values()).count("quarantined") == 1
+    world.turn(14)
+    assert "p1" in world.executor.running(), "another victim made room"
+    world.turn(60)
+    assert "quarantined" not in {str(device.health) for device in world.controller.mirror.devices.values()}
+
+
+# --- the calendar and the past --------------------------------------------------------------------------------------
+HALF_PAST = 1_800_000
+"""00:30 of the first of January 1970; the world begins at 00:16:40."""
+NIGHTS = """
+calendar:
+  - name: nights
+    when: {from: "00:30", to: "01:00", timezone: UTC}
+    projects: {vision: {train: {training: 1}}, speech: {train: {training: 3}}}
+"""
+DAY_MS = 86_400_000
+
+
+def test_a_window_that_opens_lets_a_claim_pause_others_within_one_tick() -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS)
+    world.submit("bob", "b1", "b2")
+    world.submit("patty", "p1", "p2", "p3")
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "p1", "p2"}
+    world.now = HALF_PAST - 1
+    world.turn(1, every_ms=1)
+    assert world.state("p3") is JobState.QUEUED and world.executor.running() == {"b1", "b2", "p1", "p2"}
+    assert world.now == HALF_PAST
+    world.turn(1)
+    assert len({"b1", "b2"} & world.executor.running()) == 1, "one was asked to leave at once, and left"
+    world.turn(2)
+    assert "p3" in world.executor.running()
+
+
+def test_a_window_that_opens_evicts_nobody_by_itself() -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS)
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(3)
+    world.now = HALF_PAST - 1
+    world.turn(10, every_ms=1000)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}
+    world.submit("patty", "p1", "p2", "p3")
+    world.turn(4)
+    assert {"p1", "p2", "p3"} < world.executor.running()
+    world.now = 2 * HALF_PAST - 1
+    world.turn(1, every_ms=1)
+    assert {"p1", "p2", "p3"} < world.executor.running(), "the window is open to its last instant"
+    world.turn(4)
+    assert len({"p1", "p2", "p3"} & world.executor.running()) == 2, "vision has its second GPU back"
+
+
+def test_a_boundary_at_which_nobody_wants_more_is_not_decided_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.apply_quota(QUOTA + NIGHTS)
+    world.submit("bob", "b1")
+    world.turn(3)
+    calls = []
+    monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.decide", lambda *given: calls.append(given))
+    world.now = HALF_PAST - 5000
+    world.turn(20)
+    assert calls == []
+
+
+def test_the_calendar_is_known_ahead_however_long_nothing_happens() -> None:
+    world, new_year = World(), 978_307_200_000  # 2001
+    world.now += new_year
+    world.apply_quota(QUOTA + NIGHTS.replace("timezone", "dates: [2001-04-01, 2001-04-02], timezone"))
+    world.submit("bob", "b1", "b2", time_limit_s=400 * 86_400)
+    world.submit("patty", "p1", "p2", "p3", time_limit_s=400 * 86_400)
+    world.turn(3)
+    assert world.controller.policy is not None and world.controller.policy.windows == ()
+    for day in range(1, 90):
+        world.now = new_year + HALF_PAST - 1000 + day * DAY_MS
+        world.turn(1)
+    assert world.executor.running() == {"b1", "b2", "p1", "p2"}
+    assert world.now == new_year + HALF_PAST + 89 * DAY_MS
+    world.now += DAY_MS
+    world.turn(3)
+    assert "p3" in world.executor.running(), "the window of the first of April is open"
+
+
+HISTORY = QUOTA + "  history: {k: 1, half_life: 1h, window: 1d}\n"
+
+
+def test_who_used_surplus_before_gets_less_of_it_now() -> None:
+    def surplus_of_patty(quota: str) -> int:
+        world = World()
+        world.apply_quota(quota.replace("training: 2}", "training: 0}"))
+        world.submit("bob", "b1", "b2", "b3", "b4")
+        world.turn(2)
+        world.turn(60, every_ms=60_000)
+        for job in ("b1", "b2", "b3", "b4"):
+            world.executor.end(job, 0, completed=True)
+        world.submit("bob", *(f"b{n}" for n in range(5, 9)))
+        world.submit("patty", "p1", "p2", "p3", "p4")
+        world.turn(5)
+        return len({"p1", "p2", "p3", "p4"} & world.executor.running())
+
+    assert surplus_of_patty(HISTORY) > surplus_of_patty(QUOTA) == 2
+
+
+@pytest.mark.parametrize("jobs", [4, 5], ids=["nobody waits", "somebody waits"])
+def test_past_use_is_looked_at_once_a_minute_and_is_a_reason_to_decide(
+    jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.apply_quota(HISTORY)
+    world.submit("bob", *(f"b{n}" for n in range(jobs)))
+    world.turn(3)
+    seen = []
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.controllers.scheduling.decide",
+        lambda s, p, _: seen.append(s.usage) or Plan(seen_version=s.version, now=s.now),
+    )
+    world.now = world.now // 60_000 * 60_000 + 60_000
+    world.turn(180)
+    assert len(seen) == len(set(seen)) == 3
+    assert [usage[0].project for usage in seen] == ["vision"] * 3
+
+
+# --- gangs ------------------------------------------------------------------------------------------------------------
+def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens() -> None:
+    world = World()
+    world.submit("patty", "p1", "p2")
+    world.submit("bob", "e", ranks=4, min_ranks=2)
+    world.turn(2)
+    assert {order.job: order.ranks for order in world.executor.starts} == {"p1": 1, "p2": 1, "e": 2}
+    world.store.record([ChangeJob(job=name, actor="patty", change="cancel") for name in ("p1", "p2")], now=world.now)
+    world.turn(30)
+    record = world.store.job("e")
+    assert record is not None and record.job.started_at is not None and record.job.held_ranks == 2
+    assert world.executor.running() == {"e"}, "it has not run for ten graces yet"
+    world.now = record.job.started_at + 100_000
+    world.turn(1)
+    assert {leave.reason for leave in world.executor.leaves if leave.job == "e"} == {"resize"}
+    world.turn(15)
+    assert (world.executor.starts[-1].job, world.executor.starts[-1].ranks) == ("e", 4)
+    record = world.store.job("e")
+    assert record is not None and (record.job.held_ranks, record.job.paused_at, record.pauses) == (4, (), 0)
+
+
+def test_a_rank_that_dies_ends_the_gang_and_it_is_tried_again_once() -> None:
+    world = World()
+    world.submit("bob", "g", ranks=3, retries=1)
+    world.turn(3)
+    world.executor.end("g", -9, rank=1)
+    world.turn(3)
+    assert {leave.reason for leave in world.executor.leaves} == {"rank_failed"}
+    world.turn(20)
+    record = world.store.job("g")
+    assert record is not None and (record.job.state, record.job.attempt, record.retries_left) == ("running", 2, 0)
+    world.executor.end("g", -9, rank=2)
+    world.turn(20)
+    assert world.state("g") is JobState.FAILED and world.executor.running() == set()

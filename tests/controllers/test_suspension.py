@@ -1,0 +1,127 @@
+"""Where the policy says ``suspend``: what the server is told to do with each kernel, and what its person is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.core.idle.activity import ProcessUse
+from jupyter_gpu_quota.quotafile import parse
+from jupyter_gpu_quota.store.records.rows import SampleRow
+from tests.api.world import QUOTA, build_devices, service_world, train_devices
+from tests.controllers.test_idleness import IDLE, Watched
+
+SPACE, STARTED, TICKS = "pid:[1]", 5_000, 10_000_000
+ONE = ProcessUse(pid=9007, memory_mib=640, percent=0, places=((SPACE, 7, STARTED),))
+WORKER = ProcessUse(pid=9008, memory_mib=64, percent=0, places=((SPACE, 8, 6_000), (SPACE, 7, STARTED)))
+
+
+class Suspending(Watched):
+    """A notebook whose processes on the device are known, and which says whether its server can suspend."""
+
+    processes: tuple[ProcessUse, ...] = (ONE,)
+    says: dict[str, Any] = {"suspension": "ready"}
+
+    def report(self, who: str | None = "bob", **other: Any) -> Any:
+        self.kernels = [self.kernel("k1", started=STARTED, suspended=bool(self.says.get("suspended")))]
+        said = {name: value for name, value in self.says.items() if name != "suspended"}
+        return super().report(who, **{"namespace": SPACE, "ticks": TICKS, **said, **other})
+
+    def read(self) -> None:
+        held = sum(process.memory_mib or 0 for process in self.processes)
+        row = SampleRow(
+            node="node-1", device="build-0", at=self.now, utilisation_percent=0, memory_used_mib=held,
+            coverage_permille=1000, simulated=False, workloads={self.id: 0}, workload_memory_mib={self.id: held},
+            processes={self.id: self.processes},
+        )  # fmt: skip
+        self.world.door.world.samples = {"build-0": row}
+        self.world.run(self.idleness.look())
+
+
+def notebook_of(folder: Path, policy: str) -> Iterator[Suspending]:
+    with service_world(folder) as world:
+        real = tuple(replace(device, simulated=False) for device in (*train_devices(), *build_devices()))
+        world.apply(QUOTA + policy, real)
+        yield Suspending(world)
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Suspending]:
+    yield from notebook_of(tmp_path, IDLE.replace("MODE", "reclaim, suspend: true"))
+
+
+@pytest.fixture
+def ordinary(tmp_path: Path) -> Iterator[Suspending]:
+    yield from notebook_of(tmp_path, IDLE.replace("MODE", "reclaim"))
+
+
+def until_freeing(notebook: Suspending) -> Any:
+    """The answer with the order to free the GPU."""
+    for _ in range(80):
+        answer = notebook.pass_(0.5)
+        if answer["free"] is not None:
+            return answer
+    raise AssertionError("it was never freed")
+
+
+def test_a_server_is_told_to_find_out_whether_it_can(notebook: Suspending) -> None:
+    assert notebook.report().json["suspend"] is True
+
+
+def test_without_the_policy_nobody_is_asked_and_kernels_are_shut_down(ordinary: Suspending) -> None:
+    assert ordinary.report().json["suspend"] is False
+    answer = until_freeing(ordinary)
+    assert answer["free"]["kernels"] == ["k1"] and answer["free"]["suspend"] == {}
+
+
+def test_a_kernel_alone_on_its_device_is_suspended_with_what_it_holds(notebook: Suspending) -> None:
+    answer = until_freeing(notebook)
+    assert answer["free"]["kernels"] == ["k1"] and answer["free"]["suspend"] == {"k1": 640}
+    assert "being suspended" in answer["idle"]["message"]
+
+
+def test_a_kernel_with_workers_on_the_device_is_shut_down(notebook: Suspending) -> None:
+    notebook.processes = (ONE, WORKER)
+    assert until_freeing(notebook)["free"]["suspend"] == {}
+
+
+def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_person_is_told(notebook: Suspending) -> None:
+    until_freeing(notebook)
+    notebook.processes, notebook.says = (), {"suspension": "ready", "suspended": True}
+    answer = notebook.pass_(1)
+    assert (answer["idle"]["stage"], answer["free"]) == ("freed", None)
+    assert "Suspended kernels: 1" in answer["idle"]["message"]
+    assert notebook.idleness.judged[notebook.id].lendable
+    wake = notebook.world.post(f"notebooks/{notebook.id}/actions/wake", "bob", {"kernel": "k1"}).json
+    assert wake["state"] == "ready" and notebook.shown()["idle"]["stage"] == "in_use"
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        pytest.param({"suspension": "ready"}, "their variables are kept", id="it can"),
+        pytest.param(
+            {"suspension": "unavailable", "suspension_why": "the driver is older than 570"},
+            "their variables are lost: they cannot be suspended (the driver is older than 570)",
+            id="it cannot",
+        ),
+        pytest.param({}, "they cannot be suspended (its server has not tried whether it can)", id="it never heard"),
+        pytest.param({"suspension": "testing"}, "its server is finding out", id="it does not know yet"),
+    ],
+)
+def test_a_warning_says_what_becomes_of_the_variables(notebook: Suspending, says: dict[str, Any], told: str) -> None:
+    notebook.says = says
+    for _ in range(60):
+        answer = notebook.pass_(0.5)
+        if answer["idle"]["stage"] == "warned":
+            break
+    assert told in answer["idle"]["message"] and answer["idle"]["stage"] == "warned"
+
+
+def test_only_true_and_false_are_taken() -> None:
+    errors = parse(QUOTA + IDLE.replace("MODE", 'reclaim, suspend: "yes"'))
+    assert isinstance(errors, list) and "suspend" in str(errors[0])

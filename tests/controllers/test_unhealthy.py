@@ -1,0 +1,220 @@
+"""A device that is lost under its work: what the controller does, and what the end of that work means in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.controllers.scheduling import UNREAD_MS
+from jupyter_gpu_quota.core.facts import DeviceFact
+from jupyter_gpu_quota.core.model import Device, Health, JobState, JobTarget, Node
+from jupyter_gpu_quota.core.plan import Reason, ReasonCode, Stop
+from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.store.transactions import LedgerStore
+from tests.backends.fake_executor import FakeExecutor
+from tests.controllers.test_scheduling import DEVICES, World
+from tests.store.worlds import KINDS, opened
+from tests.store.worlds import World as StoreWorld
+
+
+# --- what the end means -------------------------------------------------------------------------------------------
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+    with opened(request.param, tmp_path) as store:
+        yield store
+
+
+SICK = Reason(code=ReasonCode.DEVICE_UNHEALTHY, figures=(("device", "d0"),))
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "asked", "completed", "state"),
+    [
+        pytest.param(75, True, False, "paused", id="it saved"),
+        pytest.param(-9, True, False, "paused", id="it was killed"),
+        pytest.param(1, True, False, "paused", id="it crashed on the sick device after it was asked"),
+        pytest.param(1, False, False, "queued", id="it crashed on the sick device before it could be asked"),
+        pytest.param(0, True, True, "succeeded", id="it was complete"),
+    ],
+)
+def test_leaving_an_unhealthy_device_uses_up_no_pause_and_no_retry(
+    store: LedgerStore, exit_status: int, asked: bool, completed: bool, state: str
+) -> None:
+    world = StoreWorld(store)
+    world.submit("j")
+    world.run("j", "d0")
+    before = world.job("j")
+    world.committed(Stop(workload="j", target=JobTarget.PAUSED, grace_s=60, reason=SICK))
+    world.see(world.gone("j", exit_status, asked=asked, completed=completed))
+    record = world.job("j")
+    assert record.job.state == state and record.retries_left == before.retries_left
+    assert (record.job.paused_at, record.pauses, record.job.submitted_at) == ((), 0, before.job.submitted_at)
+
+
+# --- the controller -----------------------------------------------------------------------------------------------
+def lost(world: World) -> str:
+    """The device of b1 vanishes from the inventory."""
+    (device,) = {held.device for held in world.controller.mirror.allocations() if held.workload == "b1"}
+    world.executor.devices = tuple(each for each in DEVICES if each.id != device)
+    return device
+
+
+def test_a_job_whose_device_is_lost_goes_on_on_another_one() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    device = lost(world)
+    world.turn(70)
+    (held,) = world.controller.mirror.allocations()
+    assert held.device != device and world.state("b1") is JobState.RUNNING
+    record = world.store.job("b1")
+    assert record is not None and (record.job.attempt, record.pauses, record.job.paused_at) == (2, 0, ())
+    assert [order.reason for order in world.executor.leaves] == ["device_unhealthy"]
+
+
+def test_one_reading_that_lacks_a_device_ends_nobodys_work() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    lost(world)
+    world.controller.due["inventory"] = world.now
+    world.turn(2)
+    world.executor.devices = DEVICES
+    world.turn(70)
+    record = world.store.job("b1")
+    assert record is not None and record.job.attempt == 1 and world.executor.leaves == []
+    assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
+
+
+def test_a_device_that_nobody_uses_is_gone_with_the_first_reading_that_lacks_it() -> None:
+    world = World()
+    world.turn(2)
+    world.executor.devices = DEVICES[1:]
+    world.controller.due["inventory"] = world.now
+    world.turn(1)
+    assert world.controller.mirror.devices["n1-0"].health is Health.UNHEALTHY
+
+
+# --- what the sampler tells ---------------------------------------------------------------------------------------
+@dataclass
+class Told:
+    """A sampler that tells one fact of one device, and needs some ticks for each reading."""
+
+    device: str
+    fact: DeviceFact | None = None
+    ticks: int = 0
+    asked: list[int] = field(default_factory=list)
+
+    def sample(self, holders: object, pids: object, *, now: int) -> list[SampleRow] | None:
+        self.asked.append(now)
+        if len(self.asked) % (self.ticks + 1):
+            return None
+        unknown = {"utilisation_percent": None, "memory_used_mib": None, "coverage_permille": 0}
+        why = {"utilisation_percent": "the driver's library does not answer"}
+        return [SampleRow(node="n1", device=self.device, at=now, simulated=False, why=why, **unknown)]  # type: ignore[arg-type]
+
+    def facts(self) -> list[DeviceFact]:
+        return [self.fact] if self.fact else []
+
+
+def test_an_xid_takes_a_job_off_its_device_and_says_so() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    (held,) = world.controller.mirror.allocations()
+    trouble = "XID 79: the GPU has fallen off the bus"
+    world.controller.sampler = Told(held.device, DeviceFact(device=held.device, health="unhealthy", trouble=trouble))
+    broken = replace(world.controller.mirror.devices[held.device], health=Health.UNHEALTHY, trouble=trouble)
+    world.executor.devices = tuple(broken if each.id == held.device else each for each in world.executor.devices)
+    world.turn(70)
+    (now_held,) = world.controller.mirror.allocations()
+    assert now_held.device != held.device and world.state("b1") is JobState.RUNNING
+    assert [order.reason for order in world.executor.leaves] == ["device_unhealthy"]
+    assert world.controller.mirror.devices[held.device].trouble == trouble
+
+
+def test_foreign_use_is_taken_from_what_there_is() -> None:
+    world = World()
+    world.turn(2)
+    world.controller.sampler = Told("n1-0", DeviceFact(device="n1-0", foreign_milli=140))
+    world.turn(12)
+    assert world.controller.mirror.devices["n1-0"].foreign_milli == 140
+    for name in ("b1", "b2", "b3", "b4"):
+        world.submit("bob", name)
+    world.turn(3)
+    assert "n1-0" not in {held.device for held in world.controller.mirror.allocations()}
+
+
+def test_a_reading_that_takes_its_time_is_looked_for_at_each_tick_and_stored_once() -> None:
+    world = World()
+    world.turn(1)
+    world.controller.sampler = told = Told("n1-0", ticks=2)
+    world.controller.due.pop("sample")
+    world.turn(3)
+    assert len(told.asked) == 3 and told.asked[-1] - told.asked[0] == 2000
+    row = world.store.latest_samples()["n1-0"]
+    assert (row.utilisation_percent, row.why) == (None, {"utilisation_percent": "the driver's library does not answer"})
+    world.turn(9)
+    assert len(told.asked) == 3, "it is not asked again before it is due"
+
+
+# --- devices that cannot be read ----------------------------------------------------------------------------------
+@dataclass(slots=True)
+class MuteExecutor(FakeExecutor):
+    """An executor whose inventory cannot be told while it is mute."""
+
+    mute: bool = True
+    asked: int = 0
+
+    def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]] | None:  # type: ignore[override]
+        self.asked += 1
+        return None if self.mute else (self.nodes, self.devices)
+
+
+def unreadable(world: World) -> MuteExecutor:
+    """From now on the devices cannot be read; what runs is the same."""
+    kept = {each.name: getattr(world.executor, each.name) for each in fields(FakeExecutor)}
+    world.executor = world.controller.executor = told = MuteExecutor(**kept)
+    world.controller.due["inventory"] = world.now
+    return told
+
+
+def test_devices_that_cannot_be_read_end_nobody_s_work() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    told = unreadable(world)
+    world.turn(120)
+    assert told.asked > 100, "it is looked again and again"
+    assert world.state("b1") is JobState.RUNNING and world.executor.leaves == []
+    assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
+
+
+def test_nothing_new_starts_on_them_after_a_while_until_they_can_be_read() -> None:
+    world = World()
+    world.turn(2)
+    told = unreadable(world)
+    world.submit("bob", "b1")
+    world.turn(2)
+    assert world.state("b1") is JobState.RUNNING, "a driver that is slow for a moment stops nobody"
+    world.turn(UNREAD_MS // 1000)
+    world.submit("bob", "b2")
+    world.turn(5)
+    assert world.state("b2") is JobState.QUEUED
+    told.mute = False
+    world.turn(5)
+    assert world.state("b2") is JobState.RUNNING
+
+
+def test_a_controller_that_begins_while_they_cannot_be_read_ends_nobody_s_work() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    world.controller.resign()
+    world.controller = world.another("second")
+    unreadable(world)
+    world.turn(60)
+    assert world.state("b1") is JobState.RUNNING and world.executor.leaves == []

@@ -1,0 +1,138 @@
+"""A project or pool is taken out of the quota file while it has work: what runs, what waits, and what others get."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.model import JobState, NotebookState
+from tests.core.world import World, world
+
+
+def without(made: World, *names: str) -> World:
+    """The same world under a quota file that names neither these projects nor these pools any more."""
+    policy = made.policy
+    made.policy = dc.replace(
+        policy,
+        projects=tuple(one for one in policy.projects if one.name not in names),
+        pools=tuple(name for name in policy.pools if name not in names),
+    )
+    return made
+
+
+def test_queued_jobs_of_a_project_that_is_gone_never_start_and_say_why() -> None:
+    made = without(world("pool t 4\na 2 of t\nb 2 of t\na queues 2 of 1"), "a")
+    made.settle()
+    assert made.jobs["a1"].state is JobState.QUEUED
+    told = explain(made.snapshot(), made.policy, "a1")
+    assert told.sentence.startswith("Project a is no longer in the quota file, so this never starts. Ask an admin")
+    assert told.would_start == ()
+
+
+def test_put_back_under_the_same_name_its_jobs_go_on() -> None:
+    made = world("pool t 2\na 1 of t\nb 1 of t\na runs 1\na queues 1")
+    before = made.policy
+    without(made, "a").submit("b", 2000)
+    made.settle()
+    made.policy = before
+    made.end("b1")
+    made.settle()
+    assert (made.jobs["a1"].state, made.jobs["a2"].state) == (JobState.RUNNING, JobState.RUNNING)
+
+
+def test_running_jobs_run_on_and_are_the_first_that_others_claim() -> None:
+    made = without(world("pool t 2\na 2 of t\nb 1 of t\nc 0 of t\na runs 1\nc runs 1"), "a")
+    made.settle()
+    assert made.jobs["a1"].state is JobState.RUNNING
+    made.submit("b", 1000)
+    made.settle()
+    assert (made.jobs["a1"].state, made.jobs["c1"].state) == (JobState.PAUSED, JobState.RUNNING)
+    assert explain(made.snapshot(), made.policy, "a1").reason.code == "no_such_project"  # type: ignore[union-attr]
+
+
+def test_non_preemptible_work_of_it_keeps_its_devices() -> None:
+    made = without(world("pool t 1\na 1 of t\nb 1 of t\na runs 1 fixed\nb queues 1"), "a")
+    made.settle()
+    assert made.jobs["a1"].state is JobState.RUNNING
+    made.end("a1")
+    made.settle()
+    assert made.jobs["b1"].state is JobState.RUNNING
+
+
+def test_an_elastic_job_of_it_does_not_grow_and_leaves_whole() -> None:
+    made = without(world("pool t 4\na 4 of t\nb 1 of t\na runs 1 ranks 1-4 held 2"), "a")
+    made.settle()
+    assert len(made.owned["a1"]) == 2
+    made.submit("b", 1000, ranks=3)
+    made.settle()
+    assert (made.jobs["a1"].state, made.jobs["b1"].state) == (JobState.PAUSED, JobState.RUNNING)
+    assert "shrunk" not in "".join(made.log), "it is not told that it goes on at once"
+
+
+def test_nothing_of_it_is_moved_because_it_could_not_start_again() -> None:
+    made = without(world("pool t 2\na 1 of t\nb 1 of t\na runs 0.5 on n1g0\na runs 0.5 on n1g1\nb queues 1"), "a")
+    made.settle()
+    states = sorted(made.jobs[name].state for name in ("a1", "a2"))
+    assert states == [JobState.PAUSED, JobState.RUNNING] and made.jobs["b1"].state is JobState.RUNNING
+    assert "moved" not in "".join(made.log), "it is not told that it goes on at once"
+
+
+def test_its_notebook_keeps_its_slice_until_the_server_stops() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\na notebook 0.5")
+    made.settle()
+    without(made, "a").submit("b", 1000)
+    made.settle()
+    assert made.notebooks["nb-a1"].state is NotebookState.BOOKED
+    assert made.jobs["b1"].state is JobState.QUEUED
+    made.close("nb-a1")
+    made.settle()
+    assert made.jobs["b1"].state is JobState.RUNNING
+
+
+def test_its_new_notebooks_are_refused() -> None:
+    made = without(world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\na notebook 0.5"), "a")
+    made.settle()
+    assert made.refused == {"nb-a1": "no_such_project"}
+
+
+@pytest.mark.parametrize("kind", ["runs 1", "runs 1 fixed", "notebook 0.5"])
+def test_work_of_a_pool_that_is_gone_keeps_devices_that_are_another_pools_now(kind: str) -> None:
+    made = world(f"pool old 1\npool new 1\na 1 of old\na 0 of old, notebooks 0.5\nb 2 of new\na {kind}")
+    made.settle()
+    without(made, "old").devices["n1g0"] = dc.replace(made.devices["n1g0"], pool="new")
+    made.submit("b", 1000, pool="new")
+    made.submit("b", 1000, pool="new")
+    made.settle()
+    assert len(made.owned) == 2 and made.jobs["b2"].state is JobState.QUEUED
+    assert not made.reserved, "nobody waits for a drain that nobody was asked for"
+    told = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
+    assert told.reason is not None and told.reason.code == "pool_gone"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        pytest.param("runs 1", "until it ends, or is paused because others claim its GPU", id="a job"),
+        pytest.param("runs 1 fixed", "This job keeps what it has until it ends", id="one that is not preemptible"),
+        pytest.param("notebook 0.5", "This notebook keeps what it has until its server stops", id="a notebook"),
+    ],
+)
+def test_what_outlives_its_project_says_until_when(kind: str, words: str) -> None:
+    made = world(f"pool t 1\na 0 of t, notebooks 0.5\na {kind}")
+    made.settle()
+    without(made, "a")
+    told = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
+    assert words in told.sentence and told.reason is not None and told.reason.code == "project_gone"
+
+
+def test_work_that_drains_until_a_deadline_says_that_too() -> None:
+    made = without(world("pool t 1\na 1 of t\na runs 1 fixed"), "a")
+    made.policy = dc.replace(made.policy, drain_by_at=made.now + 60_000)
+    assert (
+        "or the quota file's deadline for what drains is over" in explain(made.snapshot(), made.policy, "a1").sentence
+    )
+    made.now += 120_000
+    made.settle()
+    assert made.jobs["a1"].state is JobState.PAUSED

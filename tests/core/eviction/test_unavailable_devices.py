@@ -1,0 +1,282 @@
+"""Devices that fail under work, are kept from it, or come back: who leaves, who stays, who waits for them."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.eviction.quarantine import quarantine_changes
+from jupyter_gpu_quota.core.explain.projection import dry_run, foresee
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget, Upkeep
+from jupyter_gpu_quota.core.plan import Pause, Resume, Stop
+from jupyter_gpu_quota.messages.reasons import sentence
+from tests.core.world import BEGIN, GENTLE, World, world
+
+
+# -- work on an unhealthy device -----------------------------------------------------------------------------------
+def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_no_cost() -> None:
+    made = world("pool t 2\na 2 of t\na runs 1")
+    (device,) = {one.device for one in made.owned["a1"]}
+    made.health(device, Health.UNHEALTHY)
+    (stop,) = made.tick().actions
+    assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
+    assert sentence(stop.reason).startswith(
+        f"Device {device} of pool t on node n1 is unhealthy or gone (the cause is not known)"
+    )
+    (again,) = made.tick().actions
+    assert isinstance(again, Resume) and {one.device for one in again.placements} == set(made.devices) - {device}
+    assert made.jobs["a1"].paused_at == (), "nobody claimed its place, so it uses up no K"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("pool t 1\na 1 of t\na runs 1 fixed", id="a job that may not be preempted"),
+        pytest.param("pool t 1\na 0 of t, notebooks 1\na notebook 1", id="a notebook"),
+    ],
+)
+def test_what_may_not_be_preempted_stays_on_an_unhealthy_device_and_is_told(text: str) -> None:
+    made = world(text)
+    made.settle()
+    (name,) = made.owned
+    made.health("n1g0", Health.UNHEALTHY)
+    assert made.tick().actions == ()
+    told = explain(made.snapshot(), made.policy, name)
+    assert told.reason is not None and told.reason.code == "device_unhealthy"
+    assert "Device n1g0 of pool t on node n1 is unhealthy" in told.sentence
+
+
+def test_who_leaves_and_who_waits_are_told_what_is_wrong_with_the_device() -> None:
+    made = world("pool t 2\na 2 of t\na runs 1 on n1g0\na queues 2")
+    made.devices["n1g0"] = dc.replace(made.devices["n1g0"], health=Health.UNHEALTHY, trouble="XID 79")
+    assert "Device n1g0 of pool t on node n1 is unhealthy or gone (XID 79)" in sentence(made.tick().actions[0].reason)
+    assert "n1g0 among them is unhealthy: XID 79." in sentence(made.decide().waits["a2"])
+
+
+def test_a_gang_with_one_rank_on_an_unhealthy_device_leaves_whole() -> None:
+    made = world("pool t 2x1\na 2 of t\na queues 1 ranks 2")
+    made.settle()
+    made.health("n2g0", Health.UNHEALTHY)
+    assert [(type(one), one.workload) for one in made.tick().actions] == [(Stop, "a1")]
+    made.settle()
+    assert made.jobs["a1"].state is JobState.PAUSED
+
+
+def test_a_node_that_takes_no_new_work_keeps_what_runs_on_it() -> None:
+    made = world("pool t 1\na 1 of t\na runs 1\na queues 1")
+    made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
+    assert made.tick().actions == ()
+
+
+def test_a_neighbour_on_a_quarantined_device_runs_on() -> None:
+    made = world("pool t 1\na 1 of t\na runs 0.5")
+    made.health("n1g0", Health.QUARANTINED)
+    assert made.tick().actions == ()
+
+
+def test_a_job_that_is_held_or_out_of_time_leaves_for_that_and_is_asked_once() -> None:
+    made = world("pool t 1\na 1 of t\na runs 1")
+    made.hold("a1")
+    made.health("n1g0", Health.UNHEALTHY)
+    assert [(one.workload, one.target) for one in made.tick().actions if isinstance(one, Stop)] == [
+        ("a1", JobTarget.HELD)
+    ]
+    assert made.tick().actions == ()
+
+
+def test_nobody_is_paused_for_a_job_that_an_unhealthy_device_drives_out_beyond_its_right() -> None:
+    made = world("pool t 2\na 1 of t\nb 1 of t\na runs 1\nb runs 1")
+    (device,) = {one.device for one in made.owned["a1"]}
+    made.health(device, Health.UNHEALTHY)
+    made.settle()
+    assert made.jobs["b1"].state is JobState.RUNNING and made.jobs["a1"].state is JobState.PAUSED
+    assert not any(isinstance(one, Pause) for one in made.decide().plan.actions)
+    made.health(device, Health.HEALTHY)
+    made.settle()
+    assert made.picture() == "a 1 / b 1"
+
+
+def test_foresight_counts_no_pause_of_work_that_leaves_an_unhealthy_device() -> None:
+    made = world("pool t 2\na 2 of t\na runs 1")
+    (device,) = {one.device for one in made.owned["a1"]}
+    made.health(device, Health.UNHEALTHY)
+    seen = foresee(made.snapshot(), made.policy)
+    assert (seen.paused, seen.started) == ((), ("a1",)) and seen.snapshot.jobs[0].paused_at == ()
+
+
+# -- nodes that an admin cordons and drains --------------------------------------------------------------------------
+def test_a_cordoned_node_takes_nothing_new_and_an_uncordoned_one_does_again() -> None:
+    made = world("pool t 2x1\na 2 of t\na queues 2 of 1\nn1 cordoned")
+    made.settle()
+    assert {one.device for rows in made.owned.values() for one in rows} == {"n2g0"}
+    made.keep_up("n1", Upkeep.NONE)
+    made.settle()
+    assert made.picture() == "a 2"
+
+
+def test_a_cordoned_node_keeps_what_runs_on_it_and_a_claim_takes_another_nodes() -> None:
+    made = world("pool t 3x1\na 1 of t\nb 1 of t\na runs 3 of 1\nb queues 1\nn3 cordoned")
+    made.settle()
+    assert made.owned["a3"] and made.picture() == "a 2 / b 1"
+
+
+def test_a_drained_node_sends_its_preemptible_work_back_to_the_queue_at_no_cost() -> None:
+    made = world("pool t 2x1\na 2 of t\na runs 1 on n1g0\nn1 draining")
+    (stop,) = made.tick().actions
+    assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
+    assert (stop.grace_s, stop.reason.code) == (GENTLE.grace_s, "node_drained")
+    assert sentence(stop.reason).startswith("Node n1 is being drained by an admin, and this job has a part of its")
+    made.settle()
+    assert {one.device for one in made.owned["a1"]} == {"n2g0"} and made.jobs["a1"].paused_at == ()
+
+
+def test_a_borrower_leaves_a_drained_node_within_its_own_grace() -> None:
+    made = world("pool t 2x1\na 0 of t, notebooks 1\nb 0 of t\nb runs 1 on n1g0 lent\nn1 draining")
+    (stop,) = made.tick().actions
+    assert isinstance(stop, Stop) and stop.grace_s == GENTLE.lent_grace_s
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("pool t 1\na 1 of t\na runs 1 fixed", id="a job that may not be preempted"),
+        pytest.param("pool t 1\na 0 of t, notebooks 1\na notebook 1", id="a notebook"),
+    ],
+)
+def test_what_may_not_be_preempted_drains_by_itself_and_is_told(text: str) -> None:
+    made = world(text)
+    made.settle()
+    (name,) = made.owned
+    made.keep_up("n1", Upkeep.DRAINING)
+    assert made.tick().actions == ()
+    told = explain(made.snapshot(), made.policy, name)
+    assert told.reason is not None and told.reason.code == "node_drained"
+    assert "Node n1 is being drained by an admin" in told.sentence
+
+
+def test_at_the_deadline_of_a_drain_a_job_that_may_not_be_preempted_leaves_and_not_before() -> None:
+    made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0 fixed\nn1 draining by 3")
+    assert [made.tick().actions for _ in range(2)] == [(), ()]
+    told = explain(made.snapshot(), made.policy, "a1")
+    assert told.sentence.endswith("The drain has a deadline, in 1 s: then such jobs, too, are asked to save and leave.")
+    (stop,) = made.tick().actions
+    assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
+    made.settle()
+    assert {one.device for one in made.owned["a1"]} == {"n2g0"}
+
+
+def test_a_notebook_stays_past_the_deadline_of_a_drain() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\na notebook 1")
+    made.settle()
+    made.keep_up("n1", Upkeep.DRAINING, by_s=0)
+    assert made.tick().actions == () and made.owned["nb-a1"]
+
+
+def test_a_gang_with_one_rank_on_a_drained_node_leaves_whole() -> None:
+    made = world("pool t 3x1\na 2 of t\na queues 1 ranks 2")
+    made.settle()
+    node = made.devices[made.owned["a1"][0].device].node
+    made.keep_up(node, Upkeep.DRAINING)
+    made.settle()
+    assert len(made.owned["a1"]) == 2 and made.devices[made.owned["a1"][0].device].node != node
+
+
+def test_a_gang_on_two_drained_nodes_leaves_at_the_earlier_deadline() -> None:
+    """Found by random worlds: it was judged by the node whose device has the first name."""
+    made = world("pool t 3x1\na 2 of t\na runs 1 of 1 ranks 2 on n1g0,n2g0 fixed\nn1 draining by 60\nn2 draining by 3")
+    assert made.tick().actions == ()
+    told = explain(made.snapshot(), made.policy, "a1")
+    assert "Node n2 is being drained" in told.sentence
+    made.now = BEGIN + 3000
+    (stop,) = made.tick().actions
+    assert isinstance(stop, Stop) and stop.reason.code == "node_drained"
+
+
+def test_a_place_that_is_reserved_on_a_node_is_given_up_when_it_is_cordoned() -> None:
+    made = world("pool t 2x1\na 0 of t\nb 1 of t\na runs 1 on n1g0\na runs 1 on n2g0\nb queues 1")
+    made.drain_ticks = 3
+    made.tick()
+    (reservation,) = made.reserved.values()
+    made.keep_up(made.devices[reservation.placements[0].device].node, Upkeep.CORDONED)
+    made.settle()
+    assert made.picture() == "a 0 / b 1"
+
+
+def test_who_needs_a_cordoned_node_is_told_which() -> None:
+    made = world("pool t 2x1\na 2 of t\na queues 1 ranks 2\nn2 cordoned")
+    reason = made.decide().waits["a1"]
+    assert reason.code == "devices_out"
+    assert "n2g0 among them is on node n2, which is cordoned." in sentence(reason)
+
+
+def test_what_would_be_freed_on_a_cordoned_node_is_no_change_that_starts_a_job() -> None:
+    made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0\na runs 1 on n2g0\na queues 1\nn1 cordoned")
+    told = explain(made.snapshot(), made.policy, "a3").sentence
+    assert told.endswith("It would start if 1.00 GPU is freed in pool t, or if pool t grows by 1.00 GPU.")
+
+
+# -- who waits for devices that come back --------------------------------------------------------------------------
+def stuck() -> World:
+    """A victim that will not die holds one of two devices, and a job needs both."""
+    made = world("pool t 2\na 0 of t\nb 2 of t\na runs 1\nb queues 2")
+    made.drain_ticks = 1_000
+    made.tick()
+    assert made.jobs["a1"].state is JobState.PAUSING
+    made.now += (GENTLE.grace_s + 11) * 1000
+    for device, health in quarantine_changes(made.snapshot(), made.policy).items():
+        made.health(device, health)
+    made.tick()
+    return made
+
+
+def test_who_needs_a_quarantined_device_is_told_which_and_why() -> None:
+    made = stuck()
+    reason = made.decide().waits["b1"]
+    (device,) = {one.device for one in made.owned["a1"]}
+    assert reason.code == "device_quarantined"
+    assert sentence(reason) == (
+        f"b asked for 2.00 GPU; device {device} of pool t, which it needs, is quarantined: processes of a1, attempt 1, "
+        "were killed and are still seen. It starts when they are gone."
+    )
+    assert explain(made.snapshot(), made.policy, "b1").sentence.startswith(sentence(reason))
+
+
+def test_who_would_submit_it_now_is_told_the_same() -> None:
+    made = stuck()
+    job = Job(id="new", project="b", user="b", pool="t", gpu_milli=2000, submitted_at=made.now)
+    assert dry_run(made.snapshot(), made.policy, job).reason.code == "device_quarantined"
+
+
+def test_it_starts_when_the_processes_are_gone() -> None:
+    made = stuck()
+    made.leaves_at["a1"], made.drain_ticks = made.now, 1
+    made.tick()
+    for device, health in quarantine_changes(made.snapshot(), made.policy).items():
+        made.health(device, health)
+    made.settle()
+    assert made.picture() == "a 0 / b 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "code"),
+    [
+        pytest.param("pool t 2\na 2 of t\na queues 2", Health.UNHEALTHY, "devices_out", id="an unhealthy device"),
+        pytest.param(
+            "pool t 2\na 2 of t\na queues 2", Health.QUARANTINED, "device_quarantined", id="a quarantined one"
+        ),
+        pytest.param("pool t 2\na 2 of t\na queues 3", Health.QUARANTINED, "never_fits", id="never, even with it"),
+        pytest.param("pool t 1\na 1 of t\na queues 1 model Y", Health.QUARANTINED, "never_fits", id="another model"),
+    ],
+)
+def test_what_fits_with_devices_that_come_back_waits_for_them(text: str, out: Health, code: str) -> None:
+    made = world(text)
+    made.health("n1g0", out)
+    assert made.decide().waits["a1"].code == code
+
+
+def test_a_pool_whose_node_takes_no_new_work_can_start_a_job_some_day() -> None:
+    made = world("pool t 1\na 1 of t\na queues 1")
+    made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
+    assert made.decide().waits["a1"].code == "devices_out"

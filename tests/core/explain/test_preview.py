@@ -1,0 +1,312 @@
+"""What a preview says of an edit is what ticks under that edit do: the same people are paused, nobody is left out."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.core.explain.preview import Effect, Preview, preview
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.messages.reasons import is_too_wide, most_milli
+from tests.core.eviction.test_removal import without
+from tests.core.world import World, world
+
+Edit = Callable[[World], object]
+RUNS = (JobState.STARTING, JobState.RUNNING)
+
+BUSY = "pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1"
+NOTEBOOKS = "pool t 4\na 1 of t, notebooks 0.5\nb 2 of t\na runs 2 of 1\na notebook 0.25\nb runs 1\nb queues 2 of 1"
+LENT = "pool t 2\na 1 of t\nb 0 of t, notebooks 1\na runs 1\na runs 1 lent\nb notebook 0.5"
+FIXED = "pool t 4\na 3 of t\nb 1 of t\na runs 2 of 1 fixed\na runs 1\nb runs 1\nb queues 1"
+ELASTIC = "pool t 4\na 1 of t\nb 1 of t\na runs 1 ranks 1-3 held 3\nb runs 1\nb queues 1"
+DEPARTMENTS = (
+    "pool t 4\ndepartment d 2 of t\ndepartment e 2 of t\na 1 of t in d\nb 1 of t in d\nc 2 of t in e\n"
+    "a runs 2 of 1\nb runs 2 of 1\nc queues 2 of 1"
+)
+NIGHT = (
+    "pool t 4\na 3 of t\nb 1 of t\nwindow night from 0 to 900: a 1 of t; b 3 of t\n"
+    "a runs 2 of 1\nb runs 1\nb queues 2 of 1\na queues 2 of 1"
+)
+
+
+def half_to_another_pool(made: World) -> None:
+    """The second half of the devices, and what runs there, is another pool's from now on."""
+    made.policy = dc.replace(made.policy, pools=(*made.policy.pools, "u"))
+    for name in list(made.devices)[len(made.devices) // 2 :]:
+        made.devices[name] = dc.replace(made.devices[name], pool="u")
+
+
+WORLDS = {
+    "a busy pool": BUSY,
+    "notebooks": NOTEBOOKS,
+    "borrowers": LENT,
+    "non-preemptible work": FIXED,
+    "elastic work": ELASTIC,
+    "departments": DEPARTMENTS,
+    "an open window": NIGHT,
+}
+EDITS: dict[str, Edit] = {
+    "nothing": lambda made: None,
+    "b is given more": lambda made: made.project("b", "t", training_milli=3000),
+    "a is given nothing": lambda made: made.project("a", "t", limit_milli=0, weight=0),
+    "the first project is removed": lambda made: without(made, "a"),
+    "the second project is removed": lambda made: without(made, "b"),
+    "a removed, b raised": lambda made: without(made, "a").project("b", "t", training_milli=3000),
+    "the pool is removed": lambda made: without(made, "t"),
+    "half of the pool is another's": half_to_another_pool,
+}
+
+
+def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
+    """What the preview says, whom ticks under the edit pause that run now, and the world after them."""
+    made.settle()
+    old, snapshot = made.policy, made.snapshot()
+    runs = {job.id for job in snapshot.jobs if job.state in RUNS}
+    counted = {job.id: len(job.paused_at) for job in snapshot.jobs}
+    edit(made)
+    told = preview(snapshot, old, made.policy, moved=made.snapshot())
+    made.settle()
+    return told, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
+
+
+@pytest.mark.parametrize("drain_ticks", [1, 3])
+@pytest.mark.parametrize("edit", list(EDITS))
+@pytest.mark.parametrize("text", list(WORLDS))
+def test_whom_it_names_as_paused_are_those_that_ticks_pause(text: str, edit: str, drain_ticks: int) -> None:
+    made = world(WORLDS[text])
+    made.drain_ticks = drain_ticks
+    told, paused, _ = compared(made, EDITS[edit])
+    assert set(told.of(Effect.PAUSED)) == paused
+
+
+def _line(owner: str) -> st.SearchStrategy[str]:
+    size = st.sampled_from(["1", "1", "2", "0.5", "0.25"])
+    more = st.sampled_from(["", "", "", " priority 70", " fixed"])
+    return st.builds(lambda gpu, rest: f"{owner} queues {gpu}{rest}", size, more)
+
+
+WORK = st.lists(st.sampled_from("abc").flatmap(_line), min_size=3, max_size=16)
+QUOTAS = st.tuples(*[st.sampled_from(["0", "1", "2"])] * 3)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(quotas=QUOTAS, work=WORK, edit=st.sampled_from(list(EDITS)))
+def test_in_any_world_it_names_whom_ticks_pause(quotas: tuple[str, ...], work: list[str], edit: str) -> None:
+    owners = [f"{name} {quota} of t" for name, quota in zip("abc", quotas, strict=True)]
+    told, paused, _ = compared(world("\n".join(["pool t 4", *owners, *work])), EDITS[edit])
+    assert set(told.of(Effect.PAUSED)) == paused
+
+
+def test_an_unchanged_policy_changes_nothing() -> None:
+    told, paused, _ = compared(world(BUSY), EDITS["nothing"])
+    assert (told.affected, paused) == ((), set())
+
+
+def test_whose_wait_ends_is_named_with_what_it_waited_for() -> None:
+    told, _, made = compared(world(BUSY), EDITS["b is given more"])
+    assert (told.of(Effect.STARTS), told.of(Effect.PAUSED)) == (("b2", "b3"), ("a2", "a3"))
+    assert all(made.jobs[name].state in RUNS for name in told.of(Effect.STARTS))
+    assert all(one.before is not None and one.after is None for one in told.affected if one.effect is Effect.STARTS)
+
+
+@pytest.mark.parametrize(("removed", "code"), [("a", "no_such_project"), ("t", "no_such_pool")])
+def test_all_live_work_of_what_is_removed_is_named(removed: str, code: str) -> None:
+    made = world(NOTEBOOKS + "\na queues 5 of 1\na runs 1 fixed")
+    made.settle()
+    made.hold("a5")
+    told, _, _ = compared(made, lambda made: without(made, removed))
+    mine = {job.id for job in made.jobs.values() if removed in (job.project, job.pool)}
+    assert {one.work.id for one in told.affected} >= {*mine, "nb-a1"}
+    waits = [one for one in told.affected if one.effect is Effect.WAITS and one.work.id in mine]
+    assert waits and {one.after.code for one in waits if one.after} == {code}
+
+
+def test_running_work_is_never_said_to_wait_instead_of_starting() -> None:
+    for text in WORLDS.values():
+        for edit in EDITS.values():
+            made = world(text)
+            made.settle()
+            runs = {job.id for job in made.jobs.values() if job.state in RUNS}
+            told, _, _ = compared(made, edit)
+            assert not runs & {*told.of(Effect.WAITS), *told.of(Effect.STARTS)}
+
+
+def test_a_lowered_quota_names_what_may_be_paused_and_what_drains() -> None:
+    made = world("pool t 3\na 3 of t\na runs 2 of 1\na runs 1 fixed")
+    told, paused, _ = compared(made, lambda made: made.project("a", "t", training_milli=1000))
+    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (("a1", "a2"), (), set())
+    assert {(one.used_milli, one.quota_milli, one.had_milli) for one in told.affected} == {(3000, 1000, 3000)}
+    less, _, _ = compared(made, lambda made: made.project("a", "t", training_milli=500))
+    assert (less.of(Effect.OVER_QUOTA), less.of(Effect.DRAINS)) == ((), ("a3",))
+    assert {(one.used_milli, one.quota_milli) for one in less.affected} == {(1000, 500)}
+
+
+@pytest.mark.parametrize(
+    ("text", "to_milli", "named"),
+    [
+        pytest.param("a 2 of t\na runs 4 of 1", 1000, ("a2",), id="2 over already, 1 more: the third that would go"),
+        pytest.param("a 2 of t\na runs 2 of 1", 1000, ("a2",), id="all of the quota is used: only one goes over"),
+        pytest.param("a 2 of t\na runs 2 of 1\na runs 1 priority 40", 1000, ("a2",), id="low priority was first to go"),
+        pytest.param("a 3 of t\na runs 4", 2000, ("a1",), id="one large job goes from 1 over to 2 over"),
+        pytest.param("a 4 of t\na runs 1 ranks 1-3 held 3\na runs 1", 2000, ("a1",), id="elastic work shrinks first"),
+        pytest.param("a 2 of t\na runs 4 of 1", 3000, (), id="a raised quota puts nobody over"),
+    ],
+)
+def test_a_lowered_quota_names_as_many_as_it_adds_above_it_in_the_order_in_which_they_go(
+    text: str, to_milli: int, named: tuple[str, ...]
+) -> None:
+    told, paused, _ = compared(world(f"pool t 4\n{text}"), lambda made: made.project("a", "t", training_milli=to_milli))
+    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (named, (), set())
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(priorities=st.lists(st.sampled_from([40, 50, 70]), min_size=4, max_size=4), had=st.integers(1, 3))
+def test_whom_it_names_as_over_quota_is_whom_a_claim_of_all_of_it_pauses_next(priorities: list[int], had: int) -> None:
+    """First the old quota is claimed, then the new one: who is paused only then is who was named."""
+    lines = "\n".join(f"a runs 1 priority {priority}" for priority in priorities)
+    made = world(f"pool t 4\na {had} of t\nb {4 - had} of t\n{lines}")
+    old, snapshot = made.policy, made.snapshot()
+    made.project("a", "t", training_milli=0)
+    told = preview(snapshot, old, made.policy)
+
+    def paused_by(claimed: int) -> set[str]:
+        claim = world(f"pool t 4\na {4 - claimed} of t\nb {claimed} of t\n{lines}\nb queues {claimed} of 1")
+        claim.settle()
+        return {job.id for job in claim.jobs.values() if job.paused_at}
+
+    assert set(told.of(Effect.OVER_QUOTA)) == paused_by(4) - paused_by(4 - had)
+
+
+def test_work_whose_devices_leave_its_pool_is_named_as_that_and_not_as_over_quota() -> None:
+    made = world("pool t 4\na 3 of t, notebooks 0.5\na runs 2 of 1\na notebook 0.5")
+    told, paused, _ = compared(made, _nothing_matches)
+    assert {(one.work.id, one.effect, one.loses_device) for one in told.affected} >= {
+        (name, Effect.DRAINS, True) for name in ("a1", "a2", "nb-a1")
+    }
+    assert (told.of(Effect.OVER_QUOTA), paused) == ((), set())
+
+
+def _nothing_matches(made: World) -> None:
+    """The selector matches no device, and the quota is lowered, too."""
+    made.devices = {name: dc.replace(one, pool=None) for name, one in made.devices.items()}
+    made.project("a", "t", training_milli=1000)
+
+
+def test_a_lowered_notebook_quota_names_the_slices_that_drain() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.5\na notebook 0.25")
+    told, _, _ = compared(made, lambda made: made.project("a", "t", notebook_milli=500))
+    assert told.of(Effect.DRAINS) == ("nb-a1", "nb-a2")
+
+
+def test_the_wait_before_the_edit_is_that_of_the_old_pools() -> None:
+    """Devices that the edit gives to another pool are, without the edit, still where they were."""
+    made = world("pool t 1\npool u 1\na 1 of t\na queues 1")
+    made.settle()
+    old, snapshot = made.policy, made.snapshot()
+    moved = dc.replace(snapshot, devices=tuple(dc.replace(one, pool="u") for one in snapshot.devices))
+    made.submit("a", 1000)
+    waiting = dc.replace(made.snapshot(), devices=moved.devices)
+    told = preview(made.snapshot(), old, made.policy, moved=waiting)
+    [row] = [one for one in told.affected if one.work.id == "a2"]
+    assert (row.effect, row.after and row.after.code) == (Effect.WAITS, "never_fits")
+
+
+TWO_DEPARTMENTS = (
+    "pool t 6\ndepartment d 4 of t\ndepartment e 2 of t\na 1 of t in d\nb 1 of t in d\nc 2 of t in e\n"
+    "a runs 3 of 1\nb runs 1\n"
+)
+
+
+def lowered(made: World, milli: int) -> None:
+    made.department("d", "t", training_milli=milli)
+
+
+def test_a_lowered_quota_of_a_department_names_those_whose_project_is_over_its_own() -> None:
+    told, paused, _ = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 3000))
+    assert (told.of(Effect.OVER_QUOTA), paused) == (("a3",), set())
+    [row] = told.affected
+    assert (row.department, row.used_milli, row.quota_milli, row.had_milli) == ("d", 4000, 3000, 4000)
+
+
+def test_a_department_that_uses_less_than_its_lowered_quota_puts_nobody_over_it() -> None:
+    text = TWO_DEPARTMENTS.replace("a runs 3 of 1", "a runs 2 of 1")
+    assert compared(world(text), lambda made: lowered(made, 3000))[0].affected == ()
+
+
+def test_whom_a_lowered_department_names_is_whom_the_other_department_then_pauses() -> None:
+    told, _, made = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 2000))
+    assert told.of(Effect.OVER_QUOTA) == ("a2", "a3")
+    made.department("e", "t", training_milli=4000)
+    made.project("c", "t", training_milli=4000)
+    for _ in range(4):
+        made.submit("c", 1000)
+    made.settle()
+    assert {job.id for job in made.jobs.values() if job.paused_at} == {"a2", "a3"}
+
+
+def test_a_department_s_lowered_quota_for_notebooks_drains_them() -> None:
+    made = world("pool t 1\ndepartment d 0 of t, notebooks 1\na 0 of t, notebooks 0.5 in d\na notebook 0.5")
+    told, _, _ = compared(made, lambda made: made.department("d", "t", notebook_milli=250))
+    assert told.of(Effect.DRAINS) == ("nb-a1",)
+    assert [row.department for row in told.affected] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("had", "has"),
+    [
+        pytest.param({"limit_milli": 2000}, {"limit_milli": 500}, id="the limit falls below what it asks"),
+        pytest.param({"user_jobs_milli": 2000}, {"user_jobs_milli": 500}, id="so does the ceiling for each user"),
+        pytest.param({"user_jobs_milli": 2000}, {"user_jobs_milli": 0}, id="that ceiling becomes nothing"),
+    ],
+)
+def test_a_job_whose_wait_loses_all_hope_is_named_and_so_is_one_that_has_some_again(
+    had: dict[str, int], has: dict[str, int]
+) -> None:
+    made = world("pool t 4\na 0 of t\nb 1 of t\na runs 1\na queues 2 of 1")
+    made.project("a", "t", **had)
+    told, _, made = compared(made, lambda made: made.project("a", "t", **has))
+    [one] = told.affected
+    assert one.before and one.after and one.before.code is one.after.code
+    assert (one.effect, is_too_wide(one.before), is_too_wide(one.after)) == (Effect.WAITS, False, True)
+    back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
+    assert back.of(Effect.WAITS) == (one.work.id,)
+
+
+LIMITED = "pool t 8\na 0 of t\nb 1 of t\na runs 4 of 1\na queues 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "had", "has"),
+    [
+        pytest.param(LIMITED, {"limit_milli": 4000}, {"limit_milli": 3000}, id="its limit"),
+        pytest.param(LIMITED, {"user_jobs_milli": 4000}, {"user_jobs_milli": 1000}, id="its ceiling for each user"),
+        pytest.param(
+            "pool t 8\na 4 of t\nb 1 of t\na runs 4 of 1 fixed\na queues 1 fixed",
+            {"training_milli": 4000},
+            {"training_milli": 2000},
+            id="its training quota, and it may not be preempted",
+        ),
+    ],
+)
+def test_a_job_that_waits_behind_what_is_lowered_is_named_with_both_figures(
+    text: str, had: dict[str, int], has: dict[str, int]
+) -> None:
+    made = world(text)
+    made.project("a", "t", **had)
+    told, paused, made = compared(made, lambda made: made.project("a", "t", **has))
+    [one] = [one for one in told.affected if one.effect is Effect.WAITS]
+    assert one.work.id == "a5" and not paused and one.before and one.after
+    assert not is_too_wide(one.after) and one.before.code is one.after.code
+    assert (most_milli(one.before), most_milli(one.after)) == (*had.values(), *has.values())
+    back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
+    assert back.of(Effect.WAITS) == (), "behind a higher one it waits for no more than before"
+
+
+def test_a_job_that_stays_without_hope_is_not_named_again() -> None:
+    made = world("pool t 4\na 1 of t, limit per user 1\na queues 2")
+    told, _, _ = compared(made, lambda made: made.project("a", "t", user_jobs_milli=500))
+    assert told.affected == ()

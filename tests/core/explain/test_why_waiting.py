@@ -1,0 +1,392 @@
+"""Why something waits, the smallest true change that starts it, the estimate, and dry runs."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import random
+
+import pytest
+
+from jupyter_gpu_quota.core.explain.counterfactual import Case, as_preemptible, freed, with_devices
+from jupyter_gpu_quota.core.explain.projection import dry_run, foresee
+from jupyter_gpu_quota.core.explain.what_if_policy import with_limit, with_quota, with_user_ceiling
+from jupyter_gpu_quota.core.explain.why_waiting import ChangeKind, explain
+from jupyter_gpu_quota.core.model import Job, JobState
+from jupyter_gpu_quota.core.plan import Reason, ReasonCode
+from jupyter_gpu_quota.messages.reasons import gpus, sentence
+from tests.core.world import GENTLE, World, world
+
+FULL = "pool t 4\na 1 of t, limit 3\nb 3 of t\na runs 1\nb runs 3 of 1\na queues 0.5"
+
+
+def changes(made: World, name: str) -> dict[str, int]:
+    return {str(change.kind): change.by_milli for change in explain(made.snapshot(), made.policy, name).would_start}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        pytest.param(FULL, "a2", {"freed": 500, "pool": 500}, id="a half GPU is freed, or the pool grows by it"),
+        pytest.param(
+            "pool t 2\na 1 of t, limit 1\na runs 1\na queues 0.5", "a2", {"limit": 500}, id="the limit is raised"
+        ),
+        pytest.param(
+            "pool t 2\na 1 of t, limit per user 1\na runs 1\na queues 0.5", "a2",
+            {"user_ceiling": 500},
+            id="the ceiling for each user is raised",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment D 1 of t, limit per user 1\na 1 of t in D\na runs 1\na queues 0.5", "a2",
+            {"user_ceiling": 500},
+            id="the ceiling that the department has for each user is raised",
+        ),
+        pytest.param(
+            "pool t 1\na 0 of t, notebooks 1, notebooks per user 0.5\na notebook 0.625", "nb-a1",
+            {"user_ceiling": 125},
+            id="the ceiling for each user's notebooks is raised",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit per user 1\na runs 1\na queues 1\na queues 0.125", "a3", {"user_ceiling": 125},
+            id="a little more than the ceiling, though an older one would take more",
+        ),
+        pytest.param(
+            "pool t 8\na 4 of t, limit 4\na runs 1\na queues 2\na queues 1\na queues 0.125\na queues 3\na queues 2",
+            "a6", {"limit": 2125},
+            id="a higher limit with room for what starts anyway and for the smaller one before it",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t\nwindow w from 0 to 9: a of t, limit 1\na runs 1\na queues 1", "a2", {"limit": 1000},
+            id="the limit of the window that is open is raised",
+        ),
+        pytest.param(
+            "pool t 4\ndepartment D 2 of t, limit 2\na 1 of t in D\nb 1 of t in D\na runs 1\nb runs 1\na queues 0.5",
+            "a2", {"limit": 500},
+            id="the limit of the department is raised",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit per user 4\nwindow v from 0 to 9: a of t, limit per user 2\n"
+            "window w from 0 to 9: a of t, limit per user 1\na runs 1\na queues 1", "a2", {"user_ceiling": 1000},
+            id="of two windows that are open the last one's ceiling is raised",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t\nwindow w from 0 to 9: a 1 of t\na queues 2 fixed", "a1",
+            {"quota": 1000, "preemptible": 0},
+            id="the quota of the window that is open is raised",
+        ),
+        pytest.param(
+            "pool t 2\na 1 of t\na runs 1 fixed\na queues 0.5 fixed", "a2", {"quota": 500, "preemptible": 0},
+            id="the quota is raised, or it may be preempted",
+        ),
+        pytest.param(
+            "pool t 2\na 0 of t\nb 0 of t\na runs 1\nb runs 1\na queues 1", "a2",
+            {"freed": 1000, "quota": 2000, "pool": 1000},
+            id="with quota it would pause somebody",
+        ),
+        pytest.param("pool t 1x2\na 0 of t\na queues 3", "a1", {"pool": 3000}, id="a node that is large enough comes"),
+        pytest.param(
+            "pool t 1\na 0 of t, notebooks 0.5\na notebook 0.625", "nb-a1", {"quota": 125},
+            id="a notebook's quota is raised",
+        ),
+    ],
+)  # fmt: skip
+def test_it_would_start_if(text: str, name: str, expected: dict[str, int]) -> None:
+    assert changes(world(text), name) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FULL,
+        "pool t 2\na 1 of t, limit per user 1\na runs 1\na queues 0.5",
+        "pool t 4\na 1 of t, limit 2\nb 2 of t\na runs 1\nb runs 3 of 1\na queues 1.0 fixed",
+    ],
+)
+def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
+    made = world(text)
+    case = Case.of(made.snapshot(), made.policy, "a2")
+    for change in explain(made.snapshot(), made.policy, "a2").would_start:
+        worlds = {
+            ChangeKind.FREED: lambda by: freed(case).starts(by),
+            ChangeKind.QUOTA: lambda by: case.starts(policy=with_quota(case, case.quota + by)),
+            ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit(department=False) or 0) + by)),
+            ChangeKind.USER_CEILING: lambda by: case.starts(
+                policy=with_user_ceiling(case, (case.user_ceiling(department=False) or 0) + by, department=False)
+            ),
+            ChangeKind.POOL: lambda by: case.starts(snapshot=with_devices(case, by)),
+            ChangeKind.PREEMPTIBLE: lambda by: by == 0 and case.starts(snapshot=as_preemptible(case, case.job)),
+        }
+        assert worlds[change.kind](change.by_milli), change
+        assert not worlds[change.kind](change.by_milli - 1), change
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kinds", "words"),
+    [
+        pytest.param(
+            "pool t 4\na 2 of t\nb 2 of t\na queues 4 fixed", "a1", {"preemptible": 0},
+            "(without --non-preemptible). No quota alone would do: a's training quota in pool t raised by 2.00 to 4.00 "
+            "would need 6.00 GPU where 4.00 can be promised.",
+            id="4 of 2 that may not be preempted, and another has the rest",
+        ),
+        pytest.param(
+            "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1 fixed\na queues 4 fixed", "a1", {},
+            "No single change would start it: neither GPU that is freed nor a higher quota, limit or ceiling nor a "
+            "larger pool nor leave to be preempted.",
+            id="others run on the rest, so that it takes more than one change",
+        ),
+        pytest.param(
+            "pool t 4\ndepartment D 4 of t, limit per user 2\na 2 of t in D, limit per user 1\nb 2 of t in D\n"
+            "a runs 1\nb runs 1 by a\na queues 0.5", "a2", {},
+            "It starts when enough of what a uses is freed. Nothing else alone would start it: neither a higher quota,",
+            id="the ceilings of the project and of its department are used up",
+        ),
+        pytest.param(
+            "pool t 2\ndepartment D 2 of t, limit 2\na 2 of t in D\nb 0 of t in D, priority 60\na runs 2\nb queues 1",
+            "b1", {},
+            "It starts when enough of that is freed or the limit is raised. Nothing else alone would start it: b's "
+            "training quota in pool t raised by 1.00 to 1.00 would need 3.00 GPU where 2.00 can be promised.",
+            id="the limit of its department is reached, and a quota that would do does not fit",
+        ),
+        pytest.param(
+            "pool t 4\na 2 of t\na queues 4 fixed", "a1", {"quota": 2000, "preemptible": 0},
+            "It would start if a's training quota in pool t is raised by 2.00 to 4.00, or if it is submitted as one",
+            id="nobody else has a quota",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_above_its_quota_is_told_what_would_start_it_or_why_nothing_does(
+    text: str, name: str, kinds: dict[str, int], words: str
+) -> None:
+    made = world(text)
+    assert changes(made, name) == kinds
+    assert words in explain(made.snapshot(), made.policy, name).sentence
+
+
+def test_a_change_in_the_calendar_says_so() -> None:
+    made = world("pool t 4\na 4 of t\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1")
+    assert explain(made.snapshot(), made.policy, "a2").sentence.endswith(
+        "It would start if a's limit in pool t is raised by 1.00 to 2.00 in the calendar's window nights."
+    )
+
+
+DEPARTMENT = "pool t 4\ndepartment D 4 of t\na 2 of t in D{}\nb 2 of t in D\nwindow nights from 0 to 9: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        pytest.param(
+            DEPARTMENT.format("", "department D of t, limit 1") + "a runs 1\na queues 1", "a2",
+            "if department D's limit in pool t is raised by 1.00 to 2.00 in the calendar's window nights.",
+            id="the limit of a department in the night",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit per user 1\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1",
+            "a2",
+            "nor leave to be preempted. Now the calendar's window nights sets a's limit in pool t.",
+            id="a ceiling of the file, and the limit of the night beside it",
+        ),
+        pytest.param(
+            DEPARTMENT.format(", limit per user 1", "department D of t, limit per user 1") + "a runs 1\na queues 1",
+            "a2",
+            "Now the calendar's window nights sets the ceiling for each user of department D in pool t.",
+            id="the ceilings of the project, and of its department in the night",
+        ),
+        pytest.param(
+            "pool t 4\na 4 of t, limit 2\nwindow nights from 0 to 9: a 1 of t, limit 1\na runs 1 fixed\n"
+            "a queues 2 fixed",
+            "a2",
+            "Now the calendar's window nights sets a's training quota in pool t and a's limit in pool t.",
+            id="a quota and a limit of the night",
+        ),
+    ],
+)  # fmt: skip
+def test_the_window_that_sets_an_amount_now_is_named_where_no_single_change_would_do(
+    text: str, name: str, words: str
+) -> None:
+    made = world(text)
+    assert explain(made.snapshot(), made.policy, name).sentence.endswith(words)
+
+
+def test_a_window_that_is_not_open_is_not_named() -> None:
+    made = world("pool t 4\na 4 of t, limit 1\nwindow nights from 5 to 9: a of t, limit 2\na runs 1\na queues 4")
+    assert "nights" not in explain(made.snapshot(), made.policy, "a2").sentence
+
+
+STEP = 125
+
+
+def small_world(rng: random.Random) -> str:
+    """Jobs of one project before a ceiling or a limit, of the file or of an open window."""
+    bound = rng.choice(
+        [", limit per user 1", ", limit per user 2", ", limit 4", "\nwindow w from 0 to 9: a of t, limit 4"]
+    )
+    lines = [f"pool t 8\na {rng.choice('124')} of t{bound}\nb 2 of t", *["b runs 1"] * rng.randrange(4)]
+    lines += ["a runs 1 by ann"] * rng.randrange(2)
+    for _ in range(rng.randint(1, 5)):
+        fixed = rng.choice(["", "", "", " fixed"])
+        lines.append(f"a queues {rng.choice(['0.125', '0.5', '1', '2', '3'])} by {rng.choice(['ann', 'bob'])}{fixed}")
+    return "\n".join(lines)
+
+
+def first_that_starts(case: Case, kind: str) -> int | None:
+    """The least of all raises, tried one after the other."""
+
+    def starts(by: int) -> bool:
+        if kind == "limit":
+            now = case.limit(department=False)
+            return now is not None and case.starts(policy=with_limit(case, now + by))
+        now = case.user_ceiling(department=False)
+        return now is not None and case.starts(policy=with_user_ceiling(case, now + by, department=False))
+
+    return next((by for by in range(STEP, 8000, STEP) if starts(by)), None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_raise_that_is_named_is_the_least_of_all_that_would_do(seed: int) -> None:
+    text = small_world(random.Random(seed))
+    made = world(text)
+    snapshot = made.snapshot()
+    for job in [job.id for job in snapshot.jobs if job.project == "a" and job.state is JobState.QUEUED]:
+        case = Case.of(snapshot, made.policy, job)
+        if not case.starts():
+            named = changes(made, job)
+            for kind in ("limit", "user_ceiling"):
+                assert named.get(kind) == first_that_starts(case, kind), (text, job)
+
+
+def test_the_sentence_says_who_what_was_true_and_what_next() -> None:
+    made = world(FULL)
+    said = explain(made.snapshot(), made.policy, "a2").sentence
+    assert said.startswith("a asked for 0.50 GPU")
+    assert said.endswith("It would start if 0.50 GPU is freed in pool t, or if pool t grows by 0.50 GPU.")
+
+
+def test_the_estimate_is_when_time_limits_free_enough() -> None:
+    made = world("pool t 1\na 1 of t\na runs 1 minutes 90 ran 3600\na queues 1")
+    told = explain(made.snapshot(), made.policy, "a2")
+    assert told.estimate_at == made.now + 30 * 60_000
+
+
+def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
+    rules = dc.replace(GENTLE, max_pauses=1, per_s=600)
+    made = world("pool t 1\na 0 of t\na queues 1", preemption=rules)
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], paused_at=(made.now - 60_000,))
+    told = explain(made.snapshot(), made.policy, "a1")
+    assert told.reason is not None
+    assert (told.reason.code, told.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
+
+
+def test_what_never_fits_has_no_estimate() -> None:
+    made = world("pool t 2\na 0 of t\na queues 3\na runs 1")
+    assert explain(made.snapshot(), made.policy, "a1").estimate_at is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "state"),
+    [
+        pytest.param("pool t 1\na 1 of t\na runs 1", "a1", "running", id="a running job"),
+        pytest.param("pool t 1\na 1 of t\na queues 1", "a1", "queued", id="a job that starts next"),
+        pytest.param(
+            "pool t 1\na 1 of t, notebooks 0\na notebook 0.1", "nb-a1", "requested", id="a notebook above its quota"
+        ),
+    ],
+)
+def test_everything_has_an_explanation(text: str, name: str, state: str) -> None:
+    made = world(text)
+    told = explain(made.snapshot(), made.policy, name)
+    assert told.state == state
+    assert told.sentence
+
+
+def test_a_notebook_that_was_refused_is_explained_by_its_quota() -> None:
+    made = world("pool t 1\na 0 of t, notebooks 0.25\na notebook 0.5")
+    made.tick()
+    told = explain(made.snapshot(), made.policy, "nb-a1")
+    assert told.reason is not None
+    assert (told.state, told.reason.code) == ("refused", "above_notebook_quota")
+
+
+def test_an_unknown_workload_is_a_key_error() -> None:
+    made = world("pool t 1")
+    with pytest.raises(KeyError):
+        explain(made.snapshot(), made.policy, "nobody")
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_every_code_has_a_sentence_with_and_without_figures(code: ReasonCode) -> None:
+    assert sentence(Reason(code=code)).endswith(".")
+    milli = "asked used guarantee fair quota limit notebook capacity claimer_used claimer_guarantee claimer_fair"
+    words = "project pool user claimer claimer_project ranks possible_ranks grace_s ran_s time_limit_s max_pauses per_s"
+    names = [*(f"{name}_milli" for name in milli.split(" ")), *words.split(" "), "priority", "claimer_priority"]
+    full = Reason(code=code, figures=tuple((name, 1500 if name.endswith("_milli") else "x") for name in names))
+    assert "{" not in sentence(full)
+    assert "1500" not in sentence(full)
+
+
+@pytest.mark.parametrize(
+    ("milli", "shown"), [(0, "0.00"), (125, "0.125"), (500, "0.50"), (4000, "4.00"), (-250, "-0.25")]
+)
+def test_amounts_are_shown_with_two_or_three_decimals(milli: int, shown: str) -> None:
+    assert gpus(milli) == shown
+
+
+def job(project: str, **fields: object) -> Job:
+    row = {"id": "new", "project": project, "user": project, "pool": "t", "gpu_milli": 1000, "submitted_at": 2_000_000}
+    return Job(**(row | fields))  # type: ignore[arg-type]
+
+
+class TestDryRun:
+    """What a job would meet if it were submitted now."""
+
+    def test_it_would_start(self) -> None:
+        made = world("pool t 1\na 1 of t")
+        told = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (told.starts_now, told.pauses, told.reason.code) == (True, (), "within_guarantee")
+
+    def test_it_would_pause_others(self) -> None:
+        made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1")
+        told = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (told.starts_now, told.pauses, told.reason.code) == (False, ("b2",), "waits_for_drain")
+        grace = made.policy.preemption.grace_s
+        assert told.sentence == (
+            f"It would start within the grace of {grace} s, after the work there has saved and left. Nothing is "
+            "reserved for it until it is submitted."
+        )
+
+    def test_it_would_wait(self) -> None:
+        made = world("pool t 1\na 1 of t\na runs 1")
+        told = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (told.starts_now, told.pauses) == (False, ())
+        assert "asked for 1.00 GPU" in told.sentence
+
+    def test_it_says_so_for_a_pool_that_does_not_exist(self) -> None:
+        made = world("pool t 1\na 1 of t")
+        assert dry_run(made.snapshot(), made.policy, job("a", pool="gone")).reason.code == "no_such_pool"
+
+
+def test_a_world_at_rest_foresees_nothing() -> None:
+    made = world("pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1")
+    made.settle()
+    snapshot = made.snapshot()
+    told = foresee(snapshot, made.policy)
+    assert (told.paused, told.started, told.snapshot) == ((), (), snapshot)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (60, "60 s"),
+        (90, "90 s"),
+        (600, "10 minutes"),
+        (3600, "1 hour"),
+        (7200, "2 hours"),
+        (7201, "2 hours 1 s"),
+        (86_382, "23 hours 59 minutes 42 s"),
+        (5400, "1 hour 30 minutes"),
+    ],
+)
+def test_a_time_is_told_as_people_say_it_and_never_rounded(seconds: int, said: str) -> None:
+    figures = (("trouble", "x"), ("kind", "job"), ("freed_s", seconds))
+    assert f"was freed as unused {said} before" in sentence(Reason(code=ReasonCode.STOPPED_IDLE, figures=figures))

@@ -1,0 +1,357 @@
+"""The judge: every situation of docs/idle.md, and what may never happen whatever is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.core.idle.activity import GpuSample, KernelRecord, KernelState, NotebookActivity
+from jupyter_gpu_quota.core.idle.classification import Busy, Idle, Unknown, Verdict
+from tests.core.idle.world import (
+    CPU_ONLY,
+    MINUTE,
+    NOW,
+    POLICY,
+    QUIET,
+    TERMINAL,
+    quiet_notebook,
+    readings,
+    reports,
+    used,
+    verdict,
+    without,
+)
+
+
+def said(found: Verdict) -> str:
+    """A verdict as one or two words."""
+    return found.reason if isinstance(found, Idle) else f"{type(found).__name__.lower()} {found.reason}"
+
+
+def kernel(**changes: object) -> tuple[KernelRecord, ...]:
+    return (replace(QUIET, **changes),)  # type: ignore[arg-type]
+
+
+BUSY = {"state": KernelState.BUSY}
+
+SITUATIONS = [
+    # memory held, 0 %, kernels idle
+    pytest.param({}, "unused", id="memory held, GPU at 0 %, kernel idle: the best candidate"),
+    pytest.param({"kernels": (QUIET, CPU_ONLY)}, "unused", id="a CPU kernel beside it that is idle too"),
+    pytest.param({"kernels": ()}, "unused", id="no kernel runs and nothing uses the slice"),
+    pytest.param({"programs": (replace(TERMINAL, holds_gpu=True),)}, "unused", id="a terminal holds memory unused"),
+    # memory held, 0 %, kernel busy
+    pytest.param({"kernels": kernel(**BUSY)}, "busy kernel_busy", id="a download: the kernel is busy, the GPU rests"),
+    pytest.param(
+        {"kernels": kernel(**BUSY, last_message_at=NOW - 90 * MINUTE)},
+        "busy kernel_busy",
+        id="a cell waits at a breakpoint or for input() since long ago",
+    ),
+    pytest.param(
+        {"kernels": (QUIET, replace(CPU_ONLY, state=KernelState.BUSY))},
+        "busy kernel_busy",
+        id="a CPU kernel of the notebook is busy",
+    ),
+    # GPU in use while kernels are idle
+    pytest.param(
+        {"samples": used(readings(60), minutes_ago=0, by="k1")},
+        "busy gpu_in_use",
+        id="a background thread uses the GPU while its kernel is idle",
+    ),
+    pytest.param(
+        {"samples": used(readings(60), minutes_ago=0, by="terminal 1"), "programs": (TERMINAL,)},
+        "busy gpu_in_use",
+        id="a job in a terminal uses the GPU",
+    ),
+    pytest.param(
+        {"samples": used(readings(60), minutes_ago=19)}, "busy recent_gpu_use", id="a burst nineteen minutes ago"
+    ),
+    pytest.param({"samples": used(readings(60), minutes_ago=21)}, "unused", id="a burst longer ago than it takes"),
+    pytest.param(
+        {"programs": (replace(TERMINAL, used_gpu_at=NOW - 5 * MINUTE),)},
+        "busy recent_gpu_use",
+        id="a terminal was seen to use the GPU that no reading of the notebook shows",
+    ),
+    # silent busy cell
+    pytest.param(
+        {
+            "kernels": kernel(**BUSY, last_message_at=NOW - 150 * MINUTE),
+            "samples": readings(60, percent=90),
+        },
+        "busy gpu_in_use",
+        id="a silent cell without output for hours",
+    ),
+    # tabs
+    pytest.param({"kernels": kernel(connections=3)}, "unused", id="open tabs that reconnect are no activity"),
+    # jiggler
+    pytest.param(
+        {"kernels": kernel(last_message_at=NOW - 1 * MINUTE)},
+        "busy recent_message",
+        id="a cell that somebody runs every minute to look busy: not the judge's business",
+    ),
+    pytest.param(
+        {"kernels": (QUIET, replace(CPU_ONLY, last_message_at=NOW - 3 * MINUTE))},
+        "busy recent_message",
+        id="somebody works in a CPU kernel of the notebook",
+    ),
+    # starts, restarts, gaps
+    pytest.param({"started_at": NOW - 2 * MINUTE}, "unknown just_started", id="the server just started"),
+    pytest.param({"started_at": NOW - 15 * MINUTE}, "busy recent_start", id="the server started a while ago"),
+    pytest.param({"started_at": None}, "unknown start_unknown", id="nobody knows when the server started"),
+    pytest.param(
+        {"kernels": kernel(started_at=NOW - 15 * MINUTE)}, "busy recent_start", id="the kernel was started anew"
+    ),
+    pytest.param({"samples": without(readings(60), 12, 10)}, "unknown gap", id="the agent was away ten minutes ago"),
+    pytest.param({"samples": without(readings(60), 40, 30)}, "unused", id="the agent was away, but longer ago"),
+    pytest.param({"samples": readings(60)[:-40]}, "unknown readings_stopped", id="the agent is away"),
+    pytest.param({"samples": readings(15)}, "unknown too_few_readings", id="the agent has watched for too short"),
+    pytest.param(
+        {"reports": tuple(at for at in reports(60) if not 10 * MINUTE < NOW - at < 15 * MINUTE)},
+        "unknown gap",
+        id="the service was away for five minutes",
+    ),
+    pytest.param({"reports": reports(60)[:-10]}, "unknown reports_stopped", id="the server's reports stopped"),
+    pytest.param({"reports": reports(10)}, "unknown too_few_reports", id="the server reports only since lately"),
+    pytest.param({"reports": (), "kernels": None}, "unknown no_report", id="the server extension is not installed"),
+    # unknown
+    pytest.param({"samples": ()}, "unknown no_reading", id="there is no agent"),
+    pytest.param({"samples": readings(60, percent=None)}, "unknown no_reading", id="figures of processes are missing"),
+    pytest.param(
+        {"samples": tuple(s for i, s in enumerate(readings(60)) if i % 8)},
+        "unknown too_few_readings",
+        id="one reading in eight is missing",
+    ),
+    pytest.param(
+        {"samples": tuple(s for i, s in enumerate(readings(60)) if i % 12)},
+        "unused",
+        id="one reading in twelve is missing",
+    ),
+    pytest.param({"kernels": kernel(state=None)}, "unknown kernel_unknown", id="the kernel's state is not known"),
+    pytest.param(
+        {"kernels": kernel(last_message_at=None)}, "unknown kernel_unknown", id="its last message is not known"
+    ),
+    pytest.param(
+        {"kernels": kernel(holds_gpu=None)}, "unknown holder_unknown", id="who holds the GPU's memory is not known"
+    ),
+    # a person asks
+    pytest.param({"kept_at": NOW - 2 * MINUTE}, "busy kept", id="a person asked to keep it"),
+    pytest.param({"kept_at": NOW - 21 * MINUTE}, "unused", id="a person asked to keep it, some time ago"),
+    # clocks
+    pytest.param(
+        {"samples": (*readings(30, until=NOW + 60 * MINUTE), *readings(5))},
+        "unknown clock_moved",
+        id="the clock went back an hour five minutes ago",
+    ),
+    pytest.param(
+        {"samples": readings(60, until=NOW + MINUTE)}, "unknown clock_moved", id="readings from the future"
+    ),
+    pytest.param(
+        {"samples": (*readings(60, until=NOW - 60 * MINUTE), *readings(5))},
+        "unknown gap",
+        id="the clock went forward an hour: the same as a hole",
+    ),
+    pytest.param(
+        {"kernels": kernel(last_message_at=NOW + 1)}, "unknown clock_moved", id="a message from the future"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), SITUATIONS)
+def test_the_verdict(changes: dict[str, object], expected: str) -> None:
+    assert said(verdict(quiet_notebook(**changes))) == expected
+
+
+def test_an_idle_one_names_the_kernels_that_hold_the_gpu_and_since_when() -> None:
+    found = verdict(quiet_notebook(kernels=(QUIET, CPU_ONLY)))
+    assert found == Idle(since=NOW - 60 * MINUTE - 10_000, kernels=("k1",), figures=(("for_s", 3610),))
+
+
+def test_with_nobody_waiting_it_takes_longer() -> None:
+    assert said(verdict(quiet_notebook(), waiting=False)) == "busy recent_message"
+    long_ago = replace(QUIET, last_message_at=NOW - 150 * MINUTE)
+    seen = {"samples": readings(150), "reports": reports(150)}
+    assert said(verdict(quiet_notebook(kernels=(long_ago,), **seen), waiting=False)) == "unused"
+
+
+def test_a_recent_use_says_when_it_would_be_idle() -> None:
+    found = verdict(quiet_notebook(kernels=kernel(last_message_at=NOW - 5 * MINUTE)))
+    assert isinstance(found, Busy)
+    assert (found.since, found.idle_at) == (NOW - 5 * MINUTE, NOW + 15 * MINUTE)
+    assert found.figures == (("for_s", 300), ("needed_s", 1200))
+
+
+@pytest.mark.parametrize(
+    ("changes", "figures"),
+    [
+        pytest.param({"last_message_at": NOW - 5 * MINUTE}, (300, 7200, 1200), id="a message"),
+        pytest.param({"started_at": NOW - 6 * MINUTE}, (360, 7200, 1200), id="a start"),
+    ],
+)
+def test_while_nobody_waits_it_says_how_much_sooner_it_is_idle_once_somebody_does(
+    changes: dict[str, object], figures: tuple[int, ...]
+) -> None:
+    long_ago = {"last_message_at": NOW - 150 * MINUTE}
+    seen = {"samples": readings(150), "reports": reports(150)}
+    found = verdict(quiet_notebook(kernels=kernel(**{**long_ago, **changes}), **seen), waiting=False)
+    assert isinstance(found, Busy)
+    assert found.figures == tuple(zip(("for_s", "needed_s", "waited_for_s"), figures, strict=True))
+
+
+def test_the_longest_busy_kernel_says_since_when_it_leaves_the_gpu_alone() -> None:
+    found = verdict(quiet_notebook(kernels=kernel(**BUSY)))
+    assert isinstance(found, Busy)
+    assert (found.since, found.unused_since) == (NOW - 100 * MINUTE, NOW - 60 * MINUTE - 10_000)
+
+
+def test_why_a_reading_is_unknown_is_told() -> None:
+    samples = tuple(GpuSample(at=s.at, percent=None, why="under MPS processes have no figures") for s in readings(60))
+    found = verdict(quiet_notebook(samples=samples))
+    assert isinstance(found, Unknown)
+    assert found.figures == (("why", "under MPS processes have no figures"),)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "expected"),
+    [
+        pytest.param(0, "unused", id="readings on time"),
+        pytest.param(4_000, "unused", id="readings that come up to four seconds early or late"),
+    ],
+)
+def test_a_little_jitter_is_no_missing_reading(late_ms: int, expected: str) -> None:
+    samples = tuple(replace(s, at=s.at - late_ms * (i % 2)) for i, s in enumerate(readings(60)))
+    assert said(verdict(quiet_notebook(samples=samples))) == expected
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "expected"),
+    [
+        pytest.param(1_199, "busy recent_message", id="one second too early"),
+        pytest.param(1_200, "unused", id="exactly as long as it takes"),
+    ],
+)
+def test_the_bound_is_exact(ago_s: int, expected: str) -> None:
+    assert said(verdict(quiet_notebook(kernels=kernel(last_message_at=NOW - ago_s * 1000)))) == expected
+
+
+# --- whatever is seen ---------------------------------------------------------------------------------------------
+ages = st.integers(0, 130).map(lambda minutes: NOW - minutes * MINUTE)
+percents = st.sampled_from([0, 0, 0, 0, 0, 0, 0, None, 50])
+kernels = st.builds(
+    KernelRecord,
+    id=st.sampled_from(["k1", "k2", "k3"]),
+    state=st.sampled_from([KernelState.IDLE, KernelState.IDLE, KernelState.BUSY, None]),
+    started_at=st.one_of(st.none(), ages),
+    last_message_at=st.one_of(st.none(), ages),
+    holds_gpu=st.sampled_from([True, False, None]),
+)
+
+
+@st.composite
+def notebooks(draw: st.DrawFn) -> NotebookActivity:
+    """Mostly quiet notebooks, so that many are idle or nearly so, with a few things that are otherwise."""
+    samples = list(readings(45, every_s=20 if draw(st.booleans()) else 10))
+    for place in draw(st.lists(st.integers(0, len(samples) - 1), max_size=8)):
+        samples[place] = replace(samples[place], percent=draw(percents))
+    first, length = draw(st.integers(0, len(samples))), draw(st.sampled_from([0, 0, 1, 2, 3, 5, 30]))
+    del samples[first : first + length]
+    return quiet_notebook(
+        samples=tuple(samples),
+        kernels=draw(st.one_of(st.just((QUIET,)), st.lists(kernels, max_size=3).map(tuple), st.none())),
+        started_at=draw(st.sampled_from([NOW - 200 * MINUTE, NOW - 200 * MINUTE, NOW - 3 * MINUTE, None])),
+        kept_at=draw(st.one_of(st.none(), ages)),
+    )
+
+
+def with_something_unknown(activity: NotebookActivity, what: int) -> NotebookActivity:
+    kernels = activity.kernels or (QUIET,)
+    recent = [s for s in activity.samples if s.at < NOW - 20 * MINUTE]
+    ways = [
+        replace(activity, kernels=None),
+        replace(activity, kernels=(*kernels, replace(QUIET, id="x", state=None))),
+        replace(activity, kernels=(*kernels, replace(QUIET, id="x", last_message_at=None))),
+        replace(activity, kernels=(*kernels, replace(QUIET, id="x", holds_gpu=None))),
+        replace(activity, started_at=None),
+        replace(activity, samples=()),
+        replace(activity, samples=tuple(recent)),
+        replace(activity, samples=tuple(replace(s, percent=None) for s in activity.samples)),
+        replace(activity, reports=()),
+        replace(activity, reports=activity.reports[:-4]),
+    ]
+    return ways[what % len(ways)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(notebooks(), st.integers(0, 9), st.booleans())
+def test_what_is_unknown_is_never_idle(activity: NotebookActivity, what: int, waiting: bool) -> None:
+    assert not isinstance(verdict(with_something_unknown(activity, what), waiting=waiting), Idle)
+
+
+@settings(max_examples=200, deadline=None)
+@given(notebooks(), st.integers(0, 45 * 60), st.sampled_from(["use", "message", "busy", "program", "keep"]))
+def test_one_more_sign_of_use_never_makes_it_idle(activity: NotebookActivity, ago_s: int, sign: str) -> None:
+    before, at = verdict(activity), NOW - ago_s * 1000
+    after = verdict(with_one_more(activity, at, sign))
+    assert isinstance(before, Idle) or not isinstance(after, Idle)
+
+
+def with_message(kernel: KernelRecord, at: int) -> KernelRecord:
+    """One more message; when the newest came stays unknown where it was: to learn that is no sign of use."""
+    known = kernel.last_message_at
+    return kernel if known is None else replace(kernel, last_message_at=max(at, known))
+
+
+def with_one_more(activity: NotebookActivity, at: int, sign: str) -> NotebookActivity:
+    """The same notebook, with one more sign of use."""
+    kernels = activity.kernels
+    match sign:
+        case "use":
+            samples = sorted(
+                [*(s for s in activity.samples if s.at != at), GpuSample(at=at, percent=7)], key=lambda s: s.at
+            )
+            return replace(activity, samples=tuple(samples))
+        case "message":
+            return replace(activity, kernels=kernels and (with_message(kernels[0], at), *kernels[1:]))
+        case "busy":
+            return replace(activity, kernels=kernels and (replace(kernels[0], state=KernelState.BUSY), *kernels[1:]))
+        case "program":
+            return replace(activity, programs=(replace(TERMINAL, used_gpu_at=at),))
+        case _:
+            return replace(activity, kept_at=max(at, activity.kept_at or 0))
+
+
+@pytest.mark.parametrize(
+    "back_ms", [3_600_000, 40_000, -5_000], ids=["an hour", "more than a hole", "after its reading"]
+)
+def test_a_date_that_only_a_clock_that_was_set_can_make_is_not_believed(back_ms: int) -> None:
+    """The use was five minutes ago; its date says otherwise."""
+    used = GpuSample(at=NOW - 5 * MINUTE, percent=30, used_at=NOW - 5 * MINUTE - back_ms)
+    before = tuple(s for s in readings(60) if s.at < used.at)
+    after = tuple(s for s in readings(60) if s.at > used.at)
+    found = verdict(quiet_notebook(samples=(*before, used, *after)))
+    assert said(found) == "busy recent_gpu_use"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 40 * 6), st.integers(-7_200_000, 7_200_000))
+def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_ms: int) -> None:
+    """``seen`` readings after the jump, an hour of them before it."""
+    after = readings(40)[-seen:]
+    moved = readings(60, until=after[0].at - 10_000 - jump_ms)
+    found = verdict(quiet_notebook(samples=(*moved, *after)))
+    long_enough = (seen - 1) * 10 + 10 >= POLICY.gpu_idle_after_s
+    unnoticed = -10_000 < jump_ms <= 25_000
+    assert not isinstance(found, Idle) or long_enough or unnoticed
+
+
+@settings(max_examples=150, deadline=None)
+@given(notebooks(), st.booleans())
+def test_an_idle_one_was_unused_for_as_long_as_it_says(activity: NotebookActivity, waiting: bool) -> None:
+    found = verdict(activity, waiting=waiting)
+    if isinstance(found, Idle):
+        assert NOW - found.since >= POLICY.gpu_after_s(waiting=waiting) * 1000
+        assert not any(s.percent for s in activity.samples if s.at > found.since)
+        assert all(k.state is KernelState.IDLE for k in activity.kernels or ())
+        assert {k.id for k in activity.kernels or () if k.holds_gpu} == set(found.kernels)

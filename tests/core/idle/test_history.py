@@ -1,0 +1,259 @@
+"""What is kept for the judge: in the order of arrival, for as long as it looks back, and what people are told of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from jupyter_gpu_quota.core.idle.activity import GpuSample, IdleMode, IdlePolicy
+from jupyter_gpu_quota.core.idle.classification import Busy, Idle, IdleReason, Unknown
+from jupyter_gpu_quota.core.idle.history import Report, Vigil, simulated_sample
+from jupyter_gpu_quota.core.idle.state_document import NAMES, StageName, from_document, name_of, to_document
+from jupyter_gpu_quota.core.idle.state_machine import Freed, Freeing, InUse, Kept, Reported, Stage, Stopping, Warned
+from jupyter_gpu_quota.messages.idle import WHY, duration, told
+from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, POLICY, QUIET
+
+FIRST = Report(instance="a", sequence=1, at=NOW, started_at=NOW - MINUTE, kernels=(QUIET,), programs=())
+
+
+def after(report: Report, **changes: object) -> Report:
+    return replace(report, sequence=report.sequence + 1, at=report.at + 1_000, **changes)  # type: ignore[arg-type]
+
+
+def test_readings_and_reports_are_kept_in_the_order_of_arrival() -> None:
+    vigil = Vigil()
+    for at in (NOW, NOW + 10_000, NOW - 5_000):
+        assert vigil.read("nb", GpuSample(at=at, percent=0), POLICY)
+    assert vigil.report("nb", FIRST, POLICY)
+    found = vigil.activity("nb", kept_at=None, holding=None)
+    assert [sample.at for sample in found.samples] == [NOW, NOW + 10_000, NOW - 5_000]
+    assert (found.reports, found.kernels, found.started_at) == ((NOW,), (QUIET,), NOW - MINUTE)
+
+
+def test_a_notebook_that_never_reported_has_no_kernels_that_anybody_knows() -> None:
+    assert Vigil().activity("nb", kept_at=None, holding=()).kernels is None
+
+
+def test_the_same_reading_counts_once() -> None:
+    vigil = Vigil()
+    sample = GpuSample(at=NOW, percent=0)
+    assert [vigil.read("nb", sample, POLICY), vigil.read("nb", sample, POLICY)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("late", "taken"),
+    [
+        pytest.param(after(FIRST), True, id="the next one"),
+        pytest.param(replace(FIRST, at=NOW + 1), False, id="the same one again"),
+        pytest.param(replace(FIRST, sequence=0), False, id="an earlier one"),
+        pytest.param(replace(FIRST, instance="b", sequence=0, at=NOW + 1), True, id="the first of a new server"),
+    ],
+)
+def test_which_report_counts(late: Report, taken: bool) -> None:
+    vigil = Vigil()
+    vigil.report("nb", FIRST, POLICY)
+    assert vigil.report("nb", late, POLICY) is taken
+
+
+def test_a_server_that_has_ended_says_nothing_any_more() -> None:
+    vigil = Vigil()
+    vigil.report("nb", FIRST, POLICY)
+    vigil.report("nb", replace(FIRST, instance="b", at=NOW + 1), POLICY)
+    assert not vigil.report("nb", after(FIRST), POLICY)
+
+
+def test_a_server_that_says_it_is_another_each_time_fills_no_memory() -> None:
+    vigil = Vigil()
+    for number in range(1_000):
+        vigil.report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
+    assert len(vigil._of("nb").gone) == 100
+    assert not vigil.report("nb", replace(FIRST, instance="i998", at=NOW + 1_000), POLICY)
+
+
+def test_a_hold_that_a_kernel_cannot_have_stays_denied() -> None:
+    vigil = Vigil()
+    unknown = replace(QUIET, holds_gpu=None)
+    vigil.report("nb", replace(FIRST, kernels=(unknown, CPU_ONLY)), POLICY)
+    holds = {
+        holding: [kernel.holds_gpu for kernel in vigil.activity("nb", kept_at=None, holding=holding).kernels or ()]
+        for holding in (None, (), ("k1",), ("k2",))
+    }
+    assert holds == {None: [None, False], (): [False, False], ("k1",): [True, False], ("k2",): [False, False]}
+
+
+def test_no_more_is_kept_than_the_judge_looks_back() -> None:
+    vigil = Vigil()
+    for step in range(5_000):
+        vigil.read("nb", GpuSample(at=NOW + step * 10_000, percent=0), POLICY)
+    kept = vigil.activity("nb", kept_at=None, holding=None).samples
+    assert POLICY.when_nobody_waits_s // 10 < len(kept) < 2 * POLICY.when_nobody_waits_s // 10
+
+
+@pytest.mark.parametrize(
+    ("percents", "used_at"),
+    [
+        pytest.param([], None, id="nothing was read"),
+        pytest.param([0, 0], NOW, id="it was never used since readings began"),
+        pytest.param([0, 5, 0], NOW + 10_000, id="it was used"),
+        pytest.param([0, 5, None], None, id="the newest reading is unknown"),
+    ],
+)
+def test_when_the_gpu_was_last_used(percents: list[int | None], used_at: int | None) -> None:
+    vigil = Vigil()
+    for step, percent in enumerate(percents):
+        vigil.read("nb", GpuSample(at=NOW + step * 10_000, percent=percent), POLICY)
+    assert vigil.used_at("nb") == used_at
+
+
+def test_what_is_over_is_forgotten() -> None:
+    vigil = Vigil()
+    vigil.report("nb", FIRST, POLICY)
+    vigil.keep_only(set())
+    assert vigil.newest("nb") is None
+
+
+# --- simulated devices --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "percent"),
+    [
+        pytest.param({"cpu_ms": {"k1": 5_000}}, 0, id="its kernel did nothing"),
+        pytest.param({"cpu_ms": {"k1": 5_200}}, 2, id="its kernel did a little"),
+        pytest.param({"cpu_ms": {"k1": 45_000}}, 100, id="four cores were busy"),
+        pytest.param({"cpu_ms": {"k1": 5_000, "terminal 1": 3_000}}, 30, id="a terminal that is new works"),
+        pytest.param({"cpu_ms": {"k1": 5_000, "terminal 1": None}}, None, id="a terminal cannot be read"),
+        pytest.param({"cpu_ms": {}}, 0, id="nothing runs any more"),
+        pytest.param({"cpu_ms": {"k1": 5_000}, "instance": "b"}, None, id="the server started anew"),
+        pytest.param({"cpu_ms": {"k1": 5_000}, "at": NOW - 5_000}, None, id="the clock went back"),
+    ],
+)
+def test_a_simulated_device_is_used_as_much_as_the_cpu(changes: dict[str, object], percent: int | None) -> None:
+    before = replace(FIRST, cpu_ms={"k1": 5_000})
+    after = replace(before, sequence=2, **{"at": NOW + 10_000, **changes})  # type: ignore[arg-type]
+    found = simulated_sample(before, after)
+    assert found is not None
+    assert (found.at, found.percent) == (after.at, percent)
+
+
+def test_two_reports_close_together_say_nothing_of_the_cpu() -> None:
+    assert simulated_sample(FIRST, replace(FIRST, at=NOW + 1_999)) is None
+
+
+# --- stages as documents ------------------------------------------------------------------------------------------
+STAGES: list[Stage] = [
+    InUse(kept=Kept(times=2, at=NOW), notified_at=NOW),
+    Reported(at=NOW, kernels=("a",)),
+    Warned(at=NOW, until=NOW + 1, kernels=("a", "b")),
+    Freeing(at=NOW, kernels=("a",)),
+    Freed(at=NOW, idle_since=None),
+    Stopping(at=NOW, freed_at=NOW),
+]
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=name_of)
+def test_a_stage_is_read_back_as_it_was_written(stage: Stage) -> None:
+    assert from_document(to_document(stage)) == stage
+
+
+def test_every_stage_has_a_name() -> None:
+    assert {name_of(stage) for stage in STAGES} == set(NAMES) == set(get_args(StageName))
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("reason", list(IdleReason))
+def test_every_reason_is_a_sentence_even_without_its_figures(reason: IdleReason) -> None:
+    for verdict in (Busy(reason=reason, since=NOW), Unknown(reason=reason)):
+        sentence = told(verdict, InUse(), IdleMode.REPORT, NOW)
+        assert sentence.endswith(".")
+        assert "{" not in sentence
+    assert reason in WHY
+
+
+@pytest.mark.parametrize(
+    ("stage", "says"),
+    [
+        pytest.param(STAGES[1], "Nothing is freed: the policy only reports.", id="only reported"),
+        pytest.param(
+            Warned(at=NOW, until=NOW + 4 * MINUTE, kernels=("a",)),
+            "In 4 minutes its kernels that hold the GPU are shut down and their variables are lost. "
+            "Run a cell, or keep it, to prevent that.",
+            id="warned",
+        ),
+    ],
+)
+def test_what_follows_is_told(stage: Stage, says: str) -> None:
+    idle = Idle(since=NOW, kernels=("a",), figures=(("for_s", 1_260),))
+    assert told(idle, stage, IdleMode.REPORT, NOW) == f"It has been unused for 21 minutes. {says}"
+
+
+def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_so() -> None:
+    busy = Busy(reason=IdleReason.KERNEL_BUSY, since=NOW)
+    assert (
+        told(busy, InUse(), IdleMode.REPORT, NOW) == "A kernel is busy or starting; such a kernel is never shut down."
+    )
+    assert told(busy, InUse(notified_at=NOW), IdleMode.REPORT, NOW) == (
+        "A kernel is busy or starting; such a kernel is never shut down. It has not used the GPU for a long time: stop "
+        "what it does not need, or shut the kernel down."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "says"),
+    [
+        pytest.param(
+            IdleReason.RECENT_START,
+            (("waited_for_s", 8),),
+            "It was started 21 seconds ago; it counts as idle after 10 minutes "
+            "(8 seconds while somebody waits for a GPU).",
+            id="nobody waits, and when somebody does it is sooner",
+        ),
+        pytest.param(
+            IdleReason.RECENT_MESSAGE, (), "A kernel was used 21 seconds ago; it counts as idle after 10 minutes.",
+            id="somebody waits: that is the time",
+        ),
+        pytest.param(
+            IdleReason.KEPT, (("waited_for_s", 8),),
+            "Somebody asked 21 seconds ago to keep it; that holds for 10 minutes "
+            "(8 seconds while somebody waits for a GPU).",
+            id="kept: how long that holds depends on who waits",
+        ),
+    ],
+)  # fmt: skip
+def test_when_it_counts_as_idle_is_told_for_both_cases(
+    reason: IdleReason, more: tuple[tuple[str, int], ...], says: str
+) -> None:
+    busy = Busy(reason=reason, since=NOW, figures=(("for_s", 21), ("needed_s", 600), *more))
+    assert told(busy, InUse(), IdleMode.REPORT, NOW) == says
+
+
+def test_of_a_freed_gpu_nobody_is_told_that_it_is_not_idle_yet() -> None:
+    busy = Busy(reason=IdleReason.RECENT_START, since=NOW, figures=(("for_s", 300), ("needed_s", 600)))
+    assert told(busy, Freed(at=NOW, idle_since=None), IdleMode.REPORT, NOW) == (
+        "It was started 5 minutes ago. None of its kernels holds a GPU; its server and files live on, and a new kernel "
+        "gets the GPU again."
+    )
+
+
+def test_who_uses_the_gpu_is_named_where_that_is_known() -> None:
+    busy = Busy(reason=IdleReason.GPU_IN_USE, since=NOW, figures=(("percent", 5), ("users", "terminal 1")))
+    assert told(busy, InUse(), IdleMode.REPORT, NOW) == "The GPU is in use by terminal 1."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (60, "1 minute"),
+        (90, "90 seconds"),
+        (1_200, "20 minutes"),
+        (7_200, "2 hours"),
+    ],
+)
+def test_a_duration_is_told_as_people_say_it(seconds: int, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_the_policy_of_the_quota_file_is_that_of_the_judge() -> None:
+    assert IdlePolicy().mode is IdleMode.REPORT

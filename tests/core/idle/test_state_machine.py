@@ -1,0 +1,237 @@
+"""The ladder: what follows from a verdict, what is undone when activity returns, and what never happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.core.idle.activity import IdleMode, IdlePolicy
+from jupyter_gpu_quota.core.idle.classification import Busy, Idle, IdleReason, Unknown, Verdict
+from jupyter_gpu_quota.core.idle.state_machine import (
+    BEGINNING,
+    Freed,
+    Freeing,
+    InUse,
+    KeepRefused,
+    Kept,
+    Reported,
+    Seen,
+    Stage,
+    Step,
+    Stopping,
+    Turn,
+    Warned,
+    is_lendable,
+    keep,
+    seen,
+    step,
+)
+from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, QUIET, quiet_notebook, verdict
+
+RECLAIM = IdlePolicy(mode=IdleMode.RECLAIM)
+REPORT = IdlePolicy()
+LATER = NOW + 5 * MINUTE
+ONCE = Kept(times=1, at=NOW - 50 * MINUTE)
+
+IDLE = Idle(since=NOW - 20 * MINUTE, kernels=("k1",))
+EMPTY = Idle(since=NOW - 20 * MINUTE, kernels=())
+UNKNOWN = Unknown(reason=IdleReason.GAP)
+BUSY = Busy(reason=IdleReason.GPU_IN_USE, since=NOW)
+TYPED = Busy(reason=IdleReason.RECENT_MESSAGE, since=NOW)
+BREAKPOINT = Busy(reason=IdleReason.KERNEL_BUSY, since=NOW - 90 * MINUTE, unused_since=NOW - 40 * MINUTE)
+
+WARNED = Warned(at=NOW - MINUTE, until=LATER, kernels=("k1",))
+FREEING = Freeing(at=NOW - MINUTE, kernels=("k1",))
+FREED = Freed(at=NOW - MINUTE, idle_since=NOW - 20 * MINUTE)
+STOPPING = Stopping(at=NOW - MINUTE, freed_at=NOW - 60 * MINUTE)
+REPORTED = Reported(at=NOW - MINUTE, kernels=("k1",))
+
+
+def look(found: Verdict, *, holds: bool | None = True, reported_at: int | None = NOW) -> Seen:
+    return Seen(verdict=found, holds=holds, reported_at=reported_at)
+
+
+STEPS = [
+    # idle, mode reclaim
+    pytest.param(BEGINNING, IDLE, NOW, Turn.WARNED, Warned, id="an idle notebook is warned"),
+    pytest.param(BEGINNING, EMPTY, NOW, Turn.FREED, Freed, id="where nothing is held there is nothing to warn of"),
+    pytest.param(REPORTED, IDLE, NOW, Turn.WARNED, Warned, id="reclaim is turned on: a full warning comes first"),
+    pytest.param(WARNED, IDLE, LATER - 1, None, Warned, id="the countdown is not over"),
+    pytest.param(WARNED, IDLE, LATER, Turn.FREEING, Freeing, id="the countdown is over"),
+    pytest.param(WARNED, EMPTY, NOW, Turn.FREED, Freed, id="the person shut the kernel down"),
+    pytest.param(FREEING, IDLE, LATER, None, Freeing, id="a kernel that still holds the GPU is not gone"),
+    pytest.param(FREEING, EMPTY, LATER, Turn.FREED, Freed, id="no kernel holds the GPU any more"),
+    pytest.param(FREED, EMPTY, LATER, None, Freed, id="a freed GPU stays freed"),
+    pytest.param(FREED, EMPTY, NOW + 12 * 60 * MINUTE, Turn.STOPPING, Stopping, id="much later the server is stopped"),
+    # activity in time
+    pytest.param(WARNED, BUSY, NOW, Turn.WITHDRAWN, InUse, id="the GPU is used during the countdown"),
+    pytest.param(WARNED, TYPED, NOW, Turn.WITHDRAWN, InUse, id="a cell is run during the countdown"),
+    pytest.param(FREEING, TYPED, NOW, Turn.WITHDRAWN, InUse, id="a cell is run before the kernel was shut down"),
+    pytest.param(REPORTED, BUSY, NOW, Turn.WITHDRAWN, InUse, id="what was only reported is used again"),
+    pytest.param(FREED, BUSY, NOW, Turn.WOKEN, InUse, id="the owner uses the GPU that was freed"),
+    pytest.param(STOPPING, BUSY, NOW, Turn.WOKEN, InUse, id="the owner uses the GPU before the server stopped"),
+    # unknown
+    pytest.param(WARNED, UNKNOWN, LATER, Turn.WITHDRAWN, InUse, id="the agent goes away during the countdown"),
+    pytest.param(FREEING, UNKNOWN, LATER, Turn.WITHDRAWN, InUse, id="the agent goes away before the kernel is gone"),
+    pytest.param(FREED, UNKNOWN, LATER, None, Freed, id="what is freed stays so while nothing is known"),
+    pytest.param(STOPPING, UNKNOWN, LATER, Turn.WITHDRAWN, Freed, id="an unknown server is not stopped"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "found", "now", "turn", "to"), STEPS)
+def test_a_step(stage: Stage, found: Verdict, now: int, turn: Turn | None, to: type) -> None:
+    taken = step(stage, look(found), RECLAIM, now)
+    assert (taken.turn, type(taken.stage)) == (turn, to)
+
+
+@pytest.mark.parametrize(
+    ("stage", "turn", "to"),
+    [
+        pytest.param(BEGINNING, Turn.REPORTED, Reported, id="an idle notebook is reported"),
+        pytest.param(REPORTED, None, Reported, id="and reported once"),
+        pytest.param(WARNED, Turn.REPORTED, Reported, id="the admin goes back to report: the warning is withdrawn"),
+        pytest.param(FREEING, Turn.REPORTED, Reported, id="the admin goes back to report: nothing is shut down"),
+        pytest.param(FREED, None, Freed, id="what is freed stays freed"),
+        pytest.param(STOPPING, Turn.WITHDRAWN, Freed, id="no server is stopped"),
+    ],
+)
+def test_in_mode_report_nothing_is_freed(stage: Stage, turn: Turn | None, to: type) -> None:
+    taken = step(stage, look(IDLE if stage not in (FREED, STOPPING) else EMPTY), REPORT, NOW + 99 * 60 * MINUTE)
+    assert (taken.turn, type(taken.stage)) == (turn, to)
+
+
+def test_a_warning_that_no_report_fetched_frees_nothing() -> None:
+    unheard = look(IDLE, reported_at=WARNED.at)
+    assert step(WARNED, unheard, RECLAIM, LATER).stage == WARNED
+
+
+def test_the_countdown_is_as_long_as_the_policy_says() -> None:
+    taken = step(BEGINNING, look(IDLE), RECLAIM, NOW)
+    assert taken.stage == Warned(at=NOW, until=NOW + 300_000, kernels=("k1",))
+
+
+def test_only_kernels_that_hold_the_gpu_are_shut_down() -> None:
+    activity = quiet_notebook(kernels=(QUIET, CPU_ONLY))
+    taken = step(WARNED, seen(activity, verdict(activity)), RECLAIM, LATER)
+    assert taken.stage == Freeing(at=LATER, kernels=("k1",))
+
+
+def test_a_cell_in_a_cpu_kernel_leaves_the_gpu_freed_and_the_server_alive() -> None:
+    taken = step(FREED, look(TYPED, holds=False), RECLAIM, NOW)
+    assert taken == Step(stage=replace(FREED, idle_since=None))
+
+
+def test_a_kernel_that_holds_the_gpu_again_wakes_the_notebook() -> None:
+    started = Busy(reason=IdleReason.RECENT_START, since=NOW)
+    assert step(FREED, look(started, holds=True), RECLAIM, NOW).turn is Turn.WOKEN
+    assert step(FREED, look(IDLE), RECLAIM, NOW).turn is Turn.WOKEN
+
+
+def test_a_use_before_it_was_freed_is_no_wake() -> None:
+    before = Busy(reason=IdleReason.RECENT_GPU_USE, since=FREED.at - MINUTE)
+    assert isinstance(step(FREED, look(before, holds=False), RECLAIM, NOW).stage, Freed)
+
+
+# --- keep ---------------------------------------------------------------------------------------------------------
+def test_keep_postpones_the_warning_as_if_the_notebook_had_been_used() -> None:
+    taken = keep(WARNED, RECLAIM, NOW)
+    assert taken == Step(stage=InUse(kept=Kept(times=1, at=NOW)), turn=Turn.KEPT)
+    again = verdict(quiet_notebook(kept_at=NOW))
+    assert isinstance(again, Busy)
+    assert (again.reason, again.idle_at) == (IdleReason.KEPT, NOW + 20 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("stage", "why"),
+    [
+        pytest.param(BEGINNING, "not_warned", id="nothing is to be postponed"),
+        pytest.param(FREED, "not_warned", id="it is too late"),
+        pytest.param(replace(WARNED, kept=Kept(times=3, at=NOW)), "kept_enough", id="a fourth time"),
+    ],
+)
+def test_keep_is_refused(stage: Stage, why: str) -> None:
+    refused = keep(stage, RECLAIM, NOW)
+    assert isinstance(refused, KeepRefused)
+    assert (refused.why, refused.most) == (why, 3)
+
+
+@pytest.mark.parametrize(
+    ("found", "times"),
+    [
+        pytest.param(TYPED, 0, id="use gives all of them back"),
+        pytest.param(Busy(reason=IdleReason.KEPT, since=NOW), 1, id="keeping does not"),
+        pytest.param(Busy(reason=IdleReason.RECENT_MESSAGE, since=NOW - 60 * MINUTE), 1, id="use before it does not"),
+        pytest.param(UNKNOWN, 1, id="nor does what is unknown"),
+        pytest.param(IDLE, 1, id="nor does another warning"),
+    ],
+)
+def test_how_often_somebody_may_keep_it(found: Verdict, times: int) -> None:
+    assert step(InUse(kept=ONCE), look(found), RECLAIM, NOW).stage.kept.times == times
+
+
+# --- told only ----------------------------------------------------------------------------------------------------
+def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_once_and_never_freed() -> None:
+    policy = replace(RECLAIM, busy_notify_after_s=1_800)
+    first = step(BEGINNING, look(BREAKPOINT), policy, NOW)
+    assert (first.turn, first.stage) == (Turn.NOTIFIED, InUse(notified_at=NOW))
+    assert step(first.stage, look(BREAKPOINT), policy, LATER) == Step(stage=first.stage)
+    assert step(first.stage, look(BUSY), policy, LATER).stage == BEGINNING
+
+
+def test_without_that_setting_nobody_is_told() -> None:
+    assert step(BEGINNING, look(BREAKPOINT), RECLAIM, NOW) == Step(stage=BEGINNING)
+
+
+# --- lending ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("stage", "found", "lendable"),
+    [
+        pytest.param(FREED, EMPTY, True, id="freed, idle, and nothing holds it"),
+        pytest.param(FREED, replace(EMPTY, others=("terminal 1",)), False, id="a terminal still holds memory"),
+        pytest.param(FREED, UNKNOWN, False, id="nothing is known of it"),
+        pytest.param(FREEING, EMPTY, False, id="it is not freed yet"),
+        pytest.param(FREED, IDLE, False, id="a kernel holds it again"),
+    ],
+)
+def test_what_may_be_lent(stage: Stage, found: Verdict, lendable: bool) -> None:
+    assert is_lendable(stage, found) is lendable
+
+
+# --- whatever happens ---------------------------------------------------------------------------------------------
+verdicts = st.sampled_from([IDLE, IDLE, IDLE, IDLE, EMPTY, UNKNOWN, BUSY, TYPED, BREAKPOINT])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(verdicts, st.integers(1, 200), st.sampled_from(list(IdleMode)), st.booleans()), max_size=30))
+def test_nothing_is_freed_but_after_a_whole_countdown_of_idleness_in_mode_reclaim(
+    looks: list[tuple[Verdict, int, IdleMode, bool]],
+) -> None:
+    stage: Stage = BEGINNING
+    now, idle_since = NOW, None
+    for found, passed_s, mode, reports in looks:
+        now += passed_s * 1000
+        policy = replace(RECLAIM, mode=mode)
+        counts = found is IDLE and mode is IdleMode.RECLAIM
+        idle_since = (idle_since or now) if counts else None
+        taken = step(stage, look(found, reported_at=now if reports else None), policy, now)
+        if isinstance(taken.stage, Freeing) and not isinstance(stage, Freeing):
+            assert idle_since is not None
+            assert now - idle_since >= RECLAIM.warn_for_s * 1000
+        if isinstance(found, Unknown | Busy):
+            assert not isinstance(taken.stage, Warned | Freeing | Stopping | Reported)
+        if mode is IdleMode.REPORT:
+            assert not isinstance(taken.stage, Warned | Freeing | Stopping)
+        stage = taken.stage
+
+
+@pytest.mark.parametrize("stage", [BEGINNING, REPORTED, WARNED, FREEING], ids=lambda stage: type(stage).__name__)
+@pytest.mark.parametrize(
+    "found", [IDLE, EMPTY, UNKNOWN, BUSY, TYPED], ids=["idle", "empty", "unknown", "busy", "typed"]
+)
+@pytest.mark.parametrize("policy", [REPORT, RECLAIM], ids=["report", "reclaim"])
+def test_asking_again_at_the_same_instant_changes_nothing(stage: Stage, found: Verdict, policy: IdlePolicy) -> None:
+    once = step(stage, look(found, holds=found is not EMPTY), policy, NOW)
+    assert step(once.stage, look(found, holds=found is not EMPTY), policy, NOW) == Step(stage=once.stage)

@@ -1,0 +1,366 @@
+"""CPU, host memory and models: a rank goes where all of it fits, and what leaves counts until it is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.model import (
+    Allocation,
+    Amounts,
+    Demand,
+    Device,
+    Job,
+    JobState,
+    JobTarget,
+    Node,
+    Policy,
+    Preemption,
+    Project,
+    Snapshot,
+)
+from jupyter_gpu_quota.core.placement.ledger import Ledger
+from jupyter_gpu_quota.core.placement.place import (
+    EmptyPool,
+    Fit,
+    Piece,
+    Refusal,
+    Request,
+    occupy,
+    place,
+    promise,
+    vacate,
+)
+from jupyter_gpu_quota.core.placement.workload_profile import SEQUENCES, Kind, Seen, State, Worth, learnt, typical
+from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Start
+from jupyter_gpu_quota.core.scheduling.decide import decide, decide_and_explain
+from jupyter_gpu_quota.messages.reasons import sentence
+
+NOW = 1_000_000_000
+SOME = (
+    Demand(gpu_milli=810, cpu_milli=3000, memory_mib=5000, gpu_models=(), count=5),
+    Demand(gpu_milli=1000, cpu_milli=12_000, memory_mib=40_000, gpu_models=(), count=5),
+    Demand(gpu_milli=470, cpu_milli=12_000, memory_mib=40_000, gpu_models=(), count=3),
+    Demand(gpu_milli=0, cpu_milli=12_000, memory_mib=40_000, gpu_models=(), count=2),
+    Demand(gpu_milli=4000, cpu_milli=32_000, memory_mib=90_000, gpu_models=("A",), count=1),
+)
+
+
+def node(name: str, cpu: int = 0, memory: int = 0) -> Node:
+    return Node(id=name, name=name, cpu_milli=cpu, memory_mib=memory)
+
+
+def devices(name: str, models: str, pool: str = "t") -> list[Device]:
+    return [
+        Device(id=f"{name}{at}", node=name, index=at, model=model, memory_mib=1000, pool=pool)
+        for at, model in enumerate(models)
+    ]
+
+
+def where(ledger: Ledger, request: Request) -> list[str]:
+    fit = place(ledger, request)
+    return [ledger.devices[piece.device].id for piece in fit.pieces] if isinstance(fit, Fit) else []
+
+
+def two_nodes() -> Ledger:
+    return Ledger([*devices("a", "XX"), *devices("b", "XY")], [node("a", 8000, 100), node("b", 16_000, 50)])
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        pytest.param(Request(1000, 1, (), 8000), ["a0"], id="CPU that a node has exactly"),
+        pytest.param(Request(1000, 1, (), 8001), ["b0"], id="one milli more goes to the larger node"),
+        pytest.param(Request(1000, 1, (), 16_001), [], id="more than any node has"),
+        pytest.param(Request(1000, 1, (), 0, 51), ["a0"], id="memory counts too"),
+        pytest.param(Request(1000, 1, (), 8001, 51), [], id="CPU on one node and memory on another are none"),
+        pytest.param(Request(1000, 2, (), 8001), [], id="two ranks never share what is there once"),
+        pytest.param(Request(1000, 3, (), 8000), ["a0", "b0", "b1"], id="ranks go where each has its own"),
+        pytest.param(Request(2000, 1, (), 8000), ["a0", "a1"], id="a rank of two devices needs its CPU once"),
+        pytest.param(Request(500, 1, ("Y",), 100), ["b1"], id="one model of a mixed node"),
+        pytest.param(Request(500, 1, ("Y", "Z")), ["b1"], id="several models, one of them there"),
+        pytest.param(Request(2000, 1, ("X",), 16_000), [], id="two of a model on a node that has one"),
+        pytest.param(Request(0, 1, (), 9000), ["b0"], id="work without a GPU finds a node"),
+    ],
+)
+def test_a_request_goes_where_all_of_it_fits(request_: Request, expected: list[str]) -> None:
+    assert where(two_nodes(), request_) == expected
+
+
+def test_a_node_that_states_nothing_has_plenty() -> None:
+    assert where(Ledger(devices("a", "X"), [node("a")]), Request(1000, 1, (), 1 << 30, 1 << 30)) == ["a0"]
+    assert where(Ledger(devices("a", "X"), []), Request(1000, 1, (), 1 << 30, 1 << 30)) == ["a0"]
+
+
+def test_what_leaves_counts_until_it_is_gone_and_what_is_promised_at_once() -> None:
+    ledger = Ledger(devices("a", "XX"), [node("a", 8000)])
+    running = [Piece(0, 0, 1000, 6000, 0)]
+    occupy(ledger, running, lent=False)
+    assert where(ledger, Request(1000, 1, (), 2000)) == ["a1"]
+    assert where(ledger, Request(1000, 1, (), 2001)) == []
+    vacate(ledger, running, lent=False)
+    assert where(ledger, Request(1000, 1, (), 2001)) == []
+    promise(ledger, [Piece(0, 0, 1000, 5000, 0)], lent=False)
+    assert where(ledger, Request(1000, 1, (), 2000)) == ["a1"]
+    assert not ledger.is_overfull(0)
+    promise(ledger, [Piece(1, 1, 1000, 3001, 0)], lent=False)
+    assert ledger.is_overfull(0)
+
+
+def test_the_empty_pool_counts_cpu_by_node() -> None:
+    empty = EmptyPool(two_nodes())
+    assert [empty.ranks(Request(1000, 1, (), cpu)) for cpu in (0, 4000, 8000, 8001)] == [4, 4, 3, 1]
+    assert [empty.ranks(Request(100, 1, (), 1000, memory)) for memory in (1, 10, 60)] == [24, 13, 1]
+    assert not empty.takes(Request(1000, 1, (), -1))
+
+
+def test_work_that_names_no_cpu_is_not_kept_from_a_gpu_by_cpu_that_was_promised_twice() -> None:
+    ledger = Ledger(devices("a", "XX"), [node("a", 4000)])
+    occupy(ledger, [Piece(0, 0, 1000, 5000, 0)], lent=False)
+    assert where(ledger, Request(1000, 1, (), 1)) == []
+    assert where(Ledger(devices("a", "XX"), [node("a", 4000)], demand=SOME), Request(1000)) == ["a0"]
+    ledger.learn(SOME)
+    assert where(ledger, Request(1000)) == ["a1"]
+
+
+def test_a_node_in_two_pools_gives_each_its_part() -> None:
+    ledger = Ledger(devices("a", "X"), [node("a", 9000)], parts={"a": (1, 3)})
+    assert where(ledger, Request(1000, 1, (), 3000)) == ["a0"]
+    assert where(ledger, Request(1000, 1, (), 3001)) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_shelves_that_were_kept_up_to_date_say_what_new_ones_say(seed: int) -> None:
+    random = Random(seed)
+    nodes = [node(name, 1000 * random.randint(8, 96), 1000 * random.randint(60, 400)) for name in "abcdef"]
+    rows = [device for name in "abcdef" for device in devices(name, random.choice(["AAAA", "BB", "AB", "AAAAAAAA"]))]
+    kept, taken = Ledger(rows, nodes, demand=SOME), list[tuple[Piece, ...]]()
+    for _ in range(80):
+        request = Request(random.choice([110, 470, 810, 1000, 4000]), 1, random.choice([(), ("A",)]),
+                          random.choice([0, 3000, 12_500]), random.choice([0, 5000, 90_000]))  # fmt: skip
+        fresh = Ledger(rows, nodes, demand=SOME)
+        for pieces in taken:
+            occupy(fresh, pieces, lent=False)
+        mark, fit, anew = kept.mark(), place(kept, request), place(fresh, request)
+        assert isinstance(fit, Fit) == isinstance(anew, Fit)
+        if isinstance(fit, Fit) and isinstance(anew, Fit):
+            assert _cost(fresh, fit.pieces, request) == _cost(fresh, anew.pieces, request)
+            occupy(kept, fit.pieces, lent=False)
+            if random.random() < 0.4:
+                kept.undo(mark)
+            else:
+                taken.append(fit.pieces)
+
+
+def _cost(ledger: Ledger, pieces: tuple[Piece, ...], request: Request) -> int:
+    """The least that a request costs on the shelf of the node where it went, on a device as full as that one."""
+    ledger.shelves(lent=False).best((0, 0, 0, ()))
+    shelves = ledger.shelves(lent=False)
+    free = ledger.plain_now(pieces[0].device)
+    shape = (request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models)
+    shelf = shelves._shelf_of[ledger.node_of[pieces[0].device]]
+    return min(cost for cost, amount in shelves._costs_on(shelf, shape) if amount == free)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cpu_that_never_binds_changes_no_placement(seed: int) -> None:
+    random = Random(seed)
+    rows = [device for name in "abcd" for device in devices(name, "XXXX")]
+    plain, stated = Ledger(rows, []), Ledger(rows, [node(name, 1 << 30, 1 << 30) for name in "abcd"])
+    for _ in range(40):
+        milli = random.choice([125, 250, 500, 1000, 2000, 4000])
+        one, other = place(plain, Request(milli)), place(stated, Request(milli, 1, (), 1))
+        assert isinstance(one, Fit) == isinstance(other, Fit)
+        if isinstance(one, Fit) and isinstance(other, Fit):
+            assert plain.plain_now(one.pieces[0].device) == stated.plain_now(other.pieces[0].device)
+            occupy(plain, one.pieces, lent=False)
+            occupy(stated, [piece._replace(cpu_milli=1) for piece in one.pieces], lent=False)
+
+
+# --- demand ---------------------------------------------------------------------------------------------------------
+def test_demand_is_learnt_from_what_was_seen_in_growing_steps() -> None:
+    seen, told = Seen(), []
+    for number in range(40):
+        rows = seen.note((1000 if number % 3 else 470, 1000, 1000, ()))
+        if rows is not None:
+            told.append((number + 1, sum(row.count for row in rows)))
+    assert told == [(number, number) for number in (1, 2, 3, 4, 6, 9, 13, 19, 28)]
+
+
+def test_what_is_typical_is_what_the_jobs_of_the_pool_ask_for_by_rank() -> None:
+    jobs = [job("a", "ann", 100), job("b", "ann", 100, ranks=2, state=JobState.RUNNING), job("c", "bob", 0)]
+    assert {(row.gpu_milli, row.cpu_milli): row.count for row in typical(jobs)} == {(1000, 100): 3, (1000, 0): 1}
+    assert typical(reversed(jobs)) == typical(jobs)
+    assert typical([job("a", "ann", 0)]) == ()
+
+
+def test_one_job_more_seldom_makes_it_another_demand() -> None:
+    made = [typical([job(f"j{n}", "ann", 100) for n in range(count)]) for count in range(1, 101)]
+    assert [row.count for (row,) in made[:14]] == [1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 8, 12, 12, 12]
+    assert len(set(made)) == 13
+
+
+def test_decide_leaves_the_node_free_that_a_waiting_job_will_need() -> None:
+    rows = (*devices("a", "X"), *devices("b", "X"))
+    waiting = (job("small", "ann", 1000, gpu_milli=500), job("large", "bob", 8000, at=1))
+    made = Snapshot(version=1, now=NOW, nodes=(node("a", 8000), node("b", 2000)), devices=rows, jobs=waiting)
+    starts = {a.workload: a.placements[0].device for a in decide(made, POLICY).actions if isinstance(a, Start)}
+    assert starts == {"small": "b0", "large": "a0"}
+
+
+def test_the_commonest_shapes_are_remembered_and_ties_go_by_shape() -> None:
+    counts = {(milli, 0, 0, ()): 1 + (milli == 500) for milli in range(900, 100, -1)}
+    rows = learnt(counts)
+    assert [row.gpu_milli for row in rows[:3]] == [500, 101, 102]
+    assert len(rows) == 64
+
+
+def test_worth_is_what_typical_work_fills_and_whole_nodes_are_worth_more_to_large_work() -> None:
+    one = (Demand(gpu_milli=300, cpu_milli=1000, memory_mib=0, gpu_models=(), count=1),)
+    kind = Kind(("X",), 1, 1)
+    states = [State(kind, cpu, 0, free) for cpu, free in [(10_000, (1000,)), (2000, (1000,)), (10_000, (299,))]]
+    assert [Worth(one).of(state) // SEQUENCES for state in states] == [900 + 300, 600 + 300, 0]
+    large = (Demand(gpu_milli=2000, cpu_milli=1, memory_mib=0, gpu_models=(), count=1),)
+    apart, together = (State(kind, 100, 0, free) for free in [(0, 1000), (1000, 1000)])
+    assert Worth(large).of(apart) == 0
+    assert Worth(large).of(together) > 2000 * SEQUENCES
+
+
+def test_demand_for_one_model_is_worth_nothing_on_another() -> None:
+    rows = (Demand(gpu_milli=500, cpu_milli=0, memory_mib=0, gpu_models=("A",), count=1),)
+    ledger = Ledger([*devices("a", "A"), *devices("b", "B")], [node("a"), node("b")], demand=rows)
+    assert where(ledger, Request(1000)) == ["b0"]
+
+
+def test_plain_demand_keeps_the_plain_rule() -> None:
+    rows = (Demand(gpu_milli=500, cpu_milli=0, memory_mib=0, gpu_models=(), count=9),)
+    assert Ledger(devices("a", "X"), [], demand=rows).worth is None
+
+
+# --- decide -------------------------------------------------------------------------------------------------------
+POLICY = Policy(
+    revision=1,
+    pools=("t",),
+    projects=(
+        Project(name="ann", amounts={"t": Amounts(training_milli=2000)}),
+        Project(name="bob", amounts={"t": Amounts(training_milli=1000)}),
+    ),
+    preemption=Preemption(min_runtime_s=0),
+)
+
+
+def job(name: str, project: str, cpu: int, at: int = 0, **more: object) -> Job:
+    made = Job(id=name, project=project, user="u", pool="t", gpu_milli=1000, submitted_at=at, cpu_milli=cpu)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def running(name: str, project: str, cpu: int, device: str, **more: object) -> tuple[Job, Allocation]:
+    made = job(name, project, cpu, state=JobState.RUNNING, started_at=NOW - 1000, **more)
+    return made, Allocation(id=name, workload=name, rank=0, device=device, gpu_milli=1000, memory_mib=1000)
+
+
+def plan(waiting: list[Job], rows: list[tuple[Job, Allocation]], cpu: int = 8000, **more: object) -> Plan:
+    made = Snapshot(
+        version=1,
+        now=NOW,
+        nodes=(node("a", cpu),),
+        devices=tuple(devices("a", "XXX")),
+        jobs=(*waiting, *(job for job, _ in rows)),
+        allocations=tuple(allocation for _, allocation in rows),
+    )
+    return decide(replace(made, **more), POLICY)  # type: ignore[arg-type]
+
+
+def said(plan: Plan) -> list[tuple[str, str]]:
+    return [(type(action).__name__.lower(), getattr(action, "workload", "")) for action in plan.actions]
+
+
+def test_a_job_waits_for_cpu_that_runs_elsewhere_on_the_node() -> None:
+    assert said(plan([job("q", "ann", 4000)], [running("r", "ann", 4000, "a0")])) == [("start", "q")]
+    assert said(plan([job("q", "ann", 4001)], [running("r", "ann", 4000, "a0")])) == []
+
+
+def test_cpu_of_a_job_that_is_being_paused_is_taken_until_it_is_gone() -> None:
+    leaves = running("r", "ann", 6000, "a0", target=JobTarget.PAUSED)
+    leaves = (replace(leaves[0], state=JobState.PAUSING), leaves[1])
+    assert ("start", "q") not in said(plan([job("q", "ann", 4000)], [leaves]))
+    assert ("start", "q") in said(plan([job("q", "ann", 2000)], [leaves]))
+
+
+def test_a_smaller_job_of_another_shape_starts_where_the_first_finds_no_cpu() -> None:
+    found = said(plan([job("q", "ann", 9000), job("s", "ann", 1000, at=1)], []))
+    assert found == [("start", "s")]
+
+
+def test_a_claim_pauses_whose_device_and_cpu_it_needs() -> None:
+    rows = [running("r1", "bob", 3000, "a0"), running("r2", "bob", 3000, "a1"), running("r3", "bob", 2000, "a2")]
+    made = plan([job("q", "ann", 3000)], rows)
+    assert {type(action) for action in made.actions} == {Pause, Reserve}
+    paused = [action.workload for action in made.actions if isinstance(action, Pause)]
+    assert len(paused) == 1
+    assert paused[0] in ("r1", "r2")
+
+
+def test_a_claim_whose_cpu_would_not_fit_pauses_nobody() -> None:
+    rows = [running("r1", "bob", 2500, "a0"), running("r2", "bob", 2500, "a1"), running("r3", "bob", 2500, "a2")]
+    assert said(plan([job("q", "ann", 3001)], rows)) == []
+    assert [name for name, _ in said(plan([job("q", "ann", 3000)], rows))] == ["pause", "reserve"]
+
+
+def situation(waiting: Job, rows: list[tuple[Job, Allocation]], *more: Device) -> Snapshot:
+    return Snapshot(
+        version=1,
+        now=NOW,
+        nodes=(node("a", 8000),),
+        devices=(*devices("a", "XXX"), *more),
+        jobs=(waiting, *(job for job, _ in rows)),
+        allocations=tuple(held for _, held in rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "told"),
+    [
+        pytest.param(4001, "no node has the 4.001 CPU and 0 MiB", id="a GPU is free and its CPU is not"),
+        pytest.param(8001, "no node has the 8.001 CPU and 0 MiB", id="no node ever has so much"),
+    ],
+)
+def test_who_waits_for_cpu_is_told_so(cpu: int, told: str) -> None:
+    made = situation(job("q", "ann", cpu), [running("r", "ann", 4000, "a0")])
+    assert told in sentence(decide_and_explain(made, POLICY).waits["q"])
+    assert told in explain(made, POLICY, "q").sentence
+
+
+def test_who_waits_for_a_gpu_is_not_told_of_cpu() -> None:
+    made = situation(job("q", "ann", 5001), [running(f"r{at}", "ann", 1000, f"a{at}") for at in range(3)])
+    assert "CPU" not in sentence(decide_and_explain(made, POLICY).waits["q"])
+
+
+def test_an_explanation_knows_that_other_pools_have_their_part_of_the_node() -> None:
+    alone = situation(job("q", "ann", 4801), [])
+    shared = situation(job("q", "ann", 4801), [], *(replace(d, id=f"u{d.id}") for d in devices("a", "ZZ", "u")))
+    assert explain(alone, POLICY, "q").estimate_at == NOW
+    assert "no node has the 4.801 CPU" in explain(shared, POLICY, "q").sentence
+
+
+def test_no_plan_ever_gives_more_cpu_than_a_node_has() -> None:
+    for seed in range(60):
+        random = Random(seed)
+        jobs = [job(f"q{n:02d}", random.choice(["ann", "bob"]), random.choice([0, 500, 3000, 7000])) for n in range(6)]
+        cpu = {one.id: one.cpu_milli for one in jobs}
+        starts = [action.workload for action in plan(jobs, []).actions if isinstance(action, Start)]
+        assert sum(cpu[name] for name in starts) <= 8000
+        assert starts or all(milli > 8000 for milli in cpu.values())
+
+
+def test_demand_in_the_snapshot_changes_where_and_never_whether() -> None:
+    waiting = [job(f"q{n}", "ann", 1000) for n in range(3)]
+    without, with_demand = plan(waiting, []), plan(waiting, [], demand=SOME)
+    assert sorted(said(without)) == sorted(said(with_demand))
+
+
+def test_a_refusal_counts_the_ranks_for_which_there_was_cpu() -> None:
+    assert place(two_nodes(), Request(500, 4, (), 8000)) == Refusal(possible_ranks=3)

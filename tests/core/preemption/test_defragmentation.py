@@ -1,0 +1,171 @@
+"""Work is moved, and restarts in the same plan, before anybody is paused for a place that lies in parts."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, Preemption, Reservation
+from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
+from tests.core.accounting import Books
+from tests.core.world import GENTLE, World, world
+
+
+def said(plan: Plan) -> list[tuple[str, str, str]]:
+    kinds = {Pause: "pause", Reserve: "reserve"}
+    return [(kinds.get(type(one), "start"), one.workload, str(one.reason.code)) for one in plan.actions]
+
+
+PARTS = """
+pool t 2x2
+a 2 of t
+b 2 of t
+b runs 1 of 1 on n1g0
+b runs 1 of 1 on n2g0
+a queues 1 of 2
+"""
+"""Two nodes with one free device each, and a claim within guarantee of two devices of one node."""
+
+
+def test_a_job_moves_to_the_other_node_and_nobody_is_paused() -> None:
+    made = world(PARTS)
+    assert said(made.tick()) == [
+        ("pause", "b1", "moved"), ("reserve", "b1", "moved"), ("reserve", "a1", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert {made.jobs[name].state for name in ("a1", "b1", "b2")} == {JobState.RUNNING}
+    assert {one.device for one in made.owned["b1"]} == {"n2g1"}
+
+
+def test_two_halves_on_two_devices_come_together_for_a_whole_one() -> None:
+    made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 1 of 0.5 on n1g0\nb runs 1 of 0.5 on n1g1\na queues 1 of 1")
+    assert [row[:2] for row in said(made.tick())] == [("pause", "b1"), ("reserve", "b1"), ("reserve", "a1")]
+    made.settle()
+    assert made.picture() == "a 1 / b 1"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(
+            "b queues 1 of 1", "pause", id="where another job fills the free device, somebody over quota goes"
+        ),
+    ],
+)
+def test_without_room_elsewhere_nothing_moves(change: str, expected: str) -> None:
+    made = world(PARTS.replace("b 2 of t", "b 0 of t") + "b runs 1 of 1 on n2g1")
+    plan = made.tick()
+    assert {row[2] for row in said(plan)} == {"reclaimed", "waits_for_drain"}
+
+
+def test_protected_work_is_not_moved() -> None:
+    made = world(PARTS, preemption=dc.replace(GENTLE, min_runtime_s=7200))
+    assert "moved" not in {row[2] for row in said(made.tick())}
+
+
+def test_above_the_fair_share_nothing_is_moved() -> None:
+    made = world(PARTS.replace("a 2 of t", "a 0 of t, weight 0").replace("b 2 of t", "b 4 of t"))
+    assert said(made.tick()) == []
+
+
+def test_a_claim_of_several_ranks_moves_the_same_work_once() -> None:
+    made = world(
+        """
+        pool t 3x2
+        a 1 of t, limit 1, weight 2
+        b 0 of t, notebooks 0.25, weight 7
+        c 1 of t, weight 7
+        c runs 1 of 0.1 ranks 5 by w priority 70 on n1g0,n1g0,n1g0,n1g0,n1g0
+        a runs 1 of 0.333 by u priority 30 on n1g1
+        c runs 1 of 0.1 ranks 3 by u priority 70 on n1g0,n1g0,n1g1
+        b runs 1 of 0.5 by u priority 30 on n3g1
+        c queues 1 of 0.6 ranks 5 by w priority 70
+        """,
+        within_project="first_come",
+    )
+    told = [row[:2] for row in said(made.tick())]
+    assert len(told) == len(set(told)), "nobody is asked twice"
+    made.settle()
+
+
+def test_a_claim_that_others_are_moved_for_waits_for_them_where_a_reserved_place_is_not_occupied_yet() -> None:
+    made = world(
+        "pool t 2\na 1 of t\nb 1 of t\na runs 0.45 on n1g1\na runs 0.1 on n1g1\na runs 0.55 on n1g0\n"
+        "a runs 0.3 on n1g0\nb queues 0.3 ranks 2 priority 70\nb queues 0.25"
+    )
+    parts = tuple(Placement(rank=at, device=f"n1g{at}", gpu_milli=300, memory_mib=4800) for at in (0, 1))
+    made.reserved["b1"] = Reservation(workload="b1", placements=parts, reserved_at=made.now)
+    made.jobs["a4"] = dc.replace(made.jobs["a4"], state=JobState.PAUSING, target=JobTarget.PAUSED)
+    made.leaves_at["a4"] = made.now + 10_000
+    assert said(made.tick()) == [
+        ("pause", "a2", "moved"), ("reserve", "a2", "moved"), ("reserve", "b2", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert made.jobs["b1"].state is made.jobs["b2"].state is made.jobs["a2"].state is JobState.RUNNING
+
+
+def test_a_job_stays_where_a_later_claim_of_the_plan_frees_enough_for_both() -> None:
+    made = world(
+        "pool t 4\na 1 of t\nb 2 of t\nc 0 of t\na runs 0.5 on n1g0\na runs 0.5 on n1g1\n"
+        "c runs 1 ranks 2 on n1g2,n1g3\nb queues 2 of 1"
+    )
+    assert sorted(said(made.tick())) == [
+        ("pause", "c1", "reclaimed"), ("reserve", "b1", "waits_for_drain"), ("reserve", "b2", "waits_for_drain"),
+    ]  # fmt: skip
+    made.settle()
+    assert made.picture() == "a 1 / b 2 / c 0"
+
+
+def test_a_job_stays_where_a_later_claim_fits_where_it_was_to_go() -> None:
+    """Nothing is left over on the devices that drain; what is free again is the place that the move gives back."""
+    made = world(
+        """
+        pool t 4
+        a 0 of t, priority 60
+        b 0 of t, priority 60, weight 3
+        c 0 of t, weight 3
+        a runs 1 priority 30 on n1g0
+        b runs 0.6 on n1g2
+        b runs 0.3 on n1g2
+        c runs 0.3 on n1g3
+        c runs 0.25 on n1g3
+        a queues 0.5 priority 70
+        a queues 0.6
+        a queues 0.1
+        a queues 0.1 ranks 3
+        a queues 0.3
+        """
+    )
+    assert [row for row in said(made.tick()) if row[0] == "pause"] == [("pause", "c1", "fair_share_reclaimed")]
+    made.settle()
+    assert made.picture() == "a 2.8 / b 0.9 / c 0.25"
+
+
+def test_a_job_that_is_moved_counts_as_its_projects_use_while_it_leaves() -> None:
+    made = world(
+        "pool t 3\na 0 of t, priority 60\nb 0 of t\na runs 0.5 on n1g0\nb runs 0.5 on n1g1\nb runs 1 on n1g2\n"
+        "a queues 1"
+    )
+    made.drain_ticks = 3
+    assert ("pause", "a1", "moved") in said(made.tick())
+    made.pass_time()
+    assert Books(made.snapshot(), made.policy, "t").use()["a"] == 1500
+
+
+def test_who_leaves_for_the_right_of_a_claim_is_not_moved_for_its_room() -> None:
+    made = World(preemption=Preemption(min_runtime_s=2, grace_s=3, lent_grace_s=1))
+    made.pool("t", 1, 6)
+    made.department("full", "t", training_milli=2000, notebook_milli=1750, limit_milli=3750)
+    made.department("other", "t", priority=60, training_milli=2000)
+    made.project("a", "t", department="other", training_milli=2000)
+    made.project("b", "t", department="full", priority=60, training_milli=1000, notebook_milli=1000)
+    made.project("c", "t", department="full", training_milli=1000, notebook_milli=500)
+    made.project("d", "t", department="full", priority=60, notebook_milli=250, weight=3)
+    made.put(made.submit("a", 1000), ["n1g2"])
+    made.put(made.submit("c", 250, preemptible=False), ["n1g5"])
+    made.put(made.submit("d", 500), ["n1g3"])
+    made.put(made.submit("c", 500, ranks=2, min_ranks=1), ["n1g3"])
+    made.submit("a", 500, ranks=2)
+    made.submit("b", 1000)
+    assert "d1" not in [name for _, name, _ in said(made.tick())], "without d1 there is still c2 on its device"

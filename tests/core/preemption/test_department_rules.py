@@ -1,0 +1,586 @@
+"""Two levels: what a department has is divided among its projects, and every rule holds at both."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.api.views.quota_states import shares_of
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.model import Health, Placement, Reservation
+from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Reserve, Start
+from jupyter_gpu_quota.messages.reasons import sentence
+from tests.core.promises import check_plan
+from tests.core.similarity import check_departments_that_change_nothing
+from tests.core.world import world
+
+
+def owners(names: list[str]) -> list[str]:
+    """The projects of jobs that are called by one letter and a digit, and a number."""
+    return [name[:2] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("text", "picture", "paused"),
+    [
+        pytest.param(
+            """
+            pool t 4
+            department D1 2 of t
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 1 of t in D1
+            p3 1 of t in D2
+            p4 1 of t in D2
+            p1 runs 2 of 1
+            p3 runs 2 of 1
+            p4 queues 1
+            """,
+            "p1 2 / p2 0 / p3 1 / p4 1",
+            ["p3"],
+            id="a claim takes from the sibling that is over quota and never from another department at its own",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D1
+            p1 runs 4 of 1
+            p2 queues 4 of 1
+            """,
+            "p1 2 / p2 2",
+            ["p1", "p1"],
+            id="siblings share what their department may use",
+        ),
+        pytest.param(
+            """
+            pool t 6
+            department D1 0 of t
+            department D2 0 of t
+            department D3 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D2
+            p3 0 of t in D3
+            p1 runs 3 of 1
+            p2 runs 1 of 1
+            p3 runs 2 of 1
+            p2 queues 1
+            """,
+            "p1 2 / p2 2 / p3 2",
+            ["p1"],
+            id="three equal departments come to 2 / 2 / 2 with one pause",
+        ),
+        pytest.param(
+            """
+            pool t 8
+            department D1 0 of t
+            department D2 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D1
+            p3 0 of t in D2
+            p3 runs 8 of 1
+            p1 queues 3 of 1
+            p2 queues 3 of 1
+            """,
+            "p1 2 / p2 2 / p3 4",
+            ["p3", "p3", "p3", "p3"],
+            id="the pool is shared between departments and not between projects",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 2 of t
+            department D2 2 of t
+            p1 2 of t in D1
+            p2 0 of t in D1
+            p3 2 of t in D2
+            p2 runs 2 of 1
+            p3 runs 2 of 1
+            p1 queues 2 of 1
+            """,
+            "p1 2 / p2 0 / p3 2",
+            ["p2", "p2"],
+            id="a guarantee whose department is full takes back what a sibling was lent",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 2 of t, limit 2
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 1 of t in D1
+            p3 2 of t in D2
+            p2 runs 2 of 1
+            p1 queues 1
+            """,
+            "p1 1 / p2 1 / p3 0",
+            ["p2"],
+            id="at its department's limit a guarantee takes from a sibling though devices are free",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 1 of t, limit 2
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 0 of t in D1
+            p3 2 of t in D2
+            p2 queues 3 of 1
+            """,
+            "p1 0 / p2 2 / p3 0",
+            [],
+            id="a department's limit is a ceiling whatever is idle",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 1 of t
+            department D2 2 of t
+            p1 1 of t in D1
+            p2 0 of t in D1
+            p3 2 of t in D2
+            p2 queues 1 fixed
+            """,
+            "p1 0 / p2 0 / p3 0",
+            [],
+            id="what is not preemptible stays within its project's quota though its department has more",
+        ),
+        pytest.param(
+            """
+            pool t 4
+            department D1 4 of t
+            department D2 0 of t
+            p1 0 of t in D1
+            p2 0 of t in D2
+            p2 runs 4 of 1
+            p1 queues 2 of 1
+            """,
+            "p1 2 / p2 2",
+            ["p2", "p2"],
+            id="a department's own guarantee is for whichever of its projects asks",
+        ),
+        pytest.param(
+            """
+            pool t 1x4 X
+            pool t 1x3 Y
+            department E 3 of t
+            department H 0 of t, priority 60
+            p1 3 of t in E
+            p2 0 of t in H
+            p1 runs 3 on n1g0,n1g1,n1g2
+            p1 runs 1 on n1g3
+            p2 queues 4
+            """,
+            "p1 4 / p2 0",
+            [],
+            id="a department would claim back what it lost below its quota and so it is not asked",
+        ),
+        pytest.param(
+            """
+            pool t 3
+            department D1 0 of t, weight 0
+            department D2 0 of t
+            p1 0 of t in D1, weight 3
+            p2 0 of t in D2
+            p1 runs 2 of 1
+            p2 runs 1 of 1
+            p2 queues 2 of 1
+            """,
+            "p1 0 / p2 3",
+            ["p1", "p1"],
+            id="a department of weight 0 has only what no other wants",
+        ),
+        pytest.param(
+            """
+            pool t 2
+            department D1 0.75 of t
+            department D2 1 of t, notebooks 0.25, weight 0
+            p1 0.75 of t in D1
+            p2 1 of t in D2, notebooks 0.25
+            p3 0 of t in D2, limit 1, priority 60, weight 3
+            p3 runs 1 lent
+            p1 runs 1
+            p2 queues 1
+            """,
+            "p1 1 / p2 1 / p3 0",
+            ["p1", "p3"],
+            id="a guarantee is let out of its full department by a sibling on a device that is of no use to it",
+        ),
+        pytest.param(
+            """
+            pool t 6
+            department D1 0 of t
+            department D2 2 of t, weight 2, priority 60
+            p1 0 of t in D1
+            p2 1 of t in D2
+            p3 0 of t in D2
+            p1 runs 4
+            p3 runs 1 ranks 2
+            p2 queues 2 priority 30
+            p2 queues 0.5
+            p2 queues 1 priority 70
+            """,
+            "p1 0 / p2 3.5 / p3 2",
+            ["p1"],
+            id="a sibling runs on where another department that must leave anyway has room for all claims",
+        ),
+        pytest.param(
+            """
+            pool t 3
+            department D1 1 of t
+            department D2 2 of t
+            p1 0 of t in D1
+            p2 1 of t in D1
+            p3 2 of t in D2
+            p1 runs 0.1 on n1g0
+            p3 runs 0.8 on n1g0
+            p2 runs 0.35 on n1g1
+            p3 runs 0.6 on n1g1
+            p3 runs 1 on n1g2
+            p2 queues 0.6
+            """,
+            "p1 0.1 / p2 0.95 / p3 1.6",
+            ["p1", "p3"],
+            id="a sibling whose loss lets a guarantee out of its department leaves also where its room is not needed",
+        ),
+    ],
+)
+def test_a_world_with_departments_comes_to_rest(text: str, picture: str, paused: list[str]) -> None:
+    made = world(text)
+    made.settle()
+    assert made.picture() == picture
+    assert owners(made.paused()) == paused
+
+
+def test_a_department_at_its_quota_gives_nothing_though_a_project_of_it_is_over() -> None:
+    """The claim needs both devices of model X; p1 has quota 0 and sits on one, and D1 uses its 2 and no more."""
+    made = world(
+        """
+        pool t 2 X
+        pool t 2 Y
+        department D1 2 of t
+        department D2 2 of t
+        p1 0 of t in D1
+        p2 2 of t in D1
+        p3 2 of t in D2
+        p1 runs 1 on n1g0 model X
+        p2 runs 1 on n2g0 fixed
+        p3 queues 2 model X
+        """
+    )
+    made.settle()
+    assert (made.picture(), made.paused()) == ("p1 1 / p2 1 / p3 0", [])
+
+
+def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force() -> None:
+    """x wants 1 of its 2, so that y's reduced guarantee may take what x runs above that, in a department or not."""
+    made = world("pool t 3\nx 2 of t\ny 2 of t\nx runs 1 ranks 1-2 held 2 on n1g0,n1g1\ny queues 2 of 1")
+    made.health("n1g2", Health.UNHEALTHY)
+    decision = made.decide()
+    assert [one.workload for one in decision.plan.actions if isinstance(one, Pause)] == ["x1"]
+    check_departments_that_change_nothing(made.snapshot(), made.policy, decision)
+
+
+def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
+    """p1 claims 2 within guarantee; its department, over quota by p2, may ask D2 for one once p2 has given one."""
+    made = world(
+        """
+        pool t 4
+        department D1 2 of t
+        department D2 1 of t
+        p1 2 of t in D1
+        p2 0 of t in D1
+        p3 1 of t in D2
+        p2 runs 1 on n1g0
+        p3 runs 3 of 1
+        p1 queues 2
+        """
+    )
+    pauses = [action for action in made.tick().actions if isinstance(action, Pause)]
+    assert sorted(owners([action.workload for action in pauses])) == ["p2", "p3"]
+    made.settle()
+    assert made.picture() == "p1 2 / p2 0 / p3 2"
+
+
+def test_a_drain_that_is_taken_over_counts_as_a_siblings_loss() -> None:
+    """With the 0.6 promised to p2 counted out, D1 is within its guarantee with p1's claim, and D2 is above its own."""
+    made = world(
+        """
+        pool t 2
+        department D1 1 of t
+        department D2 1 of t
+        p1 1 of t in D1
+        p2 0 of t in D1
+        p3 1 of t in D2
+        p3 runs 0.4 on n1g0
+        p3 runs 1 on n1g1
+        p2 queues 0.6
+        p1 queues 1
+        """
+    )
+    where = (Placement(rank=0, device="n1g0", gpu_milli=600, memory_mib=9600),)
+    made.reserved["p21"] = Reservation(workload="p21", placements=where, reserved_at=made.now)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    taken = {(action.workload, action.reason.code) for action in decision.plan.actions}
+    assert {("p21", "drain_taken_over"), ("p31", "reclaimed"), ("p11", "waits_for_drain")} <= taken
+
+
+def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
+    """D2 is at its limit but for 0.45; once p2 has given up 0.1, p1 fits on the free device, and p3 loses nothing."""
+    made = world(
+        """
+        pool t 5
+        department D1 0 of t
+        department D2 2 of t, limit 2
+        p1 1.5 of t in D2
+        p2 0.5 of t in D2
+        p3 0 of t in D1
+        p1 runs 1 on n1g0
+        p2 runs 0.45 fixed on n1g1
+        p2 runs 0.1 on n1g2
+        p3 runs 0.5 on n1g1
+        p3 runs 0.6 on n1g2
+        p3 runs 2 of 0.5 on n1g3
+        p1 queues 0.5
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    assert [action.workload for action in decision.plan.actions] == ["p22", "p12"]
+    (place,) = decision.plan.actions[-1].placements
+    assert place.device == "n1g4"
+
+
+def test_one_user_who_waits_in_two_projects_of_a_department_takes_neither_its_quota() -> None:
+    """The department wants one GPU, as its user may have no more; each of the two projects keeps its promise of one."""
+    made = world(
+        """
+        pool t 2
+        department D1 2 of t, limit per user 1
+        department D2 0 of t
+        p1 1 of t in D1
+        p2 1 of t in D1
+        p3 0 of t in D2
+        p3 runs 2 of 1
+        p1 queues 1 by w
+        p2 queues 1 by w
+        """
+    )
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    taken = [(type(action), action.workload) for action in decision.plan.actions]
+    assert taken == [(Pause, "p32"), (Reserve, "p11")]
+
+
+def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promised_to_another_department() -> None:
+    """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with what p3 is promised, is above its share."""
+    made = world(
+        """
+        pool t 4
+        department D1 1 of t
+        department D2 1 of t
+        p1 1 of t in D1
+        p2 0 of t in D1
+        p3 1 of t in D2
+        p2 runs 1 on n1g0
+        p3 runs 2 of 1
+        p3 queues 1
+        p1 queues 1
+        """
+    )
+    where = (Placement(rank=0, device="n1g3", gpu_milli=1000, memory_mib=16001),)
+    made.reserved["p33"] = Reservation(workload="p33", placements=where, reserved_at=made.now)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    assert {action.workload: type(action) for action in decision.plan.actions} == {
+        "p21": Pause,
+        "p11": Reserve,
+        "p33": Start,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "runs"),
+    [
+        pytest.param("0.5", True, id="exactly at it is admitted"),
+        pytest.param("0.501", False, id="one milli more is not"),
+    ],
+)
+def test_the_quota_of_a_department_holds_for_what_is_not_preemptible(asked: str, runs: bool) -> None:
+    """The projects' quotas come to more than their department's: an overcommitment that a window can lead to."""
+    made = world(
+        f"pool t 2\ndepartment D1 1 of t\np1 1 of t in D1\np2 1 of t in D1\np1 runs 0.5 fixed\np2 queues {asked} fixed"
+    )
+    made.settle()
+    assert (made.running("p2") > 0) is runs
+
+
+@pytest.mark.parametrize(
+    ("asked", "booked"),
+    [pytest.param(500, True, id="exactly at it is admitted"), pytest.param(501, False, id="one milli more is not")],
+)
+def test_the_notebook_quota_of_a_department_is_a_ceiling(asked: int, booked: bool) -> None:
+    made = world(
+        "pool t 2\ndepartment D1 0 of t, notebooks 1\np1 0 of t in D1, notebooks 1\np2 0 of t in D1, notebooks 1\n"
+        "p1 notebook 0.5"
+    )
+    made.settle()
+    made.ask("p2", asked)
+    made.settle()
+    assert ("nb-p21" in made.owned) is booked
+
+
+class TestCeilingsForOneUser:
+    """Each user has at most so much, however idle the pool is."""
+
+    @pytest.mark.parametrize(
+        ("text", "picture"),
+        [
+            pytest.param("a queues 3 of 1 by ann", "a 2", id="one user's jobs stay below the ceiling"),
+            pytest.param("a queues 2 of 1 by ann\na queues 2 of 1 by bob", "a 4", id="another user has a ceiling too"),
+            pytest.param("a queues 1 of 2 by ann\na queues 1 of 0.001 by ann", "a 2", id="one milli more waits"),
+            pytest.param("a queues 1 of 3 by ann\na queues 1 of 1 by ann", "a 1", id="above it alone it never starts"),
+        ],
+    )  # fmt: skip
+    def test_of_jobs(self, text: str, picture: str) -> None:
+        made = world(f"pool t 4\na 4 of t, limit per user 2\n{text}")
+        made.settle()
+        assert made.picture() == picture
+
+    def test_another_users_job_is_not_hidden_by_one_that_its_user_may_not_start(self) -> None:
+        made = world("pool t 4\na 4 of t, limit per user 1\na queues 3 of 1 by ann priority 60\na queues 1 of 1 by bob")
+        made.tick()
+        assert sorted(made.owned) == ["a1", "a4"]
+
+    def test_the_reason_is_said(self) -> None:
+        made = world("pool t 4\na 4 of t, limit per user 1\na queues 2 of 1 by ann")
+        made.settle()
+        assert made.decide().waits["a2"].code == "above_user_ceiling"
+
+    def test_what_its_users_may_not_have_is_not_wanted(self) -> None:
+        made = world("pool t 4\na 0 of t, limit per user 1\nb 0 of t\na queues 4 of 1 by ann\nb queues 4 of 1")
+        made.settle()
+        assert made.picture() == "a 1 / b 3"
+
+    def test_beside_what_users_may_have_no_more_fixed_work_is_wanted_than_the_quota(self) -> None:
+        """ann may have 1.5 and bob wants 1; of 1 that may not be preempted, by bob and carl, the quota takes 0.5."""
+        made = world(
+            "pool t 4\na 0.5 of t, limit per user 1.5\nb 0 of t, weight 0\na queues 2 of 1 by ann\na queues 1 by bob\n"
+            "a queues 0.5 by bob fixed\na queues 0.5 by carl fixed\nb queues 4 of 1"
+        )
+        assert shares_of(made.snapshot(), made.policy).projects["a", "t"].fair_milli == 3000
+
+    def test_who_is_in_line_behind_a_ceiling_starts_when_a_place_under_it_is_taken_over(self) -> None:
+        """c1's promised place goes to a within its guarantee, and c2 of the same user fits at once."""
+        made = world(
+            "pool t 2\na 1 of t\nc 0 of t, limit per user 1\nc queues 1 by w\nc queues 0.6 by w\n"
+            "c runs 0.4 by x on n1g1\na queues 0.7"
+        )
+        where = (Placement(rank=0, device="n1g0", gpu_milli=1000, memory_mib=16001),)
+        made.reserved["c1"] = Reservation(workload="c1", placements=where, reserved_at=made.now)
+        made.tick()
+        assert {"a1", "c2"} <= made.owned.keys()
+
+    @pytest.mark.parametrize(
+        ("asked", "booked"),
+        [pytest.param(250, True, id="exactly at it is admitted"), pytest.param(251, False, id="one milli more is not")],
+    )
+    def test_of_notebooks(self, asked: int, booked: bool) -> None:
+        made = world("pool t 2\na 0 of t, notebooks 2, notebooks per user 0.5\na notebook 0.25 by ann")
+        made.settle()
+        made.ask("a", asked, user="ann")
+        made.ask("a", 500, user="bob")
+        made.settle()
+        assert ("nb-a2" in made.owned, "nb-a3" in made.owned) == (booked, True)
+
+    @pytest.mark.parametrize(
+        ("lines", "picture"),
+        [
+            pytest.param(
+                "a queues 2 of 1 by ann\nb queues 2 of 1 by ann\nb queues 1 of 1 by bob",
+                "a 1 / b 1",
+                id="one user's jobs in both projects stay below it, and another user's start",
+            ),
+            pytest.param(
+                "a queues 1 of 0.5 by ann\nb queues 1 of 0.5 by ann", "a 0.5 / b 0.5", id="exactly at it is admitted"
+            ),
+            pytest.param(
+                "a queues 1 of 0.5 by ann\nb queues 1 of 0.501 by ann", "a 0.5 / b 0", id="one milli more waits"
+            ),
+            pytest.param("a queues 1 of 2 by ann", "a 0 / b 0", id="above it alone it never starts"),
+            pytest.param(
+                "a runs 1 by ann\nb queues 1 by ann priority 70", "a 1 / b 0", id="nobody is paused for room under it"
+            ),
+        ],
+    )
+    def test_over_all_projects_of_a_department(self, lines: str, picture: str) -> None:
+        made = world("pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n" + lines)
+        made.settle()
+        assert made.picture() == picture and not made.paused()
+
+    def test_at_the_ceiling_of_a_department_the_reason_names_it(self) -> None:
+        made = world(
+            "pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n"
+            "a runs 1 by ann\nb queues 0.5 by ann\nb queues 2 by ann"
+        )
+        waits = made.decide().waits
+        assert {waits["b1"].code, waits["b2"].code} == {"above_user_ceiling"}
+        assert sentence(waits["b1"]).startswith(
+            "ann asked for 0.50 GPU and uses 1.00; the ceiling for each user of department D is 1.00."
+        )
+
+    def test_of_a_job_that_is_above_it_alone_nothing_is_promised_that_waiting_could_bring(self) -> None:
+        """The user has 1 of 1 in use; that 2 would start once something of it is freed would not be true."""
+        made = world("pool t 4\na 4 of t, limit per user 1\na runs 1 by ann\na queues 2 by ann\na queues 1 by ann")
+        waits = made.decide().waits
+        assert sentence(waits["a2"]) == (
+            "ann asked for 2.00 GPU; the ceiling for each user of a is 1.00. It cannot start under that, whatever is "
+            "free: ask for less, or for a higher ceiling."
+        )
+        assert "used_milli" not in dict(waits["a2"].figures), "ann uses 1, which does not matter here, and not 0"
+        assert "It starts when enough of what ann uses is freed." in sentence(waits["a3"])
+
+    def test_what_a_departments_users_may_not_have_is_not_wanted(self) -> None:
+        made = world(
+            "pool t 4\ndepartment D 0 of t, limit per user 1\ndepartment E 0 of t\na 0 of t in D\nb 0 of t in E\n"
+            "a queues 4 of 1 by ann\nb queues 4 of 1"
+        )
+        made.settle()
+        assert made.picture() == "a 1 / b 3"
+
+    @pytest.mark.parametrize(
+        ("asked", "booked"),
+        [pytest.param(250, True, id="exactly at it"), pytest.param(251, False, id="one milli more")],
+    )
+    def test_notebooks_over_all_projects_of_a_department(self, asked: int, booked: bool) -> None:
+        made = world(
+            "pool t 2\ndepartment D 0 of t, notebooks 2, notebooks per user 0.5\na 0 of t in D, notebooks 1\n"
+            "b 0 of t in D, notebooks 1\na notebook 0.25 by ann"
+        )
+        made.settle()
+        made.ask("b", asked, user="ann")
+        made.settle()
+        assert ("nb-b1" in made.owned) == booked
+
+
+def test_who_waits_for_its_departments_limit_is_told_of_that_and_of_the_departments_figures() -> None:
+    made = world(
+        """
+        pool t 4
+        department D1 1 of t, limit 2
+        department D2 2 of t
+        p1 1 of t in D1
+        p2 0 of t in D1
+        p3 2 of t in D2
+        p2 runs 2 of 1
+        p2 queues 1
+        """
+    )
+    assert (
+        "p2 asked for 1.00 GPU; the limit of its department D1 is 2.00, of which 0.00 is kept for notebooks, and 2.00 "
+        "is in use."
+    ) in explain(made.snapshot(), made.policy, "p23").sentence
+    assert sentence(Reason(code=ReasonCode.ABOVE_LIMIT)) == (
+        "Its project, or the department of its project, is at its limit."
+    )

@@ -1,0 +1,189 @@
+"""Dividing an amount: rows that people would say, and P4 as properties."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.core.model import Amounts
+from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
+from tests.core.promises import divide_slowly
+
+
+def claim(text: str) -> Claim:
+    """``ann q1000 w2 p60 f500 <=4000``: quota, weight (1), priority (50), what may not be preempted, wanted."""
+    name = text.split()[0]
+    found = dict(re.findall(r"([qwpf])(\d+)", text.removeprefix(name)))
+    wanted = re.search(r"<=(\d+)", text)
+    return Claim(
+        name=name,
+        quota_milli=int(found.get("q", "0")),
+        wanted_milli=int(wanted[1]) if wanted else 10**9,
+        weight=int(found.get("w", "1")),
+        priority=int(found.get("p", "50")),
+        fixed_milli=int(found.get("f", "0")),
+    )
+
+
+def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int]:
+    shares = divide([claim(row) for row in rows], amount, firm_milli=firm)
+    return {name: share.fair_milli for name, share in shares.items()}
+
+
+@pytest.mark.parametrize(
+    ("amount", "rows", "expected"),
+    [
+        pytest.param(1000, ["ann <=9000", "bob w3 <=100"], {"ann": 900, "bob": 100}, id="surplus returns to the rest"),
+        pytest.param(
+            100, ["ann", "bob", "cat"], {"ann": 34, "bob": 33, "cat": 33}, id="what rounding leaves goes by name"
+        ),
+        pytest.param(
+            100, ["ann w1", "bob w2"], {"ann": 33, "bob": 67}, id="what rounding leaves goes by largest fraction"
+        ),
+        pytest.param(
+            4000, ["bob q2000 <=6000", "pat q2000"], {"bob": 2000, "pat": 2000}, id="guarantees come before surplus"
+        ),
+        pytest.param(
+            4000, ["bob q2000", "pat q2000 <=0"], {"bob": 4000, "pat": 0}, id="an idle project's part is used by others"
+        ),
+        pytest.param(
+            8000,
+            ["p q1000 w2", "q q1000", "r p60 <=3000"],
+            {"p": 3000, "q": 2000, "r": 3000},
+            id="higher priority takes surplus first, weights share the rest",
+        ),
+        pytest.param(
+            4000, ["ann w0", "bob <=1000", "cat w0"], {"ann": 1500, "bob": 1000, "cat": 1500},
+            id="weight 0 takes only what nobody with a weight wants, equally",
+        ),
+        pytest.param(
+            4000, ["ann w0 p90", "bob p10"], {"ann": 0, "bob": 4000}, id="weight 0 comes last whatever its priority"
+        ),
+        pytest.param(
+            3000, ["ann q2000", "bob q4000"], {"ann": 1000, "bob": 2000},
+            id="quotas beyond what is there are reduced in proportion",
+        ),
+        pytest.param(
+            3000, ["ann q2000 p60", "bob q4000"], {"ann": 2000, "bob": 1000},
+            id="quotas beyond what is there are reduced by priority first",
+        ),
+        pytest.param(
+            3000, ["ann q2000 <=500", "bob q4000"], {"ann": 500, "bob": 2500},
+            id="a reduced guarantee that is not wanted goes to the others",
+        ),
+        pytest.param(
+            2000, ["ann q2000 f2000", "bob q2000"], {"ann": 2000, "bob": 0},
+            id="reduced guarantees leave what may not be preempted where it is",
+        ),
+        pytest.param(
+            2000, ["ann q2000 f500", "bob q2000 f100"], {"ann": 1000, "bob": 1000},
+            id="who has less than a reduced guarantee that may not be preempted loses nothing by it",
+        ),
+        pytest.param(
+            3000, ["ann q2000 p40 f1000", "bob q3000 p60"], {"ann": 1000, "bob": 2000},
+            id="a higher priority does not get what may not be preempted",
+        ),
+        pytest.param(
+            4000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 1000},
+            id="a raised quota is in force as far as others have drained",
+        ),
+        pytest.param(
+            6000, ["ann q1000 f3000 <=3000", "bob q3000"], {"ann": 3000, "bob": 3000},
+            id="what drains above a lowered quota takes nothing from others where there is room for both",
+        ),
+        pytest.param(0, ["ann q2000"], {"ann": 0}, id="nothing is there"),
+        pytest.param(1000, [], {}, id="nobody asks"),
+    ],
+)  # fmt: skip
+def test_an_amount_is_divided(amount: int, rows: list[str], expected: dict[str, int]) -> None:
+    assert fair(amount, rows) == expected
+
+
+def test_guarantees_stand_on_what_notebooks_cannot_ask_for() -> None:
+    shares = divide([claim("ann q2000"), claim("bob q2000")], 4000, firm_milli=3000)
+    assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1500, "bob": 1500}
+    assert sum(share.fair_milli for share in shares.values()) == 4000
+
+
+def test_the_guarantee_is_the_whole_quota_while_quotas_fit() -> None:
+    shares = divide([claim("ann q2000 <=500"), claim("bob q1000")], 4000)
+    assert (shares["ann"].guarantee_milli, shares["ann"].fair_milli) == (2000, 500)
+
+
+def test_one_milli_more_lowers_no_share_by_more_than_one() -> None:
+    rows = ["a w6", "b w6", "c w2"]
+    small, large = fair(7990, rows), fair(7991, rows)
+    assert all(large[name] >= small[name] - 1 for name in small)
+
+
+@pytest.mark.parametrize(
+    ("claims", "amount"),
+    [
+        pytest.param([claim("ann")], -1, id="a negative amount"),
+        pytest.param([Claim(name="ann", quota_milli=0, wanted_milli=0, weight=-1)], 1, id="a negative weight"),
+        pytest.param([claim("ann"), claim("ann")], 1, id="a name twice"),
+    ],
+)
+def test_nonsense_is_refused(claims: list[Claim], amount: int) -> None:
+    with pytest.raises(ValueError, match=r"milli-GPU|below 0|twice"):
+        divide(claims, amount)
+
+
+CLAIMS = st.lists(
+    st.builds(
+        Claim,
+        name=st.sampled_from([f"p{at}" for at in range(8)]),
+        quota_milli=st.integers(0, 4000),
+        wanted_milli=st.integers(0, 9000),
+        weight=st.integers(0, 5),
+        priority=st.sampled_from([40, 50, 60]),
+        fixed_milli=st.sampled_from([0, 0, 0, 500, 1000, 3000]),
+    ).map(lambda row: row._replace(wanted_milli=max(row.wanted_milli, row.fixed_milli))),
+    unique_by=lambda row: row.name,
+    max_size=8,
+)
+ROOMY = st.integers(0, 20_000)
+"""Beside what runs already and may not be preempted."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(CLAIMS, ROOMY, st.randoms(use_true_random=False))
+def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rng) -> None:  # type: ignore[no-untyped-def]
+    amount += sum(row.fixed_milli for row in claims)
+    shares = divide(claims, amount)
+    given_milli = {name: share.fair_milli for name, share in shares.items()}
+    assert sum(given_milli.values()) == min(amount, sum(row.wanted_milli for row in claims))
+    assert all(given_milli[row.name] >= row.fixed_milli for row in claims)
+    if sum(max(row.fixed_milli, min(row.quota_milli, row.wanted_milli)) for row in claims) <= amount:
+        assert all(given_milli[row.name] >= min(row.quota_milli, row.wanted_milli) for row in claims)
+    assert all(given_milli[row.name] <= row.wanted_milli for row in claims)
+    assert divide(rng.sample(claims, len(claims)), amount) == shares, "the order of the input changed it"
+    more = divide(claims, amount + 1)
+    assert all(more[name].fair_milli >= given_milli[name] - 1 for name in given_milli)
+    idle = Claim(name="zzz", quota_milli=0, wanted_milli=0)
+    assert {n: s for n, s in divide([*claims, idle], amount).items() if n != "zzz"} == shares
+
+
+@settings(max_examples=300, deadline=None)
+@given(CLAIMS, ROOMY)
+def test_the_division_is_within_one_milli_of_the_exact_fractions(claims: list[Claim], amount: int) -> None:
+    amount += sum(row.fixed_milli for row in claims)
+    rows = {
+        row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in claims
+    }  # the slow division pours a little and looks again
+    _, exact = divide_slowly(
+        rows,
+        {row.name: row.priority for row in claims},
+        Counter({row.name: row.wanted_milli for row in claims}),
+        Fraction(amount),
+        Fraction(amount),
+        fixed={row.name: row.fixed_milli for row in claims},
+    )
+    levels = 4  # each priority level, and the one of weight 0, rounds once
+    for name, share in divide(claims, amount).items():
+        assert abs(share.fair_milli - exact[name]) <= levels

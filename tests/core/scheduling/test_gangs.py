@@ -1,0 +1,103 @@
+"""Gangs: one rank that ends badly ends them all, a change of size is no pause, and a kept place has an instant."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.core.explain.projection import advance, dry_run, foresee
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.model import Job, JobTarget
+from jupyter_gpu_quota.core.plan import Stop
+from jupyter_gpu_quota.core.scheduling.decide import decide
+from tests.core.world import GENTLE, World, world
+
+ELASTIC = "pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4"
+
+
+def shrinking() -> World:
+    """a1 runs with four ranks on four devices, and b may have one of them."""
+    made = world(ELASTIC)
+    made.settle()
+    return made
+
+
+def newcomer(made: World, project: str = "b", milli: int = 1000) -> Job:
+    return Job(id="new", project=project, user=project, pool="t", gpu_milli=milli, submitted_at=made.now)
+
+
+def test_the_ranks_that_are_left_of_a_broken_gang_are_asked_to_leave() -> None:
+    made = world("pool t 4\na 2 of t\na runs 1 of 1 ranks 2")
+    made.jobs["a1"] = dc.replace(made.jobs["a1"], target=JobTarget.FAILED)
+    [stop] = made.tick().actions
+    assert isinstance(stop, Stop)
+    assert (stop.workload, stop.target, stop.reason.code) == ("a1", JobTarget.FAILED, "rank_failed")
+
+
+def test_a_change_of_size_counts_as_no_pause_in_what_is_foreseen() -> None:
+    made = shrinking()
+    snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, newcomer(made)))
+    seen = foresee(snapshot, made.policy)
+    [job] = [job for job in seen.snapshot.jobs if job.id == "a1"]
+    assert (seen.paused, seen.started, job.held_ranks, job.paused_at) == ((), ("a1", "new"), 3, ())
+
+
+def test_what_is_foreseen_of_a_job_knows_the_ranks_it_has() -> None:
+    made = shrinking()
+    snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, newcomer(made)))
+    ranks = []
+    for _ in range(4):
+        ranks += [job.held_ranks for job in snapshot.jobs if job.id == "a1"]
+        snapshot = advance(snapshot, decide(snapshot, made.policy))
+    assert ranks == [4, 4, None, 3], "it has four until its processes are gone, then none, then what is left"
+
+
+def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused() -> None:
+    made = shrinking()
+    met = dry_run(made.snapshot(), made.policy, newcomer(made))
+    assert (met.starts_now, met.pauses, met.restarts) == (False, (), ("a1",))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
+            "a queues 1 of 1 by carl minutes 70",
+            "A place is kept for it; by the time limits of what runs there it starts within 1 hour",
+            id="nobody is paused for it, and another would overtake it",
+        ),
+        pytest.param(
+            "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
+            "one is kept for it, and by the time limits of what runs there it starts within 1 hour",
+            id="what could be paused for it is protected",
+        ),
+    ],
+)
+def test_a_job_whose_place_is_kept_is_told_the_planned_start(text: str, says: str) -> None:
+    made = world(text, preemption=dc.replace(GENTLE, min_runtime_s=7200))
+    [kept] = made.decide().kept
+    told = explain(made.snapshot(), made.policy, kept.workload)
+    assert (told.state, kept.starts_at, told.estimate_at) == ("queued", made.now + 3_600_000, kept.starts_at)
+    assert says in told.sentence, told.sentence
+
+
+def test_ranks_are_numbered_from_0_again_when_those_before_them_are_out_of_reach() -> None:
+    """Rank 0 runs on a node that takes no new work, so what the job keeps begins with rank 1."""
+    made = world("pool t 1\npool t 4\na 2 of t\nb 2 of t\nb runs 1 on n2g0\na queues 1 of 1 ranks 2-4")
+    made.settle()
+    [first] = [one for one in made.owned["a1"] if one.rank == 0]
+    made.nodes = [dc.replace(node, schedulable=node.id != made.devices[first.device].node) for node in made.nodes]
+    made.end("b1")
+    made.submit("b", 1000)
+    made.submit("b", 1000)
+    made.settle()
+    assert sorted(one.rank for one in made.owned["a1"]) == [0, 1]
+
+
+def test_a_job_that_is_partly_out_of_reach_is_not_resized_to_grow() -> None:
+    """Two of its four ranks run on a closed node: what can be placed beside the others would be fewer, not more."""
+    made = world("pool t 2\npool t 3\na 2 of t\na runs 1 of 1 ranks 2-6 held 4 on n1g0,n1g1,n2g0,n2g1 ran 3600")
+    made.nodes = [dc.replace(node, schedulable=node.id != "n1") for node in made.nodes]
+    assert made.tick().actions == ()

@@ -1,0 +1,265 @@
+"""Slices of idle notebooks are lent to preemptible jobs, and come back to their owners."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import pytest
+
+from jupyter_gpu_quota.api.views.quota_states import shares_of
+from jupyter_gpu_quota.core.explain.projection import advance, foresee
+from jupyter_gpu_quota.core.explain.why_waiting import explain
+from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState
+from jupyter_gpu_quota.core.plan import Lend, Pause, ReasonCode, Release, Reserve, Start
+from jupyter_gpu_quota.messages.reasons import sentence
+from tests.core.promises import check_plan
+from tests.core.world import GENTLE, World, world
+
+
+def idle_notebook(more: str = "b queues 1 of 1") -> World:
+    """One device, one notebook that has all of it and is idle."""
+    made = world(f"pool t 1\na 0 of t, notebooks 1\nb 0 of t\na notebook 1\n{more}")
+    made.lend_for(3600)
+    made.settle()
+    made.idle("nb-a1")
+    return made
+
+
+def eight() -> World:
+    """Eight slices of one device, all lent to one job of a whole GPU."""
+    made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\n" + "a notebook 0.125\n" * 8)
+    made.lend_for(3600)
+    made.settle()
+    made.submit("b", 1000)
+    made.idle(*made.notebooks)
+    made.settle()
+    assert made.jobs["b1"].borrower and {one.state for one in made.notebooks.values()} == {NotebookState.LENT}
+    return made
+
+
+def kinds(made: World) -> list[str]:
+    return [f"{type(one).__name__} {one.workload}" for one in made.tick().actions]
+
+
+def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> None:
+    made = idle_notebook()
+    (lend,) = made.tick().actions
+    assert isinstance(lend, Lend)
+    assert "its slice of 1.00 GPU in pool t is lent to preemptible jobs. It stays booked for 1 hour" in sentence(
+        lend.reason
+    )
+    assert kinds(made) == ["Start b1"] and made.jobs["b1"].borrower
+    made.ask("a", 1000)
+    made.tick()
+    assert made.refused == {"nb-a2": "above_notebook_quota"}
+
+
+def test_a_slice_whose_device_foreign_work_has_taken_meanwhile_comes_back_elsewhere() -> None:
+    """It is no share of anybody's in the queue: it can be asked neither to wait nor to leave."""
+    made = world("pool t 2\na 0 of t, notebooks 0.5\na notebook 0.5")
+    made.lend_for(3600)
+    made.settle()
+    made.idle("nb-a1")
+    made.settle()
+    home = made.notebooks["nb-a1"].device
+    made.devices[home] = dc.replace(made.devices[home], foreign_milli=1000)
+    made.judge("nb-a1", Activity.BUSY, empty=True)
+    decision = made.decide()
+    check_plan(made.snapshot(), made.policy, decision)
+    (start,) = decision.plan.actions
+    assert isinstance(start, Start) and start.placements[0].device != home
+
+
+@pytest.mark.parametrize(
+    ("activity", "empty", "enabled"),
+    [
+        pytest.param(Activity.UNKNOWN, True, True, id="of whom nothing is known"),
+        pytest.param(Activity.BUSY, True, True, id="that is busy"),
+        pytest.param(Activity.IDLE, False, True, id="of which something is still on the device"),
+        pytest.param(Activity.IDLE, True, False, id="where lending is off"),
+    ],
+)
+def test_nothing_is_lent_of_a_notebook(activity: Activity, empty: bool, enabled: bool) -> None:
+    made = idle_notebook()
+    made.policy = dc.replace(made.policy, lending=dc.replace(made.policy.lending, enabled=enabled))
+    made.judge("nb-a1", activity, empty=empty)
+    assert made.settle() == 0 and made.jobs["b1"].state is JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("activity", "empty"),
+    [
+        pytest.param(Activity.BUSY, True, id="uses its kernel"),
+        pytest.param(Activity.IDLE, False, id="uses the GPU from a terminal"),
+        pytest.param(Activity.UNKNOWN, True, id="is not heard of any more"),
+    ],
+)
+def test_when_the_owner(activity: Activity, empty: bool) -> None:
+    made = idle_notebook()
+    made.settle()
+    made.judge("nb-a1", activity, empty=empty)
+    pause, reserve = made.tick().actions
+    assert isinstance(pause, Pause) and (pause.workload, pause.grace_s) == ("b1", GENTLE.lent_grace_s)
+    assert isinstance(reserve, Reserve) and reserve.workload == "nb-a1"
+    assert kinds(made) == ["Start nb-a1"]
+    assert made.notebooks["nb-a1"].state is NotebookState.BOOKED and made.jobs["b1"].state is JobState.PAUSED
+
+
+def test_eight_slices_lent_to_one_whole_gpu_job_come_back_to_the_one_owner_who_wakes_with_one_pause() -> None:
+    made = eight()
+    made.judge("nb-a3", Activity.BUSY)
+    assert kinds(made) == ["Pause b1", "Reserve nb-a3"]
+    assert kinds(made) == ["Start nb-a3"]
+    made.settle()
+    assert len(made.jobs["b1"].paused_at) == 1 and made.jobs["b1"].state is JobState.PAUSED
+
+
+def test_it_is_not_lent_again_as_a_whole_before_all_eight_are_idle() -> None:
+    made = eight()
+    made.judge("nb-a3", Activity.BUSY)
+    made.settle()
+    made.submit("b", 875)
+    made.settle()
+    assert (made.jobs["b1"].state, made.jobs["b2"].borrower) == (JobState.PAUSED, True)
+    made.end("b2")
+    made.idle("nb-a3")
+    made.settle()
+    assert made.jobs["b1"].borrower
+
+
+def test_a_wake_takes_borrowers_and_nobody_else() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\nb 1 of t\na notebook 1\nb runs 1 on n1g1\nb queues 1")
+    made.lend_for(3600)
+    made.settle()
+    made.idle("nb-a1")
+    made.settle()
+    made.judge("nb-a1", Activity.BUSY)
+    made.settle()
+    assert made.paused() == ["b2"] and made.owned["nb-a1"][0].device == "n1g0"
+
+
+def test_the_owner_comes_back_to_its_own_device_though_another_is_free() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t\na notebook 1")
+    made.lend_for(3600)
+    made.settle()
+    home = made.owned["nb-a1"][0].device
+    made.idle("nb-a1")
+    made.settle()
+    made.submit("b", 1000)
+    made.submit("b", 1000)
+    made.settle()
+    made.end(next(name for name, job in made.jobs.items() if not job.borrower))
+    made.judge("nb-a1", Activity.BUSY)
+    made.settle()
+    assert made.owned["nb-a1"][0].device == home
+
+
+def test_the_owner_takes_its_own_borrower_and_not_the_idle_slice_of_another() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\nc 0 of t\na notebook 1\nb notebook 1")
+    made.lend_for(3600)
+    made.settle()
+    homes = {rows[0].device: name for name, rows in made.owned.items()}
+    made.idle(*made.notebooks)
+    made.settle()
+    made.submit("c", 1000)
+    made.settle()
+    device = made.owned["c1"][0].device
+    made.judge(homes[device], Activity.BUSY)
+    made.settle()
+    assert made.owned[homes[device]][0].device == device
+
+
+def test_with_nobody_in_its_place_the_owner_is_back_within_a_tick() -> None:
+    made = idle_notebook(more="")
+    made.settle()
+    made.judge("nb-a1", Activity.BUSY)
+    assert kinds(made) == ["Start nb-a1"]
+
+
+def test_an_owner_whose_device_broke_meanwhile_comes_back_elsewhere() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\na notebook 1")
+    made.lend_for(3600)
+    made.settle()
+    home = made.owned["nb-a1"][0].device
+    made.idle("nb-a1")
+    made.settle()
+    made.health(home, Health.UNHEALTHY)
+    made.judge("nb-a1", Activity.BUSY)
+    made.settle()
+    assert made.owned["nb-a1"][0].device != home
+
+
+def test_lent_for_long_enough_a_slice_returns_to_the_quota_and_another_notebook_starts() -> None:
+    made = idle_notebook(more="")
+    made.lend_for(3)
+    assert [type(action) for _ in range(5) for action in made.tick().actions] == [Lend, Release]
+    assert made.notebooks["nb-a1"].state is NotebookState.RETURNED
+    made.ask("a", 1000)
+    assert kinds(made) == ["Start nb-a2"]
+
+
+def test_an_owner_who_wakes_in_the_last_moment_is_not_released() -> None:
+    made = idle_notebook(more="")
+    made.lend_for(3)
+    for _ in range(3):
+        made.tick()
+    made.judge("nb-a1", Activity.BUSY)
+    assert kinds(made) == ["Start nb-a1"]
+
+
+def test_guarantees_do_not_stand_on_what_is_lent() -> None:
+    made = world("pool t 2\na 0 of t, notebooks 1\nb 2 of t\na notebook 1")
+    made.lend_for(3600)
+    made.settle()
+    made.idle("nb-a1")
+    made.settle()
+    made.submit("b", 1000, preemptible=False)
+    made.submit("b", 1000, preemptible=False)
+    assert shares_of(made.snapshot(), made.policy).projects["b", "t"].guarantee_milli == 1000
+    made.settle()
+    assert made.picture() == "a 0 / b 1"
+
+
+def test_turning_lending_off_brings_every_slice_back() -> None:
+    made = idle_notebook()
+    made.settle()
+    made.policy = dc.replace(made.policy, lending=dc.replace(made.policy.lending, enabled=False))
+    made.settle()
+    assert made.notebooks["nb-a1"].state is NotebookState.BOOKED and made.jobs["b1"].state is JobState.PAUSED
+
+
+def test_the_owner_of_a_lent_slice_is_told_and_one_who_wakes_is_told_what_for_it_waits() -> None:
+    made = idle_notebook()
+    made.settle()
+    assert explain(made.snapshot(), made.policy, "nb-a1").sentence == (
+        "Its slice is booked, and lent to preemptible jobs while the notebook is idle."
+    )
+    made.judge("nb-a1", Activity.BUSY)
+    made.drain_ticks = 3
+    made.tick()
+    told = explain(made.snapshot(), made.policy, "nb-a1")
+    assert told.reason is not None and told.reason.code == "waits_for_drain"
+
+
+def test_foresight_lends_as_the_scheduler_does() -> None:
+    made = idle_notebook()
+    seen = foresee(made.snapshot(), made.policy)
+    assert seen.started == ("b1",) and seen.snapshot.notebooks[0].device == "n1g0"
+    made.settle()
+    made.judge("nb-a1", Activity.BUSY)
+    after = advance(made.snapshot(), made.decide().plan)
+    assert [type(action) for action in made.decide().plan.actions] == [Pause, Reserve] and after.reservations
+    assert foresee(made.snapshot(), made.policy).snapshot.notebooks[0].device is None
+
+
+def test_what_is_told_of_a_loan_and_its_end_says_that_the_slice_stays_booked() -> None:
+    made = eight()
+    made.judge("nb-a3", Activity.BUSY)
+    made.tick()
+    (start,) = made.tick().actions
+    assert isinstance(start, Start)
+    assert sentence(start.reason) == (
+        "The slice of 0.125 GPU was lent while the notebook was idle; it stayed booked, and the notebook has it back."
+    )
+    borrowed = dc.replace(start.reason, code=ReasonCode.BORROWS_NOTEBOOK_QUOTA)
+    assert "booked" not in sentence(borrowed)

@@ -1,0 +1,230 @@
+"""The service as processes: one at a time; commits in groups."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.api.main import cookie_secret
+from jupyter_gpu_quota.api.writer import Writer
+from jupyter_gpu_quota.deployment import pid_file as predecessor
+from jupyter_gpu_quota.store.records.commands import KeepBundle, Recorded, Refusal, Request
+from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
+from tests.api.world import service_world
+from tests.patience import PATIENCE_S, until
+
+SLEEPER = "import time; time.sleep(60)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+
+
+# --- the predecessor --------------------------------------------------------------------------------------------------
+def start(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+
+def record(folder: Path, pid: int, started: int | None) -> None:
+    (folder / predecessor.RECORD).write_text(json.dumps({"pid": pid, "started": started}))
+
+
+@pytest.mark.parametrize("code", [SLEEPER, DEAF], ids=["one that obeys SIGTERM", "one that does not"])
+def test_the_recorded_predecessor_is_ended(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predecessor, "END_WITHIN_S", 1.0)
+    old = start(code)
+    if code == DEAF:
+        assert old.stdout is not None
+        old.stdout.readline()
+    record(tmp_path, old.pid, predecessor.started_ticks(old.pid))
+    predecessor.take_over(tmp_path)
+    assert old.wait(PATIENCE_S) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert json.loads((tmp_path / predecessor.RECORD).read_text())["pid"] == os.getpid()
+
+
+def test_a_stranger_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
+    stranger = start(SLEEPER)
+    try:
+        record(tmp_path, stranger.pid, (predecessor.started_ticks(stranger.pid) or 0) - 1)
+        predecessor.take_over(tmp_path)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"pid": "x"}', '{"pid": 999999999, "started": 1}'])
+def test_a_record_that_names_nobody_is_no_hindrance(tmp_path: Path, text: str) -> None:
+    (tmp_path / predecessor.RECORD).write_text(text)
+    predecessor.take_over(tmp_path)
+    predecessor.give_up(tmp_path)
+    assert not (tmp_path / predecessor.RECORD).exists()
+
+
+def test_the_login_secret_is_kept_and_for_us_alone(tmp_path: Path) -> None:
+    assert cookie_secret(tmp_path) == cookie_secret(tmp_path)
+    assert (tmp_path / "cookie_secret").stat().st_mode & 0o777 == 0o600
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+class FakeRecords:
+    """A labelled fake of the store's writing half: counts its transactions, and may be unavailable."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.unavailable = False
+
+    def record(self, requests: Sequence[Request], *, now: int) -> list[Recorded | Refusal]:
+        time.sleep(0.05)
+        if self.unavailable:
+            raise StoreUnavailable("The disk is full.")
+        self.batches.append(len(requests))
+        return [
+            Refusal(code="invalid", message="no") if each.digest == "bad" else Recorded(id=each.digest, version=1)  # type: ignore[union-attr]
+            for each in requests
+        ]
+
+
+def keep(digest: str) -> KeepBundle:
+    return KeepBundle(digest=digest, user="u", size_bytes=1)
+
+
+async def test_what_waits_is_written_in_one_transaction_and_each_gets_its_own_answer() -> None:
+    store, committed = FakeRecords(), []
+    writer = Writer(lambda: store, lambda: 1, committed=lambda: committed.append(1))
+    outcomes = await asyncio.gather(*(writer.record(keep("bad" if n == 7 else str(n))) for n in range(50)))
+    writer.close()
+    assert [type(outcome) for outcome in outcomes].count(Refusal) == 1 and isinstance(outcomes[7], Refusal)
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Recorded)] == [
+        str(n) for n in range(50) if n != 7
+    ]
+    assert sum(store.batches) == 50 and len(store.batches) <= 3
+    assert len(committed) == len(store.batches)
+
+
+async def test_while_the_store_is_away_each_is_told_and_the_next_is_tried() -> None:
+    store = FakeRecords()
+    writer = Writer(lambda: store, lambda: 1)
+    store.unavailable = True
+    for failed in await asyncio.gather(*(writer.record(keep(str(n))) for n in range(3)), return_exceptions=True):
+        assert isinstance(failed, StoreUnavailable)
+    store.unavailable = False
+    assert isinstance(await writer.record(keep("1")), Recorded)
+    writer.close()
+
+
+async def test_one_whose_caller_went_away_harms_nobody() -> None:
+    store = FakeRecords()
+    writer = Writer(lambda: store, lambda: 1)
+    first, second = asyncio.create_task(writer.record(keep("1"))), asyncio.create_task(writer.record(keep("2")))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).id == "2"  # type: ignore[union-attr]
+    writer.close()
+
+
+# --- a database that cannot be used -----------------------------------------------------------------------------------
+def test_without_a_usable_database_requests_get_503_with_the_sentence(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        assert world.get("me").status == 200
+        world.door.slot.store, kept = None, world.door.slot.store
+        world.door.slot.why = "The database is full."
+        refused = world.post("jobs", "bob", {"command": ["x"]})
+        assert (refused.status, refused.json["reason"]) == (503, "store_unavailable")
+        assert "The database is full. Running jobs run on" in refused.json["message"]
+        assert int(refused.headers["retry-after"]) > 0
+        assert (world.get("health", None).status, world.get("ready", None).status) == (200, 503)
+        world.door.slot.store = kept
+        assert world.post("jobs", "bob", {"command": ["x"]}).status == 201
+
+
+def test_a_hub_may_start_while_the_database_cannot_be_used(tmp_path: Path) -> None:
+    """It asks for the first page and takes anything below 500 for a service that is up."""
+    with service_world(tmp_path) as world:
+        kept, world.door.slot.store = world.door.slot.store, None
+        assert world.get("/services/gpu-quota/", None).status == 302
+        world.door.slot.store = kept
+
+
+def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
+    import sqlite3
+
+    with service_world(tmp_path, busy_timeout_ms=500) as world:
+        world.get("me")
+        before = world.store.version()
+        with sqlite3.connect(world.state_dir / "gpu-quota.sqlite", isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused = world.post("jobs", "bob", {"command": ["x"]})
+            assert (refused.status, refused.json["reason"]) == (503, "store_unavailable")
+            other.execute("ROLLBACK")
+        assert world.store.version() == before
+
+
+# --- what it says of itself -------------------------------------------------------------------------------------------
+def test_ready_says_which_part_lacks(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        now = world.hold_clock()
+        world.step()
+        assert world.get("ready", None).json["ready"]
+        world.clock = lambda: now + 60_000
+        lacking = world.get("ready", None)
+        assert (lacking.status, lacking.json["lease"], lacking.json["store"]) == (503, False, True)
+        assert "lease" in lacking.json["message"]
+
+
+def test_openapi_describes_every_route_and_every_reference_stands(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        document = world.get("openapi.json", None).json
+    names = set(document["components"]["schemas"])
+    references = {part.split('"')[0] for part in json.dumps(document).split("#/components/schemas/")[1:]}
+    assert references <= names
+    assert document["paths"]["/jobs"]["post"]["requestBody"]
+    operations = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(operations) == len(set(operations))
+
+
+def test_an_idle_door_with_a_follower_asks_the_store_once_a_second_at_most(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world, world.stream("events") as events:
+        next(events)
+        asked: list[float] = []
+        changes = world.store.changes
+        world.store.changes = lambda *a, **k: (asked.append(time.monotonic()), changes(*a, **k))[1]  # type: ignore[method-assign]
+        until(lambda: len(asked) >= 3)
+        assert asked[2] - asked[0] > 1.5
+
+
+# --- garbage ----------------------------------------------------------------------------------------------------------
+def test_what_the_web_door_imported_is_not_looked_through_for_garbage() -> None:
+    code = """
+import gc
+from jupyter_gpu_quota.api import main as door
+async def serve(*_): print(gc.get_freeze_count())
+door.serve, door.settings_from_environment = serve, lambda: None
+door.main([])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert int(done.stdout) > 10_000
+
+
+# --- the worlds of these tests ----------------------------------------------------------------------------------------
+def test_a_world_that_is_over_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    """Hundreds of worlds share one process."""
+
+    def descriptors() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    for number in range(4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with service_world(folder) as world, world.stream("events") as events:
+            next(events)
+    until(lambda: descriptors() <= before + 3)  # resolvers are taken down in the background

@@ -1,0 +1,527 @@
+"""The service's keeper: holds the address, restarts what dies, ends what does not move, and all of it with itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.demo.temporary_hub import end_process
+from jupyter_gpu_quota.deployment import child as kept
+from jupyter_gpu_quota.deployment import pid_file as predecessor
+from jupyter_gpu_quota.deployment import supervisor as keeper
+from jupyter_gpu_quota.deployment.child import Kept
+from jupyter_gpu_quota.deployment.heartbeat import LONGEST_TURN_S, Heart
+from jupyter_gpu_quota.hub.ports import free_ports
+from jupyter_gpu_quota.settings import SETTINGS_VARIABLE, GPUQuota
+from tests.patience import PATIENCE_S, Stopwatch, stays, until
+
+QUOTA = """\
+version: 1
+pools: [{name: train, selector: {gpu_model: [Simulated 80G]}, uses: [training]}]
+projects: [{name: red, members: {users: [ann]}, quota: {train: {training: 1}}}]
+"""
+TOKEN = "0" * 64
+FROZEN_FOR_AT_MOST_S = kept.SILENT_AT_MOST_S + 6.0
+
+BEATING = """
+import os, sys, time, threading
+heart = int(sys.argv[sys.argv.index("--heart") + 1])
+def beat():
+    while True:
+        os.write(heart, b".")
+        time.sleep(0.05)
+threading.Thread(target=beat, daemon=True).start()
+"""
+OBEDIENT = BEATING + "sys.stdin.read()"
+DEAF = BEATING + "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+ANSWERING = (
+    BEATING
+    + """
+import socket
+here = socket.socket(fileno=int(sys.argv[1]))
+time.sleep(float(sys.argv[2]))
+while True:
+    there, _ = here.accept()
+    there.sendall(str(os.getpid()).encode())
+    there.close()
+"""
+)
+KEEPER = """
+import logging, socket, sys
+from pathlib import Path
+from jupyter_gpu_quota.api import keeper, kept, predecessor
+logging.basicConfig(level=logging.INFO)
+kept.SILENT_AT_MOST_S, kept.FIRST_BEAT_WITHIN_S = 0.5, 60.0
+state, codes = Path(sys.argv[1]), sys.argv[2:]
+sockets = keeper.bound("http://127.0.0.1:0")
+fds = [each.fileno() for each in sockets]
+commands = [[sys.executable, "-c", code, str(fds[0]), "0.5"] for code in codes]
+children = [kept.Kept(f"child {n}", command, fds) for n, command in enumerate(commands)]
+predecessor.take_over(state)
+print(sockets[0].getsockname()[1], flush=True)
+keeper.Keeper(state, children, sockets).run()
+predecessor.give_up(state)
+"""
+
+
+class Running:
+    """A keeper in a process of its own, and the children it put on record."""
+
+    def __init__(self, state: Path, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self.state, self.process = state, process
+        self.port = int(process.stdout.readline())
+
+    def child(self, number: int = 0) -> predecessor.Process | None:
+        """The child of now, if it lives."""
+        service = predecessor.recorded(self.state)
+        found = service.children.get(f"child {number}") if service else None
+        return found if found is not None and found.lives else None
+
+    def pid(self, number: int = 0) -> int:
+        until(lambda: self.child(number))
+        found = self.child(number)
+        assert found is not None
+        return found.pid
+
+
+@contextlib.contextmanager
+def keeping(state: Path, *codes: str) -> Iterator[Running]:
+    process = subprocess.Popen([sys.executable, "-c", KEEPER, str(state), *codes], stdout=subprocess.PIPE)
+    try:
+        yield Running(state, process)
+    finally:
+        end_process(process, PATIENCE_S)
+
+
+def kill(pid: int) -> None:
+    """Kill a process and see it gone: what it had accepted is lost with it, what comes now is not."""
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: predecessor.started_ticks(pid) is None)
+
+
+def freeze(pid: int) -> None:
+    """Stop a process and see it stopped: a signal that comes before that would still be taken first."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
+def pass_s(seconds: float) -> None:
+    begun = time.monotonic()
+    until(lambda: time.monotonic() - begun > seconds)
+
+
+def is_deaf(pid: int) -> bool:
+    """Whether a process has come so far that it ignores SIGTERM."""
+    [ignored] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn")]
+    return bool(int(ignored.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def answer_of(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as here:
+        return here.recv(100)
+
+
+# --- what it keeps ----------------------------------------------------------------------------------------------------
+def test_each_child_that_dies_is_started_again_by_itself(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+        first, second = running.pid(0), running.pid(1)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: (new := running.child(0)) and new.pid != first)
+        assert running.pid(1) == second
+
+
+def test_no_connection_is_lost_while_a_door_is_started_again(tmp_path: Path) -> None:
+    with keeping(tmp_path, ANSWERING) as running:
+        first = running.pid()
+        assert answer_of(running.port) == str(first).encode()
+        kill(first)
+        assert answer_of(running.port) not in (b"", str(first).encode())
+
+
+def test_a_child_that_is_frozen_is_killed_and_started_again(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+        first, second = running.pid(0), running.pid(1)
+        freeze(first)
+        until(lambda: (new := running.child(0)) and new.pid != first)
+        assert running.pid(1) == second
+
+
+def test_a_child_that_beats_is_left_alone(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT) as running:
+        first = running.pid()
+        assert stays(lambda: running.pid() == first, 2.0)
+
+
+def test_a_keeper_that_was_stopped_itself_accuses_nobody(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT) as running:
+        first = running.pid()
+        for pid in (running.process.pid, first):
+            freeze(pid)
+        pass_s(2.5)
+        os.kill(running.process.pid, signal.SIGCONT)
+        pass_s(0.2)
+        os.kill(first, signal.SIGCONT)
+        assert stays(lambda: running.pid() == first, 1.3)
+
+
+@pytest.fixture
+def starting(request: pytest.FixtureRequest) -> Iterator[Kept]:
+    """A child that was started at the instant 0 and gives no beat."""
+    child = Kept("one", [sys.executable, "-c", request.param])
+    child.tend(0.0)
+    assert child.process is not None
+    yield child
+    child.process.kill()
+    child.process.wait()
+
+
+IDLE, BUSY = "import time; time.sleep(600)", "while True: pass"
+
+
+@pytest.mark.parametrize("starting", [IDLE], indirect=True)
+def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(starting: Kept) -> None:
+    assert starting.process is not None
+    freeze(starting.process.pid)
+    while starting.due() < 20.0:
+        starting.tend(starting.due())
+    assert starting.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("starting", [BUSY], indirect=True)
+def test_a_slow_start_that_gets_on_is_waited_for_two_minutes(starting: Kept) -> None:
+    assert starting.process is not None
+    pid, now = starting.process.pid, 0.0
+    while now < kept.FIRST_BEAT_WITHIN_S:
+        before, now = predecessor.marks_of(pid), starting.due()
+        until(lambda before=before: predecessor.marks_of(pid) != before)
+        assert starting.process.poll() is None
+        starting.tend(now)
+    assert starting.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
+    child, now, starts = Kept("one", ["/bin/false"]), 0.0, []
+    while len(starts) < 12:
+        now = max(now, child.due()) if child.process is None else now
+        if child.tend(now):
+            starts.append(now)
+            assert child.process is not None
+            child.process.wait()
+    pauses = [round(later - earlier, 1) for earlier, later in pairwise(starts)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+
+
+# --- its record -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda record: record.unlink(), id="a record that is lost"),
+        pytest.param(lambda record: record.write_text(""), id="one that is empty"),
+        pytest.param(lambda record: record.write_text('{"pid": 1, "sta'), id="one that is torn"),
+        pytest.param(lambda record: record.write_text('{"pid": 1, "started": 1}'), id="one that names another"),
+    ],
+)
+def test_a_record_that_is_spoiled_under_a_healthy_service_is_written_anew(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+        pids = [running.pid(0), running.pid(1)]
+        told = predecessor.recorded(tmp_path)
+        spoil(tmp_path / predecessor.RECORD)
+        until(lambda: predecessor.recorded(tmp_path) == told)
+        assert [running.pid(0), running.pid(1)] == pids
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+def test_sigterm_ends_all_within_what_the_hub_grants(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, DEAF) as running:
+        pids = [running.pid(0), running.pid(1)]
+        with Stopwatch() as watch:
+            running.process.terminate()
+            assert running.process.wait(PATIENCE_S) == 0
+        assert watch.seconds < 5.0
+        assert [predecessor.started_ticks(pid) for pid in pids] == [None, None]
+        assert predecessor.recorded(tmp_path) is None
+
+
+def test_children_do_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, "import time; time.sleep(600)") as running:
+        pids = [running.pid(0), running.pid(1)]
+        running.process.kill()
+        running.process.wait()
+        until(lambda: [predecessor.started_ticks(pid) for pid in pids] == [None, None])
+
+
+def test_a_successor_ends_the_children_of_a_killed_keeper_even_a_frozen_one(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT) as running:
+        frozen = running.pid()
+        freeze(frozen)
+        running.process.kill()
+        running.process.wait()
+        assert predecessor.started_ticks(frozen) is not None
+        with keeping(tmp_path, OBEDIENT):
+            assert predecessor.started_ticks(frozen) is None
+
+
+def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_path: Path) -> None:
+    with keeping(tmp_path, OBEDIENT, DEAF) as running:
+        pids = [running.process.pid, running.pid(0), running.pid(1)]
+        until(lambda: is_deaf(pids[2]))
+        for pid in pids:
+            freeze(pid)
+        with Stopwatch() as watch, keeping(tmp_path, OBEDIENT) as successor:
+            assert watch.seconds < 6.0
+            assert [predecessor.started_ticks(pid) for pid in pids] == [None, None, None]
+            assert successor.pid()
+
+
+# --- the address ------------------------------------------------------------------------------------------------------
+def environment(state: Path, port: int, **settings: object) -> dict[str, str]:
+    told = {"state_dir": str(state), **settings}
+    return {
+        **os.environ,
+        SETTINGS_VARIABLE: json.dumps(told),
+        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+        "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
+        "JUPYTERHUB_SERVICE_PREFIX": "/services/gpu-quota/",
+        "JUPYTERHUB_API_TOKEN": TOKEN,
+        "JUPYTERHUB_API_URL": "http://127.0.0.1:1/hub/api",
+        "JUPYTERHUB_CLIENT_ID": "service-gpu-quota",
+    }
+
+
+SERVE = [sys.executable, "-m", "jupyter_gpu_quota", "serve"]
+
+
+def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with Stopwatch() as watch:
+            done = subprocess.run(SERVE, env=environment(tmp_path, port), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"http://127.0.0.1:{port}" in done.stderr and "c.GPUQuota.service_url" in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert watch.seconds < 5.0
+    assert not (tmp_path / predecessor.RECORD).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        pytest.param("http://203.0.113.1:80", "Cannot assign requested address", id="an address of another machine"),
+        pytest.param("http://127.0.0.1:99999", "Port out of range", id="a port that cannot be"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_explained(url: str, said: str) -> None:
+    with pytest.raises(keeper.CannotServe, match=said) as refused:
+        keeper.bound(url)
+    assert "c.GPUQuota.service_url" in str(refused.value)
+
+
+def test_the_keeper_knows_the_settings_it_needs_as_config_has_them(tmp_path: Path) -> None:
+    assert GPUQuota().state_dir == keeper.DEFAULT_STATE_DIR
+    assert keeper.SETTINGS_VARIABLE == SETTINGS_VARIABLE
+    assert keeper.state_dir_of(environment(tmp_path, 1)) == tmp_path
+
+
+def test_the_keeper_loads_no_library() -> None:
+    code = "import sys; before = set(sys.modules); import jupyter_gpu_quota.deployment.supervisor; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    heavy = {"click", "traitlets", "tornado", "asyncio", "jupyterhub", "sqlalchemy", "pydantic"}
+    assert not heavy & set(done.stdout.split())
+
+
+# --- the heart --------------------------------------------------------------------------------------------------------
+def test_a_heart_beats_while_the_loop_turns_and_stops_where_it_hangs() -> None:
+    now = 0.0
+    listens, beats = os.pipe()
+    heart = Heart(beats, clock=lambda: now)
+    assert heart.beat()
+    now = LONGEST_TURN_S + 1
+    assert not heart.beat()
+    heart.turned()
+    assert heart.beat()
+    os.close(listens)
+    assert heart.beat()
+
+
+# --- the real service -------------------------------------------------------------------------------------------------
+def a_batch() -> bytes:
+    """A batch of samples that nobody has sent before."""
+    return json.dumps({"node": "n", "sequence": time.time_ns(), "samples": []}).encode()
+
+
+class Service:
+    """The real command, without a hub: what needs nobody's name works."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(str(folder))
+        self.state, self.url = folder / "state", f"http://127.0.0.1:{self.port}/services/gpu-quota/api/v1"
+        quota = folder / "quota.yaml"
+        quota.write_text(QUOTA)
+        devices = [{"model": "Simulated 80G", "memory_mib": 81920, "count": 1}]
+        self.told = environment(self.state, self.port, quota_file=str(quota), simulated_devices=devices, tick_ms=10)
+        self.start()
+
+    def start(self, ready: Callable[[], object] = lambda: None) -> None:
+        self.process = subprocess.Popen(SERVE, env=self.told, preexec_fn=ready)  # noqa: PLW1509 - one call of prctl
+
+    def child(self, name: str) -> int:
+        """The child of now; where it is just being started again, the next one."""
+        until(lambda: (service := predecessor.recorded(self.state)) and name in service.children)
+        service = predecessor.recorded(self.state)
+        assert service is not None
+        return service.children[name].pid
+
+    def ready(self) -> bool:
+        return self.ask("ready") == 200
+
+    def writes(self) -> int:
+        """The status of a request that writes to the database."""
+        return self.ask("samples", a_batch())
+
+    def ask(self, path: str, body: bytes | None = None) -> int:
+        return self.said(path, body)[0]
+
+    def said(self, path: str, body: bytes | None = None) -> tuple[int, str]:
+        headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/{path}", data=body, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                return int(answer.status), answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    running = Service(tmp_path)
+    try:
+        until(lambda: predecessor.recorded(running.state))
+        until(running.ready)
+        yield running
+    finally:
+        end_process(running.process, PATIENCE_S)
+
+
+def freeze_inside_a_transaction(pid: int, database: Path) -> None:
+    """Stop a process at a moment at which nobody else can write: as soon as somebody is seen to, and still cannot."""
+
+    def caught(probe: sqlite3.Connection) -> bool:
+        if not any(is_locked(probe) for _ in range(10_000)):
+            return False
+        os.kill(pid, signal.SIGSTOP)
+        if stays(lambda: is_locked(probe), 0.05):
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None, timeout=0)) as probe:
+        until(lambda: caught(probe), what="a moment inside a transaction")
+
+
+def is_locked(probe: sqlite3.Connection) -> bool:
+    try:
+        probe.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return True
+    probe.execute("ROLLBACK")
+    return False
+
+
+def test_a_scheduler_frozen_inside_a_transaction_keeps_nobody_waiting_for_long(service: Service) -> None:
+    frozen = service.child("controller")
+    freeze_inside_a_transaction(frozen, service.state / "gpu-quota.sqlite")
+    assert service.writes() == 503
+    with Stopwatch() as watch:
+        until(lambda: service.writes() == 200)
+    assert watch.seconds < FROZEN_FOR_AT_MOST_S
+    until(lambda: service.child("controller") != frozen)
+    until(service.ready)
+
+
+def test_requests_wait_for_a_killed_door_and_are_answered(service: Service) -> None:
+    door = service.child("door")
+    kill(door)
+    assert service.ask("health") == 200
+    assert service.child("door") != door
+    until(service.ready)
+
+
+def test_a_service_is_ready_again_at_once_after_its_record_was_lost(service: Service) -> None:
+    (service.state / predecessor.RECORD).unlink()
+    until(service.ready, 10)
+    assert predecessor.recorded(service.state) is not None
+
+
+def no_right_to_override() -> None:
+    """Root without CAP_DAC_OVERRIDE: the modes of files count for it too."""
+    if os.geteuid() == 0:
+        pr_capbset_drop, cap_dac_override = 24, 1
+        assert ctypes.CDLL(None).prctl(pr_capbset_drop, cap_dac_override, 0, 0, 0) == 0
+
+
+def lacks(service: Service) -> set[str]:
+    """What the service says of itself that is not so."""
+    return {name for name, holds in json.loads(service.said("ready")[1]).items() if holds is False}
+
+
+def test_a_database_that_may_only_be_read_is_read_and_said_to_be_so(service: Service) -> None:
+    end_process(service.process, PATIENCE_S)
+    database = service.state / "gpu-quota.sqlite"
+    database.chmod(0o444)
+    service.start(no_right_to_override)
+    until(lambda: '"store":true' in service.said("ready")[1])
+    status, said = service.said("samples", a_batch())
+    assert (status, "it is read-only; give the service's account write permission" in said) == (503, True)
+    until(lambda: lacks(service) == {"ready", "lease"})
+    assert service.ask("me") == 200
+    for file in service.state.glob("gpu-quota.sqlite*"):  # SQLite gives -wal and -shm the modes of the database
+        file.chmod(0o600)
+    until(lambda: service.writes() == 200)
+    until(service.ready)
+
+
+@pytest.fixture
+def file_system(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own where the service's state will be."""
+    place = tmp_path / "state"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_disk_that_may_only_be_read_is_said_and_survived(file_system: Path, service: Service) -> None:
+    """As after an error of the disk, and a restart of the hub."""
+    end_process(service.process, PATIENCE_S)
+    subprocess.run(["mount", "-o", "remount,ro", str(file_system)], check=True)
+    service.start()
+    until(lambda: service.ask("health") == 200)
+    until(lambda: "cannot be opened" in service.said("samples", a_batch())[1])
+    assert service.writes() == service.ask("me") == 503
+    subprocess.run(["mount", "-o", "remount,rw", str(file_system)], check=True)
+    until(service.ready)
+    assert service.writes() == 200

@@ -1,0 +1,38 @@
+"""Ports that are still free when a server starts on them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from traitlets.config import Config
+
+from jupyter_gpu_quota import setup_gpu_quota
+from jupyter_gpu_quota.hub import ports
+from jupyter_gpu_quota.hub.ports import free_ports
+
+
+def test_a_port_is_never_one_that_an_outgoing_connection_may_take() -> None:
+    first_ephemeral = int(ports.EPHEMERAL.read_text().split()[0])
+    assert all(port < first_ephemeral for seed in "abcdefgh" for port in free_ports(seed, 5))
+
+
+def test_the_same_seed_has_the_same_port_until_somebody_listens_there() -> None:
+    (port,) = free_ports("a deployment")
+    assert free_ports("a deployment") == [port]
+    with socket.create_server(("127.0.0.1", port)):
+        assert free_ports("a deployment") != [port]
+
+
+def test_ports_that_are_given_already_are_left_out() -> None:
+    first, second = free_ports("a deployment", 2)
+    assert free_ports("a deployment", taken=frozenset({first})) == [second]
+
+
+def test_the_service_never_gets_the_port_that_the_file_gives_to_the_hub(tmp_path: Path) -> None:
+    (wished,) = free_ports(str(tmp_path))
+    c = Config()
+    c.GPUQuota.state_dir = str(tmp_path)
+    c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{wished}"
+    setup_gpu_quota(c)
+    assert c.GPUQuota.service_url != f"http://127.0.0.1:{wished}"

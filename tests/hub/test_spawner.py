@@ -1,0 +1,494 @@
+"""The spawner mixin against the fake notebooks door: ask, wait, render, give back, on every path a start can take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jupyterhub.spawner import Spawner
+from tornado.web import HTTPError
+from traitlets.config import Config
+
+from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
+from jupyter_gpu_quota.hub import refusal as refusal_room
+from jupyter_gpu_quota.hub import spawner as mixin_room
+from jupyter_gpu_quota.hub.local_spawner import GPUQuotaMixin
+from jupyter_gpu_quota.wire import ReasonView
+from tests.hub.fake_service import Books, served
+from tests.patience import until_in_loop
+
+TOKEN = "t" * 64
+NOWHERE = "http://127.0.0.1:9"
+CHOSEN = {"gpu_project": "build", "gpu_size": "1/8"}
+
+
+class Desk(Spawner):
+    """A spawner without processes: it says whether its server runs, and what it was told."""
+
+    running = False
+    told: dict[str, str]
+    fails = False
+    hangs = False
+    sticks = False
+
+    async def start(self) -> str:
+        self.told = self.get_env()
+        if self.fails:
+            raise OSError("no such program")
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.running = True
+        return "http://127.0.0.1:1"
+
+    async def stop(self, now: bool = False) -> None:
+        if self.sticks:
+            raise OSError("it does not die")
+        self.running = False
+
+    async def poll(self) -> int | None:
+        if self.running:
+            return None
+        self.clear_state()
+        return 0
+
+
+class GPUDesk(GPUQuotaMixin, Desk):
+    pass
+
+
+Make = Callable[..., GPUDesk]
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[tuple[str, Books]]:
+    async with served(TOKEN) as (url, books):
+        yield url, books
+
+
+@pytest.fixture
+def books(door: tuple[str, Books]) -> Books:
+    return door[1]
+
+
+@pytest.fixture
+def make(door: tuple[str, Books]) -> Make:
+    """Makes spawners as the hub does: ``make("ann", "server", gpu_size="1/8")``."""
+
+    def spawner(user: str = "ann", url: str = door[0], proxy: str = "http://:8000/", **settings: Any) -> GPUDesk:
+        options = settings.pop("options", CHOSEN)
+        config = Config({"GPUQuota": {"service_url": url, "api_token": TOKEN, **settings}})
+        hub = SimpleNamespace(base_url="/hub/", api_url="http://127.0.0.1:8081/hub/api", public_host="")
+        person = SimpleNamespace(
+            name=user,
+            escaped_name=user,
+            url=f"/user/{user}/",
+            settings={"proxy": SimpleNamespace(public_url=proxy)},
+            spawners={},
+        )
+        made = GPUDesk(user=person, hub=hub, config=config, oauth_client_id="client", environment={})
+        made.user_options = options
+        made.public_url = made.public_hub_url = ""
+        return made
+
+    return spawner
+
+
+async def refusal(spawner: GPUDesk) -> HTTPError:
+    with pytest.raises(HTTPError) as caught:
+        await spawner.start()
+    return caught.value
+
+
+def said(error: HTTPError) -> str:
+    return str(getattr(error, "message", None) or getattr(error, "jupyterhub_message", ""))
+
+
+# A start that works
+
+
+async def test_a_server_gets_the_slice_that_was_booked(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    (view,) = books.live
+    assert (view.user, view.server, view.state, view.gpu_milli) == ("ann", "", "booked", 125)
+    assert ann.told["CUDA_VISIBLE_DEVICES"] == "GPU-fake-0"
+    assert json.loads(ann.told[SHARE_VARIABLE])["gpu_milli"] == 125
+    assert ann.told["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
+    assert set(ann.slice_times_s) == {"ask", "render"}
+
+
+async def test_the_amounts_are_for_kernels_alone(make: Make) -> None:
+    ann = make()
+    await ann.start()
+    assert not {name for name in ann.told if name.startswith("GPU_QUOTA_")}
+
+
+@pytest.mark.parametrize("options", [{}, {"gpu_size": "cpu"}, {"gpu_size": "cpu", "gpu_project": "build"}], ids=str)
+async def test_a_server_without_a_gpu_sees_no_device_and_asks_nobody(make: Make, books: Books, options: Any) -> None:
+    ann = make(options=options)
+    await ann.start()
+    assert books.notebooks == {}
+    assert ann.told["CUDA_VISIBLE_DEVICES"] == ""
+    assert ann.told["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert SHARE_VARIABLE not in ann.told
+
+
+async def test_what_people_or_files_set_of_ours_is_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = make(options={})
+    ann.environment = {"CUDA_VISIBLE_DEVICES": "0,1", "GPU_QUOTA_MILLI": "1000", SHARE_VARIABLE: "{}", "MINE": "kept"}
+    await ann.start()
+    assert ann.told["CUDA_VISIBLE_DEVICES"] == ""
+    assert not {"GPU_QUOTA_MILLI", SHARE_VARIABLE} & ann.told.keys()
+    assert ann.told["MINE"] == "kept"
+
+
+async def test_nothing_leaks_from_one_start_into_the_next(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    await ann.stop()
+    ann.user_options = {"gpu_size": "cpu"}
+    await ann.start()
+    assert ann.told["CUDA_VISIBLE_DEVICES"] == ""
+    assert not {SHARE_VARIABLE, "JUPYTER_GPU_QUOTA_PROJECT"} & ann.told.keys()
+    assert books.live == []
+
+
+async def test_somebody_with_one_project_need_not_name_it(make: Make, books: Books) -> None:
+    await make(options={"gpu_size": "1/8"}).start()
+    assert [view.project for view in books.live] == ["build"]
+
+
+@pytest.mark.parametrize(
+    ("proxy", "settings", "expected"),
+    [
+        pytest.param("http://:8000/", {}, "http://127.0.0.1:8000/services/gpu-quota/", id="a proxy on every address"),
+        pytest.param("http://0.0.0.0:80/", {}, "http://127.0.0.1:80/services/gpu-quota/", id="so said in figures"),
+        pytest.param("http://[::1]:9/", {}, "http://[::1]:9/services/gpu-quota/", id="a proxy on one IPv6 address"),
+        pytest.param("http://10.0.0.1/", {}, "http://10.0.0.1:80/services/gpu-quota/", id="a proxy on one address"),
+        pytest.param("https://:443/", {}, "{direct}/services/gpu-quota/", id="a proxy with TLS is passed by"),
+        pytest.param("https://:443/", {"notebook_service_url": "https://x/"}, "https://x/", id="the file says where"),
+    ],
+)
+async def test_a_notebook_is_told_where_the_service_is(
+    make: Make, door: tuple[str, Books], proxy: str, settings: dict[str, str], expected: str
+) -> None:
+    ann = make(proxy=proxy, options={}, **settings)
+    await ann.start()
+    assert ann.told["JUPYTER_GPU_QUOTA_URL"] == expected.format(direct=door[0])
+
+
+# Waiting
+
+
+async def test_a_start_waits_until_its_slice_is_free(make: Make, books: Books) -> None:
+    books.hold = True
+    ann = make()
+    starting = asyncio.ensure_future(ann.start())
+    await until_in_loop(lambda: bool(books.live))
+    assert not starting.done()
+    books.decide()
+    await starting
+    assert ann.running
+
+
+async def test_progress_tells_the_reason_whenever_it_changes(make: Make, books: Books) -> None:
+    books.hold = True
+    ann = make()
+    ann._start_pending = True
+    messages: list[str] = []
+
+    async def watch() -> None:
+        messages.extend([event["message"] async for event in ann.progress()])
+
+    async def shown(text: str) -> None:
+        await until_in_loop(lambda: ann._slice is not None and text in ann._waiting_for())
+
+    watching, starting = asyncio.ensure_future(watch()), asyncio.ensure_future(ann.start())
+    await shown("1st in line")
+    (view,) = books.live
+    next_reason = ReasonView(code="next", figures={}, message="The next device that is freed is yours.")
+    books.put(view.model_copy(update={"reason": next_reason}))
+    await shown("is yours")
+    books.decide()
+    await asyncio.gather(watching, starting)
+    assert [message for message in messages if message.startswith("Waiting")] == [
+        "Waiting for the GPU slice: bob's job is pausing to make room; 1st in line.",
+        "Waiting for the GPU slice: The next device that is freed is yours.",
+    ]
+    assert messages[-1] == "Spawning server..."
+
+
+async def test_a_slice_that_is_never_free_is_refused_with_its_reason_and_given_back(make: Make, books: Books) -> None:
+    books.hold = True
+    error = await refusal(make(spawn_timeout_s=1))
+    assert "was not free within 1 s" in said(error)
+    assert "1st in line" in said(error)
+    assert books.live == []
+
+
+async def test_the_hubs_own_time_out_is_extended_by_the_wait_once(make: Make) -> None:
+    ann = make(spawn_timeout_s=300)
+    ann.start_timeout = 60
+    await ann.run_pre_spawn_hook()
+    await ann.run_pre_spawn_hook()
+    assert ann.start_timeout == 60 + 300 + mixin_room.POST_WAIT_S
+
+
+# Refusals
+
+
+async def test_a_refusal_says_used_limit_and_what_to_do(make: Make, books: Books) -> None:
+    await make("bob", options={**CHOSEN, "gpu_size": "1/4"}).start()
+    error = await refusal(make())
+    assert error.status_code == 409
+    assert said(error) == (
+        "build has used its notebook quota: 0.250 of 0.250 GPU is in use. Stop a notebook or choose less."
+    )
+    assert [view.user for view in books.live] == ["bob"]
+
+
+async def test_a_project_one_is_no_member_of_is_refused(make: Make) -> None:
+    error = await refusal(make(options={"gpu_project": "secret", "gpu_size": "1/8"}))
+    assert error.status_code == 403
+
+
+async def test_somebody_without_a_project_is_told_so(make: Make) -> None:
+    error = await refusal(make("outsider", options={"gpu_size": "1/8"}))
+    assert "no project gives notebooks a GPU" in said(error)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"gpu_size": 1}, {"gpu_size": "x" * 1000}, {"gpu_size": "1/8", "gpu_project": "a\x00"}, {"gpu_share": "1"}],
+    ids=["a number", "a long text", "a control character", "an unknown option"],
+)
+async def test_hostile_options_never_reach_the_service(make: Make, books: Books, options: dict[str, Any]) -> None:
+    error = await refusal(make(options=options))
+    assert error.status_code == 400
+    assert books.notebooks == {}
+
+
+async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_one_starts(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = make(url=NOWHERE)
+    ann._door = mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    error = await refusal(ann)
+    assert error.status_code < 500
+    assert "not running. Start the server without a GPU, or try again in a minute." in said(error)
+    ann.user_options = {"gpu_size": "cpu"}
+    await ann.start()
+    assert ann.running
+
+
+async def test_a_service_that_never_answers_is_given_up(make: Make, door: tuple[str, Books]) -> None:
+    door[1].deaf = True
+    ann = make()
+    ann._door = mixin_room.SliceDoor(service_url=door[0], base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    assert "does not answer" in said(await refusal(ann))
+
+
+async def test_a_slice_whose_booking_was_never_told_is_given_back(make: Make, door: tuple[str, Books]) -> None:
+    door[1].mute = True
+    ann = make()
+    ann._door = mixin_room.SliceDoor(
+        service_url=door[0], base_url="/", api_token=TOKEN, ask_within_s=0.3, later_every_s=0.02
+    )
+    await refusal(ann)
+    door[1].mute = False
+    assert len(door[1].notebooks) == 1
+    await until_in_loop(lambda: not door[1].live and not mixin_room.RETURNS)
+
+
+async def test_what_a_new_start_of_the_same_server_got_is_not_taken_from_it(make: Make, books: Books) -> None:
+    first, second = make(), make()
+    await second.start()
+    first.user.spawners = {"": SimpleNamespace(active=True)}
+    assert await first._unheard() == []
+    first.user.spawners = {"": first}
+    assert await first._unheard() == [books.live[0].id]
+
+
+async def test_on_hub_5_the_sentence_is_shown_and_a_refusal_is_not_counted(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusal_room, "SpawnException", None)
+    ann = make(options={"gpu_project": "secret", "gpu_size": "1/8"})
+    ann.handler = SimpleNamespace(settings={"failure_count": 3})
+    error = await refusal(ann)
+    assert error.jupyterhub_message == "ann is no member of a project secret."
+    assert ann.handler.settings["failure_count"] == 2
+
+
+# Giving back
+
+
+async def test_stop_gives_back_and_doing_it_again_does_nothing(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    await ann.stop()
+    assert not ann.running
+    await ann.stop()
+    await ann.run_post_stop_hook()
+    assert books.live == []
+    assert ann.get_state() == {}
+    assert "give_back" in ann.slice_times_s
+
+
+async def test_a_slice_is_given_back_only_when_its_server_is_gone(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    ann.sticks = True
+    with pytest.raises(OSError, match="does not die"):
+        await ann.stop()
+    assert len(books.live) == 1
+
+
+async def test_a_server_that_died_gives_back_after_its_end(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    ann.running = False
+    assert await ann.poll() == 0
+    await ann.run_post_stop_hook()
+    assert books.live == []
+
+
+async def test_a_server_that_does_not_start_gives_back(make: Make, books: Books) -> None:
+    ann = make()
+    ann.fails = True
+    with pytest.raises(OSError, match="no such program"):
+        await ann.start()
+    assert len(books.notebooks) == 1
+    assert books.live == []
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["while it waits", "while the server starts"])
+async def test_a_start_that_is_cancelled_gives_back(make: Make, books: Books, held: bool) -> None:
+    books.hold = held
+    ann = make()
+    ann.hangs = True
+    starting = asyncio.ensure_future(ann.start())
+    await until_in_loop(lambda: bool(books.live))
+    await until_in_loop(lambda: ann._notebook is not None)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert books.live == []
+
+
+async def test_a_start_cancelled_before_the_answer_gives_back_what_is_booked(make: Make, books: Books) -> None:
+    ann = make()
+    starting = asyncio.ensure_future(ann.start())
+    while ann._door is None:
+        await asyncio.sleep(0)
+    assert books.live == []
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert len(books.notebooks) == 1
+    assert books.live == []
+
+
+async def test_the_hubs_post_stop_hook_still_runs(make: Make) -> None:
+    ann, seen = make(options={}), []
+    ann.post_stop_hook = seen.append
+    await ann.run_post_stop_hook()
+    assert seen == [ann]
+
+
+async def test_the_slice_survives_a_restart_of_the_hub(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    again = make()
+    again.load_state(json.loads(json.dumps(ann.get_state())))
+    again.running = True
+    await again.stop()
+    assert books.live == []
+
+
+async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_start(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    door, ann._door = ann.door, mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN)
+    await ann.stop()
+    ann.clear_state()
+    kept = ann.get_state()
+    assert [view.state for view in books.notebooks.values()] == ["booked"]
+    again = make(options={"gpu_size": "cpu"})
+    again.load_state(kept)
+    again.clear_state()
+    again._door = door
+    await again.start()
+    assert books.live == []
+    for task in mixin_room.RETURNS:
+        task.cancel()
+
+
+async def test_a_slice_is_given_back_once_the_service_is_there_again(make: Make, books: Books) -> None:
+    ann = make()
+    await ann.start()
+    there = ann.door.service_url
+    ann._door = mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN, later_every_s=0.02)
+    await ann.stop()
+    assert len(books.live) == 1
+    object.__setattr__(ann.door, "service_url", there)
+    await until_in_loop(lambda: not books.live and not mixin_room.RETURNS)
+
+
+@pytest.mark.parametrize("state", [{}, {"gpu_quota_notebook": 7}, {"gpu_quota_notebook": None}], ids=str)
+async def test_a_state_without_a_slice_is_fine(make: Make, state: dict[str, Any]) -> None:
+    ann = make()
+    ann.load_state(state)
+    assert ann.get_state() == {}
+
+
+# The form
+
+
+async def test_the_hubs_own_form_stays_and_ours_follows(make: Make) -> None:
+    ann = make()
+    ann.options_form = "<p>image</p>"
+    html = await ann.get_options_form()
+    assert html.startswith("<p>image</p><fieldset")
+    assert 'value="build:build:1/8"' in html
+
+
+async def test_somebody_who_may_have_no_gpu_gets_no_form_of_ours(make: Make) -> None:
+    assert await make("outsider").get_options_form() == ""
+
+
+@pytest.mark.parametrize("kept", [{"gpu_size": "1/8"}, {"gpu_size": 7}], ids=["a size", "nonsense"])
+async def test_somebody_who_lost_their_projects_is_asked_so_that_their_last_choice_is_not_kept(
+    make: Make, kept: dict[str, object]
+) -> None:
+    ann = make("outsider")
+    ann.orm_spawner = SimpleNamespace(user_options=kept, server=None, name="")
+    html = await ann.get_options_form()
+    assert 'value="cpu"' in html
+    assert "No project gives you a GPU" in html
+
+
+async def test_with_the_service_away_the_form_still_offers_a_server(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.LOOK_WITHIN_S", 0.3)
+    html = await make(url=NOWHERE).get_options_form()
+    assert 'value="cpu"' in html
+    assert "GPU sizes cannot be shown now" in html
+
+
+async def test_both_forms_are_read(make: Make) -> None:
+    ann = make()
+    ann.options_from_form = lambda form: {"image": form["image"][0], "seen": sorted(form)}
+    options = await ann.run_options_from_form({"image": ["torch"], "gpu_choice": ["build:build:1/8"]})
+    assert options == {
+        "image": "torch", "seen": ["image"], "gpu_project": "build", "gpu_pool": "build", "gpu_size": "1/8",
+    }  # fmt: skip
+
+
+async def test_a_query_is_read(make: Make) -> None:
+    assert await make().options_from_query({"gpu_size": ["1/8"]}) == {"gpu_size": "1/8"}

@@ -1,0 +1,63 @@
+"""A kernel that starts and says nothing: busy at first, idle once it must have started, whoever comes or not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.notebook.kernel_watch import STARTS_WITHIN_MS, Watch
+
+MINUTE = 60_000
+
+
+class SilentKernel:
+    """A server with one kernel, which stands in one state and has had no message."""
+
+    web_app = SimpleNamespace(settings=dict[str, Any]())
+
+    def __init__(self, state: str, connections: int) -> None:
+        self.kernel_manager = self
+        self._kernel_connections = {"k": connections}
+        self.kernel = SimpleNamespace(execution_state=state, last_activity=1, kernel_name="python3")
+
+    def list_kernel_ids(self) -> list[str]:
+        return ["k"]
+
+    def get_kernel(self, _name: str) -> Any:
+        return self.kernel
+
+
+@pytest.mark.parametrize(
+    ("state", "connections", "after_ms", "expected"),
+    [
+        pytest.param("starting", 0, 0, ("busy", 0), id="just started: busy"),
+        pytest.param("starting", 1, STARTS_WITHIN_MS - 1, ("busy", STARTS_WITHIN_MS - 1), id="still within a start"),
+        pytest.param("starting", 0, 2 * MINUTE, ("idle", 2 * MINUTE), id="nobody ever connected: idle from its start"),
+        pytest.param("starting", 1, 2 * MINUTE, ("idle", 2 * MINUTE), id="a client that connected and says nothing"),
+        pytest.param("restarting", 0, 2 * MINUTE, ("idle", 2 * MINUTE), id="a restart that nobody waits for"),
+        pytest.param("autorestarting", 0, 2 * MINUTE, ("idle", 2 * MINUTE), id="it died and was started again"),
+        pytest.param("busy", 0, 600 * MINUTE, ("busy", 600 * MINUTE), id="a busy kernel stays busy, however long"),
+        pytest.param("new word", 0, 2 * MINUTE, (None, 2 * MINUTE), id="a state that is not known stays unknown"),
+    ],
+)
+def test_what_a_silent_kernel_is_reported_as(
+    state: str, connections: int, after_ms: int, expected: tuple[str | None, int]
+) -> None:
+    now = [0]
+    watch = Watch(SilentKernel(state, connections), "one", lambda: now[0])
+    watch.look()
+    now[0] = after_ms
+    (told,) = watch.look().kernels
+    assert (told.state, told.quiet_ms) == expected
+
+
+def test_a_kernel_whose_first_client_comes_late_is_used_from_then_on() -> None:
+    server, now = SilentKernel("starting", 0), [0]
+    watch = Watch(server, "one", lambda: now[0])
+    watch.look()
+    now[0] = 2 * MINUTE
+    assert watch.quiet_ms("k") == 2 * MINUTE
+    server.kernel.execution_state, server.kernel.last_activity = "idle", 2
+    assert watch.quiet_ms("k") == 0

@@ -1,0 +1,120 @@
+"""The quota file written again: it reads as the same; and its schema, which accepts what the reader does."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+
+from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.quotafile import QuotaFile
+from tests.quotafile.texts import BANK, LEAST, MONDAY, WHOLE, read
+
+
+def test_a_document_reads_back() -> None:
+    file = read(WHOLE)
+    document = json.loads(json.dumps(file.to_document()))
+    again = QuotaFile.from_document(document)
+    assert again.policy(1) == file.policy(1)
+    assert again.to_document() == document
+    assert "revision" not in document
+
+
+@pytest.mark.parametrize("text", [WHOLE, BANK], ids=["a plain file", "departments and a calendar"])
+def test_a_file_is_written_anew_and_reads_as_the_same(text: str) -> None:
+    file = read(text)
+    document = json.loads(json.dumps(file.to_document()))
+    again = read(quotafile.text_of(file))
+    assert again.to_document() == document == QuotaFile.from_document(document).to_document()
+    assert again.policy(1, MONDAY) == file.policy(1, MONDAY)
+    jsonschema.validate(yaml.safe_load(text), quotafile.schema())
+    jsonschema.validate(document, quotafile.schema())
+
+
+def test_a_document_that_is_none_raises() -> None:
+    with pytest.raises(ValueError, match="no pool b"):
+        QuotaFile.from_document({"version": 1, "pools": [], "projects": [{"name": "p", "quota": {"b": {}}}]})
+
+
+def test_a_binary_float_is_no_amount() -> None:
+    document = {"version": 1, "pools": [{"name": "a"}], "projects": [{"name": "p", "quota": {"a": {"training": 0.1}}}]}
+    with pytest.raises(ValueError, match="no amount"):
+        QuotaFile.from_document(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "version: 1 # a\nrevision: 3 # b\npools: []\nprojects: []\n",
+            ("version: 1 # a\nrevision: 9 # b\npools: []\nprojects: []\n"),
+            id="replaced where it stood",
+        ),
+        pytest.param(
+            "# head\nversion: 1\npools: []\nprojects: []",
+            ("# head\nrevision: 9\nversion: 1\npools: []\nprojects: []"),
+            id="added, comments kept",
+        ),
+        pytest.param(
+            "{version: 1, pools: [], projects: []}",
+            ("{revision: 9, version: 1, pools: [], projects: []}"),
+            id="added to a file of braces",
+        ),
+        pytest.param(
+            "---\n  version: 1\n  pools: []\n  projects: []\n",
+            ("---\n  revision: 9\n  version: 1\n  pools: []\n  projects: []\n"),
+            id="added where it is indented",
+        ),
+        pytest.param(
+            "version: 1\r\npools: []\r\nprojects: []\r\n",
+            ("revision: 9\nversion: 1\r\npools: []\r\nprojects: []\r\n"),
+            id="added to a file from Windows",
+        ),
+        pytest.param(
+            "\ufeffversion: 1\npools: []\nprojects: []\n",
+            ("revision: 9\nversion: 1\npools: []\nprojects: []\n"),
+            id="a byte order mark goes",
+        ),
+    ],
+)
+def test_export_writes_the_revision_into_the_author_s_text(text: str, expected: str) -> None:
+    assert quotafile.export(text, 9) == expected
+    assert read(expected).revision == 9
+    assert read(expected).policy(1) == read(text).policy(1)
+
+
+def test_export_changes_nothing_else_of_the_whole_file() -> None:
+    assert quotafile.export(WHOLE, 17) == WHOLE
+    assert quotafile.export(WHOLE, 18) == WHOLE.replace("revision: 17", "revision: 18")
+
+
+def test_a_made_file_is_written_and_reads_back() -> None:
+    text = quotafile.text_of(read(WHOLE))
+    assert read(text).policy(1) == read(WHOLE).policy(1)
+    assert "notebook: 0.3\n" in text
+
+
+# --- the schema ---------------------------------------------------------------------------------------------------
+def test_the_schema_accepts_what_the_reader_accepts() -> None:
+    jsonschema.validate(yaml.safe_load(WHOLE), quotafile.schema())
+    jsonschema.validate(read(WHOLE).to_document(), quotafile.schema())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"polices": {}},
+        {"version": 2},
+        {"departments": [{"name": "x"}]},
+        {"projects": [{"name": "p"}]},
+        {"pools": [{"name": ""}]},
+    ],
+    ids=["unknown key", "another version", "departments", "no quota", "no name"],
+)
+def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, object]) -> None:
+    document = {**yaml.safe_load(LEAST), **change}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, quotafile.schema())
+    assert isinstance(quotafile.parse(json.dumps(document)), list)

@@ -1,0 +1,198 @@
+"""What is no quota file, or asks for what cannot be, is refused at its line, with what to write instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.quotafile.texts import LEAST, project, read, refused
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        pytest.param("", 1, "is empty", id="an empty file"),
+        pytest.param("# nothing\n", 1, "is empty", id="a file of comments"),
+        pytest.param("- 1", 1, "keys and values", id="a list"),
+        pytest.param(
+            "policy: {enforcement: driver}",
+            1,
+            "'driver' stands where keys and values are expected (memory, compute)",
+            id="one word where a section has keys names the keys",
+        ),
+        pytest.param("version: 1\npools: []", 1, "has no projects", id="a required section is missing"),
+        pytest.param(LEAST.replace("1", "2"), 1, "version: 1", id="a version of the future"),
+        pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is no number"),
+        pytest.param(LEAST + "polices: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
+        pytest.param(LEAST + "xyzzy: {}", 4, "it knows version, revision, pools", id="an unknown key near nothing"),
+        pytest.param(LEAST + "version: 1", 4, "stands twice", id="a key that stands twice"),
+        pytest.param(LEAST + "pools: []", 4, "stands twice", id="a section that stands twice"),
+        pytest.param(project("quotas: {}"), 5, "did you mean 'quota'?", id="a misspelt key of a project"),
+        pytest.param(
+            project("quota:\n  a:\n    trainig: 1"), 7, "did you mean 'training'?", id="a misspelt key deep inside"
+        ),
+        pytest.param(project("priority: 5"), 4, "projects.p has no quota", id="a project without quota"),
+        pytest.param(project("quota:\n  a:\n    training: 0.0005"), 7, "up to three", id="half a milli"),
+        pytest.param(project("quota:\n  a:\n    training: -1"), 7, "below zero", id="a negative amount"),
+        pytest.param(project("quota:\n  a:\n    training: .nan"), 7, "no amount", id="not a number"),
+        pytest.param(project("quota:\n  a:\n    training: .inf"), 7, "no amount", id="infinity"),
+        pytest.param(project("quota:\n  a:\n    training: 1e9"), 7, "no amount", id="an exponent"),
+        pytest.param(project("quota:\n  a:\n    training: 1000000000"), 7, "more than", id="a thousand million"),
+        pytest.param(project("quota:\n  a:\n    training: [1]"), 7, "no amount", id="a list for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: null"), 7, "no amount", id="nothing for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: true"), 7, "no amount", id="a truth value for an amount"),
+        pytest.param(project("quota:\n  a:\n    training: 1/3"), 7, "a decimal, such as 0.333", id="a third of a GPU"),
+        pytest.param(project("quota:\n  a:\n    training: 8GiB"), 7, "such as 2 or 0.5", id="memory for an amount"),
+        pytest.param(
+            project("quota: {}\ndefaults: {time_limit: [1]}"),
+            6,
+            "no duration; write one such as 90m",
+            id="a list of time",
+        ),
+        pytest.param(project("quota:\n  a:\n    weight: 1.5"), 7, "3 and 2", id="a fractional weight"),
+        pytest.param(
+            project("quota:\n  a:\n    weight: -1"), 7, "-1 is less than 0, the least", id="a negative weight"
+        ),
+        pytest.param(
+            project("priority: 101\nquota: {}"), 5, "101 is more than 100, the most", id="a priority above 100"
+        ),
+        pytest.param(project("priority: '50'\nquota: {}"), 5, "no whole number", id="a priority in quotes"),
+        pytest.param(project("quota:\n  b: {}"), 6, "no pool b", id="quota in a pool that is not there"),
+        pytest.param(
+            project("quota:\n  a:\n    notebook: 1\n    training: 2\n    limit: 2.999"),
+            9,
+            "1 + 2 = 3",
+            id="a limit below the quotas",
+        ),
+        pytest.param(
+            project("quota: {}\ndefaults: {time_limit: 20:00}"),
+            6,
+            'write "20:00"',
+            id="a time that YAML counts in sixties",
+        ),
+        pytest.param(
+            project('quota: {}\ndefaults: {time_limit: "20:00"}'), 6, "no duration", id="a time of day is no duration"
+        ),
+        pytest.param(project("quota: {}\ndefaults: {time_limit: 0s}"), 6, "would end every job", id="no time at all"),
+        pytest.param(
+            project("quota: {}\ndefaults: {environment: x}"),
+            6,
+            "no environment x",
+            id="an environment that is not there",
+        ),
+        pytest.param(
+            project("quota: {}\ndefaults: {pool: {training: b}}"), 6, "no pool b", id="a default pool that is not there"
+        ),
+        pytest.param(project("quota: {}\nmembers: {users: [NO]}"), 6, 'write "NO"', id="a user called NO"),
+        pytest.param(project("quota: {}\nmembers: {users: [y]}"), 6, 'write "y"', id="a user called y"),
+        pytest.param(project("quota: {}\nmembers: {users: [true]}"), 6, "put quotes", id="a user called true"),
+        pytest.param(project("quota: {}\nmembers: {users: [12]}"), 6, "put quotes", id="a user called 12"),
+        pytest.param(project("quota: {}\nmembers: {users: [1_2]}"), 6, '"1_2"', id="a user called 1_2"),
+        pytest.param(
+            project("quota: {}\nmembers: {users: ann}"), 6, "a list is expected", id="one user without a list"
+        ),
+        pytest.param(LEAST.replace("[]\n", "[{name: NO}]\n", 1), 2, 'write "NO"', id="a pool called NO"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "characters", id="a pool with a slash"),
+        pytest.param(
+            LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"
+        ),
+        pytest.param(
+            LEAST.replace("[]\n", "[{name: a}, {name: b}]\n", 1),
+            2,
+            "never have a device",
+            id="a pool behind one that takes all",
+        ),
+        pytest.param(LEAST.replace("[]\n", "[{name: a, uses: [train]}]\n", 1), 2, "none of", id="a use that is none"),
+        pytest.param(LEAST + "policy: {tick_max: 2s}", 4, "1s at most", id="a tick above a second"),
+        pytest.param(LEAST + "policy: {within_project: fair}", 4, "none of", id="an order that is none"),
+        pytest.param(LEAST + "revision: -1", 4, "-1 is less than 0, the least", id="a negative revision"),
+        pytest.param("a: &x 1\nb: *x", 1, "anchors", id="an anchor"),
+        pytest.param("a: !!python/object:os.system x", 1, "tags", id="a tag"),
+        pytest.param("a: !!float 1", 1, "tags", id="even a harmless tag"),
+        pytest.param("version: 1\n---\nversion: 1", 3, "second document", id="two documents"),
+        pytest.param("a: b: c", 1, "not YAML", id="no YAML"),
+        pytest.param("a:\n\tb: 1", 2, "a tab indents this line", id="a tab"),
+        pytest.param("a:\n  - b: 1\n   c: 2", 3, "look whether its indentation, 3, is right", id="one space too few"),
+        pytest.param("a:\n  - b: 1\n     c: 2", 3, "look whether its indentation, 5, is right", id="one too many"),
+        pytest.param("a: {b: [1, 2}\nc: 1", 1, "bracket that opens on line 1 is not closed", id="an open bracket"),
+        pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
+        pytest.param("a: \ud800", 1, "U+D800", id="half a character"),
+        pytest.param("? [a]\n: b", 1, "a key is a word", id="a list as a key"),
+    ],
+)
+def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None:
+    found = refused(text)
+    assert any(at == line and words in message for at, message in found), found
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        pytest.param("data: [{name: transactions}]", "data cannot be enforced", id="data"),
+        pytest.param("policy: {idle: {maximum_lease: 8h}}", "maximum_lease cannot be enforced", id="a maximum lease"),
+    ],
+)
+def test_what_this_release_cannot_enforce_is_refused_by_name(section: str, words: str) -> None:
+    assert [words in message for line, message in refused(LEAST + section) if line == 4] == [True]
+
+
+@pytest.mark.parametrize("level", ["hardware", "driver", "mps", "policed", "cooperative", "none"])
+def test_the_weakest_enforcement_that_is_accepted(level: str) -> None:
+    least = read(LEAST + f"policy: {{enforcement: {{memory: {level}, compute: none}}}}").least
+    assert (least.memory, least.compute) == (level, "none")
+    assert least.polices == (level in ("hardware", "driver", "mps", "policed"))
+
+
+def test_an_enforcement_of_no_such_name_is_refused() -> None:
+    assert refused(LEAST + "policy: {enforcement: {memory: strong}}")
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        ("storage", "quota: {}\nstorage: {outputs: 50GiB}"),
+    ],
+)
+def test_what_a_project_cannot_have_yet_is_refused_by_name(key: str, body: str) -> None:
+    assert any(f"{key} cannot be enforced by this release" in message for _, message in refused(project(body)))
+
+
+def test_the_interface_s_own_example_is_refused_for_its_later_sections_alone() -> None:
+    example = LATER
+    found = refused(example)
+    assert {re.match(r"(\w+)", message.split(": ", 1)[1])[1] for _, message in found} == {  # type: ignore[index]
+        "cost_per_gpu_hour",
+        "storage",
+        "image",
+        "data",
+    }
+
+
+LATER = """\
+version: 1
+pools:
+  - {name: big, selector: {gpu_model: [H100, A100]}, uses: [training, inference]}
+  - {name: small, uses: [notebook, inference], cost_per_gpu_hour: {amount: 0.4, currency: EUR}}
+departments:
+  - {name: risk, priority: 50, quota: {big: {training: 8, limit: 12, weight: 1}, small: {notebook: 2, training: 1}}}
+projects:
+  - name: fraud
+    department: risk
+    quota:
+      big:   {training: 2, limit: 6, weight: 2, per_user: {jobs: 4}}
+    storage: {outputs: 50GiB, keep: 30d}
+environments:
+  - {name: torch-2, image: "registry/torch:2", python: /opt/torch-2/bin/python, projects: [fraud]}
+data:
+  - {name: transactions, path: /data/transactions, mount: /data/transactions, read_only: true, until: 2027-01-31}
+calendar:
+  - name: nights
+    when: {from: "20:00", to: "06:00", days: [mon, tue], timezone: Europe/London, except_holidays: GB-ENG}
+    projects: {fraud: {big: {training: 6}}}
+"""
+
+
+def test_every_error_is_told_at_once_in_the_order_of_lines() -> None:
+    found = refused(project("priority: high\nquota: {a: {weight: 1.5, trainng: 2}}\nmembers: {users: [NO]}") + "\nx: 1")
+    assert [line for line, _ in found] == [5, 6, 6, 7, 8]

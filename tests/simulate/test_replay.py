@@ -1,0 +1,350 @@
+"""Tiny worlds whose figures were worked out by hand, and what the simulator owes to the shipped controller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jupyter_gpu_quota.core.plan import Plan
+from jupyter_gpu_quota.simulate import recorded_trace as recorded
+from jupyter_gpu_quota.simulate.replay import Impossible, Replay
+from jupyter_gpu_quota.simulate.report import document, figures, play
+from jupyter_gpu_quota.store.records.protocol import Page
+from tests.simulate.worlds import QUOTA, job, notebook, quota, trace
+
+
+def runs_of(replay: Replay) -> list[tuple[str, float, float, int]]:
+    begins = replay.trace.begins_at
+    return [
+        (run.job, (run.began_at - begins) / 1000, (run.stopped_at - begins) / 1000, run.lost_ms)
+        for run in replay.executor.runs
+    ]
+
+
+def played(*work: dict[str, Any], **more: Any) -> Replay:
+    replay = Replay(trace(*work, **more), quota())
+    replay.run()
+    return replay
+
+
+STORY = (job("b1", 0, 100), job("b2", 0, 100), job("b3", 0, 100), job("b4", 0, 100), job("p1", 10, 50, "speech"))
+"""Bob runs on all four; at 10 s Patty claims one; b4, the last of equals, saves for 2 s and leaves until 62 s."""
+
+
+def test_a_tiny_world_goes_as_it_was_worked_out_by_hand() -> None:
+    ran = runs_of(played(*STORY))
+    paused = next(run[0] for run in ran if run[2] == 10)
+    others = sorted(name for name in ("b1", "b2", "b3", "b4") if name != paused)
+    assert sorted(ran) == sorted(
+        [(paused, 0, 10, 0), ("p1", 12, 62, 0), *((name, 0, 100, 0) for name in others), (paused, 62, 152, 0)]
+    )
+
+
+def test_the_figures_of_the_tiny_world_are_those_worked_out_by_hand() -> None:
+    found = figures([play(trace(*STORY, nodes=[{"name": "big", "gpus": 4, "gpu_model": "Big"}]), quota())])
+    held = 4 * 62 + 4 * 38 + 1 * 52  # GPU-seconds given out: all four until 100 s, then the paused one alone
+    used = held - 2  # who was asked to leave computed nothing for 2 s
+    assert found == {
+        "seeds": [0],
+        "gpu_allocation_percent": round(100 * held / (4 * 152), 2),
+        "gpu_utilisation_percent": round(100 * used / (4 * 152), 2),
+        "gpu_allocation_at_saturation_percent": 100.0,
+        "makespan_s": 152.0,
+        "wait_s": {
+            "notebook": dict.fromkeys(("p50", "p90", "p99", "max")),
+            "small": {"p50": 0.0, "p90": 2.0, "p99": 2.0, "max": 2.0},
+            "medium": dict.fromkeys(("p50", "p90", "p99", "max")),
+            "large": dict.fromkeys(("p50", "p90", "p99", "max")),
+        },
+        "pauses_per_job_max": 1,
+        "guarantee_violations": 0,
+        "jobs_total": 5,
+        "jobs_finished": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("saving", "ends_at", "lost_s"),
+    [
+        pytest.param({"saves_in_s": 2}, 152, 0, id="it saves when asked, and goes on where it was"),
+        pytest.param({"saves_in_s": None}, 160, 10, id="it cannot save, and starts again from nothing"),
+        pytest.param(
+            {"saves_in_s": None, "checkpoint_every_s": 4}, 152, 2, id="it cannot save when asked, but did 2 s before"
+        ),
+        pytest.param({"saves_in_s": 11}, 170, 10, id="it needs longer than its grace, and is killed"),
+        pytest.param({"saves_in_s": 11, "checkpoint_every_s": 4}, 162, 2, id="it is killed, but had saved 2 s before"),
+    ],
+)
+def test_what_a_pause_costs(saving: dict[str, Any], ends_at: int, lost_s: int) -> None:
+    bobs = [job(f"b{number}", 0, 100, **saving) for number in range(1, 5)]
+    ran = runs_of(played(*bobs, job("p1", 10, 50, "speech")))
+    assert max(run[2] for run in ran) == ends_at
+    assert sum(run[3] for run in ran) == lost_s * 1000
+
+
+def test_a_month_of_checkpoints_a_millisecond_apart_is_played_at_once() -> None:
+    month_s = 30 * 86_400
+    row = job("b1", 0, month_s, checkpoint_every_s=0.001, time_limit_s=2 * month_s)
+    events = [{"at_s": at, "node": "big", "event": event} for at, event in ((1_000_000, "lost"), (1_000_060, "back"))]
+    ran = runs_of(played(row, events=events))
+    assert [run[3] for run in ran] == [1, 0], "what it did in the millisecond after its last checkpoint"
+
+
+def test_a_notebook_is_open_from_when_it_was_had() -> None:
+    outcome = play(trace(notebook("n1", 5, 60, use_percent=40), notebook("n2", 5.25, 60, gpu=0.3)), quota())
+    books = outcome.record.notebooks
+    begins = outcome.began_at
+    assert (books["n1"].had_at, books["n1"].ended_at) == (begins + 5000, begins + 65_000)
+    assert books["n2"].state == "refused", "0.25 + 0.3 is above the quota of 0.5"
+    found = document([outcome])
+    assert (found["notebooks_total"], found["notebooks_refused"]) == (2, 1)
+    assert found["gpu_utilisation_percent"] == round(100 * 0.25 * 0.4 * 60 / (5 * 65), 2)
+
+
+def test_what_happens_between_two_ticks_is_acted_on_at_the_next() -> None:
+    [run] = runs_of(played(job("b1", 3.2, 5.5)))
+    assert run == ("b1", 4.0, 9.5, 0)
+
+
+def test_a_job_is_cancelled_when_the_trace_says_so_and_given_up_only_while_it_waits() -> None:
+    long = [job(f"b{number}", 0, 100, "vision", cancel_s=30) for number in range(4)]
+    waits = [job("w1", 5, 10, gives_up_s=20), job("w2", 6, 10, gives_up_s=40)]
+    outcome = play(trace(*long, *waits), quota())
+    states = {name: story.state for name, story in outcome.record.jobs.items()}
+    assert states == {**dict.fromkeys(["b0", "b1", "b2", "b3", "w1"], "cancelled"), "w2": "succeeded"}
+
+
+def test_a_lost_node_costs_what_was_not_saved_and_its_work_goes_on_elsewhere() -> None:
+    nodes = [{"name": name, "gpus": 1, "gpu_model": "Big"} for name in ("one", "two")]
+    events = [{"at_s": 90, "node": "one", "event": "lost"}, {"at_s": 90, "node": "two", "event": "lost"}]
+    back = [{"at_s": 200, "node": "two", "event": "back"}]
+    replay = Replay(trace(job("b1", 0, 100, checkpoint_every_s=40), nodes=nodes, events=events + back), quota())
+    replay.run()
+    first, second = runs_of(replay)
+    assert first[1:] == (0, 90, 10_000)
+    assert second[1] >= 200 and second[2] - second[1] == 20, "80 of 100 s were saved"
+
+
+def test_equal_traces_give_equal_reports_to_the_last_byte() -> None:
+    work = [job(f"j{n}", n % 7, 20 + n, ("vision", "speech")[n % 2], (1, 0.5, 2)[n % 3]) for n in range(40)]
+    first, second = (json.dumps(document([play(trace(*work), quota())])) for _ in range(2))
+    assert first == second
+
+
+def test_a_core_that_raises_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Exception):
+        pass
+
+    def broken(snapshot: object, policy: object, memory: object) -> Plan:
+        raise Broken
+
+    monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.decide", broken)
+    with pytest.raises(Broken):
+        play(trace(job("b1", 0, 10)), quota())
+
+
+def test_a_core_that_starts_nothing_finishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.controllers.scheduling.decide",
+        lambda snapshot, policy, memory: Plan(seen_version=snapshot.version, now=snapshot.now),
+    )
+    outcome = play(trace(job("b1", 0, 10), notebook("n1", 1, 10)), quota(), until_ms=60_000)
+    found = document([outcome])
+    assert (found["jobs_finished"], found["never_started"]) == (0, {"notebook": 1, "small": 1, "medium": 0, "large": 0})
+    late = {violation.workload: violation.promised_ms for violation in outcome.violations}
+    assert late == {"b1": 12_000, "n1": 7_000}, "both were within their quotas"
+
+
+WINDOW = """calendar:
+  - name: the second minute
+    when: {from: "00:01", to: "00:02", days: [mon], timezone: UTC}
+    projects: {vision: {train: {training: %d}}, speech: {train: {training: %d}}}
+policy:"""
+
+
+@pytest.mark.parametrize(
+    ("window", "comes_s", "late"),
+    [
+        pytest.param((2, 2), 70, {"v1": 49_000, "v2": 49_000}, id="the window changes nothing"),
+        pytest.param((0, 4), 70, {}, id="what a window takes away is not owed while it is open"),
+        pytest.param((3, 1), 0, {"v1": 60_000, "v2": 60_000, "v3": 59_000}, id="what it gives is owed as it opens"),
+        pytest.param((0, 4), 0, {"v1": 60_000, "v2": 60_000}, id="what it takes away was owed until then"),
+    ],
+)
+def test_a_guarantee_is_judged_by_the_amounts_of_the_instant(
+    monkeypatch: pytest.MonkeyPatch, window: tuple[int, int], comes_s: int, late: dict[str, int]
+) -> None:
+    """Three claims that nobody serves: two GPUs are guaranteed, and in the second minute others."""
+    monkeypatch.setattr(
+        "jupyter_gpu_quota.controllers.scheduling.decide",
+        lambda snapshot, policy, memory: Plan(seen_version=snapshot.version, now=snapshot.now),
+    )
+    jobs = [job(f"v{at}", comes_s, 10) for at in (1, 2, 3)]
+    outcome = play(trace(*jobs), quota(QUOTA.replace("policy:", WINDOW % window)), until_ms=119_000)
+    assert {one.workload: one.waited_ms for one in outcome.violations} == late
+
+
+def test_work_of_a_project_that_the_quotas_lack_is_impossible() -> None:
+    with pytest.raises(Impossible, match=r"work\.0, project: there is no project nobody"):
+        Replay(trace(job("b1", 0, 10, "nobody")), quota())
+
+
+def test_a_recorded_audit_tells_the_state_that_was_recorded() -> None:
+    replay = Replay(trace(*STORY, notebook("n1", 3, 20), job("late", 20, 500, cancel_s=40)), quota())
+    for until in (5, 11, 13, 30, 63, 400):
+        replay.run(until=replay.trace.begins_at + until * 1000)
+        rows = recorded.rows_of(audit_of(replay))
+        names = {str(work.id) for work in replay.trace.work}
+        found = {name: record.job.state for name in names if (record := replay.store.job(name))}
+        found |= {name: book.notebook.state for name in names if (book := replay.store.notebook(name))}
+        assert recorded.states(rows) == found, f"after {until} s"  # type: ignore[arg-type]
+
+
+def test_a_recorded_audit_is_a_trace_that_plays_the_same_again() -> None:
+    replay = played(*STORY, notebook("n1", 3, 20))
+    found = recorded.read(audit_of(replay))
+    assert not isinstance(found, list), found
+    again = Replay(found, quota())
+    again.run()
+    assert sorted(runs_of(again)) == sorted(runs_of(replay))
+
+
+@pytest.mark.parametrize("selector", ["", "node: [box], "], ids=["any node", "that node"])
+def test_a_recorded_node_with_several_models_is_played_as_one_for_each(selector: str) -> None:
+    replay = played(*STORY, notebook("n1", 3, 20))
+    rows = json.loads(audit_of(replay))
+    seen = next(row["payload"] for row in rows if row["kind"] == "inventory")
+    seen["nodes"] = [{**seen["nodes"][0], "id": "box", "name": "box"}]
+    seen["devices"] = [{**device, "node": "box"} for device in seen["devices"]]
+    found = recorded.read(json.dumps(rows))
+    assert not isinstance(found, list), found
+    assert [(node.name, node.gpus, node.gpu_model) for node in found.nodes] == [
+        ("box/Big", 4, "Big"),
+        ("box/Small", 1, "Small"),
+    ]
+    again = Replay(found, quota(QUOTA.replace("{gpu_model:", f"{{{selector}gpu_model:")))
+    again.run()
+    assert sorted(runs_of(again)) == sorted(runs_of(replay))
+    assert {again.store.notebook("n1").notebook.state} == {replay.store.notebook("n1").notebook.state}  # type: ignore[union-attr]
+
+
+SLICE, HALF = "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 3g.71gb"
+SLICED = [
+    {"name": "box/small", "machine": "box", "gpus": 2, "gpu_model": SLICE, "gpu_memory_mib": 16_384},
+    {"name": "box/half", "machine": "box", "gpus": 1, "gpu_model": HALF, "gpu_memory_mib": 71_680},
+    {"name": "whole", "gpus": 1, "gpu_model": "NVIDIA H200", "gpu_memory_mib": 143_360},
+]
+ANY = """
+version: 1
+pools: [{name: train}]
+projects: [{name: vision, quota: {train: {training: 4}}}]
+"""
+
+
+def models_had(replay: Replay) -> dict[str, set[str]]:
+    """The models of device that each job was given, of all that were given out."""
+    models = {device.id: device.model for device in replay.executor.devices}
+    rows, _ = replay.store.audit(page=Page(limit=10_000))
+    starts = [(row.subject, json.loads(row.payload)) for row in rows if row.kind == "start"]
+    return {job: {models[part["device"]] for part in told["action"]["placements"]} for job, told in starts}
+
+
+def test_jobs_that_ask_for_a_mig_profile_are_played_on_instances_of_it() -> None:
+    asking = [job(f"s{at}", 0, 100, gpu_model="1g.18gb") for at in range(3)]
+    work = [*asking, job("h", 0, 50, gpu_model=HALF), job("two", 1, 10, gpu_model="1g.18gb, MIG 3g.71gb")]
+    replay = Replay(trace(*work, nodes=SLICED), quota(ANY))
+    replay.run()
+    had = models_had(replay)
+    assert had == {"s0": {SLICE}, "s1": {SLICE}, "s2": {SLICE}, "h": {HALF}, "two": {HALF}}
+    starts = {name: began for name, began, _, _ in runs_of(replay)}
+    assert (starts["s0"], starts["s1"], starts["s2"], starts["two"]) == (0, 0, 100, 50), "the whole device stays free"
+    again = recorded.read(audit_of(replay))
+    assert not isinstance(again, list), again
+    repeated = Replay(again, quota(ANY))
+    repeated.run()
+    assert models_had(repeated) == had and sorted(runs_of(repeated)) == sorted(runs_of(replay))
+
+
+def test_an_audit_of_a_release_that_noted_no_models_leaves_jobs_any() -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    for row in rows:
+        row["payload"].pop("gpu_model", None)
+    found = recorded.read(json.dumps(rows))
+    assert not isinstance(found, list) and {getattr(work, "gpu_model", None) for work in found.work} == {None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param("7g.141gb", "no model of the pool train is called '7g.141gb'; name one of: ", id="there is none"),
+        pytest.param("MIG", f"several models .* are called 'MIG'; name one of: {SLICE}, {HALF}$", id="it fits several"),
+        pytest.param("H200,", "no model of the pool train is called ''", id="nothing behind a comma"),
+    ],
+)
+def test_a_model_that_the_pool_does_not_have_is_refused_with_its_place(asked: str, told: str) -> None:
+    nodes = SLICED[:2] if asked == "MIG" else SLICED
+    with pytest.raises(Impossible, match=rf"work\.0, gpu_model: {told}"):
+        Replay(trace(job("b1", 0, 10, gpu_model=asked.replace("H200,", f"{SLICE},")), nodes=nodes), quota(ANY))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [("job.running", "started_at", None), ("job.end", "exit_status", None), ("job.submit", "gpu_milli", "many"),
+     ("job.running", "started_at", "0001-01-01T00:00:00+14:00"), ("inventory", "devices", [1])],
+)  # fmt: skip
+def test_a_recorded_row_that_is_not_as_written_is_named(kind: str, key: str, value: object) -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    row = next(row for row in rows if row["kind"] == kind)
+    del row["payload"][key]
+    row["payload"].update({} if value is None else {key: value})
+    found = recorded.read(json.dumps(rows))
+    assert isinstance(found, list) and f"row {row['seq']} ({kind}) is not as this release writes it" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param(lambda rows: [*rows, rows[-3]], "the audit: row 3 is there twice", id="a row that is there twice"),
+        pytest.param(lambda rows: [*rows, *rows], "the audit: row 1 is there twice", id="two prints in one file"),
+        pytest.param(
+            lambda rows: rows[:-3] + rows[-2:], "the audit: the row before 4 is missing", id="a row that lacks"
+        ),
+        pytest.param(lambda rows: [], "the audit: it has no rows", id="no row"),
+    ],
+)
+def test_an_audit_that_is_not_row_after_row_is_told_what_is_wrong(
+    change: Callable[[list[object]], list[object]], told: str
+) -> None:
+    rows = json.loads(audit_of(played(*STORY)))
+    assert recorded.read(json.dumps(change(rows))) == [told]
+
+
+def audit_of(replay: Replay) -> str:
+    rows, _ = replay.store.audit(page=Page(limit=10_000))
+    return json.dumps(
+        [
+            {
+                "seq": row.seq, "at": row.at / 1000, "actor": row.actor, "kind": row.kind, "subject": row.subject,
+                "project": row.project, "payload": json.loads(row.payload), "previous": row.previous, "hash": row.hash,
+            }
+            for row in rows
+        ]
+    )  # fmt: skip
+
+
+NIGHTS = """
+calendar:
+  - name: nights
+    when: {from: "20:00", to: "06:00", timezone: UTC}
+    projects: {vision: {train: {training: 3}}, speech: {train: {training: 1}}}
+"""
+
+
+def test_a_world_with_a_calendar_ends_though_a_job_in_it_can_never_start() -> None:
+    replay = Replay(trace(job("b1", 0, 100), job("never", 0, 10, gpu=8)), quota(QUOTA + NIGHTS))
+    replay.run()
+    assert replay.clock.now - replay.trace.begins_at < 30 * 86_400_000
+    assert [run[0] for run in runs_of(replay)] == ["b1"]

@@ -1,0 +1,262 @@
+"""A large plan is written in pieces: each is legal by itself, and what a death leaves is decided anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpu_quota.controllers import scheduling as controller_module
+from jupyter_gpu_quota.core.canonical import digest
+from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reason, ReasonCode, Reserve, Start, Unreserve
+from jupyter_gpu_quota.store.records.commands import ChangeJob
+from jupyter_gpu_quota.store.records.plan_chunks import Piece, pieces_of
+from jupyter_gpu_quota.store.records.protocol import Committed, Stale, StoreUnavailable
+from tests.controllers.test_scheduling import World
+from tests.store.worlds import KINDS, WITHIN, opened, placements
+from tests.store.worlds import World as StoreWorld
+
+RECLAIMED = Reason(code=ReasonCode.RECLAIMED)
+
+
+def start(job: str, *devices: str, milli: int = 1000) -> Start:
+    where = placements(*devices, milli=milli)
+    return Start(workload=job, attempt=1, placements=where, borrower=False, reason=WITHIN)
+
+
+def pause(job: str, claimer: str) -> Pause:
+    return Pause(workload=job, claimer=claimer, grace_s=1, reason=RECLAIMED)
+
+
+def reserve(job: str) -> Reserve:
+    return Reserve(workload=job, placements=(), reason=WITHIN)
+
+
+def spelled(pieces: Iterator[Piece]) -> list[str]:
+    """The workloads of each piece, in its order."""
+    return [" ".join(action.workload for action in piece.plan.actions) for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("actions", "most_rows", "expected"),
+    [
+        pytest.param([], 1, [], id="nothing to do is no piece"),
+        pytest.param([start("a"), start("b"), start("c")], 100, ["a b c"], id="a small plan is one piece"),
+        pytest.param([start("a"), start("b"), start("c")], 4, ["a b", "c"], id="starts are written two at a time"),
+        pytest.param(
+            [start("a"), pause("v1", "c"), pause("v2", "c"), reserve("c"), start("b")],
+            1,
+            ["a", "v1 v2 c", "b"],
+            id="a claim's pauses stay with what it reserves",
+        ),
+        pytest.param(
+            [pause("v", "c"), pause("m", "c"), reserve("m"), reserve("c"), pause("w", "d"), reserve("d")],
+            1,
+            ["v m m c", "w d"],
+            id="work that is moved is paused and keeps its place in one piece",
+        ),
+        pytest.param(
+            [Unreserve(workload="c", reason=WITHIN), start("a"), reserve("c"), start("b")],
+            1,
+            ["c a c", "b"],
+            id="a reservation is dropped and made anew in one piece, with what is between",
+        ),
+    ],
+)
+def test_where_a_plan_is_cut(actions: list[Action], most_rows: int, expected: list[str]) -> None:
+    assert spelled(pieces_of(Plan(seen_version=1, now=2, actions=tuple(actions)), most_rows)) == expected
+
+
+names = st.sampled_from("abcdefgh")
+some_actions: st.SearchStrategy[list[Action]] = st.lists(
+    st.one_of(names.map(start), names.map(reserve), st.builds(pause, names, names)), max_size=20
+)
+
+
+def named(piece: Piece) -> set[str]:
+    claims = {action.claimer for action in piece.plan.actions if isinstance(action, Pause)}
+    return claims | {action.workload for action in piece.plan.actions}
+
+
+@given(some_actions, st.integers(1, 12))
+def test_any_plan_is_written_in_its_order_and_no_workload_in_two_pieces(actions: list[Action], most: int) -> None:
+    plan = Plan(seen_version=7, now=9, actions=tuple(actions))
+    pieces = list(pieces_of(plan, most))
+    assert [action for piece in pieces for action in piece.plan.actions] == actions
+    assert sum(len(named(piece)) for piece in pieces) == len({name for piece in pieces for name in named(piece)})
+    assert {(piece.whole, piece.of) for piece in pieces} <= {(digest(plan), len(actions))}
+    for piece in pieces:
+        assert plan.actions[piece.first :][: len(piece.plan.actions)] == piece.plan.actions
+        alone = list(pieces_of(piece.plan, 1))
+        assert len(alone) == 1 or 2 * len(piece.plan.actions) <= most
+
+
+# --- in a store -----------------------------------------------------------------------------------------------------
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
+    with opened(request.param, tmp_path) as store:
+        yield StoreWorld(store)
+
+
+def commit(world: StoreWorld, piece: Piece) -> Committed | Stale:
+    return world.store.commit(piece, policy=world.policy, snapshot_digest="seen", lease=world.lease, now=world.now)
+
+
+def test_the_audit_of_each_piece_names_the_whole_plan_and_which_part_it_is(world: StoreWorld) -> None:
+    for job in ("a", "b", "c"):
+        world.submit(job)
+    plan = world.plan(start("a", "d0"), start("b", "d1"), start("c", "d2"))
+    assert all(isinstance(commit(world, piece), Committed) for piece in pieces_of(plan, 8))
+    rows = [json.loads(row.payload) for row in reversed(world.store.audit()[0]) if row.kind == "plan"]
+    assert [(row["plan"], row["first"], row["actions"], row["of"]) for row in rows] == [
+        (digest(plan), 0, 2, 3),
+        (digest(plan), 2, 1, 3),
+    ]
+    assert world.store.audit_verify() == len(world.store.audit()[0])
+
+
+def test_a_later_piece_counts_what_an_earlier_one_gave_out(world: StoreWorld) -> None:
+    world.submit("a")
+    world.submit("b")
+    first, second = pieces_of(world.plan(start("a", "d0", milli=600), start("b", "d0", milli=500)), 1)
+    assert isinstance(commit(world, first), Committed)
+    refused = commit(world, second)
+    assert isinstance(refused, Stale) and "1100 of 1000 milli-GPU" in refused.why
+    assert (world.state("a"), world.state("b")) == ("starting -> running", "queued -> running")
+
+
+def test_a_job_cancelled_between_two_pieces_is_not_started(world: StoreWorld) -> None:
+    world.submit("a")
+    world.submit("b")
+    first, second = pieces_of(world.plan(start("a", "d0"), start("b", "d1")), 1)
+    assert isinstance(commit(world, first), Committed)
+    world.change("b", "cancel")
+    assert isinstance(commit(world, second), Stale)
+    assert world.held() == {"d0": 1000}
+
+
+# --- in the loop ----------------------------------------------------------------------------------------------------
+class Dying:
+    """A store whose ``death``-th commit from now fails, as if the process were killed before it."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, death: int) -> None:
+        self.left, self.commit = death, world.store.commit
+        monkeypatch.setattr(world.store, "commit", self.once)
+        monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+
+    def once(self, *given: object, **named: object) -> object:
+        self.left -= 1
+        if not self.left:
+            raise StoreUnavailable("killed")
+        return self.commit(*given, **named)  # type: ignore[arg-type]
+
+
+def killed(world: World) -> None:
+    with pytest.raises(StoreUnavailable):
+        world.turn(5)
+    world.controller = world.another("second")
+    world.now += 4000
+
+
+@pytest.mark.parametrize("death", [1, 2, 3, 4])
+def test_a_controller_killed_between_two_pieces_leaves_what_another_goes_on_from(
+    monkeypatch: pytest.MonkeyPatch, death: int
+) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    Dying(world, monkeypatch, death)
+    killed(world)
+    assert [world.state(job) for job in ("b1", "b2", "b3", "b4")].count(JobState.STARTING) == death - 1
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b2", "b3", "b4"}
+    assert sorted(order.job for order in world.executor.starts) == ["b1", "b2", "b3", "b4"]
+
+
+@pytest.mark.parametrize("death", [1, 2, 3])
+def test_claims_of_which_only_some_were_written_all_come_to_run_and_pause_nobody_twice(
+    monkeypatch: pytest.MonkeyPatch, death: int
+) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3", "b4")
+    world.turn(2)
+    world.submit("patty", "p1", "p2")
+    Dying(world, monkeypatch, death)
+    killed(world)
+    world.turn(30)
+    assert {"p1", "p2"} <= world.executor.running() and len(world.executor.running()) == 4
+    assert sorted(world.controller.mirror.jobs[job].pauses for job in ("b1", "b2", "b3", "b4")) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("death", [1, 2])
+def test_a_database_that_fails_while_a_plan_is_written_is_tried_again_by_itself(
+    monkeypatch: pytest.MonkeyPatch, death: int
+) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    Dying(world, monkeypatch, death)
+    with pytest.raises(StoreUnavailable):
+        world.turn(1)
+    world.turn(2)
+    assert world.executor.running() == {"b1", "b2"}
+
+
+def test_a_plan_that_took_longer_than_the_lease_lasts_is_put_into_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    decide = controller_module.decide
+
+    def slowly(*given: object) -> Plan:
+        world.now += 4_000
+        return decide(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(controller_module, "decide", slowly)
+    world.controller.tick()
+    assert (world.state("b1"), world.state("b2")) == (JobState.STARTING, JobState.STARTING)
+
+
+def test_who_writes_between_two_pieces_is_heard_in_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2", "b3")
+    commit = world.store.commit
+    asked = [ChangeJob(job="b2", actor="bob", change="cancel")]
+
+    def cancelled_meanwhile(*given: object, **named: object) -> object:
+        outcome = commit(*given, **named)  # type: ignore[arg-type]
+        world.store.record([asked.pop()], now=world.now) if asked else None
+        return outcome
+
+    monkeypatch.setattr(world.store, "commit", cancelled_meanwhile)
+    monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+    world.turn(3)
+    assert world.executor.running() == {"b1", "b3"} and world.state("b2") is JobState.CANCELLED
+
+
+def test_work_that_comes_while_a_plan_is_written_is_decided_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("bob", "b1", "b2")
+    commit, coming = world.store.commit, ["b3"]
+
+    def meanwhile(*given: object, **named: object) -> object:
+        outcome = commit(*given, **named)  # type: ignore[arg-type]
+        world.submit("bob", *[coming.pop() for _ in coming[:]])
+        return outcome
+
+    monkeypatch.setattr(world.store, "commit", meanwhile)
+    monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+    world.controller.tick()
+    world.controller.tick()
+    assert world.state("b3") is JobState.STARTING
+
+
+def test_a_clock_that_is_set_back_does_not_stretch_the_lease() -> None:
+    world = World()
+    world.turn(1)
+    world.now -= 3_600_000
+    world.turn(1)
+    lease = world.store.lease()
+    assert lease is not None and lease.expires_at <= world.now + 3_000

@@ -1,0 +1,348 @@
+"""What the scheduler remembers of its rows is what a fresh reader of the file would find, whoever wrote it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from jupyter_gpu_quota.core.facts import DeviceFact
+from jupyter_gpu_quota.core.plan import Reserve, Start
+from jupyter_gpu_quota.store.database import row_cache as recall
+from jupyter_gpu_quota.store.database.codecs import CODINGS, Coding
+from jupyter_gpu_quota.store.database.row_cache import RecalledRows
+from jupyter_gpu_quota.store.database.sql import SqlRows, SqlScope
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.commands import SetInventory
+from jupyter_gpu_quota.store.records.protocol import JobFilter, Page, Stale, StoreUnavailable
+from jupyter_gpu_quota.store.records.rows import Changes
+from jupyter_gpu_quota.store.transactions import LedgerStore
+from tests.store.worlds import DEVICES, NODE, WITHIN, World, empty_database, placements, spec, submit
+
+EVERYTHING = Page(limit=1000)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(empty_database())
+    return path
+
+
+@contextmanager
+def another(path: Path, *, recalls: bool = False) -> Iterator[LedgerStore]:
+    """Another process at the same file."""
+    with closing(open_store(f"sqlite:///{path}", recalls=recalls)) as store:
+        yield store
+
+
+@pytest.fixture
+def world(path: Path) -> Iterator[World]:
+    """The scheduler's, with a job that runs on two devices, one that waits, one that has ended, and a notebook."""
+    with another(path, recalls=True) as store:
+        world = World(store)
+        for job in ("runs", "waits", "over"):
+            world.submit(job, ranks=2 if job == "runs" else 1)
+        world.run("runs", "d0", "d1")
+        world.run("over", "d2")
+        world.see(world.gone("over", 0))
+        world.ask_notebook("n")
+        yield world
+
+
+@pytest.fixture
+def door(path: Path) -> Iterator[World]:
+    """The same world as the web door has it, which writes behind the scheduler's back."""
+    with another(path) as store:
+        door = World.__new__(World)
+        door.store = store
+        yield door
+
+
+def as_told(changes: Changes) -> dict[str, object]:
+    """What changed, in one order."""
+    return {
+        "version": changes.version,
+        "quota": changes.quota,
+        "jobs": sorted(changes.jobs, key=lambda record: record.job.id),
+        "notebooks": sorted(changes.notebooks, key=lambda record: record.notebook.id),
+        "nodes": sorted(changes.nodes, key=lambda node: node.id),
+        "devices": sorted(changes.devices, key=lambda device: device.id),
+        "allocations": sorted(changes.allocations, key=lambda allocation: allocation.id),
+        "released": sorted(changes.released),
+        "reservations": sorted(changes.reservations, key=lambda reservation: reservation.workload),
+        "unreserved": sorted(changes.unreserved),
+    }
+
+
+def everything(store: LedgerStore, since: int = 0) -> dict[str, object]:
+    """Everything that is remembered, as it is told."""
+    jobs, _ = store.jobs(JobFilter(), EVERYTHING)
+    return {
+        "live": as_told(store.changes(0, ended=False)),
+        "all": as_told(store.changes(0)),
+        "news": as_told(store.changes(since)),
+        "jobs": [store.job(record.job.id) for record in jobs],
+        "ranks": [store.ranks(record.job.id) for record in jobs],
+        "lease": store.lease(),
+    }
+
+
+def assert_as_on_disk(world: World, path: Path, since: int = 0) -> None:
+    with another(path) as fresh:
+        assert everything(world.store, since) == everything(fresh, since)
+        with fresh._rows.reading() as scope:
+            for table in (*recall.VERSIONED, recall.RANKS):
+                remembered = known(world).rows[table.name]
+                assert scope.get_many(table, list(remembered)) == remembered
+
+
+def known(world: World) -> recall._Known:
+    rows = world.store._rows
+    assert isinstance(rows, RecalledRows)
+    return rows._known
+
+
+# --- others write ---------------------------------------------------------------------------------------------------
+ELSEWHERE: dict[str, Callable[[World, World], object]] = {
+    "a job is submitted": lambda world, door: door.store.record([submit("new")], now=world.now),
+    "two jobs are submitted and one is cancelled": lambda world, door: [
+        door.store.record([submit("new"), submit("newer")], now=world.now),
+        _change(world, door, "new", "cancel"),
+    ],
+    "a running job is held": lambda world, door: _change(world, door, "runs", "hold"),
+    "a waiting job is cancelled": lambda world, door: _change(world, door, "waits", "cancel"),
+    "a device is gone": lambda world, door: door.store.record(
+        [SetInventory(nodes=(NODE,), devices=DEVICES[:3])], now=world.now
+    ),
+    "a person is seen": lambda world, door: door.store.user_id("cora", now=world.now),
+}
+
+
+def _change(world: World, door: World, job: str, change: str) -> object:
+    door.now = world.now
+    return door.change(job, change)
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_another_process_does_is_seen(world: World, door: World, path: Path, what: str) -> None:
+    since = world.store.version()
+    ELSEWHERE[what](world, door)
+    for each in range(since, door.store.version() + 1):
+        assert_as_on_disk(world, path, each)
+    world.start("waits", "d3") if "cancelled" not in what and what != "a device is gone" else None
+    assert_as_on_disk(world, path, since)
+
+
+def test_a_plan_for_a_job_that_was_cancelled_at_the_door_is_stale(world: World, door: World) -> None:
+    seen = world.store.version()
+    _change(world, door, "waits", "cancel")
+    start = Start(workload="waits", attempt=1, placements=placements("d3"), borrower=False, reason=WITHIN)
+    assert isinstance(world.commit(start, seen=seen), Stale)
+
+
+def test_a_successor_that_ruled_meanwhile_is_believed_about_the_ranks(world: World, path: Path) -> None:
+    """Ranks carry no version: only the reign says that another wrote them."""
+    world.start("waits", "d3")
+    world.now += 4_000
+    with another(path, recalls=True) as store:
+        successor = World.__new__(World)
+        successor.store, successor.now, successor.policy = store, world.now, world.policy
+        successor.lease = successor.lead("successor")
+        successor.see(successor.fact("waits", pid=4711))
+        store.release_lease(successor.lease)
+    world.lease = world.lead("leader")
+    world.see(world.fact("waits", pid=1))
+    assert [rank.pid for rank in world.store.ranks("waits")] == [4711]
+    world.see(world.gone("waits", 0, pid=1))
+    assert world.state("waits") == "succeeded -> running"
+
+
+# --- another history ------------------------------------------------------------------------------------------------
+def backed_up(path: Path) -> Path:
+    backup = path.with_name("backup.sqlite")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    return backup
+
+
+def restored(path: Path, backup: Path) -> None:
+    for beside in ("-wal", "-shm"):
+        path.with_name(path.name + beside).unlink(missing_ok=True)
+    shutil.move(backup, path)
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 10], ids=["is older", "has written once", "has written more than we"])
+def test_a_backup_that_was_restored_is_believed(world: World, path: Path, written_since: int) -> None:
+    backup = backed_up(path)
+    world.submit("after the backup")
+    world.start("waits", "d3")
+    restored(path, backup)
+    with another(path) as store:
+        for number in range(written_since):
+            store.record([submit(f"after the restore {number}")], now=world.now)
+    assert_as_on_disk(world, path)
+    assert world.store.job("after the backup") is None
+
+
+def test_a_backup_that_lacks_only_what_the_audit_does_not_tell_is_believed(world: World, path: Path) -> None:
+    backup = backed_up(path)
+    world.see(world.fact("runs", metrics={"loss": 0.5}))
+    assert world.job("runs").metrics == {"loss": 0.5}
+    restored(path, backup)
+    assert_as_on_disk(world, path)
+    assert world.job("runs").metrics == {}
+
+
+# --- writing fails --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("committed", [False, True], ids=["before it is on disk", "after it is on disk"])
+def test_what_is_believed_after_a_failure_is_what_is_on_disk(
+    world: World, path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    writing = SqlRows.writing
+
+    @contextmanager
+    def failing(self: SqlRows, *, seen_again: bool = False) -> Iterator[SqlScope]:
+        with writing(self, seen_again=seen_again) as scope:
+            yield scope
+            if not committed:
+                raise StoreUnavailable("the disk is full")
+        raise StoreUnavailable("the answer was lost")
+
+    def fails(step: Callable[[], object]) -> None:
+        with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
+            broken.setattr(SqlRows, "writing", failing)
+            step()
+        assert_as_on_disk(world, path)
+
+    fails(lambda: world.start("waits", "d3"))
+    assert world.state("waits") == ("starting -> running" if committed else "queued -> running")
+    fails(lambda: world.see(world.fact("runs", rank=1, ended_at=world.now, exit_status=0)))
+    assert [rank.exit_status for rank in world.store.ranks("runs")] == [None, 0 if committed else None]
+    world.see(world.fact("runs", rank=1, ended_at=world.now, exit_status=9))
+    assert [rank.exit_status for rank in world.store.ranks("runs")] == [None, 0 if committed else 9]
+
+
+# --- what is remembered, and what is not ----------------------------------------------------------------------------
+def test_what_is_over_is_not_remembered_and_still_told(world: World) -> None:
+    ids = {key[0] for key in known(world).rows["jobs"]}
+    assert ids == {"runs", "waits", "patty's job"}
+    assert {key[0] for key in known(world).rows["ranks"]} == {"runs"} == set(known(world).ranks)
+    assert {row.allocation.workload for row in known(world).rows["allocations"].values()} == {"runs"}
+    assert world.state("over") == "succeeded -> running" and len(world.store.ranks("over")) == 1
+
+
+def test_what_retention_removed_is_not_told_any_more(world: World, path: Path) -> None:
+    world.committed(Reserve(workload="over", placements=placements("d3"), reason=WITHIN))
+    world.ask_notebook("m", server="second")
+    since = world.store.version()
+    world.store.forget(jobs_ended_before=world.now + 1, samples_before=0)
+    assert world.store.job("over") is None
+    assert_as_on_disk(world, path, since)
+    assert_as_on_disk(world, path, 0)
+    world.submit("over")
+    world.committed(Reserve(workload="over", placements=placements("d2"), reason=WITHIN))
+    assert_as_on_disk(world, path, since)
+
+
+def test_what_is_new_is_told_however_long_ago_was_asked(
+    world: World, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "NEWS_ROWS", 3)
+    monkeypatch.setattr(recall, "NEWS_VERSIONS", 2)
+    begun = world.store.version()
+    world.start("waits", "d3")
+    for number in range(6):
+        world.submit(f"more {number}")
+    world.change("more 2", "cancel")
+    world.committed(Reserve(workload="more 1", placements=placements("d3"), reason=WITHIN))
+    assert known(world).news.since > begun
+    for since in range(begun - 5, world.store.version() + 1):
+        assert_as_on_disk(world, path, since)
+
+
+def test_news_are_kept_of_a_plan_in_many_pieces(world: World) -> None:
+    since = world.store.version()
+    for number in range(3 * recall.NEWS_VERSIONS):
+        world.submit(f"more {number}")
+    assert known(world).news.since <= since
+
+
+# --- what it saves --------------------------------------------------------------------------------------------------
+@contextmanager
+def selects(world: World) -> Iterator[list[str]]:
+    """The rows' tables that are read meanwhile, but for the head."""
+    rows = world.store._rows
+    assert isinstance(rows, RecalledRows) and isinstance(rows._rows, SqlRows)
+    read: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *more: object) -> None:
+        if statement.startswith("SELECT") and "FROM head" not in statement:
+            read.append(statement.split("FROM ")[1].split()[0])
+
+    event.listen(rows._rows._engine, "before_cursor_execute", note)
+    yield read
+    event.remove(rows._rows._engine, "before_cursor_execute", note)
+
+
+def test_a_whole_attempt_reads_nothing_back(world: World) -> None:
+    mirror = Mirror()
+    mirror.update(world.store)
+    actions = Start(workload="waits", attempt=1, placements=placements("d3"), borrower=False, reason=WITHIN)
+    facts = [world.fact("waits", attempt=1), world.gone("waits", 0, attempt=1)]
+    with selects(world) as read:
+        for step in (lambda: world.committed(actions), lambda: world.see(facts[0]), lambda: world.see(facts[1])):
+            step()
+            mirror.update(world.store)
+    assert read == []
+    assert "waits" not in mirror.jobs
+
+
+def test_a_mirror_that_begins_reads_no_workload_from_the_file(world: World) -> None:
+    with selects(world) as read:
+        Mirror().update(world.store)
+        world.store.record([SetInventory(nodes=(NODE,), devices=DEVICES)], now=world.now)
+    assert set(read) <= {"quota_revisions"}
+
+
+def test_a_scheduler_that_begins_reads_no_work_that_is_over(
+    world: World, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many have ended since retention last ran: a restart costs what is alive."""
+    read: list[str] = []
+
+    def counting(table: str) -> Coding[Any]:
+        coding = CODINGS[table]
+        return replace(coding, row=lambda columns: (read.append(columns["id"]), coding.row(columns))[1])
+
+    for table in ("jobs", "allocations"):
+        monkeypatch.setitem(CODINGS, table, counting(table))  # type: ignore[arg-type]
+    with another(path, recalls=True) as store:
+        mirror = Mirror()
+        mirror.update(store)
+    alive = {allocation.id for allocation in mirror.allocations()}
+    assert sorted(read) == sorted({"runs", "waits", "patty's job", *alive})
+
+
+def test_a_device_that_two_jobs_share_is_counted_in_one_place_when_one_leaves(world: World, path: Path) -> None:
+    for job, number in zip(("half", "other half"), itertools.count(), strict=False):
+        world.record(submit(job, milli=500))
+        world.start(job, "d3", milli=500)
+        world.see(world.fact(job, pid=number + 1))
+    world.see(world.gone("half", 0, pid=1))
+    world.see(DeviceFact(device="d3", uuid="GPU-3"))
+    assert_as_on_disk(world, path)
+    world.record(submit("whole"))
+    start = Start(workload="whole", attempt=1, placements=placements("d3"), borrower=False, reason=WITHIN)
+    refused = world.commit(start)
+    assert isinstance(refused, Stale) and "1500 of 1000" in refused.why
+    assert spec().gpu_milli == 1000
