@@ -6,7 +6,7 @@ CACHE := .cache
 BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-hub test-others test-gpu check soak bench mutants clean docs
+.PHONY: help demo test test-hub test-others test-slow test-slow-hub test-slow-others test-gpu check soak bench mutants clean docs
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -43,8 +43,9 @@ ifdef TESTS
 test: $(TEST_READY)
 	$(PYTEST) $(TESTS)
 else
-test: $(TEST_READY)  ## every test that this machine can run, in two processes side by side (TESTS=tests/core: these, in one)
+test: $(TEST_READY)  ## the tests that this machine can run, in two processes side by side (TESTS=tests/core: these, in one)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-hub test-others
+	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak).'
 endif
 
 ON_A_HUB := tests/hub tests/gpu tests/demo tests/soak
@@ -55,8 +56,17 @@ test-hub: $(TEST_READY)
 test-others: $(TEST_READY)
 	bash -o pipefail -c "$(PYTEST) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
+test-slow: $(TEST_READY)  ## the long stories that `make test` leaves out, in two processes side by side
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-slow-hub test-slow-others
+
+test-slow-hub: $(TEST_READY)
+	bash -o pipefail -c "$(PYTEST) -m slow $(ON_A_HUB) 2>&1 | sed --unbuffered 's/^/[hub] /'"
+
+test-slow-others: $(TEST_READY)
+	bash -o pipefail -c "$(PYTEST) -m slow tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
+
 test-gpu: $(VENV)/.ready  ## the GPU tests: on the fake library, and on this machine's GPU where there is one
-	$(BIN)/python -m pytest -v -rs tests/gpu
+	$(BIN)/python -m pytest -v -rs -m 'not soak' tests/gpu
 
 check: $(VENV)/.ready  ## format, lint, types, laws
 	$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ SERVICE_NAME = "gpu-quota"
 SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
 """The environment variable in which the hub hands the settings to its service, as one JSON object."""
 
-FILES = ("quota_file", "notices_webhook_secret_file", "notices_mail_password_file", "notices_ca_file")
+FILES = ("quota_file", "notification_webhook_secret_file", "notification_mail_password_file", "notification_ca_file")
 """Settings that name a file; relative paths start where the hub runs."""
 
 
@@ -124,40 +124,40 @@ class GPUQuota(Configurable):
         "file asks for it), that it holds more memory than its share, that its share is held too weakly, that its "
         "server was stopped for either, and, in mode report, what would be freed.",
     ).tag(config=True, service=True)
-    notices_webhook_url = Unicode(
+    notification_webhook_url = Unicode(
         "", help="Address that gets each message as JSON in a POST: https, or this machine; empty: none."
     ).tag(config=True, service=True)
-    notices_webhook_secret_file = Unicode(
+    notification_webhook_secret_file = Unicode(
         "",
         help="File with the secret that signs what the webhook gets, as Standard Webhooks has it: whsec_ and 24 to 64 "
         "bytes in base64; empty: it is not signed.",
     ).tag(config=True, service=True)
-    notices_mail_host = Unicode("", help="SMTP server that takes each message as mail; empty: none.").tag(
+    notification_mail_host = Unicode("", help="SMTP server that takes each message as mail; empty: none.").tag(
         config=True, service=True
     )
-    notices_mail_port = Int(0, min=0, max=65_535, help="Its port; 0: 587 for starttls, 465 for tls, 25 for none.").tag(
-        config=True, service=True
-    )
-    notices_mail_security = Enum(
+    notification_mail_port = Int(
+        0, min=0, max=65_535, help="Its port; 0: 587 for starttls, 465 for tls, 25 for none."
+    ).tag(config=True, service=True)
+    notification_mail_security = Enum(
         ["starttls", "tls", "none"],
         default_value="starttls",
         help="Whether a plain connection to it is made secret before anything is said, is so from its beginning, or is "
         "never; with none no password is sent but to this machine.",
     ).tag(config=True, service=True)
-    notices_mail_user = Unicode("", help="Who logs in there; empty: nobody.").tag(config=True, service=True)
-    notices_mail_password_file = Unicode("", help="File with the password of notices_mail_user.").tag(
+    notification_mail_user = Unicode("", help="Who logs in there; empty: nobody.").tag(config=True, service=True)
+    notification_mail_password_file = Unicode("", help="File with the password of notification_mail_user.").tag(
         config=True, service=True
     )
-    notices_mail_from = Unicode("", help="Address that mail comes from, such as hub@example.org.").tag(
+    notification_mail_from = Unicode("", help="Address that mail comes from, such as hub@example.org.").tag(
         config=True, service=True
     )
-    notices_mail_to = Unicode(
+    notification_mail_to = Unicode(
         "", help="How a user's name becomes an address: {user}@example.org, or {user} where names are addresses."
     ).tag(config=True, service=True)
-    notices_ca_file = Unicode(
+    notification_ca_file = Unicode(
         "", help="Certificates, in PEM, that webhook and mail server may show beside those the system trusts."
     ).tag(config=True, service=True)
-    notices_page = Unicode(
+    notification_page = Unicode(
         "",
         help="Address of the page GPU quota as people reach it, for links in messages; empty: as the hub says it where "
         "c.JupyterHub.public_url is set, otherwise messages have no link.",

@@ -1,7 +1,7 @@
 """For every test: how Hypothesis runs. It judges what is computed, never how long it took on a slow machine.
 
 ``make test`` plays the same examples every time, so that what fails in it is the change; ``make soak`` sets
-``GPU_QUOTA_WORLDS`` and draws others each time.
+``GPU_QUOTA_WORLDS``, draws others each time, and twice as many.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, settings
 EXPLORES = "GPU_QUOTA_WORLDS" in os.environ
 
 settings.register_profile(
-    "patient", deadline=None, derandomize=not EXPLORES, suppress_health_check=[HealthCheck.too_slow]
+    "patient",
+    max_examples=100 if EXPLORES else 50,
+    deadline=None,
+    derandomize=not EXPLORES,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")

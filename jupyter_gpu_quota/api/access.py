@@ -130,7 +130,7 @@ def submits_to(person: Person, project: str) -> bool:
 
 
 def raises_priority(person: Person, project: str) -> bool:
-    """Above 50 only leads and admins go. Source: docs/scheduling.md, section 1."""
+    """Above 50 only leads and admins go. Source: docs/scheduling.md, section 1. Rule R10."""
     return person.admin or person.roles.get(project) == "lead"
 
 

@@ -21,6 +21,7 @@ from .resource import Call
 from .services import Door
 from .store_view import Delta
 from .streams import HEARTBEAT_S, EventStream
+from .views.idle_states import shown
 from .views.records import job_view
 
 MOST_WAITING = 200
@@ -139,7 +140,7 @@ def changed_view(door: Door, person: Person, pile: _Pile) -> ChangedView:
         version=pile.version,
         jobs=[job_view(record, door.world) for record in pile.jobs.values() if _sees_job(person, record)],
         notebooks=[
-            door.idleness.shown(record)
+            shown(record, door.world)
             for record in pile.notebooks.values()
             if sees_work(person, project=record.notebook.project, owner=record.notebook.user)
         ],

@@ -1,4 +1,4 @@
-"""The web door's process: the keeper starts it with the sockets it answers at, and ends it."""
+"""The API process: the service supervisor starts it with its listening sockets, and stops it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ from typing import Any
 from jupyterhub.services.auth import HubOAuth
 from tornado.httpserver import HTTPServer
 
-from ..backends.local.enforcement.cgroup import Leaves, notebook_leaf
-from ..backends.local.enforcement.protocol import Least
-from ..backends.local.servers import Servers
+from ..backends.local.backend import LocalEnforcement, LocalOutputs
 from ..bundle import BundleStore
-from ..controllers.enforcement.labels import Shares, keep_looking
-from ..controllers.enforcement.memory import Hands
-from ..controllers.enforcement.offers import Offers
-from ..controllers.enforcement.read_back import ReadBack
-from ..controllers.idleness import Idleness, keep_judging
-from ..controllers.notifications import Notices
-from ..controllers.reconciliation import keep_reconciling
-from ..deployment.heartbeat import Heart
+from ..deployment.heartbeat import Heartbeat
 from ..deployment.pid_file import lives
 from ..deployment.supervisor import CONTROLLER
 from ..hub_api import Hub, RestHub
@@ -47,6 +38,7 @@ from .resource import LARGEST_DRAINED
 from .services import Door, StoreSlot, now_ms
 from .store_view import World
 from .streams import Streams
+from .views.offers import Offers
 from .views.stop_reasons import Stops
 from .writer import Writer
 
@@ -56,24 +48,29 @@ TOKENS_REMEMBERED_S = 60
 OPEN_AGAIN_S = 2.0
 TURN_S = 1.0
 LARGEST_HEADERS = 64 << 10
+REPORTS_AT_ONCE, REPORT_EACH_MS = 60, 500
+"""A server looks at itself once a second, and reports at most what it saw."""
+
+WAKES_AT_ONCE, WAKE_EACH_MS = 10, 5_000
+"""A slice that went back is requested so often in a row; each time it is queued, decided on and put into the audit."""
 
 
-def main(listening: Sequence[int], heart_fd: int | None = None) -> int:
-    """Serve at the sockets that the keeper bound, until SIGTERM, or until the keeper is gone.
+def main(listening: Sequence[int], heartbeat_fd: int | None = None) -> int:
+    """Serve at the sockets that the supervisor bound, until SIGTERM, or until the supervisor is gone.
 
-    Takes their descriptors, and the pipe on which this process tells the keeper that it moves. Settings come from the
+    Takes their descriptors, and the pipe for its heartbeats. Settings come from the
     environment that the hub gives its services.
     """
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s web door] %(message)s")
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
-    heart = Heart(heart_fd)
+    heartbeat = Heartbeat(heartbeat_fd)
     gc.freeze()  # what was imported stays: it need not be looked through for garbage during a call
     sockets = [socket.socket(fileno=fd) for fd in listening]
-    asyncio.run(serve(settings_from_environment(), sockets, heart))
+    asyncio.run(serve(settings_from_environment(), sockets, heartbeat))
     return 0
 
 
-async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heart: Heart) -> None:
+async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heartbeat: Heartbeat) -> None:
     """Answer at once, open the store, follow it; end all of it on SIGTERM, SIGINT or a closed standard input."""
     ending = _ending()
     auth = hub_auth()
@@ -84,11 +81,7 @@ async def serve(settings: GPUQuota, sockets: Sequence[socket.socket], heart: Hea
     tasks = [
         _supervised(_open_store(door)),
         _supervised(_hear(door)),
-        _supervised(keep_reconciling(door, hub)),
-        _supervised(keep_judging(door.idleness)),
-        _supervised(door.notices.keep_sending()),
-        _supervised(keep_looking(door.shares)),
-        _supervised(_turn(heart)),
+        _supervised(_turn(heartbeat)),
     ]
     await ending.wait()
     server.stop()
@@ -107,9 +100,9 @@ def _ending() -> asyncio.Event:
     return ending
 
 
-async def _turn(heart: Heart) -> None:
+async def _turn(heartbeat: Heartbeat) -> None:
     while True:
-        heart.turned()
+        heartbeat.turned()
         await asyncio.sleep(TURN_S)
 
 
@@ -124,20 +117,11 @@ def hub_auth() -> HubOAuth:
 
 def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> Door:
     """Put the parts together; needs a running event loop."""
-    world = World(slot, now_ms)
     door: Door
     the_door = lambda: door  # noqa: E731 - made last
-    leaves = Leaves(settings.state_dir, within=settings.cgroup)
-    writer = Writer(slot, now_ms, committed=lambda: door.committed())  # noqa: PLW0108 - made after this
-    notices = _notices(settings, world, the_door)
-    stop = lambda record: hub.stop(world.name_of(record.notebook.user), record.server)  # noqa: E731
-    hands = Hands(
-        hold=lambda change: door.record(change),  # noqa: PLW0108
-        stop=stop,
-        note=notices.policed,
-        kill=lambda notebook: leaves.kill(notebook_leaf(notebook)),
-    )
-    back = ReadBack(world, leaves, Servers(settings.state_dir), _clock(the_door))
+    world = World(slot, _clock(the_door))
+    writer = Writer(slot, _clock(the_door), committed=lambda: door.committed())  # noqa: PLW0108 - made after this
+    enforcement = LocalEnforcement(settings.state_dir, cgroup=settings.cgroup, mps=settings.mps)
     door = Door(
         settings=settings,
         slot=slot,
@@ -147,20 +131,14 @@ def make_door(settings: GPUQuota, auth: HubOAuth, hub: Hub, slot: StoreSlot) -> 
         writer=writer,
         bundles=BundleStore(Path(settings.state_dir) / "bundles", limit_bytes=settings.bundle_limit_mib << 20),
         streams=Streams(),
-        idleness=Idleness(world, record=notices.judged, stop=stop, clock=_clock(the_door)),
-        notices=notices,
-        shares=Shares(
-            world,
-            writer,
-            back,
-            hands,
-            least=lambda: _least(world),
-            offers=lambda: door.offers,
-            clock=_clock(the_door),
-        ),
-        offers=Offers(leaves, settings.mps),
+        reports=Writer(slot, _clock(the_door)),
+        channels=_channels(settings),
+        offers=Offers(enforcement),
+        outputs=LocalOutputs(settings.state_dir),
         stops=Stops(world),
         changes=Pace(_clock(the_door), at_once=settings.changes_at_once, each_ms=1000 / settings.changes_per_s),
+        report_pace=Pace(_clock(the_door), at_once=REPORTS_AT_ONCE, each_ms=REPORT_EACH_MS),
+        wake_pace=Pace(_clock(the_door), at_once=WAKES_AT_ONCE, each_ms=WAKE_EACH_MS),
         new_id=new_ulid,
     )
     return door
@@ -180,27 +158,18 @@ def _people(auth: HubOAuth, hub: Hub, world: World, slot: StoreSlot) -> People:
     )
 
 
-def _least(world: World) -> Least:
-    return world.quota_file.least if world.quota_file else Least()
-
-
-def _notices(settings: GPUQuota, world: World, door: Callable[[], Door]) -> Notices:
-    return Notices(
-        world,
-        channels_of(settings, _clock(door)),
-        events=settings.notices,
-        record=lambda request: door().record(request),
-        clock=_clock(door),
-        new_id=new_ulid,
-        hub=settings.hub,
-        page=settings.notices_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
-    )
+def _channels(settings: GPUQuota) -> list[tuple[str, str]]:
+    """The channels that messages leave by: the name of each, and its other end. The controllers send."""
+    made = channels_of(settings, now_ms)
+    for channel in made:
+        channel.close()
+    return [(channel.name, channel.where) for channel in made]
 
 
 def close(door: Door) -> None:
     """Write what waits, then let go of the database."""
-    door.notices.close()
     door.writer.close()
+    door.reports.close()
     door.world.close()
     if door.slot.store is not None:
         door.slot.store.close()

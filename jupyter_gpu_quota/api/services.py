@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..backends.protocol import OutputReader
 from ..bundle import BundleStore
-from ..controllers.enforcement.labels import Shares
-from ..controllers.enforcement.offers import Offers
-from ..controllers.idleness import Idleness
-from ..controllers.notifications import Notices
 from ..core.model import Device
 from ..settings import GPUQuota
 from ..store import wakeup as bell
@@ -24,6 +21,7 @@ from .rate_limit import Pace
 from .refusals import refused
 from .store_view import World
 from .streams import Streams
+from .views.offers import Offers
 from .views.stop_reasons import Stops
 from .writer import Writer
 
@@ -61,6 +59,8 @@ class Door:
     """The parts: settings, who people are, the mirror of the store, the one writer, the bundles on disk.
 
     ``arriving`` holds the bytes of bundles on their way, by person; ``changes`` is how often each may change something.
+    ``channels`` are the ways out of messages: the name of each, and its other end.
+    ``reports`` writes the reports of notebooks' servers, which wake nobody.
     ``controller_alive`` tells whether the scheduler's process runs. ``new_id`` makes ULIDs from an instant.
     """
 
@@ -72,12 +72,14 @@ class Door:
     writer: Writer
     bundles: BundleStore
     streams: Streams
-    idleness: Idleness
-    notices: Notices
-    shares: Shares
+    reports: Writer
+    channels: Sequence[tuple[str, str]]
     offers: Offers
+    outputs: OutputReader
     stops: Stops
     changes: Pace
+    report_pace: Pace
+    wake_pace: Pace
     new_id: Callable[[int], str]
     clock: Callable[[], int] = now_ms
     arriving: Counter[str] = field(default_factory=Counter)

@@ -12,14 +12,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.eviction.removal import outlives
 from ..core.model import Allocation, Device, Job, Node, Notebook
-from ..core.plan import Reason
 from ..core.quota.in_force import last_change_at
+from ..core.reason_figures import reason_from
+from ..core.reasons import EnforcementTooWeak, OverShare, Reason
+from ..core.samples import DeviceSample
 from ..quotafile import QuotaFile
 from ..store.reads.quota_revision import in_force
 from ..store.reads.snapshot import Mirror
-from ..store.records.commands import ShareLabel
+from ..store.records.activity import Note
+from ..store.records.commands import AllocationLabel
+from ..store.records.idle_state import IdleState
 from ..store.records.protocol import NotOpenYet, Store, StoreUnavailable
-from ..store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision, SampleRow
+from ..store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from .views.simulated_use import Told, with_told
 from .views.utilisation import Utilised, of_share, together
 
@@ -66,10 +70,12 @@ class World:
         self.names: dict[str, str] = {}
         self.waits: Mapping[str, Reason] = {}
         """Why everything that waits does so, and why the next plan starts what it starts, as was last thought of."""
-        self.samples: Mapping[str, SampleRow] = {}
-        self.told: dict[str, Told] = {}
-        """What the servers of notebooks tell of simulated devices; the readings have it from the next look on."""
-        self.labels: Mapping[str, ShareLabel] = {}
+        self.samples: Mapping[str, DeviceSample] = {}
+        self.idle: dict[str, IdleState] = {}
+        """How notebooks were classified last."""
+        self.warnings: Mapping[str, Sequence[OverShare | EnforcementTooWeak]] = {}
+        """What the owners of workloads are warned of."""
+        self.labels: Mapping[str, AllocationLabel] = {}
         """How shares are held, by allocation, as was last read back."""
         self._samples_at = self._looked_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
@@ -185,6 +191,7 @@ class World:
         if changes.version != before:
             await self._take(changes)
         await self._follow_use()
+        await self._follow_notes()
 
     async def _readable(self, changes: Changes, newest: QuotaRevision) -> Changes:
         """The changes with the quota file that is in force; it is read outside the event loop."""
@@ -211,6 +218,18 @@ class World:
         quota, past_use = self.quota, self.mirror.past_use
         if quota is not None and (quota.policy.history.k_milli or past_use.usage):
             await self.read(past_use.follow, self.store, quota.policy, self.now())
+
+    async def _follow_notes(self) -> None:
+        """Look at what the controllers noted: the newest classifications, and the warnings that are under way."""
+        if not self.mirror.notebooks and not self.idle and not self.warnings:
+            return
+        since = max((state.at for state in self.idle.values()), default=0)
+        idle = await self.read(self.store.notes, "idle", since=since if since <= self.now() else 0)
+        live = self.mirror.notebooks
+        known = self.idle | {note.subject: IdleState.from_note(note) for note in idle}
+        self.idle = {name: state for name, state in known.items() if name in live}
+        notes = await self.read(self.store.notes, "enforcement")
+        self.warnings = {note.subject: _warnings_of(note) for note in notes}
 
     def _hold(self, changes: Changes) -> None:
         """Follow what the mirror keeps to itself: nodes, quota, and allocations by what they belong to."""
@@ -281,12 +300,21 @@ class World:
             return
         self._samples_at = self._clock()
         before, found = self.samples, await self.read(self.store.latest_samples)
+        self.labels = await self.read(self.store.labels, list(self.allocations))
         notebooks = self._notebooks_by_device()
-        self.samples = {name: with_told(row, notebooks.get(name, ()), self.told) for name, row in found.items()}
+        self.samples = {name: with_told(row, notebooks.get(name, ()), self._told()) for name, row in found.items()}
         changed = {device for device, row in self.samples.items() if before.get(device) != row}
         known = sorted(changed & self.mirror.devices.keys())
         if known:
             self._tell(Delta(version=self.mirror.version, devices=tuple(known)))
+
+    def _told(self) -> dict[str, Told]:
+        """What the servers of notebooks tell of simulated devices."""
+        return {
+            name: Told(percent=state.sampled[0], at=state.sampled[1])
+            for name, state in self.idle.items()
+            if state.sampled is not None and state.sampled[0] is not None
+        }
 
     def _notebooks_by_device(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -321,7 +349,7 @@ class World:
     def allocations_of(self, workload: str) -> Sequence[Allocation]:
         return sorted(self._held.get(workload, {}).values(), key=lambda part: (part.rank, part.device, part.id))
 
-    def label_of(self, allocation: str) -> ShareLabel | None:
+    def label_of(self, allocation: str) -> AllocationLabel | None:
         return self.labels.get(allocation)
 
     def device(self, name: str) -> Device | None:
@@ -350,6 +378,13 @@ class World:
 
     def is_simulated(self, pool: str) -> bool:
         return any(device.simulated for device in self.devices_in(pool))
+
+
+def _warnings_of(note: Note) -> list[OverShare | EnforcementTooWeak]:
+    """The warnings of a controller's note."""
+    document: Mapping[str, Any] = note.document
+    found = [reason_from(each["code"], each["figures"].items()) for each in document.get("warnings", ())]
+    return [each for each in found if isinstance(each, OverShare | EnforcementTooWeak)]
 
 
 class _Answered:

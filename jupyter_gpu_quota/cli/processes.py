@@ -26,18 +26,18 @@ def serve() -> None:
 
 @click.command(hidden=True)
 @click.option("--listening", required=True, help="Descriptors of the sockets, with commas.")
-@click.option("--heart", type=int, default=None, help="The descriptor to beat on.")
-def door(listening: str, heart: int | None) -> None:
+@click.option("--heartbeat", type=int, default=None, help="The descriptor for heartbeats.")
+def door(listening: str, heartbeat: int | None) -> None:
     """Run the web door; the service starts it."""
     from ..api.main import main
 
-    sys.exit(main([int(fd) for fd in listening.split(",")], heart))
+    sys.exit(main([int(fd) for fd in listening.split(",")], heartbeat))
 
 
 @click.command(hidden=True)
-@click.option("--heart", type=int, default=None, help="The descriptor to beat on.")
-def controller(heart: int | None) -> None:
+@click.option("--heartbeat", type=int, default=None, help="The descriptor for heartbeats.")
+def controller(heartbeat: int | None) -> None:
     """Run the scheduler; the service starts it."""
     from ..controllers.main import main
 
-    sys.exit(main(heart))
+    sys.exit(main(heartbeat))

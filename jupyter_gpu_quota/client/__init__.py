@@ -220,7 +220,7 @@ class Client:
         return self._act(job, "hold")
 
     def release(self, job: str) -> JobView:
-        """Queue a held job again, in its old place."""
+        """Queue a held job again, at its old position."""
         return self._act(job, "release")
 
     def cancel(self, job: str) -> JobView:

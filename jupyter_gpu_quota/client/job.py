@@ -91,7 +91,7 @@ class Job:
         return self
 
     def release(self) -> Job:
-        """Queue it again after a hold, in its old place."""
+        """Queue it again after a hold, at its old position."""
         self.view = self._client.release(self.id)
         return self
 

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from ..api.services import Door
 from ..core.lifecycle import NOTEBOOK_FINAL
-from ..hub_api import Hub, Server
-from ..store.records.commands import ReturnNotebook
+from ..hub_api import Server
+from ..store.reads.followed_store import FollowedStore
+from ..store.records.commands import Recorded, ReturnNotebook
 from ..store.records.rows import NotebookRecord
-from .loop import go_round
+from .lease import FencedStore
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 30.0
+EVERY_MS = 30_000
 GRACE_MS = 60_000
 LOOKS = 2
 ACTOR = "system:reconcile"
+WHY = "the hub has no such server: neither active nor pending for a minute"
 
 
-class Reconciler:
+class Reconciliation:
     """Remembers how often, and since when, the server of a slice was not among the hub's.
 
     A slice goes back after two looks in a row without its server, 60 s apart at least. A hub that does not answer
-    is no look: nothing is concluded, and the count stands where it was.
+    is no look: ``servers`` raises HubAway, nothing is concluded, and the count stands where it was.
     """
 
-    def __init__(self, grace_ms: int = GRACE_MS) -> None:
-        self._grace_ms = grace_ms
+    name = "reconciliation"
+
+    def __init__(
+        self, view: FollowedStore, store: FencedStore, servers: Callable[[], Sequence[Server]],
+        grace_ms: int = GRACE_MS,
+    ) -> None:  # fmt: skip
+        self.view, self.store, self.servers, self._grace_ms = view, store, servers, grace_ms
         self._missed: dict[str, tuple[int, int]] = {}
+
+    def run_once(self, now: int) -> int:
+        """One look. A hub without bookings is not asked."""
+        self.view.refresh()
+        live = list(self.view.mirror.notebooks.values())
+        if live:
+            servers = self.servers()
+            self.view.learn_names([record.notebook.user for record in live])
+            for name in self.look(live, self.view.names, servers, now):
+                self._give_back(name)
+        return now + EVERY_MS
+
+    def _give_back(self, name: str) -> None:
+        (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
+        if isinstance(outcome, Recorded):
+            log.info("slice %s was given back: %s", name, WHY)
 
     def look(
         self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int
@@ -52,25 +74,3 @@ class Reconciler:
     def _count(self, name: str, now: int) -> tuple[int, int]:
         count, since = self._missed.get(name, (0, now))
         return count + 1, since
-
-
-async def keep_reconciling(door: Door, hub: Hub, every_s: float = EVERY_S) -> None:
-    """Look now and every 30 s, for as long as the task lives."""
-    reconciler = Reconciler()
-    await go_round(lambda: reconcile_once(door, hub, reconciler), every_s, "bookings are not reconciled now", log)
-
-
-async def reconcile_once(door: Door, hub: Hub, reconciler: Reconciler) -> list[str]:
-    """One look; returns the slices that were given back. A hub without bookings is not asked."""
-    await door.world.refresh()
-    live = list(door.world.mirror.notebooks.values())
-    if not live:
-        return []
-    servers = await hub.servers()
-    await door.world.learn_names([record.notebook.user for record in live])
-    gone = reconciler.look(live, door.world.names, servers, door.clock())
-    for name in gone:
-        why = "the hub has no such server: neither active nor pending for a minute"
-        await door.record(ReturnNotebook(notebook=name, actor=ACTOR, why=why))
-        log.info("slice %s was given back: %s", name, why)
-    return gone

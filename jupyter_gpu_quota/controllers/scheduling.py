@@ -11,8 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..backends.local.sampling.protocol import Sampler
-from ..backends.protocol import Executor, LeaveOrder, StartOrder
+from ..backends.protocol import JobBackend, LeaveOrder, SampleBackend, StartOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
 from ..core.lifecycle import HOLDS_GPU
@@ -28,16 +27,18 @@ from ..core.model import (
     Policy,
     Snapshot,
 )
-from ..core.plan import RESIZED, Plan, ReasonCode
-from ..core.scheduling.cache.decision_cache import Memory
+from ..core.plan import RESIZED, Plan
+from ..core.reasons import ReasonCode
+from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
 from ..quotafile import QuotaFile
 from ..store.reads.past_use import looked_again_at
 from ..store.reads.snapshot import Mirror
 from ..store.records.commands import SetInventory
-from ..store.records.plan_chunks import Piece, pieces_of
-from ..store.records.protocol import Committed, Lease, Store
+from ..store.records.plan_chunks import PlanChunk, chunks_of
+from ..store.records.protocol import Committed, Lease, LeaseLost, Store
 from ..store.records.rows import JobRecord, QuotaRevision
+from .lease import Leadership
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,6 @@ TELL_AGAIN_MS = 5_000
 class Rhythm:
     """How often the loop does what it does, in milliseconds; ages of what retention removes."""
 
-    lease_ms: int = 3_000
     sample_ms: int = 10_000
     inventory_ms: int = 60_000
     retention_ms: int = 3_600_000
@@ -75,31 +75,33 @@ class Sweeper(Protocol):
     def sweep(self, keep: set[str]) -> object: ...
 
 
-class Controller:
-    """One scheduler; ``tick`` is the whole of it.
+class SchedulingController:
+    """Scheduling; ``tick`` is the whole of it.
 
     Takes a clock (milliseconds since 1970), a store, an executor and a sampler, and ``tell``, called with the
-    store's version whenever it moved. ``holder`` names this process in the lease.
+    store's version whenever it moved. ``leadership`` is this process's lease: only this loop
+    renews it.
     """
+
+    name = "scheduling"
 
     def __init__(
         self,
         *,
         clock: Callable[[], int],
         store: Store,
-        executor: Executor,
-        sampler: Sampler,
+        executor: JobBackend,
+        sampler: SampleBackend,
         bundles: Sweeper,
-        holder: str,
+        leadership: Leadership,
         rhythm: Rhythm | None = None,
         outputs_limit_mib: int | None = None,
         tell: Callable[[int], object] = lambda version: None,
     ) -> None:
         self.clock, self.store, self.executor, self.sampler, self.bundles = clock, store, executor, sampler, bundles
-        self.holder, self.rhythm, self.tell = holder, rhythm or Rhythm(), tell
+        self.leadership, self.rhythm, self.tell = leadership, rhythm or Rhythm(), tell
         self.outputs_limit_mib = outputs_limit_mib
-        self.mirror, self.memory = Mirror(), Memory()
-        self.lease: Lease | None = None
+        self.mirror, self.decision_cache = Mirror(), DecisionCache()
         self.revision: QuotaRevision | None = None
         self.policy: Policy | None = None
         self.world_changed = True
@@ -112,18 +114,28 @@ class Controller:
         self.sequence = 0
         self.quota_file: QuotaFile | None = None
 
+    def run_once(self, now: int) -> int:
+        """Turn the ring until nothing is left to decide at once. Returns when to turn it again, in ms since 1970."""
+        return now if self.tick() else now + self.rest_ms(self.tick_max_ms())
+
     def tick(self) -> bool:
         """One turn of the ring. Returns whether another should follow at once."""
-        now = self.clock()
-        if not self._still_rules():
+        try:
+            return self._tick(self.clock())
+        except LeaseLost as lost:
+            log.info("%s", lost)
+            return False
+
+    def _tick(self, now: int) -> bool:
+        if not self._is_leader():
             return False
         assert self.lease is not None
         before = self.mirror.version
         self._observe(self.lease, now)
-        if not self._still_rules():
+        if not self._is_leader():
             return False
         committed = self._decide(self.lease, now)
-        if not self._still_rules():
+        if not self._is_leader():
             return False
         self._apply(self.lease, now)
         self._on_time("sample", self.rhythm.sample_ms, now, self._sample)
@@ -141,38 +153,32 @@ class Controller:
         rest = min(at_most_ms, self.tick_max_ms())
         if self.lease is None:
             return rest
-        return max(0, min(rest, self.lease.expires_at - self.rhythm.lease_ms // 2 - self.clock()))
-
-    def resign(self) -> None:
-        """Give the lease back, so that a successor need not wait for its end."""
-        if self.lease is not None:
-            self.store.release_lease(self.lease)
-            self.lease = None
+        return max(0, min(rest, self.lease.expires_at - self.leadership.lease_ms // 2 - self.clock()))
 
     # --- lease ----------------------------------------------------------------------------------------------------
-    def _rule(self, now: int) -> bool:
-        """Take or renew the right to decide; a new reign fences off the old one before anything else."""
-        fencing = self.lease.fencing if self.lease else None
-        self.lease = self.store.acquire_lease(self.holder, now=now, ttl_ms=self.rhythm.lease_ms)
-        if self.lease is None:
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that this process took last."""
+        return self.leadership.lease
+
+    def _renew_lease(self, now: int) -> bool:
+        """Take or renew the right to decide; a new leader fences off the old one before anything else."""
+        before = self.lease
+        lease = self.leadership.renew(now)
+        if lease is None:
             self.unsettled.clear()
             return False
         self._settle()
-        if self.lease.fencing != fencing:
-            self.executor.fence(self.lease.fencing)
+        if before is None or lease.fencing != before.fencing:
+            self.executor.fence(lease.fencing)
             self.told.clear()
             self.due.clear()
-            log.info("this controller decides now, fencing number %d", self.lease.fencing)
         return True
 
-    def _still_rules(self) -> bool:
-        """Take the lease, or renew it where half of its time has gone: that is a write to the disk.
-
-        One that has longer to go than it ever had is from before the clock was set back.
-        """
-        now, lease_ms = self.clock(), self.rhythm.lease_ms
-        fresh = self.lease is not None and lease_ms // 2 < self.lease.expires_at - now <= lease_ms
-        return fresh or self._rule(now)
+    def _is_leader(self) -> bool:
+        """Take the lease, or renew it where half of its time has gone: that is a write to the disk."""
+        now = self.clock()
+        return self.leadership.is_fresh(now) or self._renew_lease(now)
 
     # --- observe --------------------------------------------------------------------------------------------------
     def _observe(self, lease: Lease, now: int) -> None:
@@ -226,7 +232,7 @@ class Controller:
         names = {node.id: node.name for node in nodes}
         pools = {d.id: self.quota_file.pool_of(d, names.get(d.node, "")) if self.quota_file else None for d in devices}
         placed = tuple(replace(device, pool=pools[device.id]) for device in devices)
-        self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now)
+        self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
 
     def _as_known(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         """What was there when it could be read. What runs runs on; after a while nothing new is started there."""
@@ -260,7 +266,7 @@ class Controller:
             return False
         policy = self.policy
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
-        plan = decide(snapshot, policy, self.memory)
+        plan = decide(snapshot, policy, self.decision_cache)
         self.decide_again_at = self._next_instant(policy, now)
         self.world_changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
         if not plan.actions:
@@ -275,11 +281,11 @@ class Controller:
         """
         now, seen, version = snapshot.now, self.mirror.digest(snapshot), snapshot.version
         alone = True
-        for piece in pieces_of(plan):
-            outcome = self._commit_piece(piece, policy, seen, now)
+        for chunk in chunks_of(plan):
+            outcome = self._commit_chunk(chunk, policy, seen, now)
             if not isinstance(outcome, Committed):
-                log.info("the plan for version %d was dropped from action %d on: %s", version, piece.first, outcome)
-                self._rule(self.clock())
+                log.info("the plan for version %d was dropped from action %d on: %s", version, chunk.first, outcome)
+                self._renew_lease(self.clock())
                 self._refresh(now)
                 return
             alone, version = alone and outcome.version == version + 1, outcome.version
@@ -287,14 +293,14 @@ class Controller:
         self._look_again(now)
         self._refresh(now, own=version if alone else None)
 
-    def _commit_piece(self, piece: Piece, policy: Policy, snapshot_digest: str, now: int) -> Committed | str:
-        """Write one piece, or say why what is left of the plan is dropped.
+    def _commit_chunk(self, chunk: PlanChunk, policy: Policy, snapshot_digest: str, now: int) -> Committed | str:
+        """Write one chunk, or say why what is left of the plan is dropped.
 
         Deciding may take longer than a lease lasts. It is taken again then: the store finds what changed meanwhile.
         """
-        if not self._still_rules() or self.lease is None:
+        if not self._is_leader() or self.lease is None:
             return "another controller decides now"
-        outcome = self.store.commit(piece, policy=policy, snapshot_digest=snapshot_digest, lease=self.lease, now=now)
+        outcome = self.store.commit(chunk, policy=policy, snapshot_digest=snapshot_digest, lease=self.lease, now=now)
         if not isinstance(outcome, Committed):
             return outcome.why
         self._settle()
@@ -307,8 +313,8 @@ class Controller:
 
     def _next_instant(self, policy: Policy, now: int) -> int | None:
         """When, with nothing else changing, time alone could change the plan."""
-        ahead = self.memory.next_at()
-        if not policy.history.k_milli or not self.memory.wants_more():
+        ahead = self.decision_cache.next_at()
+        if not policy.history.k_milli or not self.decision_cache.wants_more():
             return ahead
         return looked_again_at(now) if ahead is None else min(ahead, looked_again_at(now))
 
@@ -362,7 +368,7 @@ class Controller:
             command=spec.command,
             placements=tuple(map(_placement, held)),
             devices=tuple(self.mirror.devices[name] for name in sorted({a.device for a in held})),
-            account=record.account,
+            run_as=record.account,
             variables=spec.variables,
             secrets=self.store.secrets(record.job.id) if spec.secret_names else {},
             bundle=spec.bundle,
@@ -394,14 +400,14 @@ class Controller:
 
     def _sample(self, now: int) -> None:
         """Read the devices; a reading that cannot be had is unknown, and never stops the queue."""
-        rows = self.sampler.sample(self._holders(), self.executor.pids(), now=now)
+        rows = self.sampler.samples(self._holders(), now=now)
         if rows is None:
             self.due["sample"] = now  # they are being read: the next tick has them
         if not rows or self.lease is None:
             return
         self.sequence += 1
-        self.store.add_samples(self.holder, self.sequence, rows, now=now)
-        facts = self.sampler.facts()
+        self.store.add_samples(self.leadership.holder, self.sequence, rows, now=now)
+        facts = self.sampler.device_facts()
         if facts:
             self.store.observe(facts, lease=self.lease, now=now)
 

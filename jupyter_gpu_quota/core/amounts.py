@@ -50,6 +50,7 @@ def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int =
     order, repeated or not; only a request by memory looks at them. Where several ``processes`` share it, returns
     the part of each; it must divide exactly.
     Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
+    Rule R1.
     """
     milli = _asked(text.strip(), models, OF_JOBS)
     if isinstance(milli, AmountRefusal):
@@ -142,8 +143,9 @@ def _exact(text: str, way: str) -> int | AmountRefusal:
 
 def gpu_text(milli: int) -> str:
     """The shortest exact decimal of an amount in milli-GPU: 500 is "0.5", 2000 is "2"."""
-    whole, part = divmod(milli, WHOLE)
-    return f"{whole}.{part:03d}".rstrip("0") if part else str(whole)
+    sign, size = ("-", -milli) if milli < 0 else ("", milli)
+    whole, part = divmod(size, WHOLE)
+    return sign + (f"{whole}.{part:03d}".rstrip("0") if part else str(whole))
 
 
 SMALL_MILLI_S = 36_000

@@ -10,13 +10,17 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from .reason_figures import FIGURES, code_of, figure_pairs
+from .reasons import OtherReason
+
 Plain = None | bool | int | str | list["Plain"] | dict[str, "Plain"]
 
 
 def canonical(value: object) -> bytes:
     """The value as JSON in UTF-8: keys sorted, no spaces, nothing that two writers could spell differently.
 
-    Takes None, bool, int, str, enums, mappings with str keys, sequences and dataclasses (by their field names).
+    Takes None, bool, int, str, enums, mappings with str keys, sequences, dataclasses (by their field names) and reasons
+    (as their code and the pairs of their figures).
     Raises TypeError for anything else; a float is refused because its spelling is not one.
     """
     return _text(value).encode()
@@ -85,6 +89,8 @@ def _writer_of(kind: type) -> _Writer:
         return _object
     if issubclass(kind, Sequence) and not issubclass(kind, (bytes, bytearray)):
         return _array
+    if kind in FIGURES or kind is OtherReason:
+        return lambda reason: f'{{"code":{_text(code_of(reason))},"figures":{_array(figure_pairs(reason))}}}'
     return _record_writer(kind) if is_dataclass(kind) else _refuse
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .frozen import quickly_made
+from .frozen import fast_frozen
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFact:
     """One rank of one attempt, as its supervisor recorded it.

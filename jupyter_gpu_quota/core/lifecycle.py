@@ -85,6 +85,7 @@ def judge_exit(
 
     ``pause_requested``: the pause file existed before the exit was recorded. ``completed``: the job reported
     done = total, or called ``complete()``. Source: docs/scheduling.md, section 5.
+    Rule R44.
     """
     if pause_requested:
         return _judge_after_pause(exit_status, completed=completed, target=target, retries_left=retries_left)

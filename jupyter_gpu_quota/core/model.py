@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .frozen import quickly_made
+from .frozen import fast_frozen
 
 WHOLE_DEVICE = 1000
 """Milli-GPU of one device."""
@@ -240,7 +240,7 @@ class Policy:
     lending: Lending = Lending()
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training workload that has not ended: 1..n ranks, each of ``gpu_milli``.
@@ -313,7 +313,7 @@ class Notebook:
     lent_at: int | None = None
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where a part of one rank goes: so much of one device."""
@@ -324,7 +324,7 @@ class Placement:
     memory_mib: int
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """A placement that is owned by a workload, until its processes are seen gone."""

@@ -1,1 +1,1 @@
-"""What a single-machine hub needs to keep the service's processes running."""
+"""Starts and restarts the service's processes on a single-machine hub."""

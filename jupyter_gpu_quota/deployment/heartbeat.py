@@ -1,7 +1,7 @@
-"""The heart of a kept process: while its main loop turns, one byte a second goes to whoever keeps it.
+"""The heartbeat of a supervised process: while its main loop runs, it sends one byte a second to its supervisor.
 
-A process that is frozen inside a transaction keeps the database locked for everybody, so that nothing in the database
-can tell of it. A pipe can: the keeper hears that the beats have stopped, and ends it.
+A process that is frozen inside a transaction keeps the database locked, so the database cannot report it. A pipe can:
+the supervisor sees that the heartbeats have stopped, and kills the process.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 EVERY_S = 1.0
 LONGEST_TURN_S = 60.0
-"""One turn may take long (many starts at once, a driver that wakes up); after this the loop hangs, and beats stop."""
+"""One turn of the main loop may take long (many starts at once, a driver that initialises). After this time it counts
+as hung, and the heartbeats stop."""
 
 
-class Heart:
-    """Beats in a thread of its own, so that one long turn is no death; ``turned`` is called at every turn.
+class Heartbeat:
+    """Sends heartbeats from its own thread, so a long turn of the main loop does not stop them.
 
-    Takes the writing end of a pipe; None is a heart that nobody listens to.
+    The main loop calls ``turned`` at every turn. Takes the writing end of a pipe; None: without a supervisor.
     """
 
     def __init__(self, fd: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,19 +30,19 @@ class Heart:
         if fd is not None:
             os.set_inheritable(fd, False)
             os.set_blocking(fd, False)
-            threading.Thread(target=self._beat_on, name="heart", daemon=True).start()
+            threading.Thread(target=self._beat_repeatedly, name="heartbeat", daemon=True).start()
 
     def turned(self) -> None:
-        """The main loop has come round."""
+        """The main loop began another turn."""
         self._turned_at = self._clock()
 
-    def _beat_on(self) -> None:
+    def _beat_repeatedly(self) -> None:
         while True:
             self.beat()
             time.sleep(EVERY_S)
 
     def beat(self) -> bool:
-        """One beat, unless the loop hangs; returns whether it was given. Nobody listening is no fault."""
+        """Send one heartbeat, unless the main loop hangs; returns whether it was sent. A closed pipe is ignored."""
         if self._fd is None or self._clock() - self._turned_at > LONGEST_TURN_S:
             return False
         with contextlib.suppress(OSError):

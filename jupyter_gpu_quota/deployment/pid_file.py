@@ -1,6 +1,6 @@
-"""One service at a time: the processes that are recorded on disk are ended before the next one binds.
+"""One service at a time: the processes in the pid file are stopped before a new service listens.
 
-The keeper lives on this module, so it goes without ``dataclasses``, which loads two MiB of the compiler's modules.
+The supervisor imports this module, which avoids ``dataclasses``: that module loads two MiB of the compiler's modules.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 RECORD = "service.json"
 END_WITHIN_S = 4.5
-"""A keeper that obeys has ended its children within 4 s."""
+"""A supervisor that is running stops its children within 4 s of SIGTERM."""
 
 GONE_WITHIN_S = 1.0
 """After SIGKILL only the kernel can hold a process."""
 
 
 class Process(NamedTuple):
-    """One process for good: its id, and when it started in clock ticks since boot."""
+    """Identifies one process, also after its id is used again: the id, and its start in clock ticks since boot."""
 
     pid: int
     started: int
@@ -38,9 +38,9 @@ class Process(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A keeper, and the processes it keeps, by name."""
+    """A supervisor and its child processes, by name."""
 
-    keeper: Process
+    supervisor: Process
     children: Mapping[str, Process]
 
 
@@ -56,7 +56,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def marks_of(pid: int) -> tuple[str, ...] | None:
-    """What grows while a process does anything: its page faults and its CPU time. None while it waits for a disk."""
+    """Counters that grow while a process is active: page faults and CPU time. None while it waits for a disk."""
     fields = _stat(pid)
     return None if fields[0] == "D" else (fields[7], fields[9], fields[11], fields[12])
 
@@ -71,21 +71,21 @@ def _stat(pid: int) -> list[str]:
 
 
 def take_over(state_dir: Path) -> None:
-    """End the recorded predecessor and what it kept, if those very processes still run, and record ourselves."""
+    """Stop the previous service's processes if they still run, and write the pid file of this one."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     before = recorded(state_dir)
-    if before is not None and before.keeper.pid != os.getpid():
-        _end((before.keeper, *before.children.values()))
+    if before is not None and before.supervisor.pid != os.getpid():
+        _end((before.supervisor, *before.children.values()))
         if (late := recorded(state_dir)) is not None:
-            _end(late.children.values())  # what it started while it was being ended
+            _end(late.children.values())  # children that it started meanwhile
     record(state_dir, {})
 
 
 def record(state_dir: Path, children: Mapping[str, Process]) -> bool:
-    """Write down this process and the ones it keeps; False where the disk takes nothing, which is no reason to end."""
-    place, keeper = state_dir / RECORD, process_of(os.getpid())
-    temporary = place.with_name(f"{place.name}.{keeper.pid}")
-    text = json.dumps(_told(keeper) | {"children": {name: _told(child) for name, child in children.items()}})
+    """Write the pid file: this process and its children. Returns False where it cannot be written."""
+    place, supervisor = state_dir / RECORD, process_of(os.getpid())
+    temporary = place.with_name(f"{place.name}.{supervisor.pid}")
+    text = json.dumps(_told(supervisor) | {"children": {name: _told(child) for name, child in children.items()}})
     try:
         temporary.write_text(text)
         temporary.chmod(0o600)
@@ -97,14 +97,14 @@ def record(state_dir: Path, children: Mapping[str, Process]) -> bool:
 
 
 def give_up(state_dir: Path) -> None:
-    """Take our record away, if it is still ours."""
+    """Remove the pid file, if it is still this process's."""
     found = recorded(state_dir)
-    if found is not None and found.keeper.pid == os.getpid():
+    if found is not None and found.supervisor.pid == os.getpid():
         (state_dir / RECORD).unlink(missing_ok=True)
 
 
 def recorded(state_dir: Path) -> Service | None:
-    """Who is on record; a record that cannot be read names nobody."""
+    """The service in the pid file; None where there is none, or it cannot be read."""
     try:
         found = json.loads((state_dir / RECORD).read_text())
         children = {str(name): _read(child) for name, child in found.get("children", {}).items()}
@@ -114,7 +114,7 @@ def recorded(state_dir: Path) -> Service | None:
 
 
 def lives(state_dir: Path, name: str) -> bool:
-    """Whether the kept process of this name is on record, and runs."""
+    """Whether the child process of this name is in the pid file, and runs."""
     found = recorded(state_dir)
     return found is not None and name in found.children and found.children[name].lives
 
@@ -128,9 +128,9 @@ def _told(process: Process) -> dict[str, object]:
 
 
 def _end(processes: Iterable[Process]) -> None:
-    """All at once: SIGTERM, which a stopped process takes when it goes on, then SIGKILL for those that still run.
+    """Stop these processes together: SIGTERM and SIGCONT, then SIGKILL for those that still run.
 
-    A descriptor names one process for good, so no stranger is ever hit.
+    A process descriptor names one process for ever, so no other process can be hit.
     """
     with contextlib.ExitStack() as open_descriptors:
         running = {}
@@ -139,14 +139,16 @@ def _end(processes: Iterable[Process]) -> None:
                 open_descriptors.callback(os.close, descriptor)
                 running[descriptor] = process
         if running:
-            log.info("ending the predecessor, processes %s", ", ".join(str(each.pid) for each in running.values()))
+            log.info(
+                "stopping the previous service, processes %s", ", ".join(str(each.pid) for each in running.values())
+            )
         _send(running, signal.SIGTERM)
         _send(running, signal.SIGCONT)
         _wait(running, END_WITHIN_S)
         _send(running, signal.SIGKILL)
         _wait(running, GONE_WITHIN_S)
         for process in running.values():
-            log.error("the predecessor, process %d, does not end", process.pid)
+            log.error("process %d of the previous service does not end", process.pid)
 
 
 def _descriptor(process: Process) -> int | None:

@@ -1,7 +1,7 @@
-"""The hub-managed service: a small process that holds the web door's address and keeps door and scheduler running.
+"""The hub-managed service: a small process that listens at the API's address and keeps API and controllers running.
 
-It imports next to nothing, so that it is there at once and has little that can fail. While a door is being started
-again, connections wait in the socket's backlog; none is refused.
+It imports very little, so it starts at once and has little that can fail. While the API process restarts, connections
+wait in the socket's backlog; none is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlparse
 
-from .child import Kept
+from .child import ChildProcess
 from .pid_file import Service, give_up, process_of, record, recorded, take_over
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ END_WITHIN_S = 4.0
 """The hub gives its service 5 s to end."""
 
 LATE_S = 1.0
-"""Who wakes up so much too late was stopped itself (a paused machine), and can accuse nobody of silence."""
+"""A supervisor that wakes up this late was itself stopped (a paused machine): it restarts all heartbeat timeouts."""
 
 
 class CannotServe(Exception):
@@ -44,8 +44,8 @@ class CannotServe(Exception):
 
 
 def main() -> int:
-    """Keep door and scheduler until SIGTERM. Settings come from the environment that the hub gives its services."""
-    logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s keeper] %(message)s")
+    """Run API and controllers until SIGTERM. Settings come from the environment that the hub gives its services."""
+    logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s supervisor] %(message)s")
     state_dir = state_dir_of(os.environ)
     try:
         taken_over(state_dir)
@@ -55,14 +55,14 @@ def main() -> int:
         give_up(state_dir)
         return 1
     try:
-        Keeper(state_dir, children_for(sockets), sockets).run()
+        ServiceSupervisor(state_dir, children_for(sockets), sockets).run()
     finally:
         give_up(state_dir)
     return 0
 
 
 def state_dir_of(environment: Mapping[str, str]) -> Path:
-    """Where the state is; everything else of the settings is read, and complained about, by the processes kept."""
+    """Where the state is; the child processes read and check all other settings."""
     try:
         return Path(json.loads(environment.get(SETTINGS_VARIABLE, "{}"))["state_dir"])
     except (ValueError, KeyError, TypeError):
@@ -116,18 +116,20 @@ def _no_address(url: str, error: OSError | ValueError) -> str:
     )
 
 
-def children_for(sockets: Sequence[socket.socket]) -> list[Kept]:
-    """The web door, which inherits the sockets, and the scheduler."""
+def children_for(sockets: Sequence[socket.socket]) -> list[ChildProcess]:
+    """The API process, which inherits the sockets, and the controllers' process."""
     command = [sys.executable, "-m", "jupyter_gpu_quota"]
     fds = [each.fileno() for each in sockets]
     listening = ["--listening", ",".join(map(str, fds))]
-    return [Kept(DOOR, [*command, DOOR, *listening], fds), Kept(CONTROLLER, [*command, CONTROLLER])]
+    return [ChildProcess(DOOR, [*command, DOOR, *listening], fds), ChildProcess(CONTROLLER, [*command, CONTROLLER])]
 
 
-class Keeper:
-    """The loop: start what does not run, end what does not move, and all of it on SIGTERM or SIGINT."""
+class ServiceSupervisor:
+    """Starts children that do not run, kills children without heartbeats, and stops all on SIGTERM or SIGINT."""
 
-    def __init__(self, state_dir: Path, children: Sequence[Kept], sockets: Sequence[socket.socket] = ()) -> None:
+    def __init__(
+        self, state_dir: Path, children: Sequence[ChildProcess], sockets: Sequence[socket.socket] = ()
+    ) -> None:
         self._state_dir, self._children, self._sockets = state_dir, children, sockets
         self._ending, self._recorded = False, True
         self._identity = process_of(os.getpid())
@@ -136,7 +138,7 @@ class Keeper:
             os.set_blocking(end, False)
 
     def run(self) -> None:
-        """Until a signal says so; then end all children within a bound."""
+        """Run until a signal comes, then stop all children in bounded time."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._signalled)
@@ -144,36 +146,38 @@ class Keeper:
             now = time.monotonic()
             for child in self._children:
                 child.tend(now)
-            self._stand_on_record()
+            self._keep_pid_file()
             self._listen()
         self._end()
 
     def _signalled(self, number: int, frame: object) -> None:
         self._ending |= number != signal.SIGCHLD
 
-    def _stand_on_record(self) -> None:
-        """See at every beat that the record says who runs, whatever became of it, and write it anew where not."""
+    def _keep_pid_file(self) -> None:
+        """Compare the pid file with the running processes, and write it again where they differ."""
         children = {child.name: child.identity for child in self._children if child.identity is not None}
         if recorded(self._state_dir) == Service(self._identity, children):
             self._recorded = True
             return
         before, self._recorded = self._recorded, record(self._state_dir, children)
         if before and not self._recorded:
-            log.error("%s cannot be written to: a successor would not find these processes", self._state_dir)
+            log.error(
+                "the pid file in %s cannot be written: a later service would not find these processes", self._state_dir
+            )
 
     def _listen(self) -> None:
-        """Sleep until a beat, a signal, or the next thing that is due."""
+        """Sleep until a heartbeat, a signal, or the next instant that is due."""
         before, due = time.monotonic(), min(child.due() for child in self._children)
-        hearts = {child.heart: child for child in self._children if child.heart is not None}
+        heartbeats = {child.heartbeat: child for child in self._children if child.heartbeat is not None}
         sleep_s = None if due == float("inf") else max(0.0, due - before)
-        readable, _, _ = select.select([self._woken, *hearts], [], [], sleep_s)
+        readable, _, _ = select.select([self._woken, *heartbeats], [], [], sleep_s)
         now = time.monotonic()
         if self._woken in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
-        for heart in readable:
-            if heart in hearts:
-                hearts[heart].hear(now)
+        for each in readable:
+            if each in heartbeats:
+                heartbeats[each].hear(now)
         if sleep_s is not None and now - before - sleep_s > LATE_S:
             for child in self._children:
                 child.forgive(now)

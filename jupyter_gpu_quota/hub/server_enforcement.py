@@ -12,14 +12,14 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..backends.local.enforcement.cgroup import Leaves, notebook_leaf
+from ..backends.local.enforcement.cgroup import Cgroups, notebook_cgroup
 from ..backends.local.enforcement.cgroup_entry import join
 from ..backends.local.enforcement.cooperative import variables_of
 from ..backends.local.enforcement.limiter import Limiter
 from ..backends.local.enforcement.limits_client import limits
-from ..backends.local.enforcement.protocol import Part
-from ..backends.local.servers import Servers
+from ..backends.local.host.servers import Servers
 from ..backends.rendering.variables import SHARE_VARIABLE
+from ..core.enforcement import DeviceShare
 from ..wire import NotebookView
 
 LIMIT_WITHIN_S = 10.0
@@ -32,7 +32,7 @@ def limiter_of(state_dir: str, cgroup: str = "") -> Limiter:
     """The one limiter of a state folder: it remembers for all servers whether the driver limits anything."""
     key = os.path.abspath(state_dir)  # noqa: PTH100
     if key not in _LIMITERS:
-        _LIMITERS[key] = Limiter(Leaves(key, within=cgroup), partial(limits, timeout_s=LIMIT_WITHIN_S))
+        _LIMITERS[key] = Limiter(Cgroups(key, within=cgroup), partial(limits, timeout_s=LIMIT_WITHIN_S))
     return _LIMITERS[key]
 
 
@@ -50,11 +50,11 @@ class ServerHold:
 
     async def take(self, view: NotebookView) -> None:
         """Make the group of a booked slice and limit it, if that can be. Whatever fails, the server can start."""
-        leaves, name = self._limiter.leaves, notebook_leaf(view.id)
+        cgroups, name = self._limiter.cgroups, notebook_cgroup(view.id)
         self.path, self.limited = None, False
-        if view.simulated or not view.allocations or leaves.make(name):
+        if view.simulated or not view.allocations or cgroups.make(name):
             return
-        self.path = str(leaves.path(name))
+        self.path = str(cgroups.path(name))
         self.devices = [part.device_uuid for part in view.allocations if part.device_uuid]
         self.limited = await asyncio.to_thread(self._limiter.limit, name, _parts(view))
 
@@ -69,21 +69,21 @@ class ServerHold:
 
     async def let_go(self, notebook: str) -> None:
         """Kill what a server that ended left behind in its group, and remove the group and the record."""
-        leaves, name = self._limiter.leaves, notebook_leaf(notebook)
+        cgroups, name = self._limiter.cgroups, notebook_cgroup(notebook)
         self.path, self.limited = None, False
         self._servers.forget(notebook)
-        if not leaves.exists(name):
+        if not cgroups.exists(name):
             return
-        leaves.kill(name)
+        cgroups.kill(name)
         until = asyncio.get_running_loop().time() + EMPTY_WITHIN_S
-        while leaves.processes(name) and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no event tells
+        while cgroups.processes(name) and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(LOOK_S)
         await asyncio.to_thread(self._limiter.release, name, self.devices)
 
 
-def _parts(view: NotebookView) -> Sequence[Part]:
+def _parts(view: NotebookView) -> Sequence[DeviceShare]:
     return [
-        Part(
+        DeviceShare(
             workload=view.id, device=part.device_uuid, gpu_milli=part.gpu_milli, memory_mib=part.memory_mib,
             notebook=True, simulated=view.simulated,
         )

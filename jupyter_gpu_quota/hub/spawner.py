@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from jupyterhub.spawner import Spawner
 from jupyterhub.utils import maybe_future
 
-from ..backends.local.servers import Servers
+from ..backends.local.host.servers import Servers
 from ..backends.rendering.variables import notebook_environment, without_ours
 from ..settings import SERVICE_NAME, GPUQuota
 from ..wire import ChoiceView, NotebookRequest, NotebookView

@@ -1,24 +1,37 @@
-"""How the attempts of a job ended, in the words of the command line and the pages."""
+"""How the attempts of a job ended, as the command line and the pages say it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import groupby
+from typing import Protocol
 
-from ..wire import RankView
+
+class EndedRank(Protocol):
+    """What is needed of a rank; ``ended_at`` and ``exit_status`` are None for one that runs or was lost."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ended_at(self) -> datetime | None: ...
+    @property
+    def exit_status(self) -> int | None: ...
 
 
-def ended_attempts(ranks: Sequence[RankView]) -> str:
+def ended_attempts(ranks: Sequence[EndedRank]) -> str:
     """Every attempt whose ranks have ended: "1: rank 2 exit 1, ranks 0-1 signal 15; 2: exit 0".
 
-    Ranks that ended alike stand together, who ended first at the front: where one rank fails, the others are ended too.
+    Ranks with the same exit status stand together, the first to end in front: where one fails, the others are stopped.
     """
     attempts = groupby(sorted(ranks, key=lambda rank: rank.attempt), key=lambda rank: rank.attempt)
     told = [(attempt, _ends(list(members))) for attempt, members in attempts]
     return "; ".join(f"{attempt}: {ends}" for attempt, ends in told if ends)
 
 
-def _ends(ranks: Sequence[RankView]) -> str:
+def _ends(ranks: Sequence[EndedRank]) -> str:
     ended = [(rank.ended_at, rank.rank, how_it_ended(rank.exit_status)) for rank in ranks if rank.ended_at is not None]
     alike: dict[str, list[int]] = {}
     for _, number, how in sorted(ended):
@@ -29,7 +42,7 @@ def _ends(ranks: Sequence[RankView]) -> str:
 
 
 def how_it_ended(status: int | None) -> str:
-    """An exit status in words; a rank whose end nobody saw is lost."""
+    """An exit status in words; a rank without one is lost."""
     return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
 
 

@@ -1,4 +1,4 @@
-"""What people are told of how their notebook is judged: one sentence for why, one for what follows."""
+"""Idle detection in sentences: one for why a notebook is busy or idle, one for what follows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from ..core.idle.activity import IdleMode
-from ..core.idle.classification import IdleReason, Verdict
-from ..core.idle.state_machine import Freed, Freeing, InUse, Reported, Stage, Stopping, Warned
+from ..core.idle.classification import Classification, IdleReason
+from ..core.idle.state_machine import Freed, Freeing, InUse, MachineState, Reported, Stopping, Warned
 
 WHY = {
     IdleReason.GPU_IN_USE: "The GPU is in use.",
@@ -16,23 +16,23 @@ WHY = {
     IdleReason.RECENT_GPU_USE: "The GPU was used {for_s} ago",
     IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago",
     IdleReason.RECENT_START: "It was started {for_s} ago",
-    IdleReason.KEPT: "Somebody asked {for_s} ago to keep it",
+    IdleReason.KEPT: "A person postponed the warning {for_s} ago",
     IdleReason.ASKED: "A kernel asked for the GPU {for_s} ago",
-    IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it is never taken for idle.",
-    IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it is not taken for idle.",
-    IdleReason.KERNEL_UNKNOWN: "What a kernel does is not known, so it is not taken for idle.",
-    IdleReason.START_UNKNOWN: "Nobody knows when its server started, so it is not taken for idle.",
-    IdleReason.JUST_STARTED: "Its server started {for_s} ago; nothing is judged before {grace_s}.",
-    IdleReason.NO_READING: "Its use of the GPU is not known ({why}), so it is not taken for idle.",
-    IdleReason.READINGS_STOPPED: "Its GPU has not been read for {silent_s} ({why}), so it is not taken for idle.",
-    IdleReason.TOO_FEW_READINGS: "Its GPU has not been watched for long enough, so it is not taken for idle.",
-    IdleReason.TOO_FEW_REPORTS: "Its server has not reported for long enough, so it is not taken for idle.",
-    IdleReason.GAP: "It was not watched for a while, so it is not taken for idle before it was for {needed_s}.",
-    IdleReason.CLOCK_MOVED: "The clock was set, so it is not taken for idle before it was watched for long enough.",
-    IdleReason.HOLDER_UNKNOWN: "Which kernel holds the GPU is not known, so it is not taken for idle.",
+    IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it never counts as idle.",
+    IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it does not count as idle.",
+    IdleReason.KERNEL_UNKNOWN: "The state of a kernel is unknown, so it does not count as idle.",
+    IdleReason.START_UNKNOWN: "The start of its server is unknown, so it does not count as idle.",
+    IdleReason.JUST_STARTED: "Its server started {for_s} ago; idle detection begins after {grace_s}.",
+    IdleReason.NO_READING: "Its use of the GPU is unknown ({why}), so it does not count as idle.",
+    IdleReason.READINGS_STOPPED: "Its GPU was not sampled for {silent_s} ({why}), so it does not count as idle.",
+    IdleReason.TOO_FEW_READINGS: "There are too few samples of its GPU, so it does not count as idle.",
+    IdleReason.TOO_FEW_REPORTS: "There are too few reports of its server, so it does not count as idle.",
+    IdleReason.GAP: "Samples or reports are missing, so it does not count as idle before {needed_s} without a gap.",
+    IdleReason.CLOCK_MOVED: "The clock was set, so it does not count as idle before it was watched for long enough.",
+    IdleReason.HOLDER_UNKNOWN: "The kernel that uses the GPU is unknown, so it does not count as idle.",
     IdleReason.UNUSED: "It has been unused for {for_s}.",
 }
-"""One sentence for each reason; figures that end in _s are told as a duration. Those of :data:`RECENT` go on."""
+"""One sentence for each reason; figures that end in _s are durations. :data:`RECENT` are continued."""
 
 RECENT = frozenset(
     {
@@ -43,11 +43,11 @@ RECENT = frozenset(
         IdleReason.ASKED,
     }
 )
-"""What was too lately to be idle. When it will be is told too, but of a GPU that is free already."""
+"""Use that is too recent. The sentence also says when the notebook is idle, unless its GPU is free already."""
 
 
 NOTICE = "It has not used the GPU for a long time: stop what it does not need, or shut the kernel down."
-"""Told of a busy kernel that leaves the GPU alone, where the policy says after how long; nothing is freed."""
+"""About a busy kernel that does not use the GPU, where the policy sets a time for that; nothing is freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,40 +62,42 @@ class Suspends:
     suspended: int = 0
 
 
-def told(verdict: Verdict, stage: Stage, mode: IdleMode, now: int, kept: Suspends | None = None) -> str:
-    """Why a notebook is judged as it is, and what follows. ``kept`` None: its kernels are only ever shut down."""
-    figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in verdict.figures}
-    return " ".join(part for part in (_why(verdict, figures, stage), _then(stage, mode, now, kept)) if part)
+def told(
+    classification: Classification, stage: MachineState, mode: IdleMode, now: int, kept: Suspends | None = None
+) -> str:
+    """Why a notebook is busy or idle, and what follows. ``kept`` None: its kernels are shut down, never suspended."""
+    figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in classification.figures}
+    return " ".join(part for part in (_why(classification, figures, stage), _then(stage, mode, now, kept)) if part)
 
 
-def _why(verdict: Verdict, figures: dict[str, int | str], stage: Stage) -> str:
-    if verdict.reason is IdleReason.GPU_IN_USE and figures.get("users"):
+def _why(classification: Classification, figures: dict[str, int | str], stage: MachineState) -> str:
+    if classification.reason is IdleReason.GPU_IN_USE and figures.get("users"):
         return f"The GPU is in use by {figures['users']}."
-    words = WHY[verdict.reason].format_map(defaultdict(lambda: "some time", figures))
-    if verdict.reason not in RECENT:
+    words = WHY[classification.reason].format_map(defaultdict(lambda: "some time", figures))
+    if classification.reason not in RECENT:
         return words
-    return words + ("." if isinstance(stage, Freed | Stopping) else _until(verdict.reason, figures))
+    return words + ("." if isinstance(stage, Freed | Stopping) else _until(classification.reason, figures))
 
 
 def _until(reason: IdleReason, figures: dict[str, int | str]) -> str:
     """After how long it is idle, and after how long once somebody waits, which may begin at any moment."""
-    begins = "that holds for" if reason is IdleReason.KEPT else "it counts as idle after"
+    begins = "that lasts for" if reason is IdleReason.KEPT else "it counts as idle after"
     soon = f" ({figures['waited_for_s']} while somebody waits for a GPU)" if "waited_for_s" in figures else ""
     return f"; {begins} {figures.get('needed_s', 'some time')}{soon}."
 
 
-def _then(stage: Stage, mode: IdleMode, now: int, kept: Suspends | None) -> str:
+def _then(stage: MachineState, mode: IdleMode, now: int, kept: Suspends | None) -> str:
     match stage:
         case InUse():
             return "" if stage.notified_at is None else NOTICE
         case Reported():
-            return "Nothing is freed: the policy only reports." if mode is IdleMode.REPORT else ""
+            return "The GPU is not freed: the policy only reports." if mode is IdleMode.REPORT else ""
         case Warned():
             left = duration(max(0, stage.until - now) // 1000)
-            return f"In {left} its kernels that hold the GPU are {_lost(kept)} Run a cell, or keep it, to prevent that."
+            return f"In {left} its kernels that use the GPU are {_lost(kept)} Run a cell, or keep it, to prevent that."
         case Freeing():
             how = "suspended, or shut down where they cannot be" if kept and kept.can else "shut down"
-            return f"Its kernels that hold the GPU are being {how}."
+            return f"Its kernels that use the GPU are being {how}."
         case Freed():
             return _freed(kept)
         case Stopping():
@@ -117,7 +119,9 @@ def _lost(kept: Suspends | None) -> str:
 
 
 def _freed(kept: Suspends | None) -> str:
-    lives = "None of its kernels holds a GPU; its server and files live on, and a new kernel gets the GPU again."
+    lives = (
+        "None of its kernels uses a GPU; its server goes on, its files are kept, and a new kernel gets the GPU again."
+    )
     if kept is None or not kept.suspended:
         return lives
     return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and wakes with its next cell."

@@ -1,254 +1,273 @@
-"""Reasons in words: who, what was asked, what was true, what happens next."""
+"""Reasons as sentences: which workload asked for what, what was true, what happens next."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any, assert_never
 
-from ..core.plan import Reason
-from ..core.plan import ReasonCode as R
+from ..core.amounts import gpu_text
+from ..core.reason_figures import code_of, figure_pairs, figures_of, is_too_wide, reason_from
+from ..core.reasons import (
+    AboveLimit,
+    AboveNotebookQuota,
+    AboveTrainingQuota,
+    AboveUserCeiling,
+    EnforcementTooWeak,
+    Figure,
+    NodeDrained,
+    OverShare,
+    Preempted,
+    Reason,
+    WithinNotebookQuota,
+)
+from ..core.reasons import ReasonCode as R
 
-_BOOKS = (
-    "{project} uses {used_milli} GPU of its training quota ({guarantee_milli} in force) and its fair share of "
-    "{fair_milli}"
+_POSITION = (
+    "{project} uses {used_milli:gpu} GPU of its training quota ({guarantee_milli:gpu} in force) and its fair share of "
+    "{fair_milli:gpu}"
 )
 
-_SENTENCES: dict[R, tuple[str, str]] = {
+SENTENCES: Mapping[R, tuple[str, str]] = {
     R.WITHIN_GUARANTEE: (
-        "{project} asked for {asked_milli} GPU and used {used_milli} of its training quota "
-        "({guarantee_milli} in force), so it {starts}.",
+        "{project} asked for {asked_milli:gpu} GPU and used {used_milli:gpu} of its training quota "
+        "({guarantee_milli:gpu} in force), so it {starts}.",
         "It {starts}, within its project's training quota.",
     ),
     R.WITHIN_FAIR_SHARE: (
-        "{project} asked for {asked_milli} GPU and used {used_milli}; its training quota in force {is} "
-        "{guarantee_milli} and its fair share {fair_milli}, so it {starts} and runs over quota while nobody claims "
-        "that.",
+        "{project} asked for {asked_milli:gpu} GPU and used {used_milli:gpu}; its training quota in force {is} "
+        "{guarantee_milli:gpu} and its fair share {fair_milli:gpu}, so it {starts} over quota. It may be paused when "
+        "another project reclaims its training quota.",
         "It {starts}, over quota and within its project's fair share.",
     ),
     R.IDLE_SURPLUS: (
-        "{project} asked for {asked_milli} GPU and used {used_milli}, above its fair share of {fair_milli}; the GPU "
-        "would be idle, so it {starts} and runs until somebody with a right to it asks.",
+        "{project} asked for {asked_milli:gpu} GPU and used {used_milli:gpu}, above its fair share of "
+        "{fair_milli:gpu}; the GPU would be idle, so it {starts}. It may be paused when a project below its fair share "
+        "asks for GPUs.",
         "It {starts} on GPUs that would be idle.",
     ),
     R.BORROWS_NOTEBOOK_QUOTA: (
-        "{project} asked for {asked_milli} GPU; only notebook quota that no notebook uses now {is} free, so it "
-        "{starts} on that and leaves as soon as a notebook needs it.",
-        "It {starts} on notebook quota that no notebook uses now, and leaves as soon as one needs it.",
+        "{project} asked for {asked_milli:gpu} GPU; only notebook quota that no notebook uses now {is} free, so it "
+        "{starts} on that. It is paused when a notebook needs that quota.",
+        "It {starts} on notebook quota that no notebook uses now. It is paused when a notebook needs that quota.",
     ),
     R.WITHIN_NOTEBOOK_QUOTA: (
-        "{project} asked for a notebook of {asked_milli} GPU and used {used_milli} of its notebook quota of "
-        "{quota_milli}, so it {starts}.",
+        "{project} asked for a notebook of {asked_milli:gpu} GPU and used {used_milli:gpu} of its notebook quota of "
+        "{quota_milli:gpu}, so it {starts}.",
         "It {starts}, within its project's notebook quota.",
     ),
     R.RECLAIMED: (
-        "{claimer_project} asked for {asked_milli} GPU for {claimer}, within its training quota "
-        "({claimer_guarantee_milli} in force); {project} used {used_milli}, above its own ({guarantee_milli} in "
-        "force). The job saves within {grace_s} s and is queued again in its old place.",
-        "Another project claimed its training quota; the job is queued again in its old place.",
+        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}, within its training quota "
+        "({claimer_guarantee_milli:gpu} in force); {project} used {used_milli:gpu}, above its own "
+        "({guarantee_milli:gpu} in force). The job saves within {grace_s:time} and is queued again at its old "
+        "position.",
+        "Another project reclaimed its training quota; the job is queued again at its old position.",
     ),
     R.FAIR_SHARE_RECLAIMED: (
-        "{claimer_project} asked for {asked_milli} GPU for {claimer}, within its fair share of "
-        "{claimer_fair_milli}; {project} used {used_milli}, above its fair share of {fair_milli}. "
-        "The job saves within {grace_s} s and is queued again in its old place.",
-        "Another project claimed its fair share; the job is queued again in its old place.",
+        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}, within its fair share of "
+        "{claimer_fair_milli:gpu}; {project} used {used_milli:gpu}, above its fair share of {fair_milli:gpu}. "
+        "The job saves within {grace_s:time} and is queued again at its old position.",
+        "Another project reclaimed its fair share; the job is queued again at its old position.",
     ),
     R.PREEMPTED_IN_PROJECT: (
         "{claimer} of the same project {project} has job priority {claimer_priority}, this job {priority}, and no "
-        "other GPU was free. The job saves within {grace_s} s and is queued again in its old place.",
-        "A job of higher priority in the same project needs the GPU; this one is queued again in its old place.",
+        "other GPU was free. The job saves within {grace_s:time} and is queued again at its old position.",
+        "A job of higher priority in the same project needs the GPU; this one is queued again at its old position.",
     ),
     R.BORROWER_RETURNS: (
-        "{claimer_project} asked for a notebook of {asked_milli} GPU within its notebook quota; the job ran on "
-        "notebook quota that was not booked, or lent by an idle notebook. It leaves within {grace_s} s and is queued "
-        "again in its old place.",
-        "A notebook took back the quota on which the job ran; the job is queued again in its old place.",
+        "{claimer_project} asked for a notebook of {asked_milli:gpu} GPU within its notebook quota; the job borrowed "
+        "notebook quota that was not booked, or that an idle notebook had lent. It saves within {grace_s:time} and is "
+        "queued again at its old position.",
+        "A notebook needs the quota that the job borrowed; the job is queued again at its old position.",
     ),
     R.MOVED: (
-        "{claimer_project} asked for {asked_milli} GPU in one place for {claimer}; so much is free, but in parts. This "
-        "job of {project} saves within {grace_s} s and starts again at once on other devices.",
-        "Free GPUs lay in parts; the job starts again at once on other devices.",
+        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}; enough is free, but spread over several "
+        "devices. This job of {project} saves within {grace_s:time} and starts again at once on other devices.",
+        "The free GPUs were spread over several devices; the job starts again at once on other devices.",
     ),
     R.SHRUNK: (
-        "{claimer_project} asked for {asked_milli} GPU for {claimer}; this elastic job of {project} gives up "
-        "{given_milli} GPU above its minimum. It saves within {grace_s} s and starts again at once with {kept_milli}.",
-        "Another workload needs what the elastic job runs with above its minimum; it starts again at once, smaller.",
+        "{claimer_project} asked for {asked_milli:gpu} GPU for {claimer}; this elastic job of {project} gives up "
+        "{given_milli:gpu} GPU above its minimum. It saves within {grace_s:time} and starts again at once with "
+        "{kept_milli:gpu}.",
+        "Another workload needs what the elastic job has above its minimum; it starts again at once, smaller.",
     ),
     R.GROWN: (
-        "{given_milli} GPU would be idle, so this elastic job of {project} saves within {grace_s} s and starts again "
-        "at once with {kept_milli} GPU.",
+        "{given_milli:gpu} GPU would be idle, so this elastic job of {project} saves within {grace_s:time} and starts "
+        "again at once with {kept_milli:gpu} GPU.",
         "GPUs would be idle, so the elastic job starts again at once, larger.",
     ),
     R.TIME_LIMIT: (
-        "The job ran for {ran_s} s and its time limit is {time_limit_s} s. It has {grace_s} s to save, then it ends "
-        "as failed; submit it again with a longer limit.",
+        "The job ran for {ran_s:time} and its time limit is {time_limit_s:time}. It has {grace_s:time} to save, then "
+        "it ends as failed; submit it again with a longer limit.",
         "The job reached its time limit.",
     ),
     R.RANK_FAILED: (
-        "A rank of {user}'s job ended badly, and the others would wait for it for ever. They have {grace_s} s to end; "
+        "A rank of {user}'s job failed, and the other ranks cannot finish without it. They have {grace_s:time} to end; "
         "then the job is tried again if it has retries left.",
-        "A rank of it ended badly, so the others were asked to end.",
+        "A rank of the job failed, so the other ranks were stopped.",
     ),
     R.HELD_BY_PERSON: (
-        "{user}'s job was held by a person. It has {grace_s} s to save and waits until it is released.",
-        "It was held by a person and waits until it is released.",
+        "A person held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
+        "A person held the job. It waits until it is released.",
     ),
     R.CANCELLED_BY_PERSON: (
-        "{user}'s job was cancelled by a person. It has {grace_s} s to end.",
-        "It was cancelled by a person.",
+        "A person cancelled {user}'s job. It has {grace_s:time} to end.",
+        "A person cancelled the job.",
     ),
-    R.OVER_ITS_SHARE: (
-        "The job held {used_mib} MiB of device {device}, and its share is {share_mib} MiB. It was warned for "
-        "{warned_s} s; now it is asked to save, and is held. Ask for a larger share, or make it use less, and release "
-        "it or submit it again.",
-        "It held more of its device's memory than its share, and was held.",
+    R.OVER_SHARE: (
+        "The job used {used_mib} MiB of device {device}, and its share is {share_mib} MiB. Its owner was warned for "
+        "{warned_s:time}; now the job saves, and is held. Ask for a larger share, or make it use less, and release it "
+        "or submit it again.",
+        "The job used more memory of its device than its share, and was held.",
     ),
-    R.HELD_TOO_WEAKLY: (
-        "The job's share of device {device} was read back as memory {memory}, compute {compute}; the quota file "
-        "accepted memory {least_memory} and compute {least_compute} at least. It was asked to save, and is held. "
-        "Submit it again for a whole device, which is shared with nobody; or an admin mends the device or changes "
-        "policy.enforcement, and it is released.",
-        "Its share was held by less than the quota file accepts, and it was held.",
+    R.ENFORCEMENT_TOO_WEAK: (
+        "The job's share of device {device} was enforced at memory {memory}, compute {compute}; the quota file "
+        "requires at least memory {least_memory}, compute {least_compute}. The job saves, and is held. Submit it again "
+        "for a whole device, which needs no enforcement, or ask an admin to fix the device or change "
+        "policy.enforcement and to release it.",
+        "The enforcement of the job's share was weaker than the quota file requires, and the job was held.",
     ),
-    R.NOTHING_HOLDS_IT: (
-        "The job waits for a part of a device, and no device of its pool can hold it to that as the quota file asks: "
-        "memory {least_memory} and compute {least_compute} at least, and the best, {device}, offers memory {memory}, "
-        "compute {compute}. It is held before it starts. Submit it again for a whole device, which is shared with "
-        "nobody; or an admin mends the devices or changes policy.enforcement, and it is released.",
-        "No device of its pool could hold its share as the quota file asks, so it was held before it started.",
+    R.ENFORCEMENT_UNAVAILABLE: (
+        "The job waits for a part of a device, and no device of its pool can enforce one as the quota file requires: "
+        "at least memory {least_memory}, compute {least_compute}. The best device, {device}, offers memory {memory}, "
+        "compute {compute}. The job is held before it starts. Submit it again for a whole device, which needs no "
+        "enforcement, or ask an admin to fix the devices or change policy.enforcement and to release it.",
+        "No device of the pool can enforce the job's share as the quota file requires, so the job was held before it "
+        "started.",
     ),
     R.STOPPED_OVER_SHARE: (
-        "The police of shares had this notebook's server stopped: its processes held {used_mib} MiB of device "
-        "{device}, and its share is {share_mib} MiB. It was warned for {warned_s} s. Its files are kept, the "
-        "variables of its kernels are lost. Start it again with a larger share, or make it use less.",
-        "The server was stopped: its processes held more of the device's memory than its share.",
+        "The service stopped this notebook's server: its processes used {used_mib} MiB of device {device}, and its "
+        "share is {share_mib} MiB. Its owner was warned for {warned_s:time}. Files are kept, the variables of its "
+        "kernels are lost. Start it again with a larger share, or make it use less.",
+        "The service stopped the server: its processes used more memory of the device than its share.",
     ),
     R.STOPPED_TOO_WEAK: (
-        "This notebook's server was stopped: its share of device {device} was read back as memory {memory}, compute "
-        "{compute}, and the quota file accepted memory {least_memory} and compute {least_compute} at least. Its files "
-        "are kept, the variables of its kernels are lost. Start it again: if the quota file still asks for so much, "
-        "with a whole device, which is shared with nobody, or without a GPU.",
-        "The server was stopped: its share was held by less than the quota file accepts.",
+        "The service stopped this notebook's server: its share of device {device} was enforced at memory {memory}, "
+        "compute {compute}, and the quota file requires at least memory {least_memory}, compute {least_compute}. Files "
+        "are kept, the variables of its kernels are lost. Start it again with a whole device, which needs no "
+        "enforcement, or without a GPU.",
+        "The service stopped the server: the enforcement of its share was weaker than the quota file requires.",
     ),
     R.STOPPED_IDLE: (
-        "This notebook's server was stopped: its GPU was freed as unused {freed_s} s before, and nothing happened in "
-        "the server since. Its files are kept, the variables of its kernels are lost. It can be started again.",
-        "The server was stopped: nothing had happened in it for as long as the quota file's stop_server_after.",
+        "The service stopped this notebook's server: its GPU was freed as unused {freed_s:time} before, and the server "
+        "was not used since. Files are kept, the variables of its kernels are lost. It can be started again.",
+        "The service stopped the server: it was not used for as long as the quota file's stop_server_after.",
     ),
     R.DEVICE_UNHEALTHY: (
-        "Device {device} of pool {pool} on node {node} is unhealthy or gone ({trouble}), and this {kind} has a part of "
-        "it. "
-        "Preemptible jobs are asked to save and are queued again in their old place, at the cost of no pause and no "
-        "retry; notebooks and jobs that may not be preempted stay until they are stopped.",
-        "A device that it has is unhealthy.",
+        "Device {device} of pool {pool} on node {node} is unhealthy or gone ({trouble}), and this {kind} uses it. "
+        "Preemptible jobs save and are queued again at their old position; this counts as no pause and no retry. "
+        "Notebooks and jobs that may not be preempted stay until they are stopped.",
+        "A device that it uses is unhealthy.",
     ),
     R.NODE_DRAINED: (
-        "Node {node} is being drained by an admin, and this {kind} has a part of its device {device} of pool {pool}. "
-        "Preemptible jobs are asked to save and are queued again in their old place, at the cost of no pause; jobs "
-        "that may not be preempted and notebooks stay until they are stopped.",
+        "An admin drains node {node}, and this {kind} uses its device {device} of pool {pool}. Preemptible jobs save "
+        "and are queued again at their old position; this counts as no pause. Jobs that may not be preempted and "
+        "notebooks stay until they are stopped.",
         "An admin drains a node that it runs on.",
     ),
     R.DRAIN_DEADLINE: (
-        "The drain deadline of the quota file is reached: {project} runs {used_milli} GPU of work that may not be "
-        "preempted in pool {pool}, and its training quota there is {quota_milli}. The job saves within {grace_s} s and "
-        "is queued again in its old place.",
-        "Its quota was lowered, and the drain deadline of the quota file is reached.",
+        "The drain deadline of the quota file has passed: {project} uses {used_milli:gpu} GPU for work that may not be "
+        "preempted in pool {pool}, and its training quota there is {quota_milli:gpu}. The job saves within "
+        "{grace_s:time} and is queued again at its old position.",
+        "The project's quota was lowered, and the drain deadline of the quota file has passed.",
     ),
     R.LENT_WHILE_IDLE: (
-        "The notebook is idle and nothing of it is on its GPU, so its slice of {gpu_milli} GPU in pool {pool} is lent "
-        "to preemptible jobs. It stays booked for {release_after_s} s: when the notebook is used again, those jobs "
-        "leave within {lent_grace_s} s and it has its slice back.",
-        "The notebook is idle, so its slice is lent; it has it back when it is used again.",
+        "The notebook is idle and none of its processes is on the GPU, so its slice of {gpu_milli:gpu} GPU in pool "
+        "{pool} is lent to preemptible jobs. It stays booked for {release_after_s:time}: when the notebook is used "
+        "again, those jobs leave within {lent_grace_s:time} and the notebook gets its slice back.",
+        "The notebook is idle, so its slice is lent; the notebook gets it back when it is used again.",
     ),
     R.SLICE_RELEASED: (
-        "The notebook was idle for {release_after_s} s after its slice of {gpu_milli} GPU was lent, so the slice "
-        "returned to the notebook quota of {project} in pool {pool}. The notebook runs on, and asks again when it "
-        "needs a GPU.",
+        "The notebook was idle for {release_after_s:time} after its slice of {gpu_milli:gpu} GPU was lent, so the "
+        "slice returned to the notebook quota of {project} in pool {pool}. The notebook goes on, and requests a slice "
+        "again when it needs a GPU.",
         "The notebook was idle for long, so its slice returned to its project's notebook quota.",
     ),
     R.NO_FREE_GPU: (
-        "{project} asked for {asked_milli} GPU; no place for it is free and nobody may be paused for it. "
-        + _BOOKS
-        + ". It starts when enough is freed.",
-        "It asked for a GPU and none that it fits on is free. It starts when one is freed.",
+        "{project} asked for {asked_milli:gpu} GPU; no devices are free for it, and no running work may be paused for "
+        "it. " + _POSITION + ". It starts when enough is freed.",
+        "No GPU that fits is free. It starts when one is freed.",
     ),
     R.WAITS_FOR_DRAIN: (
-        "A place of {asked_milli} GPU is reserved; it starts as soon as the work that still runs there has left.",
-        "Its place is reserved; it starts as soon as the work that still runs there has left.",
+        "{asked_milli:gpu} GPU is reserved for it; it starts as soon as the work that still runs there has left.",
+        "Devices are reserved for it; it starts as soon as the work that still runs there has left.",
     ),
     R.BEHIND_OTHERS: (
-        "{project} asked for {asked_milli} GPU and work of the same kind is served before it. "
-        + _BOOKS
-        + ". It starts when those before it have started.",
-        "Others are served before it.",
+        "{project} asked for {asked_milli:gpu} GPU, and other work of the same kind comes first. "
+        + _POSITION
+        + ". It starts when that work has started.",
+        "Other work comes first.",
     ),
-    R.PLACE_KEPT: (
-        "{project} asked for {asked_milli} GPU and no such place is free; one is kept for it, and by the time limits "
-        "of what runs there it starts within {within_s} s. Others start there only if they end before, or may be "
-        "paused for it then.",
-        "A place is kept for it; it starts when the work there ends, at its time limit at the latest.",
+    R.BACKFILL_RESERVED: (
+        "{project} asked for {asked_milli:gpu} GPU and no devices that fit are free; some are reserved for it, and by "
+        "the time limits of the work there it starts within {within_s:time}. Other jobs start there only if they end "
+        "before, or may be paused for it then.",
+        "Devices are reserved for it; it starts when the work there ends, at its time limit at the latest.",
     ),
     R.ABOVE_FAIR_SHARE: (
-        "{project} asked for {asked_milli} GPU; it uses {used_milli} and its fair share is {fair_milli}, so nobody is "
-        "paused for it. It starts when a place that fits is idle.",
+        "{project} asked for {asked_milli:gpu} GPU; it uses {used_milli:gpu} and its fair share is {fair_milli:gpu}, "
+        "so no other work is paused for it. It starts when devices that fit are idle.",
         "Its project would be above its fair share, so it starts only on idle GPUs.",
     ),
     R.ABOVE_LIMIT: (
-        "{project} asked for {asked_milli} GPU; its limit is {limit_milli}, of which {notebook_milli} is kept for "
-        "notebooks, and {used_milli} is in use. It starts when enough of that is freed or the limit is raised.",
+        "{project} asked for {asked_milli:gpu} GPU; its limit is {limit_milli:gpu}, of which {notebook_milli:gpu} is "
+        "kept for notebooks, and {used_milli:gpu} is in use. It starts when enough of that is freed or the limit is "
+        "raised.",
         "Its project, or the department of its project, is at its limit.",
     ),
     R.ABOVE_TRAINING_QUOTA: (
-        "{project} asked for {asked_milli} GPU that may not be preempted; its training quota is {quota_milli} and "
-        "{used_milli} of that is in use by such jobs. It starts when it fits inside that quota beside them; a "
+        "{project} asked for {asked_milli:gpu} GPU that may not be preempted; its training quota is {quota_milli:gpu} "
+        "and {used_milli:gpu} of that is in use by such jobs. It starts when it fits inside that quota beside them; a "
         "preemptible job may start on any idle GPU.",
         "A job that may not be preempted must fit inside the training quota.",
     ),
     R.ABOVE_NOTEBOOK_QUOTA: (
-        "{project} asked for a notebook of {asked_milli} GPU; its notebook quota in pool {pool} is {quota_milli} and "
-        "{used_milli} is in use. {way_out}",
+        "{project} asked for a notebook of {asked_milli:gpu} GPU; its notebook quota in pool {pool} is "
+        "{quota_milli:gpu} and {used_milli:gpu} is in use.",
         "The notebook quota of its project is used up. Choose a smaller slice or stop a notebook.",
     ),
     R.ABOVE_USER_CEILING: (
-        "{user} asked for {asked_milli} GPU and uses {used_milli}; the ceiling for each user of {project} is "
-        "{ceiling_milli}. It starts when enough of what {user} uses is freed.",
+        "{user} asked for {asked_milli:gpu} GPU and uses {used_milli:gpu}; the ceiling for each user of {project} is "
+        "{ceiling_milli:gpu}. It starts when enough of what {user} uses is freed.",
         "Its user is at the ceiling that the project has for each user.",
     ),
     R.VICTIMS_PROTECTED: (
-        "{project} asked for {asked_milli} GPU within its fair share of {fair_milli}; what runs above its own share "
-        "is still protected, by its minimum run time or because it was paused as often as it may be. It starts when "
-        "that ends or a GPU is freed.",
-        "What could be paused for it is still protected.",
+        "{project} asked for {asked_milli:gpu} GPU within its fair share of {fair_milli:gpu}; the work that runs above "
+        "its own share is still protected, by its minimum run time or its limit of pauses. It starts when that "
+        "protection ends or a GPU is freed.",
+        "The work that could be paused for it is still protected.",
     ),
     R.PAUSES_USED_UP: (
-        "The job was paused {max_pauses} times within {per_s} s, which is as often as it may be. It starts where no "
-        "training quota can take its place: when {project} has {asked_milli} GPU of its own ({guarantee_milli} in "
-        "force) free, or when its oldest pause is out of that time.",
-        "It was paused as often as it may be, and waits for a place that nobody can take.",
+        "The job was paused {max_pauses} times within {per_s:time}, its limit. It starts where no training quota can "
+        "reclaim its GPUs: when {project} has {asked_milli:gpu} GPU of its own ({guarantee_milli:gpu} in force) free, "
+        "or when its oldest pause is longer ago than that.",
+        "The job reached its limit of pauses, and waits for GPUs that no other work can reclaim.",
     ),
     R.DEVICE_QUARANTINED: (
-        "{project} asked for {asked_milli} GPU; device {device} of pool {pool}, which it needs, is quarantined: "
-        "processes of {holder}, attempt {attempt}, were killed and are still seen. It starts when they are gone.",
+        "{project} asked for {asked_milli:gpu} GPU; device {device} of pool {pool}, which it needs, is quarantined: "
+        "processes of {workload}, attempt {attempt}, were killed and are still seen. It starts when they are gone.",
         "A device that it needs is quarantined, because processes on it that were killed are still seen.",
     ),
-    R.DEVICES_OUT: (
-        "{project} asked for {asked_milli} GPU; pool {pool} has that only together with {counted_devices} that "
-        "cannot be given out now: {device} among them is {trouble}. It starts when enough of them are back.",
-        "Devices that it needs cannot be given out now. It starts when they are back.",
+    R.DEVICE_UNAVAILABLE: (
+        "{project} asked for {asked_milli:gpu} GPU; pool {pool} has that only together with {devices:device} that "
+        "cannot be allocated now: device {device} is {trouble}. It starts when enough of them are available again.",
+        "Devices that it needs cannot be allocated now. It starts when they are available again.",
     ),
     R.NEVER_FITS: (
-        "{project} asked for {asked_milli} GPU in {counted_ranks}; pool {pool} has {capacity_milli} GPU and room for "
-        "{counted_possible_ranks} when it is empty. It can never start there: ask for less or choose another "
+        "{project} asked for {asked_milli:gpu} GPU in {ranks:part}; pool {pool} has {capacity_milli:gpu} GPU and room "
+        "for {possible_ranks:such part} when it is empty. It can never start there: ask for less or choose another "
         "pool.",
         "It can never start: no device takes what it asked for.",
     ),
     R.PROJECT_GONE: (
-        "Project {project} is no longer in the quota file. This {kind} keeps what it has until {until}; nobody else is "
-        "given it before.",
-        "Its project is no longer in the quota file; it keeps what it has until it ends.",
+        "Project {project} is no longer in the quota file. This {kind} keeps its GPUs until {until}; nothing else "
+        "starts on them before.",
+        "Its project is no longer in the quota file; it keeps its GPUs until it ends.",
     ),
     R.POOL_GONE: (
-        "Pool {pool} is no longer in the quota file. This {kind} keeps what it has until {until}; nobody else is given "
-        "it before.",
-        "Its pool is no longer in the quota file; it keeps what it has until it ends.",
+        "Pool {pool} is no longer in the quota file. This {kind} keeps its GPUs until {until}; nothing else starts on "
+        "them before.",
+        "Its pool is no longer in the quota file; it keeps its GPUs until it ends.",
     ),
     R.NO_SUCH_PROJECT: (
         "Project {project} is no longer in the quota file, so this never starts. Ask an admin to put the project back, "
@@ -261,164 +280,169 @@ _SENTENCES: dict[R, tuple[str, str]] = {
         "Its pool is no longer in the quota file. Ask an admin to put it back, or cancel it.",
     ),
     R.NO_DEVICE: (
-        "{project} asked for a notebook of {asked_milli} GPU; pool {pool} has no device, so nothing starts there. "
+        "{project} asked for a notebook of {asked_milli:gpu} GPU; pool {pool} has no device, so nothing starts there. "
         "Choose another pool, or no GPU.",
         "Its pool has no device. Choose another pool, or no GPU.",
     ),
     R.CLAIM_ENDED: (
-        "The workload that this place was kept for no longer waits for it.",
-        "The workload that this place was kept for no longer waits for it.",
+        "The workload that these devices were reserved for no longer waits for them.",
+        "The workload that these devices were reserved for no longer waits for them.",
     ),
     R.RESERVED_DEVICE_LOST: (
-        "A device of the reserved place can no longer be given out; another place is chosen.",
-        "A device of the reserved place can no longer be given out; another place is chosen.",
+        "A reserved device can no longer be allocated; other devices are chosen.",
+        "A reserved device can no longer be allocated; other devices are chosen.",
     ),
     R.DRAIN_TAKEN_OVER: (
-        "{claimer_project} took over this place for {claimer}, within its training quota; the workload it was kept for "
-        "waits on in its old place.",
-        "A claim within a training quota took over this place.",
+        "{claimer_project} took over this reservation for {claimer}, within its training quota; the workload that had "
+        "it keeps its position in the queue.",
+        "A claim within a training quota took over this reservation.",
     ),
 }
+"""By code: the sentence with all figures, and a short one that needs none of them."""
 
-
-_ENDED: dict[R, str] = {
-    R.TIME_LIMIT: "The job ran for {ran_s} s and its time limit was {time_limit_s} s, so it was ended; submit it again "
-    "with a longer limit.",
+_ENDED: Mapping[R, str] = {
+    R.TIME_LIMIT: "The job ran for {ran_s:time} and its time limit was {time_limit_s:time}, so it was ended; submit it "
+    "again with a longer limit.",
 }
-"""What is told of a job that has ended, where the usual sentence says what it still has time for."""
+"""The sentences about a job that has ended, where the usual sentence says what it still has time for."""
 
-_SPECIAL: dict[tuple[R, str], str] = {
-    (R.WITHIN_NOTEBOOK_QUOTA, "was"): "The slice of {asked_milli} GPU was lent while the notebook was idle; it stayed "
-    "booked, and the notebook has it back.",
-    (R.ABOVE_LIMIT, "department"): "{project} asked for {asked_milli} GPU; the limit of its department {department} is "
-    "{limit_milli}, of which {notebook_milli} is kept for notebooks, and {used_milli} is in use. It starts when enough "
-    "of that is freed or the limit is raised.",
+_SLICE_BACK = (
+    "The slice of {asked_milli:gpu} GPU was lent while the notebook was idle; it stayed booked, and the notebook has "
+    "it back."
+)
+_DEPARTMENTS_LIMIT = (
+    "{project} asked for {asked_milli:gpu} GPU; the limit of its department {department} is {limit_milli:gpu}, of "
+    "which {notebook_milli:gpu} is kept for notebooks, and {used_milli:gpu} is in use. It starts when enough of that "
+    "is freed or the limit is raised."
+)
+_NEVER_UNDER = "It cannot start under that, however much is free: ask for less, or for"
+_TOO_WIDE: Mapping[R, str] = {
+    R.ABOVE_LIMIT: "{project} asked for {asked_milli:gpu} GPU; the limit of {limited} is {limit_milli:gpu}, of which "
+    "{notebook_milli:gpu} is kept for notebooks. " + _NEVER_UNDER + " a higher limit.",
+    R.ABOVE_TRAINING_QUOTA: "{project} asked for {asked_milli:gpu} GPU that may not be preempted; its training quota "
+    "is {quota_milli:gpu}. " + _NEVER_UNDER + " a higher quota, or for GPU that may be preempted, which may start on "
+    "any idle GPU.",
+    R.ABOVE_USER_CEILING: "{user} asked for {asked_milli:gpu} GPU; the ceiling for each user of {project} is "
+    "{ceiling_milli:gpu}. " + _NEVER_UNDER + " a higher ceiling.",
 }
-"""What is told where a figure says that the case is a special one."""
+"""The sentences about a job that alone is above its limit, quota or ceiling: no freed GPU helps it."""
 
-_TOO_WIDE: dict[R, str] = {
-    R.ABOVE_LIMIT: "{project} asked for {asked_milli} GPU; the limit of {limited} is {limit_milli}, of which "
-    "{notebook_milli} is kept for notebooks. It cannot start under that, whatever is free: ask for less, or for a "
-    "higher limit.",
-    R.ABOVE_TRAINING_QUOTA: "{project} asked for {asked_milli} GPU that may not be preempted; its training quota is "
-    "{quota_milli}. It cannot start under that, whatever is free: ask for less, for a higher quota, or for GPU that "
-    "may be preempted, which may start wherever it is idle.",
-    R.ABOVE_USER_CEILING: "{user} asked for {asked_milli} GPU; the ceiling for each user of {project} is "
-    "{ceiling_milli}. It cannot start under that, whatever is free: ask for less, or for a higher ceiling.",
+_BEGINS: dict[str, Figure] = {"starts": "starts now", "is": "is"}
+_BEGAN: dict[str, Figure] = {"starts": "started", "is": "was"}
+_UNTIL = {
+    "notebook": "its server stops",
+    "preemptible job": "it ends, or is paused because other projects claim its GPUs",
+    "job with a deadline": "it ends, or the quota file's drain deadline passes",
 }
-"""What is told of a job that no GPU which is freed could help, because it alone is above what it is measured by."""
-
-_MEASURED_BY = {
-    R.ABOVE_LIMIT: "limit_milli",
-    R.ABOVE_TRAINING_QUOTA: "quota_milli",
-    R.ABOVE_USER_CEILING: "ceiling_milli",
-}
-
-_COUNTED = {"devices": "device", "ranks": "part", "possible_ranks": "such part"}
 
 
 def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str:
-    """The reason in words with its figures, GPU amounts with two or three decimals; shorter where figures lack.
+    """The reason with its figures; a short sentence for a stored reason that lacks some.
 
-    ``began``: of something that has started, and does not start now; ``ended``: of something that is over.
+    ``began``: of a workload that has started, and does not start now; ``ended``: of one that has ended.
     """
-    words, short = _SENTENCES[reason.code]
+    figures = figures_of(reason) | (_BEGAN if began else _BEGINS)
+    if reason.code not in SENTENCES:
+        return f"The reason is {reason.code}, which this release does not know."
+    code = R(reason.code)
+    full, short = SENTENCES[code]
     if ended:
-        words = _ENDED.get(reason.code, short if "{grace_s}" in words else words)
-    words = next((_SPECIAL[reason.code, name] for name, _ in reason.figures if (reason.code, name) in _SPECIAL), words)
-    if is_too_wide(reason):
-        words = _TOO_WIDE[reason.code]
-    tense = _BEGAN if began else _BEGINS
-    figures = tense | {name: _shown(name, value) for name, value in reason.figures}
-    figures |= {f"counted_{name}": _counted(figures[name], what) for name, what in _COUNTED.items() if name in figures}
-    if "project" in figures:
-        figures["limited"] = (
-            f"its department {figures['department']}" if "department" in figures else figures["project"]
-        )
-    if reason.code is R.ABOVE_NOTEBOOK_QUOTA:
-        figures["way_out"] = _way_out(reason)
-    figures["until"] = _UNTIL.get(figures.get("kind", ""), "it ends")
+        full = _ENDED.get(code, short if "{grace_s:" in full else full)
+    figures["until"] = _UNTIL.get(str(figures.get("kind")), "it ends")
     try:
-        return (
-            _timed(words, figures).format_map(figures)
-            + _short_of(figures)
-            + _in_spite_of(reason.code, figures)
-            + _by_deadline(reason.code, figures)
-        )
+        return _said(_special(reason) or full, figures) + _more(reason, figures)
     except KeyError:
-        return short.format_map(tense)
+        return _said(short, figures)
 
 
-def is_too_wide(reason: Reason) -> bool:
-    """Whether it asks for more than its project, department or user may have in all."""
-    asked, most = dict(reason.figures).get("asked_milli"), most_milli(reason)
-    return isinstance(asked, int) and most is not None and asked > most
+def named(reason: Reason, name_of: Callable[[str], str]) -> Reason:
+    """The reason with the person in it by name instead of by id."""
+    pairs = figure_pairs(reason)
+    if not any(name == "user" for name, _ in pairs):
+        return reason
+    return reason_from(
+        code_of(reason), ((name, name_of(str(value)) if name == "user" else value) for name, value in pairs)
+    )
 
 
-def most_milli(reason: Reason) -> int | None:
-    """What the limit, training quota or ceiling it waits behind leaves to jobs in all; None behind anything else."""
-    figures = dict(reason.figures)
-    most, kept = figures.get(_MEASURED_BY.get(reason.code, "")), figures.get("notebook_milli", 0)
-    return most - kept if isinstance(most, int) and isinstance(kept, int) else None
+def warning(reason: OverShare | EnforcementTooWeak) -> str:
+    """What the owner of a share is warned of."""
+    match reason:
+        case OverShare():
+            words = "It uses {used_mib} MiB of device {device}, and its share is {share_mib} MiB."
+        case EnforcementTooWeak():
+            words = (
+                "Its share of device {device} is enforced at memory {memory}, compute {compute}; the quota file "
+                "requires at least memory {least_memory}, compute {least_compute}."
+            )
+        case _:
+            assert_never(reason)
+    return _said(words, figures_of(reason))
 
 
-def _way_out(reason: Reason) -> str:
-    """What helps a notebook that is above its quota: no slice is small enough where nothing of that is left."""
-    figures = dict(reason.figures)
-    used, quota = figures.get("used_milli"), figures.get("quota_milli")
-    if not isinstance(used, int) or not isinstance(quota, int) or used < quota:
-        return "Choose a smaller slice or stop a notebook."
-    return "Stop a notebook." if used else "Choose another pool, or ask for notebook quota there."
+def _special(reason: Reason) -> str | None:
+    """The sentence of a special case; None where the usual one is true."""
+    match reason:
+        case WithinNotebookQuota(was="lent"):
+            return _SLICE_BACK
+        case AboveLimit() if is_too_wide(reason):
+            owner = "{project}" if reason.department is None else "its department {department}"
+            return _TOO_WIDE[reason.code].replace("{limited}", owner)
+        case AboveTrainingQuota() | AboveUserCeiling() if is_too_wide(reason):
+            return _TOO_WIDE[reason.code]
+        case AboveLimit(department=str()):
+            return _DEPARTMENTS_LIMIT
+        case _:
+            return None
 
 
-def _counted(number: str, what: str) -> str:
-    return f"{number} {what}" if number == "1" else f"{number} {what}s"
+def _more(reason: Reason, figures: Mapping[str, Figure]) -> str:
+    """What is added in some cases."""
+    words = ""
+    match reason:
+        case AboveNotebookQuota():
+            words = _way_out(reason)
+        case NodeDrained(left_s=int()):
+            words = " The drain's deadline is in {left_s:time}; after it such jobs, too, are stopped and queued again."
+        case Preempted(min_runtime_s=int()):
+            words = " It had run {ran_s:time} of its minimum run time of {min_runtime_s:time}" + _SET_ASIDE
+        case Preempted(max_pauses=int()):
+            words = " It had been paused {max_pauses} times within {per_s:time}, its limit" + _SET_ASIDE
+    if "memory_mib" in figures:
+        words += " GPUs that fit are free, but no node has {cpu_milli:gpu} CPU and {memory_mib} MiB for each rank."
+    return _said(words, figures)
 
 
-_BEGINS = {"starts": "starts now", "is": "is"}
-_BEGAN = {"starts": "started", "is": "was"}
-_UNTIL = {
-    "notebook": "its server stops",
-    "preemptible job": "it ends, or is paused because others claim its GPU",
-    "job with a deadline": "it ends, or the quota file's deadline for what drains is over",
-}
+_SET_ASIDE = "; the claim is within a training quota and nothing else could satisfy it, so this was allowed."
 
 
-def _short_of(figures: Mapping[str, str]) -> str:
-    """What no node has beside the GPUs, where that is what it waits for."""
-    if "memory_mib" not in figures:
-        return ""
-    words = " There are such GPUs, but no node has the {cpu_milli} CPU and {memory_mib} MiB for each rank beside them."
-    return words.format_map(figures)
+def _way_out(reason: AboveNotebookQuota) -> str:
+    """What helps a notebook above its quota: no slice is small enough where nothing of that is left."""
+    if reason.used_milli < reason.quota_milli:
+        return " Choose a smaller slice or stop a notebook."
+    return " Stop a notebook." if reason.used_milli else " Choose another pool, or ask for notebook quota there."
 
 
-_PAUSED = frozenset({R.RECLAIMED, R.FAIR_SHARE_RECLAIMED, R.PREEMPTED_IN_PROJECT})
+class _Words(Formatter):
+    """Writes ``{name:gpu}`` as an amount of GPU, ``{name:time}`` as a time, ``{name:device}`` as "2 devices"."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        match format_spec:
+            case "":
+                return str(value)
+            case "gpu":
+                return gpu_text(value) if isinstance(value, int) else str(value)
+            case "time":
+                return time_text(value)
+            case _:
+                return f"{value} {format_spec}" if value == 1 else f"{value} {format_spec}s"
 
 
-def _in_spite_of(code: R, figures: Mapping[str, str]) -> str:
-    """Why a job was paused though it was protected; nothing for one that was not. Source: scheduling.md, section 4."""
-    if code in _PAUSED and "min_runtime_s" in figures:
-        was = "It had run {ran_s} s of its minimum run time of {min_runtime_s} s"
-    elif code in _PAUSED and "max_pauses" in figures:
-        was = "It had been paused {max_pauses} times within {per_s} s, which is as often as it may be"
-    else:
-        return ""
-    words = f" {was}; the claim is within a training quota and nothing else could satisfy it, so it was allowed."
-    return _timed(words, figures).format_map(figures)
+_WORDS = _Words()
 
 
-def _by_deadline(code: R, figures: Mapping[str, str]) -> str:
-    if code is not R.NODE_DRAINED or "left_s" not in figures:
-        return ""
-    return f" The drain has a deadline, in {figures['left_s']} s: then such jobs, too, are asked to save and leave."
-
-
-def _timed(words: str, figures: Mapping[str, str]) -> str:
-    """The words with their times as people say them."""
-    for name, seconds in figures.items():
-        if name.endswith("_s"):
-            words = words.replace(f"{{{name}}} s", time_text(seconds))
-    return words
+def _said(words: str, figures: Mapping[str, Figure]) -> str:
+    return _WORDS.vformat(words, (), figures)
 
 
 def time_text(seconds: int | str) -> str:
@@ -431,14 +455,3 @@ def time_text(seconds: int | str) -> str:
             count, rest = divmod(rest, size)
             parts += [f"{count} {name}" if count == 1 else f"{count} {name}s"] * (count > 0)
     return " ".join(parts + [f"{rest} s"] * (rest > 0 or not parts))
-
-
-def gpus(milli: int) -> str:
-    """An amount as people read it: 500 is 0.50, 125 is 0.125."""
-    sign, milli = ("-", -milli) if milli < 0 else ("", milli)
-    whole, rest = divmod(milli, 1000)
-    return f"{sign}{whole}.{rest // 10:02d}" if rest % 10 == 0 else f"{sign}{whole}.{rest:03d}"
-
-
-def _shown(name: str, value: int | str) -> str:
-    return gpus(value) if name.endswith("_milli") and isinstance(value, int) else str(value)

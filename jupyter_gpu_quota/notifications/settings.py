@@ -81,29 +81,29 @@ class MailSettings:
 
 def webhook_of(config: GPUQuota) -> WebhookSettings | None:
     """The webhook, None where there is none; only for settings without :func:`mistakes`."""
-    if not config.notices_webhook_url:
+    if not config.notification_webhook_url:
         return None
     return WebhookSettings(
-        url=config.notices_webhook_url,
-        secret_file=_path(config.notices_webhook_secret_file),
-        ca_file=_path(config.notices_ca_file),
+        url=config.notification_webhook_url,
+        secret_file=_path(config.notification_webhook_secret_file),
+        ca_file=_path(config.notification_ca_file),
     )
 
 
 def mail_of(config: GPUQuota) -> MailSettings | None:
     """The mail server, None where there is none; only for settings without :func:`mistakes`."""
-    if not config.notices_mail_host:
+    if not config.notification_mail_host:
         return None
-    security = cast("Security", config.notices_mail_security)
+    security = cast("Security", config.notification_mail_security)
     return MailSettings(
-        host=config.notices_mail_host,
-        port=config.notices_mail_port or PORTS[security],
+        host=config.notification_mail_host,
+        port=config.notification_mail_port or PORTS[security],
         security=security,
-        user=config.notices_mail_user,
-        password_file=_path(config.notices_mail_password_file),
-        sender=config.notices_mail_from,
-        address=config.notices_mail_to,
-        ca_file=_path(config.notices_ca_file),
+        user=config.notification_mail_user,
+        password_file=_path(config.notification_mail_password_file),
+        sender=config.notification_mail_from,
+        address=config.notification_mail_to,
+        ca_file=_path(config.notification_ca_file),
     )
 
 
@@ -122,16 +122,21 @@ def mistakes(config: GPUQuota) -> list[str]:
 
 
 def _of_the_webhook(config: GPUQuota) -> Iterator[str]:
-    url = config.notices_webhook_url
+    url = config.notification_webhook_url
     if not url:
-        if config.notices_webhook_secret_file:
-            yield "c.GPUQuota.notices_webhook_secret_file is set, but no notices_webhook_url that would be signed."
+        if config.notification_webhook_secret_file:
+            yield (
+                "c.GPUQuota.notification_webhook_secret_file is set, but no notification_webhook_url that would be "
+                "signed."
+            )
         return
     problem = _problem_of(url)
     if problem:
-        yield f"c.GPUQuota.notices_webhook_url {problem}."
+        yield f"c.GPUQuota.notification_webhook_url {problem}."
     elif urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
-        yield "c.GPUQuota.notices_webhook_url must begin with https://, since it is not an address of this machine."
+        yield (
+            "c.GPUQuota.notification_webhook_url must begin with https://, since it is not an address of this machine."
+        )
 
 
 def _problem_of(url: str) -> str:
@@ -143,30 +148,35 @@ def _problem_of(url: str) -> str:
         return "is not a web address"
     if parts.scheme not in ("https", "http") or not parts.hostname or port == 0 or not url.isprintable() or " " in url:
         return "is not a web address"
-    return "holds a user or a password; use notices_webhook_secret_file" if "@" in parts.netloc else ""
+    return "holds a user or a password; use notification_webhook_secret_file" if "@" in parts.netloc else ""
 
 
 def _of_the_mail(config: GPUQuota) -> Iterator[str]:
-    if not config.notices_mail_host:
+    if not config.notification_mail_host:
         return
-    if not ADDRESS.fullmatch(config.notices_mail_from):
-        yield "c.GPUQuota.notices_mail_from must be the address that messages come from, such as hub@example.org."
-    to = config.notices_mail_to
+    if not ADDRESS.fullmatch(config.notification_mail_from):
+        yield "c.GPUQuota.notification_mail_from must be the address that messages come from, such as hub@example.org."
+    to = config.notification_mail_to
     if to != PERSON and (to.count(PERSON) != 1 or not ADDRESS.fullmatch(to.replace(PERSON, "x"))):
         yield (
-            "c.GPUQuota.notices_mail_to must say how a user's name becomes an address, with {user} once, such as "
+            "c.GPUQuota.notification_mail_to must say how a user's name becomes an address, with {user} once, such as "
             "{user}@example.org."
         )
-    if bool(config.notices_mail_user) != bool(config.notices_mail_password_file):
-        yield "c.GPUQuota.notices_mail_user and notices_mail_password_file belong together: set both or neither."
-    plain = config.notices_mail_security == "none" and not is_loopback(config.notices_mail_host)
-    if plain and config.notices_mail_user:
-        yield "c.GPUQuota.notices_mail_security is none, so the password would be readable on the way: use starttls."
+    if bool(config.notification_mail_user) != bool(config.notification_mail_password_file):
+        yield (
+            "c.GPUQuota.notification_mail_user and notification_mail_password_file belong together: set both or "
+            "neither."
+        )
+    plain = config.notification_mail_security == "none" and not is_loopback(config.notification_mail_host)
+    if plain and config.notification_mail_user:
+        yield (
+            "c.GPUQuota.notification_mail_security is none, so the password would be readable on the way: use starttls."
+        )
 
 
 def _of_the_page(config: GPUQuota) -> Iterator[str]:
-    if config.notices_page and _problem_of(config.notices_page):
-        yield "c.GPUQuota.notices_page is not a web address."
+    if config.notification_page and _problem_of(config.notification_page):
+        yield "c.GPUQuota.notification_page is not a web address."
 
 
 def is_loopback(host: str) -> bool:

@@ -11,10 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ..backends.local.enforcement import protocol as enforcement
-from ..backends.local.enforcement.protocol import Least
 from ..core import model
 from ..core.amounts import is_model
+from ..core.enforcement import EnforcementLevel, RequiredEnforcement
 from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
 from ..messages.validation import MOST_NUMBER
@@ -313,10 +312,10 @@ class Document(Section):
         return self.policy_section.idle.policy()
 
     @property
-    def least(self) -> Least:
+    def least(self) -> RequiredEnforcement:
         """The weakest enforcement that a share may have."""
         section = self.policy_section.enforcement
-        return Least(memory=enforcement.Strength(section.memory), compute=enforcement.Strength(section.compute))
+        return RequiredEnforcement(memory=EnforcementLevel(section.memory), compute=EnforcementLevel(section.compute))
 
     @property
     def tick_max_ms(self) -> int:

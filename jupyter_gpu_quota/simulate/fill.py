@@ -15,7 +15,7 @@ from typing import Protocol
 from ..core.model import WHOLE_DEVICE, Device, Node
 from ..core.placement.ledger import Ledger
 from ..core.placement.place import Fit, Request, occupy, place
-from ..core.placement.workload_profile import Seen
+from ..core.placement.workload_profile import ObservedDemand
 from .trace import TraceNode, TraceTask
 
 MARKS = (100, 110, 120, 130)
@@ -113,7 +113,7 @@ class Shipped:
 
     def __init__(self, nodes: Sequence[TraceNode]) -> None:
         self._ledger = Ledger(devices_of(nodes), nodes_of(nodes))
-        self._seen = Seen()
+        self._seen = ObservedDemand()
 
     def offer(self, task: TraceTask) -> Spot | None:
         """See :class:`Placer`."""
@@ -124,7 +124,7 @@ class Shipped:
         fit = place(ledger, Request(task.gpu_milli, 1, task.models, task.cpu_milli, task.memory_mib))
         if not isinstance(fit, Fit):
             return None
-        occupy(ledger, fit.pieces, lent=False)
+        occupy(ledger, fit.pieces, borrowed=False)
         node = ledger.node_of[fit.pieces[0].device]
         index = (ledger.devices[piece.device].index for piece in fit.pieces)
         return Spot(node=node, devices=tuple(index) if task.gpu_milli else ())

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..core.model import Allocation, Amounts, Job, JobState, Policy, Project, Snapshot
 from ..core.placement.ledger import Ledger
 from ..core.placement.place import Fit, Piece, Request, occupy, place
-from ..core.placement.workload_profile import typical
+from ..core.placement.workload_profile import profile_of_jobs
 from ..core.plan import Start
 from ..core.scheduling.decide import decide
 from .fill import MARKS, POOL, FillFigures, Spot, capacity_milli, devices_of, nodes_of, offered
@@ -113,14 +113,14 @@ class _Cluster:
         return replace(waiting, state=JobState.RUNNING, started_at=0) if at in self._held else waiting
 
     def _place_without_gpu(self, numbers: Iterable[int]) -> None:
-        ledger = Ledger(self._devices, self._nodes, demand=typical(self._jobs()))
+        ledger = Ledger(self._devices, self._nodes, demand=profile_of_jobs(self._jobs()))
         for at, parts in self._held.items():
-            occupy(ledger, self._pieces(at, parts), lent=False)
+            occupy(ledger, self._pieces(at, parts), borrowed=False)
         for at in numbers:
             task = self._order[at]
             fit = place(ledger, Request(0, 1, task.models, task.cpu_milli, task.memory_mib))
             if isinstance(fit, Fit):
-                occupy(ledger, fit.pieces, lent=False)
+                occupy(ledger, fit.pieces, borrowed=False)
                 self._take(at, ledger.node_of[fit.pieces[0].device])
 
     def _pieces(self, at: int, parts: Sequence[Allocation]) -> list[Piece]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.lifecycle import WAITING
 from ..core.model import Job, Notebook, NotebookState
+from ..core.reason_figures import code_of
 from ..core.scheduling.decide import decide_and_explain
 from ..messages.reasons import sentence
 from .replay import Replay
@@ -39,7 +40,7 @@ def unstarted(replay: Replay) -> tuple[Unstarted, ...]:
         Unstarted(
             workload=work.id,
             project=work.project,
-            code=waits[work.id].code,
+            code=code_of(waits[work.id]),
             message=sentence(waits[work.id]).replace(work.user, replay.person_of(work.id)),
         )
         for work in waiting

@@ -12,12 +12,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.idle.activity import GpuSample, IdleMode, IdlePolicy, KernelRecord, KernelState, NotebookActivity
-from ..core.idle.classification import Busy, Idle, Unknown, Verdict, judge
+from ..core.idle.classification import Busy, Classification, Idle, Unknown, classify
 from ..core.idle.state_document import to_document
-from ..core.idle.state_machine import BEGINNING, Freeing, InUse, Stage, Turn, Warned, asked, is_lendable, seen, step
+from ..core.idle.state_machine import (
+    BEGINNING,
+    Freeing,
+    IdleEvent,
+    InUse,
+    MachineState,
+    Warned,
+    asked,
+    is_lendable,
+    seen,
+    transition,
+)
 from ..core.lifecycle import WAITING
 from ..core.model import NotebookState
-from ..store.records.commands import AskAgain, JudgeNotebook, Request, ReturnNotebook
+from ..store.records.commands import RecordIdleState, Request, RequestSliceAgain, ReturnNotebook
 from ..store.records.rows import Changes, NotebookRecord
 from .tracefile import Sitting
 
@@ -62,7 +73,7 @@ class _Owner:
     state: NotebookState
     had_at: int | None = None
     booked_at: int = 0
-    stage: Stage = BEGINNING
+    stage: MachineState = BEGINNING
     kernel_since: int | None = None
     lendable: bool = False
     wake: Wake | None = None
@@ -214,33 +225,33 @@ class Owners:
         owner.wake = Wake(notebook=owner.name, asked_at=at, had_at=None, released=released)
         owner.stage, owner.lendable = asked(owner.stage, at).stage, False
         if released:
-            return AskAgain(notebook=owner.name, actor=PERSON)
-        return _told(owner, "busy", Turn.WOKEN)
+            return RequestSliceAgain(notebook=owner.name, actor=PERSON)
+        return _told(owner, "busy", IdleEvent.WOKEN)
 
     def _climb(self, owner: _Owner, now: int) -> Iterator[Request]:
-        verdict = self._step(owner, now)
+        classification = self._step(owner, now)
         if isinstance(owner.stage, Freeing):
             owner.kernel_since = None
             self.freed += 1
-            verdict = self._step(owner, now)
-        lendable = is_lendable(owner.stage, verdict)
+            classification = self._step(owner, now)
+        lendable = is_lendable(owner.stage, classification)
         if lendable != owner.lendable:
             owner.lendable = lendable
-            yield _told(owner, _word(verdict), None)
-        self._expect_look(owner, self._next_look(owner, verdict, now))
+            yield _told(owner, _word(classification), None)
+        self._expect_look(owner, self._next_look(owner, classification, now))
 
-    def _step(self, owner: _Owner, now: int) -> Verdict:
+    def _step(self, owner: _Owner, now: int) -> Classification:
         activity = self._activity(owner, now)
-        verdict = judge(activity, self.idle, waiting=bool(self._waiting[owner.pool]), now=now)
-        owner.stage = step(owner.stage, seen(activity, verdict), self.idle, now).stage
-        return verdict
+        classification = classify(activity, self.idle, waiting=bool(self._waiting[owner.pool]), now=now)
+        owner.stage = transition(owner.stage, seen(activity, classification), self.idle, now).stage
+        return classification
 
-    def _next_look(self, owner: _Owner, verdict: Verdict, now: int) -> int | None:
+    def _next_look(self, owner: _Owner, classification: Classification, now: int) -> int | None:
         """When time alone may change a judgement; the next burst matters where something is under way."""
         ahead = [] if isinstance(owner.stage, InUse) else [owner.next_at()]
-        match verdict:
+        match classification:
             case Busy():
-                ahead.append(verdict.idle_at or max(now, owner.used_until) + EVERY_S * 1000)
+                ahead.append(classification.idle_at or max(now, owner.used_until) + EVERY_S * 1000)
             case Unknown():
                 ahead.append(now + EVERY_S * 1000)
             case Idle():
@@ -280,13 +291,13 @@ def _kernel(owner: _Owner, now: int) -> KernelRecord:
     )
 
 
-def _told(owner: _Owner, activity: str, turn: Turn | None) -> JudgeNotebook:
+def _told(owner: _Owner, activity: str, turn: IdleEvent | None) -> RecordIdleState:
     stage = to_document(owner.stage)
     told = None if turn is None else turn.value
-    return JudgeNotebook(
-        notebook=owner.name, activity=activity, seen_empty=owner.lendable, stage=stage, turn=told, why=""
+    return RecordIdleState(
+        notebook=owner.name, activity=activity, seen_empty=owner.lendable, state=stage, event=told, why=""
     )
 
 
-def _word(verdict: Verdict) -> str:
-    return {Busy: "busy", Idle: "idle", Unknown: "unknown"}[type(verdict)]
+def _word(classification: Classification) -> str:
+    return {Busy: "busy", Idle: "idle", Unknown: "unknown"}[type(classification)]

@@ -13,10 +13,13 @@ from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
 from .. import quotafile
-from ..controllers.scheduling import Controller, Rhythm
+from ..backends.simulated.jobs import Clock, Conduct, SimulatedJobs
+from ..controllers.lease import Leadership
+from ..controllers.scheduling import Rhythm, SchedulingController
 from ..core.amounts import gpu_text, models_meant
 from ..core.facts import DeviceFact
 from ..core.model import Allocation, Device, Node, NotebookState
+from ..core.samples import DeviceSample
 from ..quotafile import QuotaFile
 from ..store.memory import MemoryStore
 from ..store.records.commands import (
@@ -30,12 +33,11 @@ from ..store.records.commands import (
     SubmitJob,
 )
 from ..store.records.protocol import Lease, Store
-from ..store.records.rows import Changes, SampleRow
-from ..store.transactions import LedgerStore
+from ..store.records.rows import Changes
+from ..store.transactions import TransactionalStore
 from ..store.writes import lease as leases
 from .notebook_owners import PERSON, Leave, Look, Owners
 from .tracefile import NodeEvent, NodeSpec, Sitting, Trace, Training
-from .virtual_world import Clock, Conduct, SimulatedExecutor
 
 HOLDER = "simulation"
 WEEK_MS = 7 * 86_400_000
@@ -81,12 +83,10 @@ class SimulationStore(MemoryStore):
 class NoSampler:
     """Reads no device: the simulated work says how busy it is."""
 
-    def sample(
-        self, holders: Mapping[Device, Iterable[Allocation]], pids: Mapping[str, frozenset[int]], *, now: int
-    ) -> list[SampleRow]:
+    def samples(self, users: Mapping[Device, Iterable[Allocation]], *, now: int) -> list[DeviceSample]:
         return []
 
-    def facts(self) -> list[DeviceFact]:
+    def device_facts(self) -> list[DeviceFact]:
         """Simulated devices stay as they are."""
         return []
 
@@ -116,11 +116,11 @@ class Replay:
     trace: Trace
     quota: QuotaFile
     tick_ms: int | None = None
-    store: LedgerStore = field(default_factory=SimulationStore)
+    store: TransactionalStore = field(default_factory=SimulationStore)
     watchers: Sequence[Watcher] = ()
     clock: Clock = field(init=False)
-    executor: SimulatedExecutor = field(init=False)
-    controller: Controller = field(init=False)
+    executor: SimulatedJobs = field(init=False)
+    controller: SchedulingController = field(init=False)
     owners: Owners = field(init=False)
     instants: int = 0
     _work: dict[str, Training | Sitting] = field(init=False)
@@ -134,14 +134,14 @@ class Replay:
         self.clock = Clock(self.trace.begins_at)
         self._moved_at = self.trace.begins_at
         self._work = {str(work.id): work for work in self.trace.work}
-        self.executor = SimulatedExecutor(self.clock, *machines(self.trace.nodes), self._conduct)
-        self.controller = Controller(
+        self.executor = SimulatedJobs(self.clock, *machines(self.trace.nodes), self._conduct)
+        self.controller = SchedulingController(
             clock=self.clock,
             store=self.store,
             executor=self.executor,
             sampler=NoSampler(),
             bundles=NoBundles(),
-            holder=HOLDER,
+            leadership=Leadership(self.store, self.clock, holder=HOLDER),
             rhythm=RHYTHM,
         )
         sittings = {name: work for name, work in self._work.items() if isinstance(work, Sitting)}

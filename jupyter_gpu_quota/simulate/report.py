@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ..backends.simulated.jobs import Run
 from ..core.lifecycle import FINAL
 from ..core.model import WHOLE_DEVICE, JobState, Policy
 from ..quotafile import QuotaFile
@@ -18,7 +19,6 @@ from .notebook_owners import Wake
 from .record import Curve, Record, Story
 from .replay import Replay
 from .tracefile import Trace
-from .virtual_world import Run
 
 PARTS = 240
 """So many points has a curve in a report."""

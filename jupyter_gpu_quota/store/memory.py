@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from .database.tables import HEAD, TABLES, Head, Key, Table, TableWrites, Value, Where
 from .records.ids import new_ulid
 from .records.protocol import Page
-from .transactions import LedgerStore
+from .transactions import TransactionalStore
 
 R = TypeVar("R")
 
@@ -58,7 +58,7 @@ class _Shelf:
 
 
 class _MemoryScope:
-    """A transaction: the caller holds the lock, and writes come in one piece at its end."""
+    """A transaction: the caller holds the lock, and applies all writes at its end."""
 
     def __init__(self, shelves: dict[str, _Shelf]) -> None:
         self._shelves = shelves
@@ -158,7 +158,7 @@ class MemoryRows:
         """Nothing to close."""
 
 
-class MemoryStore(LedgerStore):
+class MemoryStore(TransactionalStore):
     """The store without a disk. ``new_id`` makes ids from an instant; give a counter for runs that repeat exactly."""
 
     def __init__(self, *, new_id: Callable[[int], str] = new_ulid) -> None:

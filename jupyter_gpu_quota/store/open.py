@@ -12,15 +12,20 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
 
-from .database.db_errors import gone, translated
+from .database.db_errors import missing_file, translated
 from .database.migrate import migrate
-from .database.row_cache import RecalledRows
+from .database.row_cache import CachedRows
 from .database.sql import SqlRows
 from .records.protocol import StoreUnavailable
-from .transactions import LedgerStore
+from .transactions import TransactionalStore
 
 BUSY_TIMEOUT_MS = 2_000
 """Shorter than the longest lease: who waits for a lock may still hold the lease afterwards."""
+
+CONNECT_TIMEOUT_S = 5
+TCP_TIMEOUT_MS = 10_000
+SERVER_TIMEOUTS_MS = {"statement_timeout": 30_000, "idle_in_transaction_session_timeout": 10_000}
+"""The second one ends the transaction of a process that is frozen while it has the write lock."""
 
 PRAGMAS = (
     "journal_mode=WAL",
@@ -32,30 +37,44 @@ PRAGMAS = (
 )
 
 
-def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, recalls: bool = False) -> LedgerStore:
+def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, cache_rows: bool = False) -> TransactionalStore:
     """The store at a database URL (``sqlite:////var/lib/gpu-quota/store.sqlite``), made or migrated if need be.
 
-    ``recalls``: it remembers live rows, for a process that writes most of them.
+    ``postgresql://`` addresses are opened with psycopg 3. ``busy_timeout_ms``: how long a writer waits for another one.
+    ``cache_rows``: keep live rows in memory, for the process that writes most of them.
     Raises StoreUnavailable when the database cannot be used, NewerDatabase when a newer release wrote it, and
     ValueError for SQLite without a file (use :class:`.memory.MemoryStore`).
     """
+    rows = _rows_at(url, busy_timeout_ms)
+    return TransactionalStore(CachedRows(rows) if cache_rows else rows)
+
+
+def open_both(url: str) -> tuple[TransactionalStore, TransactionalStore]:
+    """Two stores on the same connections: one keeps live rows in memory, for one thread; one is for all other threads.
+
+    The connections are shared because SQLite opens a file that was read-only for writing only after a process has
+    closed all its connections to it. Raises as :func:`open_store`.
+    """
+    rows = _rows_at(url, BUSY_TIMEOUT_MS)
+    return TransactionalStore(CachedRows(rows)), TransactionalStore(rows)
+
+
+def _rows_at(url: str, busy_timeout_ms: int) -> SqlRows:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        engine = create_engine(parsed, pool_pre_ping=True, pool_size=8, pool_timeout=10)
-        return _opened(engine, lambda: None, recalls=recalls)
+        return _opened(_server_engine(parsed, busy_timeout_ms), lambda: None)
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("SQLite needs a file, such as sqlite:////var/lib/gpu-quota/store.sqlite")
     path = Path(parsed.database).absolute()
     _make(path)
     engine = _sqlite_engine(parsed, path, busy_timeout_ms)
-    return _opened(engine, _SameFile(path, engine).check, recalls=recalls)
+    return _opened(engine, _SameFile(path, engine).check)
 
 
-def _opened(engine: Engine, ready: Callable[[], None], *, recalls: bool) -> LedgerStore:
+def _opened(engine: Engine, ready: Callable[[], None]) -> SqlRows:
     with translated(engine.url):
         migrate(engine)
-    rows = SqlRows(engine, ready=ready)
-    return LedgerStore(RecalledRows(rows) if recalls else rows)
+    return SqlRows(engine, ready=ready)
 
 
 def _make(path: Path) -> None:
@@ -67,6 +86,18 @@ def _make(path: Path) -> None:
     except OSError as error:
         message = f"The database {path} cannot be made: {error.strerror}; see that its folder is there and writable."
         raise StoreUnavailable(message) from error
+
+
+def _server_engine(url: URL, busy_timeout_ms: int) -> Engine:
+    """Connections to PostgreSQL on which every call ends: see the time-outs."""
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    timeouts = {**SERVER_TIMEOUTS_MS, "lock_timeout": busy_timeout_ms}
+    options = " ".join(f"-c {name}={value}" for name, value in timeouts.items())
+    connect_args = {"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": TCP_TIMEOUT_MS, "options": options}
+    return create_engine(
+        url, connect_args=connect_args, pool_pre_ping=True, pool_size=8, max_overflow=24, pool_timeout=10
+    )
 
 
 def _sqlite_engine(url: URL, path: Path, busy_timeout_ms: int) -> Engine:
@@ -96,7 +127,7 @@ class _SameFile:
         try:
             status = self._path.stat()
         except OSError as error:
-            raise gone(str(self._path)) from error
+            raise missing_file(str(self._path)) from error
         return status.st_dev, status.st_ino
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ..core.facts import Fact, RankFact
 from ..core.model import NotebookState, Policy
 from ..core.plan import Plan
+from ..core.samples import DeviceSample
 from .database.tables import (
     ALLOCATIONS,
     AUDIT,
@@ -24,9 +25,11 @@ from .database.tables import (
     LATEST,
     NODES,
     NOTEBOOKS,
-    NOTICES,
+    NOTES,
+    NOTIFICATIONS,
     QUOTA,
     RANKS,
+    REPORTS,
     RESERVATIONS,
     SAMPLES,
     SECRETS,
@@ -39,12 +42,13 @@ from .database.tables import (
     UserRow,
     Where,
 )
-from .database.unit_of_work import Work
-from .records.commands import Recorded, Refusal, Request, ShareLabel
+from .database.unit_of_work import UnitOfWork
+from .records.activity import KeepNotes, Note, NotebookReport, NoteKind, RecordReport
+from .records.commands import AllocationLabel, Recorded, Refusal, Request
 from .records.ids import new_ulid
-from .records.notifications import NoticeRecord
-from .records.plan_chunks import Piece, whole
-from .records.protocol import FIRST_PAGE, Committed, JobFilter, Lease, Page, Stale
+from .records.notifications import NotificationRecord
+from .records.plan_chunks import PlanChunk, whole
+from .records.protocol import FIRST_PAGE, Committed, JobFilter, Lease, LeaseLost, Page, Stale
 from .records.rows import (
     AuditRow,
     Changes,
@@ -53,19 +57,20 @@ from .records.rows import (
     NotebookRecord,
     QuotaRevision,
     RankRecord,
-    SampleRow,
     UsageHour,
 )
 from .writes import lease as leases
 from .writes.audit_chain import verify
-from .writes.commit import commit_piece
+from .writes.commit import commit_chunk
 from .writes.observe import observe_facts
 from .writes.requests import record_all
 from .writes.retention import forget_jobs, forget_samples
 from .writes.usage import Tally, put_use, usage_between
 
+ALL = Page(limit=2**31 - 1)
 
-class LedgerStore:
+
+class TransactionalStore:
     """A :class:`.protocol.Store` over any rows. ``new_id`` makes ids from an instant.
 
     Safe for several threads; writers take turns.
@@ -77,14 +82,14 @@ class LedgerStore:
         self._writer = threading.Lock()
         self._unsettled = False
         self._tally = Tally()
-        self._told: dict[tuple[str, int, int], RankFact] = {}
-        self._told_under = 0
+        self._observed: dict[tuple[str, int, int], RankFact] = {}
+        self._observed_fencing = 0
 
     @contextmanager
-    def _work(self, now: int, *, seen_again: bool = False) -> Iterator[Work]:
+    def _work(self, now: int, *, seen_again: bool = False) -> Iterator[UnitOfWork]:
         """A writing transaction; what it wrote is applied when the block ends, and dropped when it raises."""
         with self._writer, self._rows.writing(seen_again=seen_again) as scope:
-            work = Work(scope, now=now, new_id=self._new_id)
+            work = UnitOfWork(scope, now=now, new_id=self._new_id)
             yield work
             writes = work.writes()
             if writes:
@@ -94,10 +99,10 @@ class LedgerStore:
             self._unsettled = not self._rows.settle()
 
     @contextmanager
-    def _look(self, now: int) -> Iterator[Work]:
+    def _look(self, now: int) -> Iterator[UnitOfWork]:
         """A transaction that writes nothing, and so waits for no writer."""
         with self._rows.reading() as scope:
-            yield Work(scope, now=now, new_id=self._new_id)
+            yield UnitOfWork(scope, now=now, new_id=self._new_id)
 
     # --- version and changes ----------------------------------------------------------------------------------------
     def version(self) -> int:
@@ -112,20 +117,23 @@ class LedgerStore:
             return _changes(scope, head, since, ended=ended)
 
     # --- writing ----------------------------------------------------------------------------------------------------
-    def record(self, requests: Sequence[Request], *, now: int) -> list[Recorded | Refusal]:
-        with self._work(now) as work:
+    def record(self, requests: Sequence[Request], *, now: int, lease: Lease | None = None) -> list[Recorded | Refusal]:
+        repeated = all(isinstance(request, RecordReport | KeepNotes) for request in requests)
+        with self._work(now, seen_again=repeated) as work:
+            if lease is not None and (why := leases.why_lost(work, lease)):
+                raise LeaseLost(why)
             return record_all(work, requests)
 
     def commit(
-        self, plan: Plan | Piece, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int
+        self, plan: Plan | PlanChunk, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int
     ) -> Committed | Stale:
-        piece = plan if isinstance(plan, Piece) else whole(plan)
+        chunk = plan if isinstance(plan, PlanChunk) else whole(plan)
         with self._work(now) as work:
-            stale = commit_piece(work, piece, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
+            stale = commit_chunk(work, chunk, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
             return stale or Committed(version=work.version())
 
     def observe(self, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
-        news = [fact for fact in facts if not self._is_told(fact, lease)]
+        news = [fact for fact in facts if not self._is_observed(fact, lease)]
         with self._work(now, seen_again=True) if news else self._look(now) as work:
             if why := leases.why_lost(work, lease):
                 return Stale(seen=work.version(), current=work.version(), why=why)
@@ -134,18 +142,18 @@ class LedgerStore:
         self._remember(facts, seen, lease)
         return version
 
-    def _is_told(self, fact: Fact, lease: Lease) -> bool:
+    def _is_observed(self, fact: Fact, lease: Lease) -> bool:
         """Whether this very fact was recorded under this lease: 4,000 running jobs tell the same each second."""
-        if self._told_under != lease.fencing or not isinstance(fact, RankFact):
+        if self._observed_fencing != lease.fencing or not isinstance(fact, RankFact):
             return False
-        return self._told.get((fact.job, fact.attempt, fact.rank)) == fact
+        return self._observed.get((fact.job, fact.attempt, fact.rank)) == fact
 
     def _remember(self, facts: Sequence[Fact], seen: Sequence[RankFact], lease: Lease) -> None:
         present = {(fact.job, fact.attempt, fact.rank) for fact in facts if isinstance(fact, RankFact)}
-        kept = self._told if self._told_under == lease.fencing else {}
-        self._told = {key: fact for key, fact in kept.items() if key in present}
-        self._told |= {(fact.job, fact.attempt, fact.rank): fact for fact in seen}
-        self._told_under = lease.fencing
+        kept = self._observed if self._observed_fencing == lease.fencing else {}
+        self._observed = {key: fact for key, fact in kept.items() if key in present}
+        self._observed |= {(fact.job, fact.attempt, fact.rank): fact for fact in seen}
+        self._observed_fencing = lease.fencing
 
     def acquire_lease(self, holder: str, *, now: int, ttl_ms: int) -> Lease | None:
         with self._work(now) as work:
@@ -237,11 +245,11 @@ class LedgerStore:
         with self._rows.reading() as scope:
             return scope.listing(NOTEBOOKS, Where(among=among, at_least=at_least), page)
 
-    def notices(
+    def notifications(
         self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE
-    ) -> tuple[list[NoticeRecord], int]:
+    ) -> tuple[list[NotificationRecord], int]:
         with self._rows.reading() as scope:
-            return scope.listing(NOTICES, Where(among={"channel": [channel]}, live=pending), page)
+            return scope.listing(NOTIFICATIONS, Where(among={"channel": [channel]}, live=pending), page)
 
     def bundle_owned(self, digest: str, user: str) -> bool:
         with self._rows.reading() as scope:
@@ -277,7 +285,7 @@ class LedgerStore:
             return verify(_head(scope), scope.scan(AUDIT))
 
     # --- samples ----------------------------------------------------------------------------------------------------
-    def add_samples(self, node: str, sequence: int, rows: Sequence[SampleRow], *, now: int) -> bool:
+    def add_samples(self, node: str, sequence: int, rows: Sequence[DeviceSample], *, now: int) -> bool:
         due = self._tally.due(now)
         with self._work(now) as work:
             if work.get(BATCHES, (node, sequence)) is not None:
@@ -295,11 +303,25 @@ class LedgerStore:
         self._tally.take(rows)
         return True
 
-    def latest_samples(self) -> dict[str, SampleRow]:
+    def latest_samples(self) -> dict[str, DeviceSample]:
         with self._rows.reading() as scope:
             return {row.device: row for row in scope.scan(LATEST)}
 
-    def labels(self, allocations: Sequence[str]) -> dict[str, ShareLabel]:
+    def reports(self, since: int) -> list[NotebookReport]:
+        with self._rows.reading() as scope:
+            found, _ = scope.listing(REPORTS, Where(at_least={"at": since}), ALL)
+        return found[::-1]
+
+    def report(self, notebook: str) -> NotebookReport | None:
+        with self._rows.reading() as scope:
+            return scope.get_many(REPORTS, [(notebook,)]).get((notebook,))
+
+    def notes(self, kind: NoteKind, *, since: int = 0) -> list[Note]:
+        with self._rows.reading() as scope:
+            found, _ = scope.listing(NOTES, Where(among={"kind": [kind]}, at_least={"at": since}), ALL)
+        return found[::-1]
+
+    def labels(self, allocations: Sequence[str]) -> dict[str, AllocationLabel]:
         with self._rows.reading() as scope:
             found = scope.get_many(LABELS, [(name,) for name in allocations])
         return {row.allocation: row for row in found.values()}

@@ -6,9 +6,11 @@ Amounts are integers (milli-GPU, MiB); instants are ISO-8601 with Z. Unknown key
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from .reason_schema import reasons_schema
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
 Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
@@ -87,8 +89,15 @@ class JobRequest(Wire):
         return self
 
 
+def _as_reason(schema: dict[str, Any]) -> None:
+    schema.clear()
+    schema.update(reasons_schema())
+
+
 class ReasonView(Wire):
-    """Why: a code of :class:`core.plan.ReasonCode`, its figures and the sentence people read."""
+    """Why: a code of :class:`core.reasons.ReasonCode`, its figures and the sentence that people read."""
+
+    model_config = ConfigDict(json_schema_extra=_as_reason)
 
     code: str
     figures: dict[str, int | str]

@@ -33,6 +33,7 @@ from ..core.model import (
     Window,
 )
 from ..core.plan import Action, Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop, Unreserve
+from ..core.reasons import RECORDS, OtherReason, ReasonCode
 from ..messages.reasons import sentence
 from ..messages.validation import number_text, words_of
 from . import json_input as intake
@@ -154,10 +155,23 @@ def snapshot_schema() -> dict[str, object]:
 def plan_schema() -> dict[str, object]:
     """The JSON Schema of what ``decide`` prints."""
     schema = TypeAdapter(Plan).json_schema()
+    definitions = {name: one for name, one in schema["$defs"].items() if name not in _RECORDS}
     for kind, word in ACTIONS.items():
-        _require(schema["$defs"][kind.__name__], "action", {"const": word, "title": "Action"})
+        _require(definitions[kind.__name__], "action", {"const": word, "title": "Action"})
+        definitions[kind.__name__]["properties"]["reason"] = {"$ref": "#/$defs/Reason"}
+    definitions["Reason"] = _reason_schema()
     _require(schema, "format", {"const": 1, "title": "Format"})
-    _require(schema["$defs"]["Reason"], "message", {"type": "string", "title": "Message"})
+    return {**schema, "$defs": definitions}
+
+
+_RECORDS = frozenset(kind.__name__ for kind in (*RECORDS.values(), OtherReason))
+
+
+def _reason_schema() -> dict[str, object]:
+    """A reason inside a plan: its code, pairs of figures, and the sentence."""
+    schema = TypeAdapter(OtherReason).json_schema() | {"title": "Reason", "required": ["code", "figures"]}
+    schema["properties"]["code"] = {"enum": list(ReasonCode), "title": "Code"}
+    _require(schema, "message", {"type": "string", "title": "Message"})
     return schema
 
 

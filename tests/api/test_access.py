@@ -13,8 +13,9 @@ import pytest
 
 from jupyter_gpu_quota.api.access import Person, Scope, changes_work, may_enter, sees_work
 from jupyter_gpu_quota.api.routes import ROUTES
+from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
 from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog, log_path
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.bundle import pack
 from tests.api.world import HUB_TOKEN, QUOTA, ServiceWorld, service_world
 

@@ -369,4 +369,4 @@ def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic(world: ServiceWo
     text = world.get("quota", "ann").json["text"].replace("training: 2", "training: 3")
     answer = world.call("PUT", "quota", "ann", {"text": text})
     assert (answer.status, answer.json["reason"]) == (409, "overcommitted")
-    assert "The quotas of pool train add up to 6.00 GPU and it has 4.00" in answer.json["message"]
+    assert "The quotas of pool train add up to 6 GPU and it has 4" in answer.json["message"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.api.views.idle_states import FIRST_MS
 from jupyter_gpu_quota.api.views.simulated_use import SILENT, Told, with_told
 from jupyter_gpu_quota.api.views.utilisation import STALE_MS
 from jupyter_gpu_quota.backends.local.sampling.simulated import UNSEEN
-from jupyter_gpu_quota.controllers.idleness import FIRST_MS
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.handlers.test_utilisation import Busy
 from tests.api.world import QUOTA, service_world, train_devices
 from tests.patience import until
@@ -20,11 +20,11 @@ from tests.patience import until
 NOW = 1_800_000_000_000
 
 
-def reading(percent: int | None, device: str = "d", at: int = NOW, **use: int | None) -> SampleRow:
+def reading(percent: int | None, device: str = "d", at: int = NOW, **use: int | None) -> DeviceSample:
     """A reading as the sampler of simulated devices gives it."""
     unseen = {name: UNSEEN for name, each in use.items() if each is None}
     why = {"memory_used_mib": "none", **unseen, **({"utilisation_percent": UNSEEN} if percent is None else {})}
-    return SampleRow(
+    return DeviceSample(
         node="node-1", device=device, at=at, utilisation_percent=percent, memory_used_mib=None,
         coverage_permille=0 if percent is None else 1000, simulated=True, workloads=use, why=why,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def said(percent: int, at: int = NOW) -> Told:
     ],
 )
 def test_what_is_told_is_put_into_the_reading(
-    row: SampleRow, told: Mapping[str, Told], use: Mapping[str, int | None], percent: int | None
+    row: DeviceSample, told: Mapping[str, Told], use: Mapping[str, int | None], percent: int | None
 ) -> None:
     found = with_told(row, ["N", *({"M"} & row.workloads.keys())], told)
     assert (found.workloads, found.utilisation_percent) == (use, percent)
@@ -81,7 +81,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
 
 
 def report(busy: Busy, sequence: int, cpu_ms: int) -> int:
-    """Report, and return when the next report is wanted."""
+    """Report, and return when the next report is wanted once the controller has looked at this one."""
     kernel = {
         "id": "k", "name": "python3", "state": "busy", "quiet_ms": 0, "running_ms": 1_000 * sequence, "pid": 7,
         "asks_gpu": True, "cpu_ms": cpu_ms,
@@ -90,6 +90,8 @@ def report(busy: Busy, sequence: int, cpu_ms: int) -> int:
         "instance": "i", "sequence": sequence, "running_ms": 1_000 * sequence, "kernels": [kernel], "programs": [],
         "asks_first": True,
     }  # fmt: skip
+    busy.world.post(f"notebooks/{busy.notebook}/activity", "bob", body)
+    busy.world.controllers.turn(busy.world.controllers.idleness)
     answer = busy.world.post(f"notebooks/{busy.notebook}/activity", "bob", body)
     assert answer.status == 200, answer
     return int(answer.json["report_in_ms"])

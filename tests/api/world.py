@@ -38,6 +38,7 @@ from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, Refusal, SetInventory
 from jupyter_gpu_quota.store.records.protocol import Committed, Stale, Store
+from tests.controllers.stepped import SteppedControllers
 from tests.patience import PATIENCE_S
 
 R = TypeVar("R")
@@ -206,6 +207,7 @@ class ServiceWorld:
         self._thread = threading.Thread(target=self.loop.run_forever, name="web-door", daemon=True)
         self._thread.start()
         self.door, self.port = self.run(self._serve())
+        self.controllers = SteppedControllers(self)
 
     async def _serve(self) -> tuple[Door, int]:
         hub, hub_port = serving(self.hub.application())
@@ -220,6 +222,9 @@ class ServiceWorld:
         sockets = bind_sockets(0, "127.0.0.1")
         self._servers += [hub, main.answering(door, sockets)]
         return door, int(sockets[0].getsockname()[1])
+
+    def clock_now(self) -> int:
+        return self.clock()
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float = PATIENCE_S) -> R:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
@@ -281,6 +286,10 @@ class ServiceWorld:
         self.loop.call_soon_threadsafe(self.door.world.nudge)
         return outcome
 
+    def store_live(self) -> list[str]:
+        """The slices that have not ended."""
+        return [each.notebook.id for each in self.store.notebooks()[0] if each.ended_at is None]
+
     def hold_clock(self) -> int:
         """The clock stands still from now on, so that no lease runs out between two lines; returns the instant."""
         now = self.clock()
@@ -290,6 +299,12 @@ class ServiceWorld:
     # --- the scheduler, one step at a time ----------------------------------------------------------------------------
     def step(self) -> int:
         """One decide and commit; returns how many actions it had."""
+        actions, done = self._decided()
+        assert not isinstance(done, Stale), done
+        return actions
+
+    def _decided(self) -> tuple[int, Committed | Stale | None]:
+        """One decide and commit: how many actions the plan had, and what became of it; None where it had none."""
         now = self.clock()
         lease = self.store.acquire_lease("test", now=now, ttl_ms=3000)
         assert lease is not None
@@ -297,22 +312,24 @@ class ServiceWorld:
         quota = self.store.quota()
         assert quota is not None
         snapshot = self.mirror.snapshot(now)
-        plan = decide(snapshot, quota.policy)
+        plan, done = decide(snapshot, quota.policy), None
         if plan.actions:
             done = self.store.commit(plan, policy=quota.policy, snapshot_digest=digest(snapshot), lease=lease, now=now)
-            assert isinstance(done, Committed), done
         self.loop.call_soon_threadsafe(self.door.world.nudge)
-        return len(plan.actions)
+        return len(plan.actions), done
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """A scheduler that decides all the time, in the background; who asks for a slice waits for what it says."""
+        """A scheduler that decides all the time, in the background; who asks for a slice waits for what it says.
+
+        As the one that ships, it drops a plan that a request overtook, and decides again.
+        """
         stop = threading.Event()
         granted_s, notebooks.DECISION_WAIT_S = notebooks.DECISION_WAIT_S, PATIENCE_S / 2
 
         def go() -> None:
             while not stop.wait(0.02):
-                self.step()
+                self._decided()
 
         thread = threading.Thread(target=go, daemon=True)
         thread.start()

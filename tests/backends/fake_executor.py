@@ -41,7 +41,7 @@ class _Run:
 
 
 @dataclass(slots=True)
-class FakeExecutor:
+class FakeJobs:
     """Executor in memory. ``now`` is the virtual clock; ``script`` says what each started job does (default: runs on).
 
     ``starts`` and ``leaves`` list the orders carried out, ``refusals`` the sentences of those refused.

@@ -1,27 +1,33 @@
-"""What every executor promises, asked of the real one and of the labelled fake alike."""
+"""What every backend promises, asked of the local one, the simulated one, and one that is reached by bad messages."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.backends.worlds import FakeWorld, LocalWorld, World, leave, order
+from jupyter_gpu_quota.backends.protocol import OutputRefused, StopOrder
+from jupyter_gpu_quota.core.enforcement import DeviceShare
+from jupyter_gpu_quota.core.model import Allocation
+from tests.backends.contract import REAL, Controller, RemoteContract, opened
+from tests.backends.worlds import order
+
+KINDS = ["local", "simulated", *(f"remote {seed}" for seed in range(4))]
 
 
-@pytest.fixture(params=["local executor", "fake executor"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    if request.param == "fake executor":
-        yield FakeWorld()
-        return
-    with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
-        world = LocalWorld(Path(folder))
-        yield world
-        world.close()
+@pytest.fixture(params=[*KINDS, "scripted"])
+def world(request: pytest.FixtureRequest) -> Iterator[Controller]:
+    """A controller of each backend, and of the scripted jobs of other tests."""
+    yield from opened(request.param)
 
 
+@pytest.fixture(params=KINDS)
+def whole(request: pytest.FixtureRequest) -> Iterator[Controller]:
+    """A controller of each backend that has all parts."""
+    yield from opened(request.param)
+
+
+# --- ends and pauses --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("acts", "exit_status", "completed"),
     [
@@ -30,11 +36,11 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         pytest.param("completes and ends", 0, True, id="a job that reports done = total is complete"),
     ],
 )
-def test_an_end_is_told(world: World, acts: str, exit_status: int, completed: bool) -> None:
-    world.executor.start(order("J", acts))
-    fact = world.until(lambda fact: fact.tree_gone)
+def test_an_end_is_told(world: Controller, acts: str, exit_status: int, completed: bool) -> None:
+    world.start("J", acts)
+    fact = world.gone("J")
     assert (fact.exit_status, fact.completed, fact.pause_requested) == (exit_status, completed, False)
-    assert fact.pid and fact.started_at and fact.ended_at and fact.started_at <= fact.ended_at
+    assert fact.started_at and fact.ended_at and fact.started_at <= fact.ended_at
 
 
 @pytest.mark.parametrize(
@@ -46,158 +52,277 @@ def test_an_end_is_told(world: World, acts: str, exit_status: int, completed: bo
         pytest.param("completes when asked to leave", 600, 0, True, id="a job that was just done says so"),
     ],
 )
-def test_a_pause_is_told(world: World, acts: str, grace_s: int, exit_status: int, completed: bool) -> None:
-    world.executor.start(order("J", acts))
-    world.ready("J", acts)
-    world.executor.leave(leave("J", grace_s=grace_s))
-    fact = world.until(lambda fact: fact.tree_gone)
+def test_a_pause_is_told(world: Controller, acts: str, grace_s: int, exit_status: int, completed: bool) -> None:
+    world.start("J", acts)
+    world.began("J", acts)
+    world.leave("J", grace_s=grace_s)
+    fact = world.gone("J")
     assert (fact.exit_status, fact.pause_requested, fact.completed) == (exit_status, True, completed)
 
 
-def test_a_start_given_twice_runs_once(world: World) -> None:
-    for _ in range(3):
-        world.executor.start(order("J", "runs on"))
-    first = world.ready("J", "runs on")
-    world.executor.start(order("J", "runs on"))
-    world.pass_ms(300)
-    assert [fact.pid for fact in world.executor.observe()] == [first.pid]
-
-
-def test_an_attempt_that_ended_is_not_run_again(world: World) -> None:
-    world.executor.start(order("J", "ends with 3"))
-    ended = world.until(lambda fact: fact.tree_gone)
-    world.executor.start(order("J", "ends with 3"))
-    world.pass_ms(300)
-    assert list(world.executor.observe()) == [ended]
-
-
-def test_the_next_attempt_is_told_beside_the_last(world: World) -> None:
-    world.executor.start(order("J", "ends with 3"))
-    world.until(lambda fact: fact.tree_gone)
-    world.executor.start(order("J", "ends with 0", attempt=2))
-    fact = world.until(lambda fact: fact.attempt == 2 and fact.tree_gone)
-    assert fact.exit_status == 0
-    assert {fact.attempt for fact in world.executor.observe()} == {1, 2}
-
-
-def test_a_repeated_request_to_leave_does_not_restart_the_grace(world: World) -> None:
-    world.executor.start(order("J", "ignores SIGTERM"))
-    world.ready("J", "ignores SIGTERM")
-    asked_at = world.now()
-    for _ in range(40):  # as long as it is asked again, a grace that starts anew never ends
-        world.executor.leave(leave("J", grace_s=1))
-        world.pass_ms(150)
-        if ended := [fact.ended_at for fact in world.executor.observe() if fact.ended_at is not None]:
-            break
-    assert ended and ended[0] - asked_at >= 900
-
-
-def test_a_second_request_may_shorten_the_grace(world: World) -> None:
-    world.executor.start(order("J", "ignores SIGTERM"))
-    world.ready("J", "ignores SIGTERM")
-    world.executor.leave(leave("J", grace_s=600))
-    world.until(lambda fact: fact.pause_requested)
-    world.executor.leave(leave("J", grace_s=0))
-    assert world.until(lambda fact: fact.tree_gone).exit_status == -9
-
-
-def test_an_exit_before_the_request_is_judged_as_if_there_were_none(world: World) -> None:
-    world.executor.start(order("J", "ends with 0"))
-    before = world.until(lambda fact: fact.tree_gone)
-    world.executor.leave(leave("J"))
-    world.pass_ms(200)
-    assert list(world.executor.observe()) == [before]
+def test_an_exit_before_the_request_is_judged_as_if_there_were_none(world: Controller) -> None:
+    world.start("J", "ends with 0")
+    before = world.gone("J")
+    world.leave("J")
+    world.wait()
+    assert world.seen() == [before]
     assert not before.pause_requested
 
 
-def test_a_job_asked_to_leave_before_it_began_never_begins(world: World) -> None:
-    world.executor.leave(leave("J"))
-    fact = world.until(lambda fact: fact.tree_gone)
-    assert (fact.pid, fact.started_at, fact.pause_requested) == (None, None, True)
-    world.executor.start(order("J", "runs on"))
-    world.pass_ms(300)
-    assert [fact.pid for fact in world.executor.observe()] == [None]
-
-
-def test_an_older_leader_starts_nothing_and_a_newer_one_may(world: World) -> None:
-    world.executor.fence(7)
-    world.executor.start(order("J", "runs on", fencing=6))
-    world.pass_ms(500)
-    assert [fact for fact in world.executor.observe() if fact.pid or fact.ended_at] == []
-    world.executor.start(order("J", "runs on", fencing=7))
-    assert world.ready("J", "runs on").refused is None
-
-
-def test_an_older_leader_makes_nobody_leave(world: World) -> None:
-    world.executor.start(order("J", "runs on", fencing=6))
-    running = world.ready("J", "runs on")
-    world.executor.fence(7)
-    world.executor.leave(leave("J", fencing=6, grace_s=0))
-    world.pass_ms(300)
-    assert list(world.executor.observe()) == [running]
-    world.executor.leave(leave("J", fencing=7, grace_s=0))
-    assert world.until(lambda fact: fact.tree_gone).pause_requested
-
-
-def test_a_fence_is_never_lowered(world: World) -> None:
-    world.executor.fence(7)
-    world.executor.fence(3)
-    world.executor.start(order("J", "runs on", fencing=6))
-    world.pass_ms(300)
-    assert world.executor.pids() == {}
-
-
-def test_an_older_leader_cannot_end_what_never_began(world: World) -> None:
-    world.executor.fence(7)
-    world.executor.leave(leave("J", fencing=6))
-    world.executor.start(order("J", "runs on", fencing=7))
-    assert world.ready("J", "runs on").pid is not None
-
-
-def test_what_is_settled_is_told_no_more(world: World) -> None:
-    world.executor.start(order("J", "ends with 0"))
-    world.until(lambda fact: fact.tree_gone)
-    world.executor.settled("J", 1)
-    assert list(world.executor.observe()) == []
-
-
-def test_what_runs_cannot_be_forgotten(world: World) -> None:
-    world.executor.start(order("J", "runs on"))
-    running = world.ready("J", "runs on")
-    world.executor.forget("J")
-    assert list(world.executor.observe()) == [running]
-
-
-def test_a_job_that_ended_can_be_forgotten(world: World) -> None:
-    world.executor.start(order("J", "ends with 0"))
-    world.until(lambda fact: fact.tree_gone)
-    world.executor.forget("J")
-    assert list(world.executor.observe()) == []
-
-
-def test_processes_are_told_by_job_while_they_live(world: World) -> None:
-    world.executor.start(order("J", "runs on"))
-    world.executor.start(order("K", "runs on"))
-    held = {job: world.until(lambda fact, job=job: fact.job == job and fact.pid).pid for job in ("J", "K")}  # type: ignore[misc]
-    found = world.executor.pids()
-    assert {job: held[job] in found[job] for job in ("J", "K")} == {"J": True, "K": True}
-    assert not found["J"] & found["K"]
-    world.executor.leave(leave("J", grace_s=0))
-    world.until(lambda fact: fact.job == "J" and fact.tree_gone)
-    assert set(world.executor.pids()) == {"K"}
-
-
-def test_every_rank_of_a_gang_is_told_and_leaves(world: World) -> None:
-    world.executor.start(order("J", "runs on", ranks=3))
+def test_every_rank_of_a_gang_is_told_and_leaves(world: Controller) -> None:
+    world.start("J", "runs on", ranks=3)
     for rank in range(3):
-        world.until(lambda fact, rank=rank: fact.rank == rank and fact.pid is not None)  # type: ignore[misc]
-    world.executor.leave(leave("J"))
+        world.until(lambda fact, rank=rank: fact.rank == rank and fact.started_at is not None)  # type: ignore[misc]
+    world.leave("J")
     for rank in range(3):
         world.until(lambda fact, rank=rank: fact.rank == rank and fact.tree_gone and fact.pause_requested)  # type: ignore[misc]
 
 
-def test_the_inventory_is_the_same_twice(world: World) -> None:
-    nodes, devices = world.executor.inventory()
-    assert (nodes, devices) == world.executor.inventory()
+# --- an order given again -------------------------------------------------------------------------------------------
+def test_a_start_given_again_runs_once(world: Controller) -> None:
+    for _ in range(3):
+        world.start("J", "runs on")
+    first = world.began("J", "runs on")
+    world.start("J", "runs on")
+    world.wait()
+    assert world.seen() == [first]
+
+
+def test_an_attempt_that_ended_is_not_run_again(world: Controller) -> None:
+    world.start("J", "ends with 3")
+    ended = world.gone("J")
+    world.wait()
+    assert world.seen() == [ended]
+
+
+def test_the_next_attempt_is_told_beside_the_last(world: Controller) -> None:
+    world.start("J", "ends with 3")
+    world.gone("J")
+    world.start("J", "ends with 0", attempt=2)
+    fact = world.until(lambda fact: fact.attempt == 2 and fact.tree_gone)
+    assert fact.exit_status is not None
+    assert {fact.attempt for fact in world.seen()} == {1, 2}
+
+
+def test_a_repeated_request_to_leave_does_not_restart_the_grace(world: Controller) -> None:
+    world.start("J", "ignores SIGTERM")
+    world.began("J", "ignores SIGTERM")
+    asked_at = world.world.now()
+    world.leave("J", grace_s=2)  # it is repeated every second: a grace that starts anew never ends
+    ended_at = world.gone("J").ended_at
+    assert ended_at is not None and ended_at - asked_at >= 1_900
+
+
+def test_a_second_request_may_shorten_the_grace(world: Controller) -> None:
+    world.start("J", "ignores SIGTERM")
+    world.began("J", "ignores SIGTERM")
+    world.leave("J", grace_s=600)
+    world.until(lambda fact: fact.pause_requested)
+    world.leave("J", grace_s=0)
+    assert world.gone("J").exit_status == -9
+
+
+def test_a_job_asked_to_leave_before_it_began_never_begins(world: Controller) -> None:
+    world.leave("J")
+    fact = world.gone("J")
+    assert (fact.started_at, fact.pause_requested) == (None, True)
+    world.start("J", "runs on")
+    world.wait()
+    assert [fact.started_at for fact in world.seen()] == [None]
+
+
+# --- leaders ----------------------------------------------------------------------------------------------------------
+def test_an_older_leader_starts_nothing_and_a_newer_one_may(world: Controller) -> None:
+    world.backend.jobs.fence(7)
+    world.start("J", "runs on", fencing=6)
+    world.wait()
+    assert [fact for fact in world.seen() if fact.started_at or fact.ended_at] == []
+    world.orders.clear()
+    world.start("J", "runs on", fencing=7)
+    assert world.began("J", "runs on").refused is None
+
+
+def test_an_older_leader_makes_nobody_leave(world: Controller) -> None:
+    world.start("J", "runs on", fencing=6)
+    running = world.began("J", "runs on")
+    world.backend.jobs.fence(7)
+    world.leave("J", fencing=6, grace_s=0)
+    world.wait()
+    assert world.seen() == [running]
+    world.leave("J", fencing=7, grace_s=0)
+    assert world.gone("J").pause_requested
+
+
+def test_a_fence_is_never_lowered(world: Controller) -> None:
+    world.backend.jobs.fence(7)
+    world.backend.jobs.fence(3)
+    world.start("J", "runs on", fencing=6)
+    world.wait()
+    assert not any(fact.started_at for fact in world.seen())
+
+
+def test_an_older_leader_cannot_end_what_never_began(world: Controller) -> None:
+    world.backend.jobs.fence(7)
+    world.leave("J", fencing=6)
+    world.wait()
+    world.orders.clear()
+    world.start("J", "runs on", fencing=7)
+    assert world.began("J", "runs on").started_at is not None
+
+
+def test_a_leader_that_takes_over_finds_what_runs_and_what_ended(world: Controller) -> None:
+    world.start("J", "runs on")
+    world.start("K", "ends with 3")
+    before = world.began("J", "runs on"), world.gone("K")
+    world.take_over(2)
+    found = world.until(lambda fact: fact.job == "J"), world.gone("K")
+    assert found == before
+    world.leave("J", fencing=2)
+    assert world.gone("J").pause_requested
+
+
+# --- settled and forgotten --------------------------------------------------------------------------------------------
+def test_what_is_settled_is_told_no_more(world: Controller) -> None:
+    world.start("J", "ends with 0")
+    world.gone("J")
+    world.orders.clear()
+    world.backend.jobs.settled("J", 1)
+    world.facts.clear()
+    world.wait()
+    assert world.seen() == []
+
+
+def test_what_runs_cannot_be_forgotten(world: Controller) -> None:
+    world.start("J", "runs on")
+    running = world.began("J", "runs on")
+    world.backend.jobs.forget("J")
+    world.wait()
+    assert world.seen() == [running]
+    world.leave("J")
+    assert world.gone("J").pause_requested
+
+
+def test_a_job_that_ended_can_be_forgotten(world: Controller) -> None:
+    world.start("J", "ends with 0")
+    world.gone("J")
+    world.backend.jobs.settled("J", 1)
+    world.backend.jobs.forget("J")
+    world.orders.clear()
+    world.wait()
+    world.take_over(2)
+    world.wait()
+    assert world.seen() == []
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+def test_the_inventory_is_the_same_twice(whole: Controller) -> None:
+    found = whole.backend.jobs.inventory()
+    assert found is not None and found == whole.backend.jobs.inventory()
+    nodes, devices = found
     assert {device.node for device in devices} == {node.id for node in nodes}
     assert all(device.simulated and device.pool is None for device in devices)
+
+
+def test_every_device_is_sampled_and_an_unknown_figure_is_not_0(whole: Controller) -> None:
+    found = whole.backend.jobs.inventory()
+    assert found is not None
+    (device, *others) = found[1]
+    held = Allocation(id="A", workload="unheard of", rank=0, device=device.id, gpu_milli=500, memory_mib=100)
+    users = {device: [held], **{other: [] for other in others}}
+    samples = whole.world.until(lambda: whole.backend.samples.samples(users, now=whole.world.now()) or [])
+    of = {each.device: each for each in samples}
+    assert set(of) == {each.id for each in found[1]}
+    assert of[device.id].workloads == {"unheard of": None}
+    assert (of[device.id].utilisation_percent, of[device.id].coverage_permille) == (None, 0)
+    assert of[device.id].why["unheard of"] and of[device.id].why["memory_used_mib"]
+
+
+def test_a_simulated_device_enforces_nothing_and_an_unread_one_is_unknown(whole: Controller) -> None:
+    found = whole.backend.jobs.inventory()
+    assert found is not None
+    devices = [found[1][0], REAL]
+    offers = whole.backend.enforcement.capabilities(devices, gpu_milli=500, project="vision").offers
+    assert [each.device for each in offers] == [each.id for each in devices]
+    assert [(each.memory, each.unsure) for each in offers] == [("none", False), ("none", True)]
+    assert all(each.why for each in offers)
+
+
+def test_a_share_that_cannot_be_read_back_says_so(whole: Controller) -> None:
+    part = {"workload": "J", "gpu_milli": 500, "memory_mib": 100, "attempt": 1}
+    shares = {
+        "a": DeviceShare(device="SIM-0", simulated=True, **part),  # type: ignore[arg-type]
+        "b": DeviceShare(device="GPU-0", **part),  # type: ignore[arg-type]
+    }
+    labels = whole.backend.enforcement.read_back(shares, {}, policed=True, now=whole.world.now())
+    assert {name: (each.memory, each.compute, each.unsure) for name, each in labels.items()} == {
+        "a": ("none", "none", False), "b": ("none", "none", True),
+    }  # fmt: skip
+    assert all(each.why for each in labels.values())
+
+
+def test_a_stop_order_of_an_older_leader_is_refused(whole: Controller) -> None:
+    whole.backend.jobs.fence(7)
+    whole.give(StopOrder(notebook="N", fencing=6, reason="over_share"))
+    whole.wait()
+    assert not whole.world.stopped()
+    whole.give(StopOrder(notebook="N", fencing=7, reason="over_share"))
+    whole.wait()
+    assert whole.world.stopped() in (["N"], None)
+
+
+# --- logs and outputs -------------------------------------------------------------------------------------------------
+def test_a_log_is_read_by_offsets(whole: Controller) -> None:
+    whole.start("J", "writes")
+    whole.gone("J")
+    log = whole.backend.outputs.log
+    assert log("J", 1, 0) == (0, b"one\ntwo\n", 8, 0)
+    assert log("J", 1, 0, 4, 2) == (4, b"tw", 6, 0)
+    assert log("J", 1, 0, -4) == (4, b"two\n", 8, 0)
+    assert log("J", 1, 0, 8) == (8, b"", 8, 0)
+    assert log("K", 1, 0).data == b""
+
+
+def test_outputs_are_listed_and_read(whole: Controller) -> None:
+    whole.start("J", "writes")
+    whole.gone("J")
+    outputs = whole.backend.outputs
+    assert [(each.path, each.size_bytes) for each in outputs.outputs("J")] == [("a/model", 7), ("notes", 1)]
+    assert len(outputs.outputs("J", 1)) == 1
+    with outputs.open_output("J", "a/model") as file:
+        assert file.read() == b"weights"
+    with pytest.raises(OutputRefused, match="nowhere"):
+        outputs.open_output("J", "nowhere")
+    assert list(outputs.outputs("K")) == []
+
+
+# --- a node that cannot be reached ------------------------------------------------------------------------------------
+def test_nothing_is_assumed_of_a_node_that_does_not_answer() -> None:
+    remote = RemoteContract(0)
+    world = Controller(remote)
+    world.start("J", "runs on")
+    running = world.began("J", "runs on")
+    remote.network.down = True
+    world.leave("J", grace_s=0)
+    world.pass_ms(60_000)
+    assert world.seen() == [running], "it was ordered to leave, and not seen to"
+    assert world.backend.jobs.inventory() is None
+    assert world.backend.samples.samples({}, now=0) is None
+    offers = world.backend.enforcement.capabilities([REAL], gpu_milli=500, project=None).offers
+    assert offers[0].unsure and offers[0].why
+    with pytest.raises(OutputRefused):
+        world.backend.outputs.open_output("J", "model")
+    with pytest.raises(TimeoutError):
+        world.backend.jobs.fence(9)
+    remote.network.down = False
+    assert world.gone("J").exit_status == -15
+
+
+def test_an_order_that_was_on_its_way_when_its_leader_fell_has_no_effect() -> None:
+    remote = RemoteContract(1)
+    world = Controller(remote)
+    made = remote.there.jobs
+    world.backend.jobs.fence(1)
+    remote.network.send_after(30_000, lambda: made.start(order("J", "runs on", fencing=1)))
+    world.take_over(2)
+    world.pass_ms(60_000)
+    assert world.seen() == []

@@ -1,4 +1,4 @@
-"""Two worlds for one contract suite: real processes of the local executor, and the labelled fake on its own clock."""
+"""Orders, what jobs do, and a world of real processes for the tests of the local backend."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.protocol import Executor, LeaveOrder, StartOrder
+from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
 from jupyter_gpu_quota.core.facts import RankFact
-from jupyter_gpu_quota.core.model import Device, Node, Placement
-from tests.backends.fake_executor import FakeExecutor, Script
+from jupyter_gpu_quota.core.model import Device, Placement
+from tests.backends.fake_executor import Script
 from tests.patience import until
 
 T = TypeVar("T")
@@ -29,6 +29,10 @@ ACTS: Mapping[str, tuple[str, Script]] = {
     "ends with 0": ("exit 0", Script(runs_for_ms=0)),
     "ends with 3": ("exit 3", Script(runs_for_ms=0, exit_status=3)),
     "completes and ends": (f"{COMPLETE}; exit 0", Script(runs_for_ms=0, completes=True)),
+    "writes": (
+        'printf "one\\ntwo\\n"; cd "$GPU_QUOTA_OUTPUT_DIR"; mkdir a; printf weights > a/model; printf n > notes',
+        Script(runs_for_ms=0),
+    ),
     "saves and leaves": (f"trap 'exit 75' TERM; echo ready; {LOOP}", Script(on_leave=75)),
     "ignores SIGTERM": (f"trap '' TERM; echo ready; {LOOP}", Script(on_leave=None)),
     "completes when asked to leave": (
@@ -39,18 +43,6 @@ ACTS: Mapping[str, tuple[str, Script]] = {
 """What a job does: as a shell script, and as the fake's script."""
 
 TRAPS = frozenset({"saves and leaves", "ignores SIGTERM", "completes when asked to leave"})
-
-
-class World(Protocol):
-    """What the contract suite needs of a world."""
-
-    @property
-    def executor(self) -> Executor: ...
-    def now(self) -> int: ...
-    def until(self, seen: Callable[[RankFact], bool]) -> RankFact: ...
-    def pass_ms(self, duration_ms: int) -> None: ...
-    def ready(self, job: str, acts: str) -> RankFact: ...
-    def close(self) -> None: ...
 
 
 def order(job: str, acts: str, *, attempt: int = 1, fencing: int = 1, ranks: int = 1, **more: Any) -> StartOrder:
@@ -88,7 +80,7 @@ class LocalWorld:
 
     def __init__(self, state_dir: Path, **settings: Any) -> None:
         self.state_dir = state_dir
-        self.executor = LocalExecutor(state_dir, simulated_devices=KINDS, **settings)
+        self.executor = LocalJobs(state_dir, simulated_devices=KINDS, **settings)
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -122,7 +114,7 @@ class LocalWorld:
 
     def close(self) -> None:
         """End everything that still runs, so that no test leaves a process behind."""
-        last = LocalExecutor(self.state_dir, simulated_devices=KINDS)
+        last = LocalJobs(self.state_dir, simulated_devices=KINDS)
         for fact in last.observe():
             if not fact.tree_gone:
                 last.leave(leave(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
@@ -130,37 +122,7 @@ class LocalWorld:
         for executor in (last, self.executor):
             executor.close()
             until(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
-        last._holding.sweep(lambda *rank: False, ())
-
-
-class FakeWorld:
-    """The fake, on a clock that moves only when somebody waits."""
-
-    def __init__(self) -> None:
-        self.at = 1_000_000
-        node = Node(id="here", name="here", cpu_milli=8000, memory_mib=64_000)
-        device = Device(id="d0", node="here", index=0, model="S", memory_mib=1000, pool=None, simulated=True)
-        self.executor = FakeExecutor(self.now, (node,), (device,), lambda order: ACTS[order.command[3]][1])
-
-    def now(self) -> int:
-        return self.at
-
-    def until(self, seen: Callable[[RankFact], bool]) -> RankFact:
-        for _ in range(10_000):
-            found = next(filter(seen, self.executor.observe()), None)
-            if found is not None:
-                return found
-            self.at += 10
-        raise AssertionError(f"never seen; the last facts were {self.executor.observe()}")
-
-    def pass_ms(self, duration_ms: int) -> None:
-        self.at += duration_ms
-
-    def ready(self, job: str, acts: str) -> RankFact:
-        return self.until(lambda fact: fact.job == job and fact.pid is not None)
-
-    def close(self) -> None:
-        pass
+        last._enforcement.sweep(lambda *rank: False, ())
 
 
 def alive(pid: int) -> bool:

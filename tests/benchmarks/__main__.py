@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         missed += _missed(measured)
         if file is not None:
             keep(file, name, measured)
-    kept = f"Kept in {file}." if file else "Nothing was kept."
+    kept = f"ChildProcess in {file}." if file else "Nothing was kept."
     console.print(f"{kept} Missed: {', '.join(missed) or 'nothing'}.", highlight=False)
     return 1 if missed else 0
 

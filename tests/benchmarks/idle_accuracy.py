@@ -20,8 +20,8 @@ from jupyter_gpu_quota.core.idle.activity import (
     KernelState,
     NotebookActivity,
 )
-from jupyter_gpu_quota.core.idle.classification import Busy, judge
-from jupyter_gpu_quota.core.idle.state_machine import BEGINNING, Freeing, Stage, Warned, seen, step
+from jupyter_gpu_quota.core.idle.classification import Busy, classify
+from jupyter_gpu_quota.core.idle.state_machine import BEGINNING, Freeing, MachineState, Warned, seen, transition
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.idle_sessions import COUNTDOWN, LENGTH, MINUTE, SECOND, UNUSED, Session, Span, sessions
 
@@ -104,7 +104,7 @@ class _World:
             ),
         )  # fmt: skip
 
-    def activity(self, stage: Stage) -> NotebookActivity:
+    def activity(self, stage: MachineState) -> NotebookActivity:
         return NotebookActivity(
             notebook=self.session.kind,
             started_at=EPOCH + min(0, *(by for _, by in self.session.jumps), 0),
@@ -133,18 +133,18 @@ def play(session: Session, *, dated: bool = True) -> Result:
         elif what == "report":
             world.report(at)
         activity = world.activity(stage)
-        verdict = judge(activity, POLICY, waiting=True, now=world.clock(at))
-        stage = step(stage, seen(activity, verdict), POLICY, world.clock(at)).stage
+        classification = classify(activity, POLICY, waiting=True, now=world.clock(at))
+        stage = transition(stage, seen(activity, classification), POLICY, world.clock(at)).stage
         if isinstance(stage, Freeing):
             gone = at + FETCHED + SHUT_DOWN
             if not _within(session.busy, at + FETCHED) and _last(session.messages, at + FETCHED) <= at:
                 return Result(session=session, freed_at=gone)
-        due = _due(stage, verdict.idle_at if isinstance(verdict, Busy) else None)
+        due = _due(stage, classification.idle_at if isinstance(classification, Busy) else None)
         look_at[0] = 0 if due is None else at + due - world.clock(at)
     return Result(session=session, freed_at=None)
 
 
-def _due(stage: Stage, idle_at: int | None) -> int | None:
+def _due(stage: MachineState, idle_at: int | None) -> int | None:
     """When the service looks again by itself."""
     return stage.until if isinstance(stage, Warned) else idle_at
 

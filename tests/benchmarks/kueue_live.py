@@ -21,17 +21,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from jupyter_gpu_quota.api.writer import LARGEST_BATCH
+from jupyter_gpu_quota.backends.simulated.jobs import Conduct, SimulatedJobs
 from jupyter_gpu_quota.controllers.main import UNAVAILABLE_PAUSE_S, collect_seldom, now_ms
-from jupyter_gpu_quota.controllers.scheduling import Controller, Rhythm
+from jupyter_gpu_quota.controllers.scheduling import Rhythm, SchedulingController
 from jupyter_gpu_quota.core.model import Preemption
 from jupyter_gpu_quota.simulate.replay import NoBundles, NoSampler, apply_quota, machines, submission
 from jupyter_gpu_quota.simulate.tracefile import Trace, Training
-from jupyter_gpu_quota.simulate.virtual_world import Conduct, SimulatedExecutor
 from jupyter_gpu_quota.store import wakeup as bell
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import SubmitJob
 from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.kueue import BASELINE, LARGE_SCALE, WITHOUT_BOUND, Shape, quota_of, trace_of
 
@@ -72,7 +72,7 @@ def submit(folder: Path, name: str, part: float) -> None:
     store.close()
 
 
-def _record(store: LedgerStore, requests: list[SubmitJob]) -> None:
+def _record(store: TransactionalStore, requests: list[SubmitJob]) -> None:
     """Like a client that is told to come again."""
     while True:
         try:
@@ -101,22 +101,22 @@ def _as_they_come(due: list[tuple[int, SubmitJob]], begins_at: int) -> Iterator[
 
 
 # --- the controller -------------------------------------------------------------------------------------------------
-def controller_of(folder: Path, trace: Trace, shape: Shape, pauses: int | None) -> Controller:
+def controller_of(folder: Path, trace: Trace, shape: Shape, pauses: int | None) -> SchedulingController:
     """The shipped controller on the database, its executor on the real clock."""
     conducts = {str(work.id): Conduct(work_ms=work.duration_ms) for work in trace.work}
-    store = open_store(database(folder), recalls=True)
+    store = open_store(database(folder), cache_rows=True)
     apply_quota(store, quota_of(shape, "100ms", pauses=pauses), now=now_ms())
-    executor = SimulatedExecutor(now_ms, *machines(trace.nodes), lambda order: conducts[order])
-    return Controller(
+    executor = SimulatedJobs(now_ms, *machines(trace.nodes), lambda order: conducts[order])
+    return SchedulingController(
         clock=now_ms, store=store, executor=executor, sampler=NoSampler(), bundles=NoBundles(), holder="live",
         rhythm=Rhythm(),
     )  # fmt: skip
 
 
-def run(controller: Controller, wake: bell.Bell, submitter: subprocess.Popen[str]) -> None:
+def run(controller: SchedulingController, wake: bell.Bell, submitter: subprocess.Popen[str]) -> None:
     """The scheduler's loop, until everything was submitted and has ended."""
     executor = controller.executor
-    assert isinstance(executor, SimulatedExecutor)
+    assert isinstance(executor, SimulatedJobs)
     while True:
         brought_all = submitter.poll() is not None
         try:
@@ -148,7 +148,7 @@ def play(name: str, part: float, folder: Path, pauses: int | None = None) -> tup
         cpu = time.process_time() - cpu
         submitter.wait(30)
     executor = controller.executor
-    assert isinstance(executor, SimulatedExecutor)
+    assert isinstance(executor, SimulatedJobs)
     last = max(run.stopped_at for run in executor.runs)
     controller.store.close()
     return (last - begins_at) / 1000, len(trace.work), cpu

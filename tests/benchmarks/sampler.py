@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from jupyter_gpu_quota.backends.local.processes import process
+from jupyter_gpu_quota.backends.local.host.processes import process
 from jupyter_gpu_quota.core.model import Device
 from tests.benchmarks.figures import Figure
 from tests.gpu.fake_library import Script, build, compiler

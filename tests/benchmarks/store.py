@@ -11,13 +11,15 @@ from pathlib import Path
 
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
-from jupyter_gpu_quota.core.plan import Plan, Reason, ReasonCode, Start
+from jupyter_gpu_quota.core.plan import Plan, Start
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, JobSpec, SetInventory, SubmitJob
 from jupyter_gpu_quota.store.records.protocol import Committed, Lease
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 
 NOW = 1_800_000_000_000
 PROJECTS = 40
@@ -66,7 +68,7 @@ def timed(what: str, count: int, unit: str) -> Iterator[None]:
     print(f"  {what:<58} {took * 1000:9.1f} ms  {count / took:12,.0f} {unit}/s")
 
 
-def prepare(store: LedgerStore, devices: int) -> Lease:
+def prepare(store: TransactionalStore, devices: int) -> Lease:
     nodes = tuple(Node(id=f"n{n}", name=f"n{n}", cpu_milli=64_000, memory_mib=500_000) for n in range(devices // 8))
     cards = tuple(
         Device(id=f"d{n:05d}", node=f"n{n // 8}", index=n % 8, model="H100", memory_mib=80_000, pool="train")
@@ -83,7 +85,7 @@ def prepare(store: LedgerStore, devices: int) -> Lease:
 
 def start(number: int, device: int) -> Start:
     placement = Placement(rank=0, device=f"d{device:05d}", gpu_milli=1000, memory_mib=80_000)
-    reason = Reason(code=ReasonCode.WITHIN_GUARANTEE, figures=(("guarantee_milli", 100_000), ("used_milli", 3000)))
+    reason = reason_from(ReasonCode.WITHIN_GUARANTEE, (("guarantee_milli", 100_000), ("used_milli", 3000)))
     return Start(workload=f"01J{number:023d}", attempt=1, placements=(placement,), borrower=False, reason=reason)
 
 
@@ -101,13 +103,13 @@ def fact(number: int, done: int) -> RankFact:
     )
 
 
-def submissions(store: LedgerStore, count: int, batch: int) -> None:
+def submissions(store: TransactionalStore, count: int, batch: int) -> None:
     with timed(f"submit {count} jobs of 1 kB in transactions of {batch}", count, "jobs"):
         for first in range(0, count, batch):
             store.record([submit(n) for n in range(first, min(count, first + batch))], now=NOW)
 
 
-def running(store: LedgerStore, lease: Lease, count: int) -> None:
+def running(store: TransactionalStore, lease: Lease, count: int) -> None:
     with timed(f"commit plans of 500 starts, {count} in all", count, "starts"):
         for first in range(0, count, 500):
             plan = Plan(
@@ -124,7 +126,7 @@ def running(store: LedgerStore, lease: Lease, count: int) -> None:
         store.observe([fact(n, 1) for n in range(count)], lease=lease, now=NOW + 2)
 
 
-def reading(store: LedgerStore, count: int) -> None:
+def reading(store: TransactionalStore, count: int) -> None:
     mirror = Mirror()
     with timed(f"changes(0): {count} jobs", count, "jobs"):
         changes = store.changes(0)
@@ -144,7 +146,7 @@ def reading(store: LedgerStore, count: int) -> None:
         print(" ", store.audit_verify(), "audit rows")
 
 
-def run(name: str, make: Callable[[], LedgerStore]) -> None:
+def run(name: str, make: Callable[[], TransactionalStore]) -> None:
     print(name)
     store = make()
     lease = prepare(store, 4000)

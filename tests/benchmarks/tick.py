@@ -22,13 +22,13 @@ from pathlib import Path
 from jupyter_gpu_quota.controllers.main import collect_seldom
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Policy
-from jupyter_gpu_quota.core.scheduling.cache.decision_cache import Memory
+from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
-from jupyter_gpu_quota.store.records.plan_chunks import pieces_of
+from jupyter_gpu_quota.store.records.plan_chunks import chunks_of
 from jupyter_gpu_quota.store.records.protocol import Committed
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.benchmarks import store as worlds
 from tests.benchmarks.figures import Figure, print_plainly, spread
 from tests.benchmarks.processes import peak_mib
@@ -85,7 +85,7 @@ def database(folder: str) -> str:
 # --- in processes of their own --------------------------------------------------------------------------------------
 def build(folder: str, size: Size) -> None:
     """Make the world."""
-    store = open_store(database(folder), recalls=True)
+    store = open_store(database(folder), cache_rows=True)
     with contextlib.redirect_stdout(io.StringIO()):
         lease = worlds.prepare(store, size.devices)
         worlds.submissions(store, size.devices + size.queued, 1000)
@@ -97,19 +97,19 @@ def measure(folder: str, size: Size) -> Rows:
     """Open the world as the scheduler does, and run the ticks."""
     collect_seldom()
     times = _Times()
-    store = open_store(database(folder), recalls=True)
-    mirror, memory = Mirror(), Memory()
+    store = open_store(database(folder), cache_rows=True)
+    mirror, cache = Mirror(), DecisionCache()
     times.step("begin")
     mirror.update(store)
     policy = mirror.policy_at(STARTED_AT)
     assert policy is not None
     times.step("read everything")
-    decide(mirror.snapshot(STARTED_AT), policy, memory)
+    decide(mirror.snapshot(STARTED_AT), policy, cache)
     times.step("decide for the first time")
     mirror.digest(mirror.snapshot(STARTED_AT))
     times.step("digest for the first time")
     for number in range(TICKS):
-        _tick(store, mirror, memory, policy, number, times)
+        _tick(store, mirror, cache, policy, number, times)
     store.close()
     return {**times.taken, "memory": [peak_mib()]}
 
@@ -137,7 +137,9 @@ class _Times:
 STEPS = ("observe", "decide", "digest", "commit")
 
 
-def _tick(store: LedgerStore, mirror: Mirror, memory: Memory, policy: Policy, number: int, times: _Times) -> None:
+def _tick(
+    store: TransactionalStore, mirror: Mirror, cache: DecisionCache, policy: Policy, number: int, times: _Times
+) -> None:
     now = STARTED_AT + 1000 * (number + 1)
     facts = _facts(len(mirror.devices), number, now)
     lease = store.acquire_lease("bench", now=now, ttl_ms=3000)
@@ -147,12 +149,12 @@ def _tick(store: LedgerStore, mirror: Mirror, memory: Memory, policy: Policy, nu
     mirror.update(store)
     snapshot = mirror.snapshot(now)
     times.step("observe")
-    plan = decide(snapshot, policy, memory)
+    plan = decide(snapshot, policy, cache)
     times.step("decide")
     seen = mirror.digest(snapshot)
     times.step("digest")
-    for piece in pieces_of(plan):
-        outcome = store.commit(piece, policy=policy, snapshot_digest=seen, lease=lease, now=now)
+    for chunk in chunks_of(plan):
+        outcome = store.commit(chunk, policy=policy, snapshot_digest=seen, lease=lease, now=now)
         assert isinstance(outcome, Committed), outcome
     mirror.update(store)
     times.step("commit")

@@ -14,21 +14,22 @@ from pathlib import Path
 from statistics import median
 
 from jupyter_gpu_quota.api.handlers.usage import summed
-from jupyter_gpu_quota.core.idle.activity import ProcessUse
 from jupyter_gpu_quota.core.model import Amounts, Device, Node, Placement, Policy, Project
-from jupyter_gpu_quota.core.plan import Plan, Reason, ReasonCode, Start
+from jupyter_gpu_quota.core.plan import Plan, Start
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
+from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.settings import GPUQuota
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, RequestNotebook, ReturnNotebook, SetInventory
 from jupyter_gpu_quota.store.records.protocol import Committed
-from jupyter_gpu_quota.store.records.rows import SampleRow
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.benchmarks.figures import Figure, print_plainly
 
 NOTEBOOKS, SHARES, PROJECTS, DAYS = 400, 4, 20, 30
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 BEGIN = 1_800_000_000_000 // DAY * DAY
-WITHIN = Reason(code=ReasonCode.WITHIN_NOTEBOOK_QUOTA)
+WITHIN = reason_from(ReasonCode.WITHIN_NOTEBOOK_QUOTA)
 SIZE_MB, QUERY_MS = 500.0, 200.0
 POLICY = Policy(
     revision=1,
@@ -50,7 +51,7 @@ DEVICES = tuple(
 class Month:
     """One database, filled day by day."""
 
-    def __init__(self, store: LedgerStore) -> None:
+    def __init__(self, store: TransactionalStore) -> None:
         self.store, self.now, self.sequence = store, BEGIN, 0
         self.held: dict[str, list[str]] = {}
         nodes = tuple(Node(id=name, name=name, cpu_milli=1, memory_mib=1) for name in {one.node for one in DEVICES})
@@ -113,7 +114,7 @@ def _start(name: str, device: str) -> Start:
     return Start(workload=name, attempt=0, placements=(part,), borrower=False, reason=WITHIN)
 
 
-def _row(device: Device, held: Sequence[str], now: int, turn: int) -> SampleRow:
+def _row(device: Device, held: Sequence[str], now: int, turn: int) -> DeviceSample:
     use = {name: (turn * 7 + place * 13) % 60 for place, name in enumerate(held)}
     processes = {
         name: tuple(
@@ -124,7 +125,7 @@ def _row(device: Device, held: Sequence[str], now: int, turn: int) -> SampleRow:
         )
         for name in held
     }
-    return SampleRow(
+    return DeviceSample(
         node=device.node, device=device.id, at=now, utilisation_percent=50, memory_used_mib=72_000,
         coverage_permille=1000, simulated=False, workloads=use, workload_memory_mib=dict.fromkeys(held, 18_000),
         processes=processes, foreign_mib=0, temperature_c=60, power_w=500,
@@ -160,7 +161,7 @@ def figures(quick: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _asked(store: LedgerStore, begin: int, now: int) -> float:
+def _asked(store: TransactionalStore, begin: int, now: int) -> float:
     began = time.perf_counter()
     found = summed(store.usage(begin, begin + DAY, now=now), "project")
     took = time.perf_counter() - began

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.local.enforcement.cgroup import Leaves
+from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.cli.doctor import devices as device_probes
 from jupyter_gpu_quota.cli.doctor import hub as hub_probes
@@ -100,9 +100,9 @@ def test_whose_account_jobs_have() -> None:
 
 
 def test_control_groups_are_told_of_and_not_needed(tmp_path: Path) -> None:
-    assert "can have a group of its own" in probes.cgroups(Leaves("s", tmp_path)).found
-    assert "the driver looks for it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Leaves("s", tmp_path)).found
-    missing = probes.cgroups(Leaves("s", tmp_path / "none"))
+    assert "can have a group of its own" in probes.cgroups(Cgroups("s", tmp_path)).found
+    assert "the driver looks for it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Cgroups("s", tmp_path)).found
+    missing = probes.cgroups(Cgroups("s", tmp_path / "none"))
     assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from traitlets.config import Config
 
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.hub.setup import SetupError, setup_gpu_quota
+from jupyter_gpu_quota.notifications.channel import Failed
 from jupyter_gpu_quota.notifications.document import body, schema
-from tests.api.world import service_world
+from tests.controllers.test_notification_queue import sending
 from tests.notifications.receivers import mail_receiver, web_receiver
 from tests.notifications.test_channels import WARNED
 
@@ -36,7 +38,7 @@ def found(folder: Path, **settings: Any) -> list[tuple[str, str, str]]:
 
 def test_the_hub_does_not_start_with_settings_that_cannot_work() -> None:
     c = Config()
-    c.GPUQuota.notices_webhook_url = "http://hooks.example.org/T0/secret"
+    c.GPUQuota.notification_webhook_url = "http://hooks.example.org/T0/secret"
     with pytest.raises(SetupError, match="must begin with https://") as refused:
         setup_gpu_quota(c)
     assert "T0/secret" not in str(refused.value)
@@ -54,31 +56,32 @@ def test_the_doctor_asks_both_receivers_and_sends_nothing(tmp_path: Path) -> Non
     secret.chmod(0o600)
     with web_receiver(answers=[405]) as hook, mail_receiver() as postbox:
         mail = {
-            "notices_mail_host": "127.0.0.1",
-            "notices_mail_port": postbox.port,
-            "notices_mail_security": "none",
-            "notices_mail_from": "hub@example.org",
-            "notices_mail_to": "{user}@example.org",
+            "notification_mail_host": "127.0.0.1",
+            "notification_mail_port": postbox.port,
+            "notification_mail_security": "none",
+            "notification_mail_from": "hub@example.org",
+            "notification_mail_to": "{user}@example.org",
         }
-        told = found(tmp_path, notices_webhook_url=hook.url, notices_webhook_secret_file=str(secret), **mail)
+        told = found(tmp_path, notification_webhook_url=hook.url, notification_webhook_secret_file=str(secret), **mail)
         assert told == [
             ("webhook", "ok", f"http://127.0.0.1:{hook.port} answers 405 to HEAD; nothing was sent"),
             ("mail", "ok", f"127.0.0.1:{postbox.port} says hello; nothing was sent"),
         ]
         assert (hook.posts, postbox.letters) == ([], [])
         secret.chmod(0o644)
-        assert found(tmp_path, notices_webhook_url=hook.url, notices_webhook_secret_file=str(secret))[0][1] == "warn"
-    (line,) = found(tmp_path, notices_webhook_url=hook.url)
+        too_open = found(tmp_path, notification_webhook_url=hook.url, notification_webhook_secret_file=str(secret))
+        assert too_open[0][1] == "warn"
+    (line,) = found(tmp_path, notification_webhook_url=hook.url)
     assert (line[:2], "cannot be asked" in line[2]) == (("webhook", "fail"), True)
 
 
 @pytest.mark.parametrize(("who", "told"), [("ann", True), ("bob", False)], ids=["an admin", "anybody else"])
 def test_the_service_tells_an_admin_what_waits_and_what_failed(tmp_path: Path, who: str, told: bool) -> None:
-    with service_world(tmp_path, notices_webhook_url="https://hooks.example.org/T0/secret") as world:
-        queue = world.door.notices.queues[0]
-        world.run(queue.send_due())
-        queue.fault = "https://hooks.example.org answered 503"
-        door = ["--url", f"http://127.0.0.1:{world.port}/services/gpu-quota", "--token", f"token-{who}"]
+    with contextmanager(sending)(tmp_path, notification_webhook_url="https://hooks.example.org/T0/secret") as notebook:
+        notebook.take().outcomes = [Failed(why="https://hooks.example.org answered 503", final=True)]
+        notebook.pass_(20.5)
+        notebook.round()
+        door = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", f"token-{who}"]
         ran = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path), *door])
         lines = [row for row in json.loads(ran.stdout) if row["what"] == "webhook"]
         assert [(row["verdict"], row["found"]) for row in lines] == (

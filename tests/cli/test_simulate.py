@@ -453,7 +453,7 @@ def test_a_job_that_no_node_can_hold_is_told_why_it_never_started(seven: Path) -
     done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
     because = json.loads((seven / "r.json").read_text())["never_started_because"]
     assert [(row["reason"], row["project"], row["count"]) for row in because] == [("never_fits", "churn", 2)]
-    sentence = "churn asked for 9.00 GPU in 1 part; pool all has 7.00 GPU and room for 0 such parts when it is empty."
+    sentence = "churn asked for 9 GPU in 1 part; pool all has 7 GPU and room for 0 such parts when it is empty."
     assert because[0]["message"].startswith(sentence)
     (line,) = (line for line in done.stdout.splitlines() if "never started" in line)
     assert line.startswith(

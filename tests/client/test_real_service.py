@@ -16,11 +16,12 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.api.handlers import logs
+from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
 from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog, log_path
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused, Unreachable
-from jupyter_gpu_quota.core.explain import projection as foresee
+from jupyter_gpu_quota.core.explain import projection
 from jupyter_gpu_quota.core.explain import why_waiting as core_explain
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.wire import snapshot_document as snapshotfile
@@ -199,7 +200,7 @@ def test_code_beyond_the_services_limit_is_refused_with_the_limit(tmp_path: Path
 def test_more_outputs_than_are_listed_are_said_to_be_more(
     world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST_FILES", 3)
+    monkeypatch.setattr(logs, "MOST_OUTPUTS", 3)
     job = client(world).submit("true", dir=None)
     left = Path(outputs_dir(str(world.state_dir), job.id))
     left.mkdir(parents=True)
@@ -289,13 +290,13 @@ def test_who_asks_why_one_job_waits_keeps_no_page_waiting(
 ) -> None:
     """In a large pool that takes half a minute, and every page asks one thread what the next plan does."""
     threads: set[str] = set()
-    explain, dry_run = core_explain.explain, foresee.dry_run
+    explain, dry_run = core_explain.explain, projection.dry_run
 
     def noting(question: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: (threads.add(threading.current_thread().name), question(*args))[1]
 
     monkeypatch.setattr(core_explain, "explain", noting(explain))
-    monkeypatch.setattr(foresee, "dry_run", noting(dry_run))
+    monkeypatch.setattr(projection, "dry_run", noting(dry_run))
     bob = client(world)
     bob.submit("python train.py", gpu=1, dir=code).explain()
     bob.dry_run("python train.py", gpu=1)
@@ -364,7 +365,7 @@ def test_who_waits_behind_a_lowered_limit_and_what_a_later_window_lowers_are_pri
     )
     code, told, _ = run(world, "ann", "quota", "preview", "-", stdin=exported.replace("limit: 2", "limit: 1", 1))
     [line] = [line for line in told.splitlines() if waits in line]
-    assert code == 0 and line.startswith("waits: bob's job") and "limit is 1.00" in line and "limit is 2.00" in line
+    assert code == 0 and line.startswith("waits: bob's job") and "limit is 1" in line and "limit is 2" in line
 
 
 def test_a_bad_file_is_refused_with_its_lines(world: ServiceWorld) -> None:

@@ -6,23 +6,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.enforcement.cgroup import Leaves, job_leaf, notebook_leaf
+from jupyter_gpu_quota.api.views.offers import Offers
+from jupyter_gpu_quota.backends.local.backend import LocalEnforcement
+from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import Ask, Told
-from jupyter_gpu_quota.backends.local.processes import process
+from jupyter_gpu_quota.backends.local.host.processes import process
+from jupyter_gpu_quota.backends.local.host.record_files import write_record
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.sampling.reader_client import Silence
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, Reading
-from jupyter_gpu_quota.controllers.enforcement import weak_shares
-from jupyter_gpu_quota.controllers.enforcement.offers import Offers
+from jupyter_gpu_quota.controllers import weak_shares
 from jupyter_gpu_quota.core.facts import RankFact
-from jupyter_gpu_quota.core.idle.activity import ProcessUse
 from jupyter_gpu_quota.core.model import Device
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import PATIENCE_S
 
@@ -50,7 +51,7 @@ class Stage:
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.now, self.sequence = world, world.clock(), 0
         self.limits: dict[str, Told] = {}
-        self.samples: dict[str, SampleRow] = {}
+        self.samples: dict[str, DeviceSample] = {}
         self.child = subprocess.Popen(
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
             env={"PATH": os.environ["PATH"], "XLA_CLIENT_MEM_FRACTION": "0.4"},
@@ -58,11 +59,13 @@ class Stage:
         world.clock = lambda: self.now
         for name in ("bob", "olga"):
             world.add(name)
-        world.door.shares.readback._ask = self._ask
+        self.enforcement = LocalEnforcement(world.state_dir, ask=self._ask, reading=self._probe)
+        world.controllers.enforcement_backend = self.enforcement
+        world.controllers.take_over()
         self.stopped: list[str] = []
         self.using: dict[str, tuple[ProcessUse, ...]] = {}
         self.weak = self.gone = ""
-        world.door.offers = Offers(Leaves(world.state_dir), {}, self._probe)
+        world.door.offers = Offers(self.enforcement)
 
     def _ask(self, asked: Sequence[Ask]) -> list[Told]:
         return [self.limits.get(ask.device, Told(why="NVML: Not Supported")) for ask in asked]
@@ -89,6 +92,9 @@ class Stage:
         self.world.step()
         found = process(self.child.pid)
         assert found is not None
+        status = Path(rank_paths(str(self.world.state_dir), job, 1, 0).status)
+        status.parent.mkdir(parents=True)
+        write_record(str(status), {"pid": found.pid, "pid_started": found.started})
         self.world.see(
             RankFact(job=job, attempt=1, rank=0, pid=found.pid, pid_started=found.started, started_at=self.now)
         )
@@ -105,7 +111,7 @@ class Stage:
         self.now += pass_ms
         self.sequence += 1
         rows = [
-            SampleRow(
+            DeviceSample(
                 node="node-1", device=device.id, at=self.now, utilisation_percent=1, memory_used_mib=1,
                 coverage_permille=1000, simulated=False, workloads=dict.fromkeys(memory_mib, 1),
                 workload_memory_mib=memory_mib, processes=self.using,
@@ -116,14 +122,7 @@ class Stage:
         self.look()
 
     def look(self) -> None:
-        self.world.run(self._look())
-
-    async def _look(self) -> None:
-        world = self.world.door.world
-        world._samples_at = float("-inf")
-        await world.refresh()
-        await world.sampled()
-        await self.world.door.shares.look()
+        self.world.controllers.turn(self.world.controllers.enforcement)
 
     def label(self, job: str) -> tuple[str, str]:
         held = self.view(job)["enforcement"]
@@ -176,12 +175,12 @@ def test_a_whole_device_is_held_by_hardware_while_it_is_read(stage: Stage) -> No
     assert stage.label(job) == ("none", "none") and "older than" in stage.view(job)["enforcement"]["why"]
 
 
-def leaf_with_our_child(stage: Stage, job: str) -> Leaves:
-    leaves = Leaves(stage.world.state_dir)
+def leaf_with_our_child(stage: Stage, job: str) -> Cgroups:
+    leaves = Cgroups(stage.world.state_dir)
     if leaves.why_not:
         pytest.skip(f"no control group can be made here: {leaves.why_not}")
-    assert leaves.make(job_leaf(job, 1, 0)) == ""
-    (leaves.path(job_leaf(job, 1, 0)) / "cgroup.procs").write_text(str(stage.child.pid))
+    assert leaves.make(job_cgroup(job, 1, 0)) == ""
+    (leaves.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(stage.child.pid))
     return leaves
 
 
@@ -200,18 +199,18 @@ def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(
         assert f"{share_mib * 2} MiB, not {share_mib} MiB" in stage.view(job)["enforcement"]["why"]
         stage.limits[device] = Told(limit_mib=share_mib)
         other = subprocess.Popen(["sleep", "600"])
-        (leaves.path(job_leaf(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
+        (leaves.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
         (leaves.root / "cgroup.procs").write_text(str(stage.child.pid))  # type: ignore[operator]
         stage.read(31_000, **{job: 100})
         assert stage.label(job)[0] == "cooperative", "it got out of its group"
         assert f"({stage.child.pid}) is not in the control group" in stage.view(job)["enforcement"]["why"]
     finally:
-        leaves.kill(job_leaf(job, 1, 0))
+        leaves.kill(job_cgroup(job, 1, 0))
         stage.child.kill()
         stage.child.wait()
         if other is not None:
             other.wait(PATIENCE_S)
-        leaves.remove(job_leaf(job, 1, 0))
+        leaves.remove(job_cgroup(job, 1, 0))
 
 
 def test_a_process_of_a_job_that_is_in_another_group_ends_the_drivers_label(stage: Stage) -> None:
@@ -230,33 +229,33 @@ def test_a_process_of_a_job_that_is_in_another_group_ends_the_drivers_label(stag
         stage.read(**{job: 100})
         assert stage.label(job)[0] == "cooperative"
         assert f"its process {other.pid} is not in the control group" in stage.view(job)["enforcement"]["why"]
-        rank = job_leaf(job, 1, 1)
+        rank = job_cgroup(job, 1, 1)
         assert leaves.make(rank) == ""
         (leaves.path(rank) / "cgroup.procs").write_text(str(other.pid))
         stage.read(1_000, **{job: 100})
         assert stage.label(job)[0] == "driver", "another rank of the same job is in a group of its own"
     finally:
-        for each in (job_leaf(job, 1, 0), job_leaf(job, 1, 1)):
+        for each in (job_cgroup(job, 1, 0), job_cgroup(job, 1, 1)):
             leaves.kill(each)
         for child in (stage.child, other):
             child.kill()
             child.wait()
-        for each in (job_leaf(job, 1, 0), job_leaf(job, 1, 1)):
+        for each in (job_cgroup(job, 1, 0), job_cgroup(job, 1, 1)):
             leaves.remove(each)
 
 
 def test_the_group_of_a_notebook_that_is_over_is_swept_and_those_of_others_are_not(stage: Stage) -> None:
     stage.apply(policy())
-    leaves = Leaves(stage.world.state_dir)
+    leaves = Cgroups(stage.world.state_dir)
     if leaves.why_not:
         pytest.skip(f"no control group can be made here: {leaves.why_not}")
     slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
     with stage.world.stepping():
         booked = stage.world.post("notebooks", "hub", slice).json["id"]
-    names = [notebook_leaf(booked), notebook_leaf("over"), job_leaf("J", 1, 0)]
+    names = [notebook_cgroup(booked), notebook_cgroup("over"), job_cgroup("J", 1, 0)]
     assert [leaves.make(name) for name in names] == [""] * 3
     asked: list[Ask] = []
-    stage.world.door.shares.readback._ask = lambda those: asked.extend(those) or stage._ask(those)
+    stage.enforcement.back._ask = lambda those: asked.extend(those) or stage._ask(those)
     stage.look()
     assert leaves.names() == sorted([names[0], names[2]])
     assert {(ask.device, ask.mib) for ask in asked if ask.group.endswith("over")} >= {("GPU-0", 0), ("GPU-1", 0)}
@@ -280,7 +279,7 @@ def test_who_takes_more_is_warned_and_then_held_and_its_neighbour_is_not(stage: 
     assert stage.view(job)["target"] == "running"
     readings(stage, 4, **{job: 7000, neighbour: 100})
     found = stage.view(job)
-    assert (found["target"], found["reason"]["code"]) == ("held", "over_its_share")
+    assert (found["target"], found["reason"]["code"]) == ("held", "over_share")
     assert "7000 MiB" in found["reason"]["message"]
     assert stage.view(neighbour)["target"] == "running" and "holds more" not in str(stage.view(neighbour))
 
@@ -291,10 +290,10 @@ def test_the_reason_stands_while_it_leaves_and_when_it_has_left(stage: Stage) ->
     stage.read(**{job: 7000})
     readings(stage, 4, **{job: 7000})
     stage.world.step()
-    assert (stage.view(job)["state"], stage.view(job)["reason"]["code"]) == ("pausing", "over_its_share")
+    assert (stage.view(job)["state"], stage.view(job)["reason"]["code"]) == ("pausing", "over_share")
     stage.world.see_running(job, ended_at=stage.now, exit_status=75, tree_gone=True, pause_requested=True)
     found = stage.view(job)
-    assert (found["state"], found["reason"]["code"]) == ("held", "over_its_share"), found
+    assert (found["state"], found["reason"]["code"]) == ("held", "over_share"), found
     assert stage.world.post(f"jobs/{job}/actions/release").json["reason"] is None
 
 
@@ -358,7 +357,7 @@ def test_what_no_device_could_hold_is_refused_with_what_to_do(
         assert reply.status == 201, reply.body
         return
     for answer in (reply, stage.world.post("notebooks", "hub", slice)):
-        assert (answer.status, answer.json["reason"]) == (409, "held_too_weakly"), answer.body
+        assert (answer.status, answer.json["reason"]) == (409, "enforcement_too_weak"), answer.body
         for word in (f"held by {memory} or better", "offers memory policed", "Ask for a whole device", "doctor"):
             assert word in answer.json["message"], answer.json["message"]
         assert "bob asked for 0.5" in answer.json["message"]
@@ -384,7 +383,7 @@ def test_a_whole_device_is_never_too_weak_simulated_or_not(tmp_path: Path) -> No
         start = world.clock()
         for later in range(0, 1_000_000, 50_000):
             world.clock = lambda later=later: start + later  # type: ignore[misc]
-            world.run(world.door.shares.look())
+            world.controllers.turn(world.controllers.enforcement)
         found = world.get(f"jobs/{job}").json
         assert (found["target"], found["enforcement"]["memory"]) == ("running", "none")
 
@@ -400,7 +399,7 @@ def test_what_is_read_back_as_too_weak_is_held_with_the_reason(stage: Stage) -> 
     assert "it is asked to save, and held, unless that has changed" in stage.view(job)["enforcement"]["why"]
     readings(stage, 15, **{job: 100})
     found = stage.view(job)
-    assert (found["target"], found["reason"]["code"]) == ("held", "held_too_weakly")
+    assert (found["target"], found["reason"]["code"]) == ("held", "enforcement_too_weak")
     assert "memory driver" in found["reason"]["message"] and "policy.enforcement" in found["reason"]["message"]
     assert "It saves" not in found["reason"]["message"]
 
@@ -410,7 +409,7 @@ def test_a_countdown_ends_with_the_policy_that_began_it(stage: Stage) -> None:
     job = stage.running()
     stage.apply(policy("driver"))
     readings(stage, 8, **{job: 100})
-    assert job in stage.world.door.shares.weak.stop_at
+    assert job in stage.world.controllers.enforcement.weak.warned
     stage.apply(policy())
     readings(stage, 20, **{job: 100})
     assert stage.view(job)["target"] == "running" and "is asked" not in stage.view(job)["enforcement"]["why"]
@@ -421,12 +420,13 @@ def test_a_gap_in_the_readings_neither_ends_a_countdown_nor_carries_it_out(stage
     job = stage.running()
     stage.apply(policy("driver"))
     readings(stage, 8, **{job: 100})
-    at = stage.world.door.shares.weak.stop_at[job]
+    at = stage.world.controllers.enforcement.weak.warned[job].stop_at
+    assert at is not None
     stage.now = at + 1
     stage.look()
     assert stage.view(job)["target"] == "running"
     stage.read(1_000, **{job: 100})
-    assert (stage.view(job)["target"], stage.world.door.shares.weak.stop_at[job]) == ("held", at)
+    assert (stage.view(job)["target"], stage.world.controllers.enforcement.weak.warned[job].stop_at) == ("held", at)
 
 
 def test_a_job_that_waits_for_what_nothing_could_hold_is_held_before_it_starts(stage: Stage) -> None:
@@ -435,7 +435,7 @@ def test_a_job_that_waits_for_what_nothing_could_hold_is_held_before_it_starts(s
     stage.apply(policy("driver"))
     stage.look()
     found = stage.view(fraction)
-    assert (found["state"], found["reason"]["code"]) == ("held", "nothing_holds_it")
+    assert (found["state"], found["reason"]["code"]) == ("held", "enforcement_unavailable")
     assert "held before it starts" in found["reason"]["message"]
     assert stage.view(whole)["state"] == "queued"
     stage.world.step()
@@ -465,11 +465,9 @@ def test_the_server_of_a_notebook_that_takes_more_is_stopped(stage: Stage) -> No
     stage.apply(policy("policed"))
     killed: list[str] = []
 
-    async def stop(record: Any) -> None:
-        stage.stopped.append(record.notebook.id)
-
-    police = stage.world.door.shares.policing
-    police.hands = replace(police.hands, stop=stop, kill=killed.append)
+    effects = stage.world.controllers.enforcement.effects
+    effects.stop_server = lambda record: stage.stopped.append(record.notebook.id)
+    stage.enforcement.stop_notebook = lambda order: killed.append(order.notebook)  # type: ignore[method-assign]
     slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
     with stage.world.stepping():
         notebook = stage.world.post("notebooks", "hub", slice).json["id"]

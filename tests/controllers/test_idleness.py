@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from jupyter_gpu_quota.api.views.idle_states import policy_of
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.controllers.idleness import Idleness
+from jupyter_gpu_quota.controllers.idleness import Idleness, stage_of
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.hub_api import HubAway
-from jupyter_gpu_quota.store.records.protocol import Page
-from jupyter_gpu_quota.store.records.rows import NotebookRecord, SampleRow
+from jupyter_gpu_quota.store.records.protocol import LeaseLost, Page
+from jupyter_gpu_quota.store.records.rows import NotebookRecord
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 
 IDLE = """
@@ -32,7 +34,7 @@ class Watched:
     """A notebook of bob's whose server reports every half a minute, on a device that is read every ten seconds."""
 
     def __init__(self, world: ServiceWorld) -> None:
-        self.world, self.now, self.sequence = world, NOW, 0
+        self.world, self.now, self.sequence, self.samples = world, NOW, 0, 0
         world.clock = lambda: self.now
         with world.stepping():
             asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
@@ -56,15 +58,29 @@ class Watched:
 
     @property
     def idleness(self) -> Idleness:
-        return self.world.door.idleness
+        return self.world.controllers.idleness
 
-    def report(self, who: str | None = "bob", **other: Any) -> Any:
+    def send(self, who: str | None = "bob", **other: Any) -> Any:
+        """One report, and its answer."""
         age = self.now - self.used_at
         kernels = [{"quiet_ms": age, "running_ms": self.now - NOW, **_state_only(kernel)} for kernel in self.kernels]
         body = {"instance": "i", "sequence": self.sequence, "running_ms": self.now - NOW, "kernels": kernels}
         self.sequence += 1
         body |= {"programs": [], "asks_first": True}
-        return self.world.post(f"notebooks/{self.id}/activity", who, {**body, **other})
+        self.last = {**body, **other}
+        return self.world.post(f"notebooks/{self.id}/activity", who, self.last)
+
+    def report(self, who: str | None = "bob", **other: Any) -> Any:
+        """One report, and what the next one is answered, once the controller has looked at it."""
+        answer = self.send(who, **other)
+        if answer.status != 200:
+            return answer
+        self.look()
+        return self.world.post(f"notebooks/{self.id}/activity", who, self.last)
+
+    def look(self) -> None:
+        """The controller looks at all notebooks."""
+        self.world.controllers.turn(self.idleness)
 
     def pass_(self, minutes: float) -> Any:
         """Let time go by, with everything that is seen meanwhile; the newest answer to a report."""
@@ -77,13 +93,14 @@ class Watched:
         return answer
 
     def read(self) -> None:
-        row = SampleRow(
+        row = DeviceSample(
             node="node-1", device="build-0", at=self.now, utilisation_percent=self.percent, memory_used_mib=None,
             coverage_permille=1000, simulated=False,
             workloads={self.id: self.percent}, workload_memory_mib={self.id: self.memory_mib},
         )  # fmt: skip
-        self.world.door.world.samples = {"build-0": row}
-        self.world.run(self.idleness.look())
+        self.samples += 1
+        self.world.store.add_samples("node-1", self.samples, [row], now=self.now)
+        self.look()
 
     def shown(self, who: str = "bob") -> Any:
         return self.world.get(f"notebooks/{self.id}", who).json
@@ -164,11 +181,11 @@ def test_a_report_that_is_none_is_refused(notebook: Watched, wrong: dict[str, An
 
 
 def test_a_server_that_reports_without_a_rest_is_refused_until_it_rests(notebook: Watched) -> None:
-    answers = [notebook.report().status for _ in range(70)]
+    answers = [notebook.send().status for _ in range(70)]
     assert answers == [200] * 60 + [429] * 10
     assert notebook.world.get(f"notebooks/{notebook.id}").status == 200
     notebook.now += 2 * SECOND
-    assert [notebook.report().status for _ in range(5)] == [200] * 4 + [429]
+    assert [notebook.send().status for _ in range(5)] == [200] * 4 + [429]
     notebook.now -= 3600 * SECOND
     back = notebook.report(running_ms=0, kernels=[])
     assert back.status == 200, "a clock that was set back locks nobody out"
@@ -188,7 +205,7 @@ def test_a_slice_that_was_given_back_is_not_judged(notebook: Watched) -> None:
     notebook.world.call("DELETE", f"notebooks/{notebook.id}", "hub")
     assert notebook.report().status == 409
     notebook.read()
-    assert notebook.id not in notebook.idleness.judged
+    assert notebook.id not in notebook.idleness.states
 
 
 # --- the whole ladder ---------------------------------------------------------------------------------------------
@@ -261,7 +278,7 @@ def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pyt
 def test_in_mode_report_it_is_shown_and_nothing_is_freed(only_reported: Watched) -> None:
     answer = only_reported.pass_(40)
     assert (answer["idle"]["stage"], answer["free"]) == ("reported", None)
-    assert "Nothing is freed" in answer["idle"]["message"]
+    assert "The GPU is not freed" in answer["idle"]["message"]
 
 
 def test_after_installation_the_mode_is_report(tmp_path: Path) -> None:
@@ -272,13 +289,13 @@ def test_after_installation_the_mode_is_report(tmp_path: Path) -> None:
 
 async def _mode(world: ServiceWorld) -> str:
     await world.door.world.refresh()
-    return world.door.idleness.policy.mode.value
+    return policy_of(world.door.world).mode.value
 
 
 def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: Watched) -> None:
     asked: list[str] = []
 
-    async def stop(record: NotebookRecord) -> None:
+    def stop(record: NotebookRecord) -> None:
         asked.append(record.notebook.id)
 
     notebook.idleness.stop = stop
@@ -292,7 +309,7 @@ def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: 
 
 
 def test_why_an_idle_server_was_stopped_stays_with_its_slice(notebook: Watched) -> None:
-    async def stop(record: NotebookRecord) -> None:
+    def stop(record: NotebookRecord) -> None:
         return None
 
     notebook.idleness.stop = stop
@@ -348,23 +365,52 @@ def test_a_notebook_without_figures_of_its_own_is_unknown(notebook: Watched) -> 
     )
 
 
-def test_a_service_that_starts_anew_withdraws_and_watches_again(notebook: Watched) -> None:
+def test_a_controller_that_takes_over_goes_on_with_the_countdown(notebook: Watched) -> None:
+    assert notebook.pass_(21)["idle"]["stage"] == "warned"
+    before = notebook.world.store.notebook(notebook.id)
+    notebook.world.controllers.take_over()
+    assert notebook.pass_(1)["idle"]["stage"] == "warned"
+    after = notebook.world.store.notebook(notebook.id)
+    assert before is not None and after is not None and after.idle_state == before.idle_state
+    assert notebook.pass_(4)["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
+    assert notebook.audited().count("notebook.warned") == 1
+
+
+def test_a_controller_that_takes_over_after_a_long_gap_withdraws_and_watches_again(notebook: Watched) -> None:
     notebook.pass_(21)
-    old = notebook.idleness
-    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
-    answer = notebook.pass_(5)
+    notebook.world.controllers.take_over()
+    notebook.now += 10 * MINUTE
+    answer = notebook.pass_(1)
     assert (answer["idle"]["verdict"], answer["idle"]["stage"], answer["free"]) == ("unknown", "in_use", None)
-    assert notebook.pass_(16)["idle"]["stage"] == "warned"
+
+
+def test_a_controller_that_lost_the_lease_changes_nothing(notebook: Watched) -> None:
+    notebook.pass_(20)
+    version = notebook.world.store.version()
+    notebook.world.controllers.leadership.lease = replace(notebook.world.controllers.leadership.check(), fencing=0)
+    notebook.now += 30 * SECOND
+    with pytest.raises(LeaseLost):
+        notebook.idleness.run_once(notebook.now)
+    assert notebook.world.store.version() == version
 
 
 def test_what_was_freed_and_kept_outlives_the_service(notebook: Watched) -> None:
     notebook.kernels = []
     notebook.pass_(21)
-    old = notebook.idleness
+    notebook.world.controllers.take_over()
+    notebook.look()
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
-    fresh = Idleness(old.world, old.record, old.stop, old.clock)
-    assert isinstance(fresh.stage(record), Freed)
+    assert isinstance(stage_of(record), Freed)
+
+
+def test_a_report_that_arrives_while_the_controller_looks_is_no_jump_of_the_clock(notebook: Watched) -> None:
+    assert notebook.pass_(21)["idle"]["stage"] == "warned"
+    notebook.now += 50
+    notebook.send()
+    notebook.now -= 50
+    notebook.look()
+    assert "notebook.withdrawn" not in notebook.audited()
 
 
 def test_a_report_that_comes_late_says_nothing(notebook: Watched) -> None:
@@ -408,4 +454,4 @@ def test_a_terminal_beside_the_kernel_may_be_the_holder(notebook: Watched) -> No
 def test_the_stage_before_the_first_judgement_is_in_use(notebook: Watched) -> None:
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
-    assert notebook.idleness.stage(record) == InUse()
+    assert stage_of(record) == InUse()

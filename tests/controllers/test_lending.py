@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.controllers.idleness import Idleness
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
+from jupyter_gpu_quota.store.records.activity import WakeNotebook
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, NOW, SECOND, Watched
 from tests.patience import until
@@ -202,8 +202,7 @@ def test_when_the_server_is_silent(notebook: Lent, silent_s: int, after: Noteboo
 
 def test_a_service_that_starts_anew_does_not_take_the_loan_back_for_that(notebook: Lent) -> None:
     job = notebook.lend()
-    old = notebook.world.door.idleness
-    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.world.controllers.take_over()
     notebook.now += 10 * SECOND
     notebook.read()
     notebook.pass_(5)
@@ -218,8 +217,7 @@ def test_a_service_that_starts_anew_does_not_take_the_loan_back_for_that(noteboo
 
 def test_a_service_that_starts_anew_and_hears_nothing_gives_the_slice_back_in_time(notebook: Lent) -> None:
     job = notebook.lend()
-    old = notebook.world.door.idleness
-    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.world.controllers.take_over()
     for _ in range(9):
         notebook.now += 10 * SECOND
         notebook.read()
@@ -234,8 +232,7 @@ def test_a_service_that_starts_anew_and_hears_nothing_gives_the_slice_back_in_ti
 
 def test_a_service_that_starts_anew_and_sees_the_owner_on_the_device_does_not_wait(notebook: Lent) -> None:
     job = notebook.lend()
-    old = notebook.world.door.idleness
-    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.world.controllers.take_over()
     notebook.memory_mib = 500
     notebook.pass_(0.5)
     notebook.decide()
@@ -245,8 +242,7 @@ def test_a_service_that_starts_anew_and_sees_the_owner_on_the_device_does_not_wa
 def test_a_wake_is_kept_through_a_restart_of_the_service(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.wake()
-    old = notebook.world.door.idleness
-    notebook.world.door.idleness = Idleness(old.world, old.record, old.stop, old.clock)
+    notebook.world.controllers.take_over()
     notebook.pass_(0.5)
     notebook.decide()
     notebook.leaves(job)
@@ -361,18 +357,19 @@ def test_a_release_that_comes_in_between_is_asked_against(notebook: Lent, monkey
     notebook.idle()
     notebook.decide()
     record = notebook.record
-    idleness, wake = notebook.world.door.idleness, notebook.world.door.idleness.wake
+    door = notebook.world.door
+    record_one = door.writer.record
 
-    async def late(record: Any, actor: str) -> None:
-        if not calls:
+    async def late(request: Any) -> Any:
+        if isinstance(request, WakeNotebook) and not calls:
             calls.append(1)
             notebook.now += 3_600 * SECOND
             assert notebook.world.step()
-            await notebook.world.door.world.refresh()
-        await wake(record, actor)
+            await door.world.refresh()
+        return await record_one(request)
 
     calls = list[int]()
-    monkeypatch.setattr(idleness, "wake", late)
+    monkeypatch.setattr(door.writer, "record", late)
     assert record.notebook.state is NotebookState.LENT
     assert notebook.wake().json["state"] == "waiting"
     assert notebook.state is NotebookState.REQUESTED
@@ -421,5 +418,5 @@ def test_who_asks_for_a_slice(notebook: Lent, who: str, status: int) -> None:
 
 def test_asking_on_a_slice_that_is_in_use_is_answered_at_once_and_noted(notebook: Lent) -> None:
     assert notebook.wake().json["state"] == "ready"
-    assert notebook.record.stage["asked_at"] == NOW
+    assert notebook.record.idle_state["asked_at"] == NOW
     assert notebook.wake(wait_s=31).status == 400

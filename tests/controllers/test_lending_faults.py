@@ -8,12 +8,12 @@ from jupyter_gpu_quota.core.idle.state_document import to_document
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.core.model import JobState, NotebookState
 from jupyter_gpu_quota.store.records.commands import (
-    AskAgain,
-    JudgeNotebook,
     Recorded,
+    RecordIdleState,
     Refusal,
     Request,
     RequestNotebook,
+    RequestSliceAgain,
     ReturnNotebook,
 )
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
@@ -59,7 +59,7 @@ class Lent(World):
         """As the web door does: idle and seen empty, or a kernel that asks."""
         stage = Freed(at=self.now, idle_since=self.now) if idle else InUse(asked_at=self.now)
         said = "idle" if idle else "busy"
-        self.ask(JudgeNotebook(notebook="nb", activity=said, seen_empty=idle, stage=to_document(stage)))
+        self.ask(RecordIdleState(notebook="nb", activity=said, seen_empty=idle, state=to_document(stage)))
 
     @property
     def notebook(self) -> NotebookRecord:
@@ -108,12 +108,12 @@ def test_a_borrower_that_cannot_be_killed_has_its_device_set_aside_and_the_owner
 def test_a_controller_that_dies_between_the_loan_and_the_start_of_the_borrower_is_replaced() -> None:
     world = Lent(jobs=3)
     world.submit("patty", "p4")
-    world.controller.resign()
+    world.controller.leadership.resign()
     world.controller = world.another("second")
     world.turn(3)
     assert world.borrowers() == {"p4"}
     world.judge(idle=False)
-    world.controller.resign()
+    world.controller.leadership.resign()
     world.controller = world.another("third")
     assert world.back_within(5 + 2)
 
@@ -154,7 +154,7 @@ def test_release_and_wake_cross(wakes_first: bool) -> None:
     world.turn()
     if not wakes_first:
         assert world.notebook.notebook.state is NotebookState.RETURNED
-        assert isinstance(world.ask(AskAgain(notebook="nb", actor="bob")), Recorded)
+        assert isinstance(world.ask(RequestSliceAgain(notebook="nb", actor="bob")), Recorded)
         world.judge(idle=False)
     assert world.back_within(5 + 2)
     assert world.notebook.ended_at is None

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, OF_USE_MS, Queue
+from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, OF_USE_MS, ChannelSender, give_up_others
 from jupyter_gpu_quota.core.idle.state_document import to_document
 from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
 from jupyter_gpu_quota.notifications.channel import Failed, Outcome, Sent
 from jupyter_gpu_quota.notifications.message import Message
-from jupyter_gpu_quota.store.records.commands import JudgeNotebook, Recorded, Refusal
-from jupyter_gpu_quota.store.records.notifications import ChangeNotice, NewNotice, NoticeRecord
+from jupyter_gpu_quota.store.records.commands import RecordIdleState, Refusal
+from jupyter_gpu_quota.store.records.notifications import ChangeNotification, NewNotification, NotificationRecord
 from jupyter_gpu_quota.store.records.protocol import Page, StoreUnavailable
-from jupyter_gpu_quota.store.writes.notification_queue import MOST_PENDING
+from jupyter_gpu_quota.store.writes.notification_queue import MAX_PENDING
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, MINUTE, SECOND, Watched
 from tests.notifications.receivers import mail_receiver, web_receiver
@@ -55,8 +57,8 @@ class Sending(Watched):
     channel = Told()
 
     @property
-    def queue(self) -> Queue:
-        return self.world.door.notices.queues[0]
+    def queue(self) -> ChannelSender:
+        return self.world.controllers.senders[0]
 
     def take(self) -> Told:
         """Put the test's own channel in the place of the configured one."""
@@ -65,10 +67,13 @@ class Sending(Watched):
         return channel
 
     def round(self) -> float:
-        return float(self.world.run(self.queue.send_due()))
+        """One round; the seconds until the next attempt, 0 where nothing waits."""
+        self.world.controllers.leadership.renew(self.now)
+        asyncio.run(self.queue.send_due())
+        return max(0, min((row.next_at for row in self.rows(pending=True)), default=self.now) - self.now) / 1000
 
-    def rows(self, *, pending: bool = False, channel: str = "webhook") -> list[NoticeRecord]:
-        return self.world.store.notices(channel, pending=pending, page=Page(limit=2_000))[0]
+    def rows(self, *, pending: bool = False, channel: str = "webhook") -> list[NotificationRecord]:
+        return self.world.store.notifications(channel, pending=pending, page=Page(limit=2_000))[0]
 
     def notes(self) -> list[str]:
         """The audit rows of messages, oldest first, in words."""
@@ -89,7 +94,7 @@ def sending(folder: Path, mode: str = "reclaim", **settings: Any) -> Iterator[Se
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Sending]:
-    yield from sending(tmp_path, notices_webhook_url="https://hooks.example.org/x")
+    yield from sending(tmp_path, notification_webhook_url="https://hooks.example.org/x")
 
 
 # --- what gets into the queue -------------------------------------------------------------------------------------
@@ -99,8 +104,12 @@ def test_a_warning_is_queued_with_the_stage_and_sent_once(notebook: Sending) -> 
     (row,) = notebook.rows(pending=True)
     record = notebook.world.store.notebook(notebook.id)
     assert record is not None
-    assert record.stage is not None
-    assert (row.event, row.until, row.facts["free_at"]) == ("warned", record.stage["until"], record.stage["until"])
+    assert record.idle_state is not None
+    assert (row.event, row.until, row.facts["free_at"]) == (
+        "warned",
+        record.idle_state["until"],
+        record.idle_state["until"],
+    )
     for _ in range(3):
         notebook.round()
     (message,) = channel.messages
@@ -134,11 +143,8 @@ def test_who_shuts_the_kernel_down_after_the_warning_lost_nothing_by_us(notebook
 
 
 def test_a_server_that_is_stopped_is_told_of(notebook: Sending) -> None:
-    async def stop(record: object) -> None:
-        pass
-
     channel = notebook.take()
-    notebook.idleness.stop = stop
+    notebook.idleness.stop = lambda record: None
     notebook.kernels = []
     assert notebook.pass_(31)["idle"]["stage"] == "stopping"
     notebook.round()
@@ -149,7 +155,7 @@ def test_in_mode_report_nothing_is_told_unless_asked_for(tmp_path: Path) -> None
     for events, told in ((["warned"], []), (["warned", "reported"], ["reported"])):
         folder = tmp_path / str(len(events))
         folder.mkdir()
-        for notebook in sending(folder, "report", notices_webhook_url="https://h.example.org/x", notices=events):
+        for notebook in sending(folder, "report", notification_webhook_url="https://h.example.org/x", notices=events):
             notebook.pass_(21)
             assert [row.event for row in notebook.rows()] == told
 
@@ -157,13 +163,13 @@ def test_in_mode_report_nothing_is_told_unless_asked_for(tmp_path: Path) -> None
 def test_without_a_channel_nothing_is_queued(tmp_path: Path) -> None:
     for notebook in sending(tmp_path):
         notebook.pass_(20.5)
-        assert (notebook.rows(), notebook.world.door.notices.queues) == ([], ())
+        assert (notebook.rows(), notebook.world.controllers.senders) == ([], [])
 
 
 def test_settings_that_cannot_work_send_nothing_and_harm_nothing(tmp_path: Path) -> None:
-    for notebook in sending(tmp_path, notices_webhook_url="http://hooks.example.org/x"):
+    for notebook in sending(tmp_path, notification_webhook_url="http://hooks.example.org/x"):
         assert notebook.pass_(20.5)["idle"]["stage"] == "warned"
-        assert notebook.world.door.notices.queues == ()
+        assert notebook.world.controllers.senders == []
 
 
 # --- what becomes of them -----------------------------------------------------------------------------------------
@@ -267,25 +273,26 @@ def test_a_message_that_kills_whoever_sends_it_is_given_up_in_the_end(notebook: 
     notebook.take()
     queue_one(notebook, "notified")
     for _ in range(len(BACKOFF_S) + 1):
-        notebook.world.record(ChangeNotice(notice="01", change="try", next_at=notebook.now))
+        notebook.world.record(ChangeNotification(notification="01", change="try", next_at=notebook.now))
     notebook.round()
     assert notebook.why() == "it was tried often enough"
+
+
+def _full(*requests: object, **other: object) -> None:
+    raise StoreUnavailable("the disk is full")
 
 
 def test_nothing_leaves_while_the_store_takes_nothing(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.pass_(20.5)
-    notices = notebook.world.door.notices
-    record = notices.record
-
-    async def full(request: object) -> Recorded:
-        raise StoreUnavailable("the disk is full")
-
-    notices.record = full
+    fenced = notebook.world.controllers.parts.fenced
+    store = fenced._store
+    full = SimpleNamespace(record=_full)
+    fenced._store = full  # type: ignore[assignment]
     with pytest.raises(StoreUnavailable):
         notebook.round()
     assert channel.messages == []
-    notices.record = record
+    fenced._store = store
     notebook.round()
     assert len(channel.messages) == 1
 
@@ -293,7 +300,8 @@ def test_nothing_leaves_while_the_store_takes_nothing(notebook: Sending) -> None
 def test_what_is_queued_for_a_channel_that_is_gone_is_given_up(notebook: Sending) -> None:
     notebook.take()
     queue_one(notebook, "notified", channel="mail")
-    notebook.world.run(notebook.world.door.notices._give_up_others())
+    notebook.world.controllers.leadership.renew(notebook.now)
+    give_up_others(notebook.world.store, notebook.world.controllers.parts.fenced, ["webhook"])
     assert (notebook.rows(pending=True, channel="mail"), notebook.why()) == ([], "mail is not configured any more")
 
 
@@ -313,26 +321,26 @@ def test_the_newest_are_sent_before_those_that_failed(notebook: Sending) -> None
 # --- the store's part ---------------------------------------------------------------------------------------------
 def queue_one(notebook: Sending, event: str, name: str = "01", *, channel: str = "webhook", count: int = 1) -> None:
     new = [
-        NewNotice(notice=name if count == 1 else f"{name}-{n}", event=event, channel=channel, facts={},
+        NewNotification(notification=name if count == 1 else f"{name}-{n}", event=event, channel=channel, facts={},
                   until=notebook.now + OF_USE_MS)
         for n in range(count)
     ]  # fmt: skip
     notebook.world.record(
-        JudgeNotebook(
+        RecordIdleState(
             notebook=notebook.id,
             activity="idle",
             seen_empty=False,
-            stage=to_document(BEGINNING),
-            turn=event,
-            notices=tuple(new),
+            state=to_document(BEGINNING),
+            event=event,
+            notifications=tuple(new),
         )
     )
 
 
 def test_the_queue_has_an_end_and_a_full_one_keeps_none_of_another_channel_waiting(notebook: Sending) -> None:
-    queue_one(notebook, "notified", count=MOST_PENDING + 3)
+    queue_one(notebook, "notified", count=MAX_PENDING + 3)
     rows = notebook.rows()
-    assert len(notebook.rows(pending=True)) == MOST_PENDING
+    assert len(notebook.rows(pending=True)) == MAX_PENDING
     assert sorted(row.state for row in rows)[:4] == ["given_up"] * 3 + ["pending"]
     assert "wait for this channel already" in notebook.why()
     queue_one(notebook, "notified", "m", channel="mail")
@@ -343,16 +351,18 @@ def test_a_message_is_queued_once_and_ends_once(notebook: Sending) -> None:
     queue_one(notebook, "notified")
     queue_one(notebook, "notified")
     assert len(notebook.rows()) == 1
-    notebook.world.record(ChangeNotice(notice="01", change="sent", why="answered 204"))
+    notebook.world.record(ChangeNotification(notification="01", change="sent", why="answered 204"))
     for change in ("try", "retry", "sent", "given_up"):
-        (outcome,) = notebook.world.store.record([ChangeNotice(notice="01", change=change)], now=notebook.now)
+        (outcome,) = notebook.world.store.record(
+            [ChangeNotification(notification="01", change=change)], now=notebook.now
+        )
         assert isinstance(outcome, Refusal), change
     assert notebook.notes() == ["notice.sent"]
 
 
 def test_a_change_that_there_is_not_is_refused(notebook: Sending) -> None:
     queue_one(notebook, "notified")
-    (outcome,) = notebook.world.store.record([ChangeNotice(notice="01", change="burn")], now=notebook.now)
+    (outcome,) = notebook.world.store.record([ChangeNotification(notification="01", change="burn")], now=notebook.now)
     assert isinstance(outcome, Refusal)
     assert outcome.code == "invalid"
 
@@ -360,7 +370,7 @@ def test_a_change_that_there_is_not_is_refused(notebook: Sending) -> None:
 def test_old_messages_are_forgotten_and_waiting_ones_are_not(notebook: Sending) -> None:
     queue_one(notebook, "notified", "01")
     queue_one(notebook, "notified", "02")
-    notebook.world.record(ChangeNotice(notice="01", change="sent"))
+    notebook.world.record(ChangeNotification(notification="01", change="sent"))
     later = notebook.now + SECOND
     notebook.world.store.forget(jobs_ended_before=later, samples_before=later)
     assert [row.id for row in notebook.rows()] == ["02"]
@@ -392,18 +402,19 @@ def test_the_audit_says_in_words_who_could_not_be_told(notebook: Sending) -> Non
 def test_a_warning_goes_out_by_webhook_and_mail(tmp_path: Path) -> None:
     with web_receiver() as hook, mail_receiver() as postbox:
         settings = {
-            "notices_webhook_url": hook.url,
-            "notices_mail_host": "127.0.0.1",
-            "notices_mail_port": postbox.port,
-            "notices_mail_security": "none",
-            "notices_mail_from": "hub@example.org",
-            "notices_mail_to": "{user}@example.org",
-            "notices_page": "https://hub.example.org/services/gpu-quota/",
+            "notification_webhook_url": hook.url,
+            "notification_mail_host": "127.0.0.1",
+            "notification_mail_port": postbox.port,
+            "notification_mail_security": "none",
+            "notification_mail_from": "hub@example.org",
+            "notification_mail_to": "{user}@example.org",
+            "notification_page": "https://hub.example.org/services/gpu-quota/",
         }
         for notebook in sending(tmp_path, **settings):
             notebook.pass_(20.5)
-            for queue in notebook.world.door.notices.queues:
-                notebook.world.run(queue.send_due())
+            notebook.world.controllers.leadership.renew(notebook.now)
+            for sender in notebook.world.controllers.senders:
+                asyncio.run(sender.send_due())
             assert notebook.notes() == ["notice.sent"] * 2
         told = json.loads(hook.posts[0].body)
         assert (told["data"]["user"], told["data"]["lost"]) == ("bob", "kernel_variables")
@@ -413,20 +424,13 @@ def test_a_warning_goes_out_by_webhook_and_mail(tmp_path: Path) -> None:
 
 def test_a_receiver_that_hangs_delays_no_judgement(tmp_path: Path) -> None:
     with web_receiver(silent=True) as hook:
-        for notebook in sending(tmp_path, notices_webhook_url=hook.url):
-            task = notebook.world.run(_begun(notebook))
+        for notebook in sending(tmp_path, notification_webhook_url=hook.url):
             notebook.pass_(20.5)
+            sender = threading.Thread(target=notebook.round)
+            sender.start()
             assert hook.arrived.wait(PATIENCE_S), "nothing was sent"
             answer = notebook.pass_(5)
             assert answer["free"] == {"kernels": ["k1"], "quiet_ms": 20 * MINUTE, "suspend": {}}
             assert [row.attempts for row in notebook.rows(pending=True)] == [1]
-            notebook.world.run(_ended(task))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
-
-
-async def _begun(notebook: Sending) -> asyncio.Task[None]:
-    return asyncio.create_task(notebook.world.door.notices.keep_sending())
+            hook.silent = False
+            sender.join(PATIENCE_S)

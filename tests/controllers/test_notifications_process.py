@@ -18,9 +18,9 @@ from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
 from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.records.commands import JudgeNotebook, Recorded, RequestNotebook
+from jupyter_gpu_quota.store.records.commands import Recorded, RecordIdleState, RequestNotebook
 from jupyter_gpu_quota.store.records.ids import new_ulid
-from jupyter_gpu_quota.store.records.notifications import NewNotice
+from jupyter_gpu_quota.store.records.notifications import NewNotification
 from jupyter_gpu_quota.store.records.protocol import Page, Store
 from tests.api.world import QUOTA, variables_of_service
 from tests.notifications.receivers import WebReceiver, web_receiver
@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S, until
 @contextmanager
 def service(folder: Path, hook: WebReceiver) -> Iterator[Store]:
     """The service as the hub starts it, with one message queued before it was there. The hub itself never answers."""
-    settings = {"state_dir": str(folder / "state"), "notices_webhook_url": hook.url}
+    settings = {"state_dir": str(folder / "state"), "notification_webhook_url": hook.url}
     (folder / "state").mkdir()
     store = open_store(database_url(GPUQuota(**settings)))
     queue_one(store)
@@ -52,32 +52,37 @@ def queue_one(store: Store) -> None:
     asked = RequestNotebook(
         notebook=name, user=store.user_id("bob", now=now), server="", project="vision", pool="build", gpu_milli=125
     )
-    new = NewNotice(notice=message, event="notified", channel="webhook", facts={}, until=now + OF_USE_MS)
-    judged = JudgeNotebook(
-        notebook=name, activity="busy", seen_empty=False, stage=to_document(BEGINNING), turn="notified", notices=(new,)
+    new = NewNotification(notification=message, event="notified", channel="webhook", facts={}, until=now + OF_USE_MS)
+    judged = RecordIdleState(
+        notebook=name,
+        activity="busy",
+        seen_empty=False,
+        state=to_document(BEGINNING),
+        event="notified",
+        notifications=(new,),
     )
     outcomes = store.record([asked, judged], now=now)
     assert all(isinstance(each, Recorded) for each in outcomes), outcomes
 
 
-def door_of(folder: Path) -> int | None:
+def sender_of(folder: Path) -> int | None:
     try:
-        return int(json.loads((folder / "state" / "service.json").read_text())["children"]["door"]["pid"])
+        return int(json.loads((folder / "state" / "service.json").read_text())["children"]["controller"]["pid"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def test_what_was_being_sent_when_the_door_was_killed_is_sent_again_with_the_same_id(tmp_path: Path) -> None:
+def test_what_was_being_sent_when_its_process_was_killed_is_sent_again_with_the_same_id(tmp_path: Path) -> None:
     with web_receiver(silent=True) as hook, service(tmp_path, hook) as store:
         until(lambda: hook.posts)
-        killed = door_of(tmp_path)
+        killed = sender_of(tmp_path)
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
         hook.silent = False
         until(lambda: len(hook.posts) >= 2)
-        until(lambda: not store.notices("webhook", pending=True)[0])
-        assert door_of(tmp_path) not in (None, killed)
-        (row,), _ = store.notices("webhook", page=Page(limit=10))
+        until(lambda: not store.notifications("webhook", pending=True)[0])
+        assert sender_of(tmp_path) not in (None, killed)
+        (row,), _ = store.notifications("webhook", page=Page(limit=10))
         assert (row.state, row.attempts) == ("sent", 2)
         assert {got.headers["webhook-id"] for got in hook.posts} == {row.id}
     assert len(hook.posts) == 2

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.backends.protocol import StartOrder
-from jupyter_gpu_quota.controllers.scheduling import Controller, Rhythm
+from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
 from jupyter_gpu_quota.core.plan import Plan
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
@@ -24,9 +26,8 @@ from jupyter_gpu_quota.store.records.commands import (
     SubmitJob,
 )
 from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
-from jupyter_gpu_quota.store.records.rows import SampleRow
-from jupyter_gpu_quota.store.transactions import LedgerStore
-from tests.backends.fake_executor import FakeExecutor, Script
+from jupyter_gpu_quota.store.transactions import TransactionalStore
+from tests.backends.fake_executor import FakeJobs, Script
 
 QUOTA = """
 version: 1
@@ -50,10 +51,10 @@ DEVICES = tuple(
 class NoSampler:
     """Reads nothing: every reading is unknown."""
 
-    def sample(self, holders: object, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow]:
+    def samples(self, users: object, *, now: int) -> list[DeviceSample]:
         return []
 
-    def facts(self) -> list[DeviceFact]:
+    def device_facts(self) -> list[DeviceFact]:
         return []
 
 
@@ -69,25 +70,27 @@ class World:
     """One store and one executor that controllers come and go on."""
 
     def __init__(
-        self, script: Callable[[StartOrder], Script] = lambda order: Script(), *, store: LedgerStore | None = None
+        self,
+        script: Callable[[StartOrder], Script] = lambda order: Script(),
+        *,
+        store: TransactionalStore | None = None,
     ) -> None:
         self.now = 1_000_000
-        self.store: LedgerStore = store or MemoryStore()
-        self.executor = FakeExecutor(now=lambda: self.now, nodes=(NODE,), devices=DEVICES, script=script)
+        self.store: TransactionalStore = store or MemoryStore()
+        self.executor = FakeJobs(now=lambda: self.now, nodes=(NODE,), devices=DEVICES, script=script)
         self.told: list[int] = []
         self.users = {name: self.store.user_id(name, now=self.now) for name in ("bob", "patty")}
         self.apply_quota(QUOTA)
         self.controller = self.another("first")
 
-    def another(self, holder: str) -> Controller:
-        return Controller(
+    def another(self, holder: str) -> SchedulingController:
+        return SchedulingController(
             clock=lambda: self.now,
             store=self.store,
             executor=self.executor,
             sampler=NoSampler(),
             bundles=NoBundles(),
-            holder=holder,
-            rhythm=Rhythm(lease_ms=3000),
+            leadership=Leadership(self.store, lambda: self.now, holder=holder),
             tell=self.told.append,
         )
 
@@ -167,6 +170,7 @@ def test_nothing_is_decided_while_nothing_changes(monkeypatch: pytest.MonkeyPatc
     assert calls == []
 
 
+# R9
 def test_a_time_limit_ends_a_job_though_nothing_else_happens() -> None:
     world = World()
     world.submit("bob", "b1", time_limit_s=30)
@@ -251,7 +255,7 @@ def test_an_end_is_told_until_a_plan_or_a_lease_is_on_disk_after_it(
 
     for name in ("commit", "acquire_lease", "observe"):
         noted(MemoryStore, name)
-    noted(FakeExecutor, "settled")
+    noted(FakeJobs, "settled")
     world.submit("bob", *[f"b{number}" for number in range(6 if work_waits else 1)])
     world.turn(14, every_ms=500)
     assert world.store.job("b0").job.state is JobState.SUCCEEDED
@@ -266,7 +270,7 @@ def test_a_controller_killed_after_its_commit_is_replaced_by_one_that_carries_it
     world = World()
     world.submit("bob", "b1")
     first = world.controller
-    assert first._rule(world.now) and first.lease is not None
+    assert first._renew_lease(world.now) and first.lease is not None
     first._observe(first.lease, world.now)
     assert first._decide(first.lease, world.now)
     assert world.state("b1") is JobState.STARTING and not world.executor.running()
@@ -338,6 +342,7 @@ def test_the_lease_is_renewed_when_half_of_it_is_left_whenever_ticks_fall() -> N
     assert min(left) == 1500 and max(left) == 2000
 
 
+# R47
 def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
     world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b4" else 0))
     world.submit("bob", "b1", "b2", "b3", "b4")
@@ -366,6 +371,7 @@ calendar:
 DAY_MS = 86_400_000
 
 
+# R52
 def test_a_window_that_opens_lets_a_claim_pause_others_within_one_tick() -> None:
     world = World()
     world.apply_quota(QUOTA + NIGHTS)
@@ -491,6 +497,7 @@ def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens(
     assert record is not None and (record.job.held_ranks, record.job.paused_at, record.pauses) == (4, (), 0)
 
 
+# R45
 def test_a_rank_that_dies_ends_the_gang_and_it_is_tried_again_once() -> None:
     world = World()
     world.submit("bob", "g", ranks=3, retries=1)

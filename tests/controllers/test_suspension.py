@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.core.idle.activity import ProcessUse
+from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.quotafile import parse
-from jupyter_gpu_quota.store.records.rows import SampleRow
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, Watched
 
@@ -26,20 +25,21 @@ class Suspending(Watched):
     processes: tuple[ProcessUse, ...] = (ONE,)
     says: dict[str, Any] = {"suspension": "ready"}
 
-    def report(self, who: str | None = "bob", **other: Any) -> Any:
+    def send(self, who: str | None = "bob", **other: Any) -> Any:
         self.kernels = [self.kernel("k1", started=STARTED, suspended=bool(self.says.get("suspended")))]
         said = {name: value for name, value in self.says.items() if name != "suspended"}
-        return super().report(who, **{"namespace": SPACE, "ticks": TICKS, **said, **other})
+        return super().send(who, **{"namespace": SPACE, "ticks": TICKS, **said, **other})
 
     def read(self) -> None:
         held = sum(process.memory_mib or 0 for process in self.processes)
-        row = SampleRow(
+        row = DeviceSample(
             node="node-1", device="build-0", at=self.now, utilisation_percent=0, memory_used_mib=held,
             coverage_permille=1000, simulated=False, workloads={self.id: 0}, workload_memory_mib={self.id: held},
             processes={self.id: self.processes},
         )  # fmt: skip
-        self.world.door.world.samples = {"build-0": row}
-        self.world.run(self.idleness.look())
+        self.samples += 1
+        self.world.store.add_samples("node-1", self.samples, [row], now=self.now)
+        self.look()
 
 
 def notebook_of(folder: Path, policy: str) -> Iterator[Suspending]:
@@ -95,7 +95,7 @@ def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_person
     answer = notebook.pass_(1)
     assert (answer["idle"]["stage"], answer["free"]) == ("freed", None)
     assert "Suspended kernels: 1" in answer["idle"]["message"]
-    assert notebook.idleness.judged[notebook.id].lendable
+    assert notebook.idleness.states[notebook.id].lendable
     wake = notebook.world.post(f"notebooks/{notebook.id}/actions/wake", "bob", {"kernel": "k1"}).json
     assert wake["state"] == "ready" and notebook.shown()["idle"]["stage"] == "in_use"
 

@@ -11,10 +11,12 @@ import pytest
 from jupyter_gpu_quota.controllers.scheduling import UNREAD_MS
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health, JobState, JobTarget, Node
-from jupyter_gpu_quota.core.plan import Reason, ReasonCode, Stop
-from jupyter_gpu_quota.store.records.rows import SampleRow
-from jupyter_gpu_quota.store.transactions import LedgerStore
-from tests.backends.fake_executor import FakeExecutor
+from jupyter_gpu_quota.core.plan import Stop
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
+from jupyter_gpu_quota.core.samples import DeviceSample
+from jupyter_gpu_quota.store.transactions import TransactionalStore
+from tests.backends.fake_executor import FakeJobs
 from tests.controllers.test_scheduling import DEVICES, World
 from tests.store.worlds import KINDS, opened
 from tests.store.worlds import World as StoreWorld
@@ -22,12 +24,12 @@ from tests.store.worlds import World as StoreWorld
 
 # --- what the end means -------------------------------------------------------------------------------------------
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
     with opened(request.param, tmp_path) as store:
         yield store
 
 
-SICK = Reason(code=ReasonCode.DEVICE_UNHEALTHY, figures=(("device", "d0"),))
+SICK = reason_from(ReasonCode.DEVICE_UNHEALTHY, (("device", "d0"),))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ SICK = Reason(code=ReasonCode.DEVICE_UNHEALTHY, figures=(("device", "d0"),))
     ],
 )
 def test_leaving_an_unhealthy_device_uses_up_no_pause_and_no_retry(
-    store: LedgerStore, exit_status: int, asked: bool, completed: bool, state: str
+    store: TransactionalStore, exit_status: int, asked: bool, completed: bool, state: str
 ) -> None:
     world = StoreWorld(store)
     world.submit("j")
@@ -108,15 +110,15 @@ class Told:
     ticks: int = 0
     asked: list[int] = field(default_factory=list)
 
-    def sample(self, holders: object, pids: object, *, now: int) -> list[SampleRow] | None:
+    def samples(self, users: object, *, now: int) -> list[DeviceSample] | None:
         self.asked.append(now)
         if len(self.asked) % (self.ticks + 1):
             return None
         unknown = {"utilisation_percent": None, "memory_used_mib": None, "coverage_permille": 0}
         why = {"utilisation_percent": "the driver's library does not answer"}
-        return [SampleRow(node="n1", device=self.device, at=now, simulated=False, why=why, **unknown)]  # type: ignore[arg-type]
+        return [DeviceSample(node="n1", device=self.device, at=now, simulated=False, why=why, **unknown)]  # type: ignore[arg-type]
 
-    def facts(self) -> list[DeviceFact]:
+    def device_facts(self) -> list[DeviceFact]:
         return [self.fact] if self.fact else []
 
 
@@ -136,6 +138,7 @@ def test_an_xid_takes_a_job_off_its_device_and_says_so() -> None:
     assert world.controller.mirror.devices[held.device].trouble == trouble
 
 
+# R12, R13
 def test_foreign_use_is_taken_from_what_there_is() -> None:
     world = World()
     world.turn(2)
@@ -163,7 +166,7 @@ def test_a_reading_that_takes_its_time_is_looked_for_at_each_tick_and_stored_onc
 
 # --- devices that cannot be read ----------------------------------------------------------------------------------
 @dataclass(slots=True)
-class MuteExecutor(FakeExecutor):
+class MuteExecutor(FakeJobs):
     """An executor whose inventory cannot be told while it is mute."""
 
     mute: bool = True
@@ -176,7 +179,7 @@ class MuteExecutor(FakeExecutor):
 
 def unreadable(world: World) -> MuteExecutor:
     """From now on the devices cannot be read; what runs is the same."""
-    kept = {each.name: getattr(world.executor, each.name) for each in fields(FakeExecutor)}
+    kept = {each.name: getattr(world.executor, each.name) for each in fields(FakeJobs)}
     world.executor = world.controller.executor = told = MuteExecutor(**kept)
     world.controller.due["inventory"] = world.now
     return told
@@ -213,7 +216,7 @@ def test_a_controller_that_begins_while_they_cannot_be_read_ends_nobody_s_work()
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
-    world.controller.resign()
+    world.controller.leadership.resign()
     world.controller = world.another("second")
     unreadable(world)
     world.turn(60)

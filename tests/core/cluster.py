@@ -9,7 +9,9 @@ import dataclasses as dc
 from collections import Counter
 from decimal import Decimal
 
+from jupyter_gpu_quota.core import transitions
 from jupyter_gpu_quota.core.canonical import canonical
+from jupyter_gpu_quota.core.lifecycle import JobEvent
 from jupyter_gpu_quota.core.model import (
     Activity,
     Allocation,
@@ -24,7 +26,6 @@ from jupyter_gpu_quota.core.model import (
     Lending,
     Node,
     Notebook,
-    NotebookState,
     Placement,
     Policy,
     Preemption,
@@ -48,7 +49,8 @@ from jupyter_gpu_quota.core.plan import (
     Stop,
     Unreserve,
 )
-from jupyter_gpu_quota.core.scheduling.cache.decision_cache import Memory
+from jupyter_gpu_quota.core.reason_figures import figures_of
+from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
 from jupyter_gpu_quota.core.scheduling.decide import Decision, decide, decide_and_explain
 
 HOLDS = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
@@ -80,7 +82,7 @@ class World:
         self.frozen = False
         """No use is counted any more."""
         self.log: list[str] = []
-        self.memory = Memory()
+        self.decision_cache = DecisionCache()
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class World:
         """With nothing known before, and with what the last decide left: the plan has to be the same."""
         snapshot = self.snapshot()
         decision = decide_and_explain(snapshot, self.policy)
-        remembered = decide(snapshot, self.policy, self.memory)
+        remembered = decide(snapshot, self.policy, self.decision_cache)
         assert canonical(remembered) == canonical(decision.plan), f"a memory changed the plan: {remembered}"
         return decision
 
@@ -238,26 +240,21 @@ class World:
                 case Start() | Resume():
                     self._start(action)
                 case Pause():
-                    self._leave(action.workload, JobTarget.PAUSED, action.claimer)
-                    if action.reason.code in ("shrunk", "grown"):  # not counted against the pauses that a job may have
-                        job = self.jobs[action.workload]
-                        self.jobs[job.id] = dc.replace(job, paused_at=job.paused_at[:-1])
+                    per_s = self.policy.preemption.per_s
+                    self._leave(transitions.paused(self.jobs[action.workload], action, per_s=per_s, now=self.now))
                 case Stop():
-                    self._leave(action.workload, action.target, None)
+                    self._leave(transitions.stopped(self.jobs[action.workload], action, now=self.now))
                 case Lend():
                     (held,) = self.owned.pop(action.workload)
-                    self._renote(action.workload, NotebookState.LENT, device=held.device, lent_at=self.now)
+                    lent = transitions.lent(self.notebooks[action.workload], device=held.device, now=self.now)
+                    self.notebooks[action.workload] = lent
                 case Release():
-                    self._renote(action.workload, NotebookState.RETURNED, device=None, lent_at=None)
+                    self._move(action.workload, "return")
                 case Refuse():
-                    self.notebooks[action.workload] = dc.replace(
-                        self.notebooks[action.workload], state=NotebookState.REFUSED
-                    )
+                    self._move(action.workload, "refuse")
                     self.refused[action.workload] = action.reason.code
                 case Reserve():
-                    self.reserved[action.workload] = Reservation(
-                        workload=action.workload, placements=action.placements, reserved_at=self.now
-                    )
+                    self.reserved[action.workload] = transitions.reserved(action, now=self.now)
                 case Unreserve():
                     self.reserved.pop(action.workload)
 
@@ -270,38 +267,19 @@ class World:
         assert [one.memory_mib for one in self.owned[name]] == [one.memory_mib for one in action.placements]
         self.reserved.pop(name, None)
         if name in self.notebooks:
-            self._renote(name, NotebookState.BOOKED, device=None, lent_at=None)
+            self._move(name, "book")
             return
         job = self.jobs[name]
         assert isinstance(action, Resume) == (job.state is JobState.PAUSED), f"{name} is {job.state}: {action}"
         assert job.state in (JobState.QUEUED, JobState.PAUSED), f"{name} is {job.state}"
-        self.jobs[name] = dc.replace(
-            job,
-            state=JobState.STARTING,
-            attempt=action.attempt,
-            started_at=self.now,
-            paused_for=None,
-            borrower=action.borrower,
-            held_ranks=None if job.min_ranks is None else len({one.rank for one in action.placements}),
-        )
+        self.jobs[name] = dc.replace(transitions.started(job, action), started_at=self.now)
 
-    def _renote(self, name: str, state: NotebookState, *, device: str | None, lent_at: int | None) -> None:
-        self.notebooks[name] = dc.replace(self.notebooks[name], state=state, device=device, lent_at=lent_at)
+    def _move(self, name: str, event: str) -> None:
+        self.notebooks[name] = transitions.moved(self.notebooks[name], event)
 
-    def _leave(self, name: str, target: JobTarget, claimer: str | None) -> None:
-        job = self.jobs[name]
-        assert job.state in (JobState.STARTING, JobState.RUNNING), f"{name} is {job.state}"
-        counted = job.paused_at if claimer is None else (*job.paused_at, self.now)
-        self.jobs[name] = dc.replace(
-            job,
-            state=JobState.PAUSING,
-            target=target,
-            pausing_since_at=self.now,
-            paused_for=claimer,
-            paused_at=counted,
-            checkpoint_at=self.now,
-        )
-        self.leaves_at[name] = self.now + self.drain_ticks * TICK_MS
+    def _leave(self, job: Job) -> None:
+        self.jobs[job.id] = dc.replace(job, checkpoint_at=self.now)
+        self.leaves_at[job.id] = self.now + self.drain_ticks * TICK_MS
 
     def _let_leave(self) -> None:
         for name in [name for name, at in self.leaves_at.items() if at <= self.now]:
@@ -309,15 +287,9 @@ class World:
             del self.owned[name]
             job = self.jobs[name]
             if job.target is JobTarget.PAUSED:
-                self.jobs[name] = dc.replace(
-                    job,
-                    state=JobState.PAUSED,
-                    target=JobTarget.RUNNING,
-                    borrower=False,
-                    held_ranks=None,
-                )
+                self.jobs[name] = transitions.attempt_ended(job, JobEvent.LEFT)
             elif job.target is JobTarget.HELD:
-                self.jobs[name] = dc.replace(job, state=JobState.HELD)
+                self.jobs[name] = transitions.attempt_ended(job, JobEvent.HOLD_DONE)
             else:
                 self.end(name)
 
@@ -431,8 +403,8 @@ class World:
                 f"paused {len(job.paused_at)} for {job.paused_for}"
             )
         decision = self.decide()
-        rows += [f"{name} waits as {reason.code} {dict(reason.figures)}" for name, reason in decision.waits.items()]
-        rows += [f"kept: {kept}" for kept in decision.kept]
+        rows += [f"{name} waits as {reason.code} {figures_of(reason)}" for name, reason in decision.waits.items()]
+        rows += [f"kept: {kept}" for kept in decision.backfill]
         rows += [f"{book.id} {book.gpu_milli} {book.state}" for book in self.notebooks.values()]
         rows += self.log[-15:]
         rows += [f"next: {_in_words(action)}" for action in decision.plan.actions]

@@ -10,7 +10,8 @@ from fractions import Fraction
 
 from jupyter_gpu_quota.core.model import Job, JobState, JobTarget, NotebookState, Placement
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Refuse, Reserve, Resume, Start, Stop, Unreserve
-from jupyter_gpu_quota.core.scheduling.decide import KeptPlace
+from jupyter_gpu_quota.core.reason_figures import figures_of
+from jupyter_gpu_quota.core.scheduling.decide import BackfillPlacement
 from tests.core.accounting import WAITS, Books, least, takes_model
 
 ROUNDED = 4
@@ -281,13 +282,13 @@ class _Walk:
 
 def _claimer_of(action: Unreserve) -> str:
     """Section 3: a claim within guarantee may take over another's drain, and the record says so."""
-    return str(dict(action.reason.figures).get("claimer", ""))
+    return str(figures_of(action.reason).get("claimer", ""))
 
 
 # -- none too many, and no project below its quota where that can be avoided -----------------------------------------
 
 
-def check_minimal(books: Books, plan: Plan, kept: Sequence[KeptPlace] = ()) -> None:
+def check_minimal(books: Books, plan: Plan, kept: Sequence[BackfillPlacement] = ()) -> None:
     """P6: with any one victim put back, the claims of the plan are not all legal with room for them.
 
     A place that is kept for the first job that cannot start is no room for others.
@@ -318,7 +319,7 @@ def _is_of(action: Action, pause: Pause) -> bool:
     return action is pause or (isinstance(action, Reserve) and action.workload == pause.workload)
 
 
-def _room_for(books: Books, plan: Plan, claims: Collection[str], kept: Sequence[KeptPlace]) -> dict[str, int]:
+def _room_for(books: Books, plan: Plan, claims: Collection[str], kept: Sequence[BackfillPlacement]) -> dict[str, int]:
     """What is free for these claims once everybody has left, beside the places that are kept for others."""
     taken, _ = stays_and_leaves(books, plan)
     for name, where in reserved_after(books, plan).items():
@@ -361,7 +362,7 @@ def _keeps_user_ceilings(books: Books, plan: Plan, victim: Job) -> bool:
 
 
 def _check_below_quota(
-    books: Books, plan: Plan, claimer: Job, pauses: Sequence[Pause], kept: Sequence[KeptPlace]
+    books: Books, plan: Plan, claimer: Job, pauses: Sequence[Pause], kept: Sequence[BackfillPlacement]
 ) -> None:
     """A victim's owner ends below its quota only when no other legal set avoids it."""
     done = _Walk(books, plan.actions)
@@ -392,7 +393,7 @@ def _avoids(
     others: tuple[Action, ...],
     claimer: Job,
     chosen: Sequence[Job],
-    kept: Sequence[KeptPlace],
+    kept: Sequence[BackfillPlacement],
 ) -> bool:
     """Whether these victims instead would be legal and enough, and leave everybody at quota."""
     reason = next(action.reason for action in plan.actions if isinstance(action, Reserve))

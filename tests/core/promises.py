@@ -25,8 +25,10 @@ from jupyter_gpu_quota.core.model import (
     Policy,
     Snapshot,
 )
-from jupyter_gpu_quota.core.plan import Lend, Pause, Plan, Reason, Refuse, Release, Reserve, Resume, Start, Stop
+from jupyter_gpu_quota.core.plan import Lend, Pause, Plan, Refuse, Release, Reserve, Resume, Start, Stop
+from jupyter_gpu_quota.core.reasons import Reason
 from jupyter_gpu_quota.core.scheduling.decide import Decision, decide
+from jupyter_gpu_quota.core.validate import violations
 from tests.core.accounting import HOLDS, RUNS, WAITS, Books, divide_slowly, least, takes_model, whole
 from tests.core.evictions import all_fit, check_evictions, check_minimal, reserved_after, started, stays_and_leaves
 
@@ -35,6 +37,7 @@ __all__ = ["Books", "check_guarantees", "check_instant", "check_order_is_irrelev
 
 def check_instant(snapshot: Snapshot) -> None:
     """P1: no device over 1000 milli or its memory; P12: what runs owns devices, what waits owns none."""
+    assert not violations(snapshot), violations(snapshot)
     milli, memory = Counter[str](), Counter[str]()
     for one in snapshot.allocations:
         milli[one.device] += one.gpu_milli
@@ -81,7 +84,7 @@ def check_plan(snapshot: Snapshot, policy: Policy, decision: Decision) -> None:
         check_limits(books, plan)
         check_users(books, plan)
         check_evictions(books, plan)
-        check_minimal(books, plan, [place for place in decision.kept if place.pool == pool])
+        check_minimal(books, plan, [place for place in decision.backfill if place.pool == pool])
         check_work_conserving(books, decision)
         check_reasons(books, plan, decision.waits)
 
@@ -286,7 +289,7 @@ def check_work_conserving(books: Books, decision: Decision) -> None:
 def _not_kept_from(books: Books, decision: Decision, job: Job, room: dict[str, int]) -> dict[str, int]:
     """Section 3: the room that is left to a job beside the places kept for others that it would not have left."""
     left = dict(room)
-    for place in decision.kept:
+    for place in decision.backfill:
         ends_before = books.snapshot.now + job.time_limit_s * 1000 <= place.starts_at
         if place.pool == books.pool and place.workload != job.id and not ends_before:
             for part in place.placements:

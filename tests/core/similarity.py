@@ -20,7 +20,7 @@ def check_departments_that_change_nothing(snapshot: Snapshot, policy: Policy, de
     """
     policy, expected = in_force(policy, snapshot.now), spelled(decision.plan)
     kinds = {"one for each": one_for_each(policy)}
-    if (not decision.kept or not any(job.borrower for job in snapshot.jobs)) and not drains(snapshot, policy):
+    if (not decision.backfill or not any(job.borrower for job in snapshot.jobs)) and not drains(snapshot, policy):
         kinds["one for all"] = one_for_all(policy)
     for kind, other in kinds.items():
         told = spelled(decide(snapshot, other))

@@ -30,6 +30,7 @@ T4 = [("Tesla T4", 15360)]
     [
         pytest.param("0.5", 500, id="half a GPU"),
         pytest.param("1/8", 125, id="an eighth"),
+        # R1
         pytest.param("1/3", 333, id="a third floors to milli"),
         pytest.param("2/3", 666, id="two thirds floor to milli"),
         pytest.param("0.001", 1, id="the smallest part"),
@@ -38,6 +39,7 @@ T4 = [("Tesla T4", 15360)]
         pytest.param("2", 2000, id="two GPUs"),
         pytest.param("4/2", 2000, id="four halves are two GPUs"),
         pytest.param(" 0.25 ", 250, id="spaces around are nothing"),
+        # R1
         pytest.param("8GiB", 534, id="memory is charged rounded up"),
         pytest.param("15GiB", 1000, id="all of the memory is all of the device"),
         pytest.param("1MiB", 1, id="one MiB is the smallest part"),
@@ -60,6 +62,7 @@ def test_a_request_is_charged(text: str, milli: int) -> None:
         pytest.param("100001", "too_large", "100000", id="one more than the most"),
         pytest.param("999999999/1", "too_large", "100000", id="a ratio beyond the most"),
         pytest.param("0.0005", "too_fine", "three", id="half a milli"),
+        # R1
         pytest.param("0.5000", "too_fine", "three", id="four decimals, even zeros"),
         pytest.param("0", "too_small", "0.001", id="no GPU"),
         pytest.param("0.000", "too_small", "0.001", id="no GPU to three decimals"),

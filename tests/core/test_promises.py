@@ -33,8 +33,9 @@ from jupyter_gpu_quota.core.model import (
     Snapshot,
     Upkeep,
 )
-from jupyter_gpu_quota.core.plan import Pause, Plan, ReasonCode, Reserve, Resume, Start, Unreserve
+from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start, Unreserve
 from jupyter_gpu_quota.core.quota.fit import check_quotas
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.core.scheduling.decide import Decision
 from tests.core.accounting import in_force
 from tests.core.evictions import starting_again
@@ -42,7 +43,7 @@ from tests.core.promises import check_guarantees, check_instant, check_order_is_
 from tests.core.similarity import check_departments_that_change_nothing
 from tests.core.world import BEGIN, World
 
-WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "500"))
+WORLDS = int(os.environ.get("GPU_QUOTA_WORLDS", "200"))
 SIZES = {
     "whole": (1000, 1000, 1000, 2000, 3000),
     "fractions": (100, 250, 300, 500, 600, 1000),

@@ -10,13 +10,16 @@ from jupyter_gpu_quota.core.model import JobState, Preemption
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
 from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
 from jupyter_gpu_quota.core.quota.fit import check_quotas
+from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.core.scheduling.decide import decide
+from jupyter_gpu_quota.messages.quota import refusal_sentence
 from tests.core.world import GENTLE, milli, placed, world
 
 
 @pytest.mark.parametrize(
     ("text", "picture", "paused"),
     [
+        # R29
         pytest.param(
             """
             pool t 20
@@ -59,6 +62,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="a surplus that both jobs of a guarantee would have to be paused for is refused",
         ),
+        # R30
         pytest.param(
             """
             pool t 2
@@ -71,6 +75,7 @@ from tests.core.world import GENTLE, milli, placed, world
             ["p1"],
             id="an indivisible job over quota leaves for a guarantee",
         ),
+        # R17
         pytest.param(
             """
             pool t 8
@@ -143,6 +148,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="0.334 fits a device twice and the third is refused there",
         ),
+        # R1, R7
         pytest.param(
             """
             pool t 1
@@ -154,6 +160,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="0.1 and 0.2 reach a quota of 0.3",
         ),
+        # R7
         pytest.param(
             """
             pool t 1
@@ -181,6 +188,7 @@ from tests.core.world import GENTLE, milli, placed, world
             ["d4"],
             id="who paused others within its guarantee is not paused by them because a smaller job joins it on surplus",
         ),
+        # R35
         pytest.param(
             """
             pool t 3
@@ -197,6 +205,7 @@ from tests.core.world import GENTLE, milli, placed, world
             [],
             id="a job that fills its quota is not paused because a smaller one runs beside it on surplus",
         ),
+        # R36
         pytest.param(
             """
             pool t 4
@@ -269,6 +278,7 @@ def test_weights_6_6_and_2_on_7990_and_on_7991_milli_no_share_falls_by_more_than
     assert shares == [[3424, 3424, 1142], [3425, 3425, 1141]]
 
 
+# R27
 def test_p4_claims_within_two_departments_p3s_job_goes_and_never_p1s() -> None:
     made = world(
         """
@@ -295,6 +305,7 @@ def test_a_window_that_closes_inside_a_grace_period_leaves_the_pause_to_the_plan
     assert (made.picture(), len(made.paused())) == ("a 1 / b 1", 1)
 
 
+# R65
 def test_what_never_fits_is_told_at_once() -> None:
     made = world("pool t 8\nc 0 of t\nc queues 100")
     made.tick()
@@ -305,7 +316,7 @@ def test_the_refused_older_request_says_that_it_is_above_the_fair_share() -> Non
     made = world("pool t 20\na 10 of t\nb 10 of t\na runs 6 of 1\nb runs 13 of 1\na queues 8")
     made.settle()
     reason = made.decide().waits["a7"]
-    assert (reason.code, dict(reason.figures)["fair_milli"]) == ("above_fair_share", 10_000)
+    assert (reason.code, figures_of(reason)["fair_milli"]) == ("above_fair_share", 10_000)
 
 
 def test_a_second_notebook_joins_the_first_ones_device_and_the_guarantee_holds() -> None:
@@ -318,14 +329,16 @@ def test_a_second_notebook_joins_the_first_ones_device_and_the_guarantee_holds()
     assert placed(made.tick(), "c1")
 
 
+# R2
 def test_a_guarantee_that_may_be_run_as_two_slices_leaves_no_room_for_notebooks_in_that_shape() -> None:
     made = world("pool t 2\na 1.2 of t\nb 0 of t, notebooks 0.8")
     (refusal,) = check_quotas(made.policy, made.devices.values())
     assert refusal.code == "shape"
-    assert "0.80 notebooks of b" in " ".join(refusal.packing)
-    assert "need 3 devices and the pool has 2" in refusal.sentence
+    assert "0.8 notebooks of b" in refusal_sentence(refusal)
+    assert "need 3 devices and the pool has 2" in refusal_sentence(refusal)
 
 
+# R42, R43
 def test_one_job_and_a_stream_of_small_claims_is_paused_k_times_and_then_safe() -> None:
     rules = dc.replace(GENTLE, max_pauses=2)
     made = world("pool t 2\nbig 0 of t\nsmall 1 of t\nbig queues 2", preemption=rules)
@@ -342,6 +355,7 @@ def test_one_job_and_a_stream_of_small_claims_is_paused_k_times_and_then_safe() 
     assert made.jobs["big1"].state is JobState.RUNNING
 
 
+# R50
 def test_eight_slices_lent_to_one_whole_gpu_job_come_back_with_one_pause() -> None:
     made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1")
     made.settle()

@@ -61,6 +61,7 @@ def test_every_fact_of_the_story_is_seen_and_no_device_is_over_full(tmp_path: Pa
     assert list(tmp_path.glob("gpu-quota-demo-*")) == [], "the demo left its folder behind"
 
 
+@pytest.mark.slow
 def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     evening = Evening(tmp_path)
     os.kill(min(first_trainer(evening).pids), signal.SIGKILL)
@@ -71,6 +72,7 @@ def test_killing_one_of_bobs_trainers_is_noticed(tmp_path: Path) -> None:
     assert list(processes_of(tmp_path)) == [], "the demo left processes behind"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
     evening = Evening(tmp_path)
     first_trainer(evening)

@@ -17,7 +17,7 @@ import pytest
 
 from jupyter_gpu_quota.api.main import cookie_secret
 from jupyter_gpu_quota.api.writer import Writer
-from jupyter_gpu_quota.deployment import pid_file as predecessor
+from jupyter_gpu_quota.deployment import pid_file
 from jupyter_gpu_quota.store.records.commands import KeepBundle, Recorded, Refusal, Request
 from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
 from tests.api.world import service_world
@@ -27,33 +27,33 @@ SLEEPER = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
 
 
-# --- the predecessor --------------------------------------------------------------------------------------------------
+# --- the previous service ---------------------------------------------------------------------------------------------
 def start(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 
 
 def record(folder: Path, pid: int, started: int | None) -> None:
-    (folder / predecessor.RECORD).write_text(json.dumps({"pid": pid, "started": started}))
+    (folder / pid_file.RECORD).write_text(json.dumps({"pid": pid, "started": started}))
 
 
 @pytest.mark.parametrize("code", [SLEEPER, DEAF], ids=["one that obeys SIGTERM", "one that does not"])
 def test_the_recorded_predecessor_is_ended(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predecessor, "END_WITHIN_S", 1.0)
+    monkeypatch.setattr(pid_file, "END_WITHIN_S", 1.0)
     old = start(code)
     if code == DEAF:
         assert old.stdout is not None
         old.stdout.readline()
-    record(tmp_path, old.pid, predecessor.started_ticks(old.pid))
-    predecessor.take_over(tmp_path)
+    record(tmp_path, old.pid, pid_file.started_ticks(old.pid))
+    pid_file.take_over(tmp_path)
     assert old.wait(PATIENCE_S) in (-signal.SIGTERM, -signal.SIGKILL)
-    assert json.loads((tmp_path / predecessor.RECORD).read_text())["pid"] == os.getpid()
+    assert json.loads((tmp_path / pid_file.RECORD).read_text())["pid"] == os.getpid()
 
 
 def test_a_stranger_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     stranger = start(SLEEPER)
     try:
-        record(tmp_path, stranger.pid, (predecessor.started_ticks(stranger.pid) or 0) - 1)
-        predecessor.take_over(tmp_path)
+        record(tmp_path, stranger.pid, (pid_file.started_ticks(stranger.pid) or 0) - 1)
+        pid_file.take_over(tmp_path)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -62,10 +62,10 @@ def test_a_stranger_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": "x"}', '{"pid": 999999999, "started": 1}'])
 def test_a_record_that_names_nobody_is_no_hindrance(tmp_path: Path, text: str) -> None:
-    (tmp_path / predecessor.RECORD).write_text(text)
-    predecessor.take_over(tmp_path)
-    predecessor.give_up(tmp_path)
-    assert not (tmp_path / predecessor.RECORD).exists()
+    (tmp_path / pid_file.RECORD).write_text(text)
+    pid_file.take_over(tmp_path)
+    pid_file.give_up(tmp_path)
+    assert not (tmp_path / pid_file.RECORD).exists()
 
 
 def test_the_login_secret_is_kept_and_for_us_alone(tmp_path: Path) -> None:

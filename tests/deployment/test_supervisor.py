@@ -1,4 +1,4 @@
-"""The service's keeper: holds the address, restarts what dies, ends what does not move, and all of it with itself."""
+"""The service supervisor: it listens at the address, restarts its children, kills those without heartbeats."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.demo.temporary_hub import end_process
-from jupyter_gpu_quota.deployment import child as kept
-from jupyter_gpu_quota.deployment import pid_file as predecessor
-from jupyter_gpu_quota.deployment import supervisor as keeper
-from jupyter_gpu_quota.deployment.child import Kept
-from jupyter_gpu_quota.deployment.heartbeat import LONGEST_TURN_S, Heart
+from jupyter_gpu_quota.deployment import child as child_process
+from jupyter_gpu_quota.deployment import pid_file, supervisor
+from jupyter_gpu_quota.deployment.child import ChildProcess
+from jupyter_gpu_quota.deployment.heartbeat import LONGEST_TURN_S, Heartbeat
 from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import SETTINGS_VARIABLE, GPUQuota
 from tests.patience import PATIENCE_S, Stopwatch, stays, until
@@ -36,11 +35,11 @@ pools: [{name: train, selector: {gpu_model: [Simulated 80G]}, uses: [training]}]
 projects: [{name: red, members: {users: [ann]}, quota: {train: {training: 1}}}]
 """
 TOKEN = "0" * 64
-FROZEN_FOR_AT_MOST_S = kept.SILENT_AT_MOST_S + 6.0
+FROZEN_FOR_AT_MOST_S = child_process.SILENT_AT_MOST_S + 6.0
 
 BEATING = """
 import os, sys, time, threading
-heart = int(sys.argv[sys.argv.index("--heart") + 1])
+heart = int(sys.argv[sys.argv.index("--heartbeat") + 1])
 def beat():
     while True:
         os.write(heart, b".")
@@ -61,35 +60,35 @@ while True:
     there.close()
 """
 )
-KEEPER = """
+SUPERVISOR = """
 import logging, socket, sys
 from pathlib import Path
-from jupyter_gpu_quota.api import keeper, kept, predecessor
+from jupyter_gpu_quota.deployment import child, pid_file, supervisor
 logging.basicConfig(level=logging.INFO)
-kept.SILENT_AT_MOST_S, kept.FIRST_BEAT_WITHIN_S = 0.5, 60.0
+child.SILENT_AT_MOST_S, child.FIRST_HEARTBEAT_WITHIN_S = 0.5, 60.0
 state, codes = Path(sys.argv[1]), sys.argv[2:]
-sockets = keeper.bound("http://127.0.0.1:0")
+sockets = supervisor.bound("http://127.0.0.1:0")
 fds = [each.fileno() for each in sockets]
 commands = [[sys.executable, "-c", code, str(fds[0]), "0.5"] for code in codes]
-children = [kept.Kept(f"child {n}", command, fds) for n, command in enumerate(commands)]
-predecessor.take_over(state)
+children = [child.ChildProcess(f"child {n}", command, fds) for n, command in enumerate(commands)]
+pid_file.take_over(state)
 print(sockets[0].getsockname()[1], flush=True)
-keeper.Keeper(state, children, sockets).run()
-predecessor.give_up(state)
+supervisor.ServiceSupervisor(state, children, sockets).run()
+pid_file.give_up(state)
 """
 
 
 class Running:
-    """A keeper in a process of its own, and the children it put on record."""
+    """A supervisor in its own process, and the children in its pid file."""
 
     def __init__(self, state: Path, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         self.state, self.process = state, process
         self.port = int(process.stdout.readline())
 
-    def child(self, number: int = 0) -> predecessor.Process | None:
+    def child(self, number: int = 0) -> pid_file.Process | None:
         """The child of now, if it lives."""
-        service = predecessor.recorded(self.state)
+        service = pid_file.recorded(self.state)
         found = service.children.get(f"child {number}") if service else None
         return found if found is not None and found.lives else None
 
@@ -102,7 +101,7 @@ class Running:
 
 @contextlib.contextmanager
 def keeping(state: Path, *codes: str) -> Iterator[Running]:
-    process = subprocess.Popen([sys.executable, "-c", KEEPER, str(state), *codes], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(state), *codes], stdout=subprocess.PIPE)
     try:
         yield Running(state, process)
     finally:
@@ -112,7 +111,7 @@ def keeping(state: Path, *codes: str) -> Iterator[Running]:
 def kill(pid: int) -> None:
     """Kill a process and see it gone: what it had accepted is lost with it, what comes now is not."""
     os.kill(pid, signal.SIGKILL)
-    until(lambda: predecessor.started_ticks(pid) is None)
+    until(lambda: pid_file.started_ticks(pid) is None)
 
 
 def freeze(pid: int) -> None:
@@ -181,9 +180,9 @@ def test_a_keeper_that_was_stopped_itself_accuses_nobody(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def starting(request: pytest.FixtureRequest) -> Iterator[Kept]:
+def starting(request: pytest.FixtureRequest) -> Iterator[ChildProcess]:
     """A child that was started at the instant 0 and gives no beat."""
-    child = Kept("one", [sys.executable, "-c", request.param])
+    child = ChildProcess("one", [sys.executable, "-c", request.param])
     child.tend(0.0)
     assert child.process is not None
     yield child
@@ -195,7 +194,7 @@ IDLE, BUSY = "import time; time.sleep(600)", "while True: pass"
 
 
 @pytest.mark.parametrize("starting", [IDLE], indirect=True)
-def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(starting: Kept) -> None:
+def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(starting: ChildProcess) -> None:
     assert starting.process is not None
     freeze(starting.process.pid)
     while starting.due() < 20.0:
@@ -204,19 +203,19 @@ def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(star
 
 
 @pytest.mark.parametrize("starting", [BUSY], indirect=True)
-def test_a_slow_start_that_gets_on_is_waited_for_two_minutes(starting: Kept) -> None:
+def test_a_slow_start_that_gets_on_is_waited_for_two_minutes(starting: ChildProcess) -> None:
     assert starting.process is not None
     pid, now = starting.process.pid, 0.0
-    while now < kept.FIRST_BEAT_WITHIN_S:
-        before, now = predecessor.marks_of(pid), starting.due()
-        until(lambda before=before: predecessor.marks_of(pid) != before)
+    while now < child_process.FIRST_HEARTBEAT_WITHIN_S:
+        before, now = pid_file.marks_of(pid), starting.due()
+        until(lambda before=before: pid_file.marks_of(pid) != before)
         assert starting.process.poll() is None
         starting.tend(now)
     assert starting.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
-    child, now, starts = Kept("one", ["/bin/false"]), 0.0, []
+    child, now, starts = ChildProcess("one", ["/bin/false"]), 0.0, []
     while len(starts) < 12:
         now = max(now, child.due()) if child.process is None else now
         if child.tend(now):
@@ -242,9 +241,9 @@ def test_a_record_that_is_spoiled_under_a_healthy_service_is_written_anew(
 ) -> None:
     with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
         pids = [running.pid(0), running.pid(1)]
-        told = predecessor.recorded(tmp_path)
-        spoil(tmp_path / predecessor.RECORD)
-        until(lambda: predecessor.recorded(tmp_path) == told)
+        told = pid_file.recorded(tmp_path)
+        spoil(tmp_path / pid_file.RECORD)
+        until(lambda: pid_file.recorded(tmp_path) == told)
         assert [running.pid(0), running.pid(1)] == pids
 
 
@@ -256,8 +255,8 @@ def test_sigterm_ends_all_within_what_the_hub_grants(tmp_path: Path) -> None:
             running.process.terminate()
             assert running.process.wait(PATIENCE_S) == 0
         assert watch.seconds < 5.0
-        assert [predecessor.started_ticks(pid) for pid in pids] == [None, None]
-        assert predecessor.recorded(tmp_path) is None
+        assert [pid_file.started_ticks(pid) for pid in pids] == [None, None]
+        assert pid_file.recorded(tmp_path) is None
 
 
 def test_children_do_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None:
@@ -265,7 +264,7 @@ def test_children_do_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None
         pids = [running.pid(0), running.pid(1)]
         running.process.kill()
         running.process.wait()
-        until(lambda: [predecessor.started_ticks(pid) for pid in pids] == [None, None])
+        until(lambda: [pid_file.started_ticks(pid) for pid in pids] == [None, None])
 
 
 def test_a_successor_ends_the_children_of_a_killed_keeper_even_a_frozen_one(tmp_path: Path) -> None:
@@ -274,9 +273,9 @@ def test_a_successor_ends_the_children_of_a_killed_keeper_even_a_frozen_one(tmp_
         freeze(frozen)
         running.process.kill()
         running.process.wait()
-        assert predecessor.started_ticks(frozen) is not None
+        assert pid_file.started_ticks(frozen) is not None
         with keeping(tmp_path, OBEDIENT):
-            assert predecessor.started_ticks(frozen) is None
+            assert pid_file.started_ticks(frozen) is None
 
 
 def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_path: Path) -> None:
@@ -287,7 +286,7 @@ def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_
             freeze(pid)
         with Stopwatch() as watch, keeping(tmp_path, OBEDIENT) as successor:
             assert watch.seconds < 6.0
-            assert [predecessor.started_ticks(pid) for pid in pids] == [None, None, None]
+            assert [pid_file.started_ticks(pid) for pid in pids] == [None, None, None]
             assert successor.pid()
 
 
@@ -318,7 +317,7 @@ def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
     assert f"http://127.0.0.1:{port}" in done.stderr and "c.GPUQuota.service_url" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
     assert watch.seconds < 5.0
-    assert not (tmp_path / predecessor.RECORD).exists()
+    assert not (tmp_path / pid_file.RECORD).exists()
 
 
 @pytest.mark.parametrize(
@@ -329,15 +328,15 @@ def test_a_port_in_use_is_named_at_once_with_what_to_do(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_cannot_be_had_is_explained(url: str, said: str) -> None:
-    with pytest.raises(keeper.CannotServe, match=said) as refused:
-        keeper.bound(url)
+    with pytest.raises(supervisor.CannotServe, match=said) as refused:
+        supervisor.bound(url)
     assert "c.GPUQuota.service_url" in str(refused.value)
 
 
 def test_the_keeper_knows_the_settings_it_needs_as_config_has_them(tmp_path: Path) -> None:
-    assert GPUQuota().state_dir == keeper.DEFAULT_STATE_DIR
-    assert keeper.SETTINGS_VARIABLE == SETTINGS_VARIABLE
-    assert keeper.state_dir_of(environment(tmp_path, 1)) == tmp_path
+    assert GPUQuota().state_dir == supervisor.DEFAULT_STATE_DIR
+    assert supervisor.SETTINGS_VARIABLE == SETTINGS_VARIABLE
+    assert supervisor.state_dir_of(environment(tmp_path, 1)) == tmp_path
 
 
 def test_the_keeper_loads_no_library() -> None:
@@ -351,7 +350,7 @@ def test_the_keeper_loads_no_library() -> None:
 def test_a_heart_beats_while_the_loop_turns_and_stops_where_it_hangs() -> None:
     now = 0.0
     listens, beats = os.pipe()
-    heart = Heart(beats, clock=lambda: now)
+    heart = Heartbeat(beats, clock=lambda: now)
     assert heart.beat()
     now = LONGEST_TURN_S + 1
     assert not heart.beat()
@@ -386,8 +385,8 @@ class Service:
 
     def child(self, name: str) -> int:
         """The child of now; where it is just being started again, the next one."""
-        until(lambda: (service := predecessor.recorded(self.state)) and name in service.children)
-        service = predecessor.recorded(self.state)
+        until(lambda: (service := pid_file.recorded(self.state)) and name in service.children)
+        service = pid_file.recorded(self.state)
         assert service is not None
         return service.children[name].pid
 
@@ -417,7 +416,7 @@ class Service:
 def service(tmp_path: Path) -> Iterator[Service]:
     running = Service(tmp_path)
     try:
-        until(lambda: predecessor.recorded(running.state))
+        until(lambda: pid_file.recorded(running.state))
         until(running.ready)
         yield running
     finally:
@@ -469,9 +468,9 @@ def test_requests_wait_for_a_killed_door_and_are_answered(service: Service) -> N
 
 
 def test_a_service_is_ready_again_at_once_after_its_record_was_lost(service: Service) -> None:
-    (service.state / predecessor.RECORD).unlink()
+    (service.state / pid_file.RECORD).unlink()
     until(service.ready, 10)
-    assert predecessor.recorded(service.state) is not None
+    assert pid_file.recorded(service.state) is not None
 
 
 def no_right_to_override() -> None:

@@ -19,7 +19,7 @@ import pytest
 from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands
 
-pytestmark = pytest.mark.hub
+pytestmark = [pytest.mark.hub, pytest.mark.slow]
 
 CAST = Cast(groups={"fraud-ds": ("ann",), "churn-ds": ("ben",)}, users=("lea",))
 SETTINGS = """\

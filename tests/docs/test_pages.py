@@ -20,7 +20,7 @@ from jupyter_gpu_quota.backends.rendering.variables import OUR_VARIABLES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Job
 from jupyter_gpu_quota.core.model import Device, JobState
-from jupyter_gpu_quota.core.plan import ReasonCode
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.hub.setup import CUSTOM_SCOPES, setup_gpu_quota
 from jupyter_gpu_quota.settings import GPUQuota
 from tests.docs.pages import (

@@ -12,12 +12,12 @@ import pytest
 
 from jupyter_gpu_quota.backends.local.enforcement import cgroup as leaf
 from jupyter_gpu_quota.backends.local.enforcement import limits_client as group_limits
-from jupyter_gpu_quota.backends.local.enforcement.cgroup import Leaves, job_leaf
+from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join, kill
 from jupyter_gpu_quota.backends.local.enforcement.limiter import Limiter
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import Ask, Told, limits
-from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
-from jupyter_gpu_quota.backends.local.jobs.rank_enforcement import Holding
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
+from jupyter_gpu_quota.backends.local.jobs.rank_enforcement import RankEnforcement
 from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.gpu.fake_library import Script
@@ -103,8 +103,8 @@ def test_a_limit_on_this_device_is_held_or_has_its_reason(gpu: Gpu) -> None:
 
 # --- leaves -----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def leaves(tmp_path: Path) -> Iterator[Leaves]:
-    found = Leaves(tmp_path / "state")
+def leaves(tmp_path: Path) -> Iterator[Cgroups]:
+    found = Cgroups(tmp_path / "state")
     if found.why_not:
         pytest.skip(f"no control group can be made here: {found.why_not}")
     yield found
@@ -116,14 +116,14 @@ def leaves(tmp_path: Path) -> Iterator[Leaves]:
 ENTER = "import sys; from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join; join(sys.argv[1]); "
 
 
-def inside(leaves: Leaves, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
+def inside(leaves: Cgroups, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", ENTER + then, str(leaves.path(name))])
     until(lambda: process.pid in leaves.processes(name), what="a process in the group")
     return process
 
 
-def test_what_enters_a_leaf_stays_in_it_with_its_children_and_is_killed_at_once(leaves: Leaves) -> None:
-    name = job_leaf("J", 1, 0)
+def test_what_enters_a_leaf_stays_in_it_with_its_children_and_is_killed_at_once(leaves: Cgroups) -> None:
+    name = job_cgroup("J", 1, 0)
     assert leaves.make(name) == leaves.make(name) == ""
     escaped = "import os,time; os.fork() or os.setsid() or (os.fork() and os._exit(0)); time.sleep(600)"
     process = inside(leaves, name, escaped)
@@ -137,9 +137,9 @@ def test_what_enters_a_leaf_stays_in_it_with_its_children_and_is_killed_at_once(
 
 
 def test_where_no_group_can_be_made_the_reason_is_told(tmp_path: Path) -> None:
-    nowhere = Leaves(tmp_path / "state", tmp_path / "none")
-    assert "cannot be written" in nowhere.why_not == nowhere.make(job_leaf("J", 1, 0))
-    assert nowhere.names() == [] and not nowhere.exists(job_leaf("J", 1, 0))
+    nowhere = Cgroups(tmp_path / "state", tmp_path / "none")
+    assert "cannot be written" in nowhere.why_not == nowhere.make(job_cgroup("J", 1, 0))
+    assert nowhere.names() == [] and not nowhere.exists(job_cgroup("J", 1, 0))
     with pytest.raises(OSError):
         join(str(tmp_path / "none"))
     assert not kill(str(tmp_path / "none"))
@@ -148,7 +148,7 @@ def test_where_no_group_can_be_made_the_reason_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../../x", "job", "job.a/b", "other.J", "job." + "x" * 200])
 def test_what_is_no_leaf_is_not_touched(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError):
-        Leaves(tmp_path, tmp_path).path(name)
+        Cgroups(tmp_path, tmp_path).path(name)
 
 
 def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
     assert leaf.mounted(str(mounts)) == Path("/sys/fs/cgroup/unified")
     mounts.write_text("31 1 0:27 / /proc rw - proc proc rw\n")
     assert leaf.mounted(str(mounts)) is None and leaf.mounted(str(tmp_path / "none")) is None
-    assert "looks for it at /sys/fs/cgroup" in Leaves(tmp_path, tmp_path).why_no_limits
+    assert "looks for it at /sys/fs/cgroup" in Cgroups(tmp_path, tmp_path).why_no_limits
 
 
 def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them(tmp_path: Path) -> None:
@@ -169,17 +169,17 @@ def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them
     assert leaf.own_group(str(tmp_path / "none")) == "/"
     for within in ("/system.slice/jupyterhub.service", "system.slice/jupyterhub.service/"):
         (tmp_path / within.strip("/")).mkdir(parents=True, exist_ok=True)
-        found = Leaves("s", tmp_path, within)
+        found = Cgroups("s", tmp_path, within)
         assert found.why_not == "" and found.path("job.J.1.0").parents[1] == tmp_path / within.strip("/")
-    assert "cannot be written" in Leaves("s", tmp_path, "/elsewhere").why_not
+    assert "cannot be written" in Cgroups("s", tmp_path, "/elsewhere").why_not
 
 
 @pytest.mark.parametrize("within", ["../else", "/a/../../else", "..", "a\0b"])
 def test_no_group_is_made_elsewhere_than_below_the_mount(tmp_path: Path, within: str) -> None:
     (tmp_path / "mount").mkdir()
     (tmp_path / "else").mkdir()
-    leaves = Leaves("s", tmp_path / "mount", within)
-    assert "is no path below" in leaves.why_not == leaves.make(job_leaf("J", 1, 0))
+    leaves = Cgroups("s", tmp_path / "mount", within)
+    assert "is no path below" in leaves.why_not == leaves.make(job_cgroup("J", 1, 0))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["else", "mount"]
 
 
@@ -206,18 +206,18 @@ def kept(script: Script) -> list[str]:
     ],
 )
 def test_a_rank_is_limited_where_that_is_read_back(
-    script: Script, leaves: Leaves, mode: str, limited: bool, left: int
+    script: Script, leaves: Cgroups, mode: str, limited: bool, left: int
 ) -> None:
     script.device(0)
     script.add(f"system limits {mode}")
-    held = Holding(leaves).hold(order(), 0)
-    assert (held.limited, held.leaf) == (limited, str(leaves.path(job_leaf("J", 1, 0))))
+    held = RankEnforcement(leaves).hold(order(), 0)
+    assert (held.limited, held.cgroup) == (limited, str(leaves.path(job_cgroup("J", 1, 0))))
     assert len(kept(script)) == left
     if mode == "half":
         assert kept(script)[0].split()[1] == "0", "the soft limit is back at 0"
 
 
-def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Leaves) -> None:
+def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Cgroups) -> None:
     asked = list[Ask]()
     now = [0.0]
 
@@ -225,7 +225,7 @@ def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Leaves) -> 
         asked.extend(those)  # type: ignore[arg-type]
         return [Told(why="NVML: Not Supported")]
 
-    holding = Holding(leaves, limiter=Limiter(leaves, ask, lambda: now[0]))
+    holding = RankEnforcement(leaves, limiter=Limiter(leaves, ask, lambda: now[0]))
     for number in range(3):
         assert not holding.hold(order(job=f"J{number}"), 0).limited
     assert len(asked) == 1
@@ -238,33 +238,33 @@ def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Leaves) -> 
     ("more", "why"),
     [pytest.param({"gpu_milli": 1000}, "a whole device", id="a whole device needs no limit")],
 )
-def test_who_is_not_limited_is_not_asked_for(leaves: Leaves, more: dict[str, int], why: str) -> None:
-    holding = Holding(leaves, limiter=Limiter(leaves, lambda those: pytest.fail(why)))
+def test_who_is_not_limited_is_not_asked_for(leaves: Cgroups, more: dict[str, int], why: str) -> None:
+    holding = RankEnforcement(leaves, limiter=Limiter(leaves, lambda those: pytest.fail(why)))
     assert not holding.hold(order(**more), 0).limited  # type: ignore[arg-type]
 
 
-def test_a_leaf_that_was_made_and_never_used_is_swept_with_its_limit(script: Script, leaves: Leaves) -> None:
+def test_a_leaf_that_was_made_and_never_used_is_swept_with_its_limit(script: Script, leaves: Cgroups) -> None:
     """The service was killed between making the group and limiting it, or between that and the start."""
     script.device(0)
     script.add("system limits ok")
-    leaves.make(job_leaf("J", 1, 0))
-    limits([Ask(device="GPU-0", group=str(leaves.path(job_leaf("J", 1, 0))), mib=4096)])
-    leaves.make(job_leaf("K", 1, 0))
-    Holding(leaves).sweep(lambda *rank: rank == ("K", 1, 0), ["GPU-0"])
-    assert leaves.names() == [job_leaf("K", 1, 0)]
+    leaves.make(job_cgroup("J", 1, 0))
+    limits([Ask(device="GPU-0", group=str(leaves.path(job_cgroup("J", 1, 0))), mib=4096)])
+    leaves.make(job_cgroup("K", 1, 0))
+    RankEnforcement(leaves).sweep(lambda *rank: rank == ("K", 1, 0), ["GPU-0"])
+    assert leaves.names() == [job_cgroup("K", 1, 0)]
     assert kept(script)[0].split()[1] == "0", "its soft limit was taken away before the group"
 
 
 def test_a_leaf_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
-    script: Script, leaves: Leaves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, leaves: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that starts anew finds what was left before its first reading: NVML is slow, or hangs."""
     script.device(0)
     script.add("system limits ok")
-    name = job_leaf("J", 1, 0)
+    name = job_cgroup("J", 1, 0)
     leaves.make(name)
     limits([Ask(device="GPU-0", group=str(leaves.path(name)), mib=4096)])
-    executor = LocalExecutor(tmp_path / "state", node="here")
+    executor = LocalJobs(tmp_path / "state", node="here")
     try:
         with monkeypatch.context() as unknown:
             unknown.setattr(executor._sampler, "inventory", lambda node: None)
@@ -277,26 +277,26 @@ def test_a_leaf_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
         executor.close()
 
 
-def test_a_leaf_with_processes_is_not_swept(script: Script, leaves: Leaves) -> None:
+def test_a_leaf_with_processes_is_not_swept(script: Script, leaves: Cgroups) -> None:
     script.device(0)
-    leaves.make(job_leaf("J", 1, 0))
-    process = inside(leaves, job_leaf("J", 1, 0))
-    Holding(leaves).sweep(lambda *rank: False, [])
-    assert leaves.names() == [job_leaf("J", 1, 0)]
+    leaves.make(job_cgroup("J", 1, 0))
+    process = inside(leaves, job_cgroup("J", 1, 0))
+    RankEnforcement(leaves).sweep(lambda *rank: False, [])
+    assert leaves.names() == [job_cgroup("J", 1, 0)]
     process.kill()
     process.wait(PATIENCE_S)
 
 
 def test_a_job_runs_in_its_limited_leaf_and_leaves_nothing_behind(
-    script: Script, leaves: Leaves, tmp_path: Path
+    script: Script, leaves: Cgroups, tmp_path: Path
 ) -> None:
     script.device(0)
     script.add("system limits ok")
-    executor = LocalExecutor(tmp_path / "state", node="here")
+    executor = LocalJobs(tmp_path / "state", node="here")
     try:
         executor.start(order(("sh", "-c", "cat /proc/self/cgroup; env; sleep 600 & setsid sleep 600 & wait")))
         fact = until(lambda: next((f for f in executor.observe() if f.pid), None), what="a running rank")
-        name = job_leaf("J", 1, 0)
+        name = job_cgroup("J", 1, 0)
         assert fact.pid in until(lambda: leaves.processes(name), what="processes in the leaf")
         assert kept(script)[0].split()[1:3] == [str(4096 << 20)] * 2
         log = until(lambda: _log(tmp_path, "GPU_QUOTA_MILLI"), what="its output")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, share_of
 from tests.patience import Stopwatch, until
@@ -60,7 +60,7 @@ def test_no_error_makes_a_busy_holder_idle(machine: Callable[..., FakeGpu], call
             gpu.sampler.close()
 
 
-def assert_told(row: SampleRow) -> None:
+def assert_told(row: DeviceSample) -> None:
     """Whatever is unknown says why."""
     unknown = [name for name in ("utilisation_percent", "memory_used_mib") if getattr(row, name) is None]
     unknown += [name for name, percent in row.workloads.items() if percent is None]
@@ -265,7 +265,7 @@ def test_a_reader_that_failed_is_not_tried_at_every_tick(machine: Callable[..., 
 # --- clocks and reloads -------------------------------------------------------------------------------------------
 PATCHED = """
 import sys, time
-from jupyter_gpu_quota.backends.local.sampling import library
+from jupyter_gpu_quota.backends.local.sampling import nvml_session as library
 class Time:
     monotonic = staticmethod(time.monotonic)
     @staticmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.servers import Servers
+from jupyter_gpu_quota.backends.local.host.servers import Servers
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, share_of
 from tests.patience import PATIENCE_S, until

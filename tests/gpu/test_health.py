@@ -62,7 +62,7 @@ def state(fake: FakeGpu, kept: Kept) -> tuple[Health, str | None]:
 WELL = (Health.HEALTHY, None)
 FELL = (Health.UNHEALTHY, "XID 79: the GPU has fallen off the bus")
 LOADED_ANEW = """
-from jupyter_gpu_quota.backends.local.sampling import library
+from jupyter_gpu_quota.backends.local.sampling import nvml_session as library
 library.driver_loaded = lambda: "another boot"
 from jupyter_gpu_quota.backends.local.sampling.reader import main
 main()

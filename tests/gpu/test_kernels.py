@@ -42,9 +42,7 @@ class Machine:
         part = Allocation(id="part", workload=self.notebook, rank=0, device="build-0", gpu_milli=125, memory_mib=1)
         rows = until(lambda: self.gpu.sampler.sample({self.device: [part]}, {}, now=now_ms()), what="a sample")
         self.world.store.add_samples("node-1", self.sequence, rows, now=now_ms())
-        self.world.door.world._samples_at = float("-inf")
-        self.world.run(self.world.door.world.sampled())
-        self.world.run(self.world.door.idleness.look())
+        self.world.controllers.turn(self.world.controllers.idleness)
         return self.world.get(f"notebooks/{self.notebook}").json["idle"] or {"stage": None, "verdict": None}
 
     def until(self, what: str, **wanted: object) -> dict[str, Any]:
@@ -63,7 +61,8 @@ class Machine:
         """The number of a kernel or terminal, as its server reported it."""
 
         def reported() -> int | None:
-            newest = self.world.door.idleness.vigil.newest(self.notebook)
+            self.turn()
+            newest = self.world.controllers.idleness.histories.newest(self.notebook)
             named = {} if newest is None else {told: pid for (pid, _), told in newest.roots.by_process.items()}
             return named.get(name)
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.processes import process
+from jupyter_gpu_quota.backends.local.host.processes import process
 from jupyter_gpu_quota.core.model import Device
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.gpu.world import FakeGpu, Gpu, RealGpu, share_of
 from tests.patience import until
 
@@ -23,7 +23,7 @@ LOOKS, LOOK_S = 6, 1.0
 COST_MS = 50.0
 
 
-def looked_at(gpu: Gpu, held: dict[Device, list[str]], pids: dict[str, list[int]]) -> SampleRow:
+def looked_at(gpu: Gpu, held: dict[Device, list[str]], pids: dict[str, list[int]]) -> DeviceSample:
     """The row of the first device after readings a second apart, so that the driver has samples of what runs now."""
     device = gpu.devices()[0]
     rows = [gpu.sample(held, pids)[device.id]]
@@ -33,7 +33,7 @@ def looked_at(gpu: Gpu, held: dict[Device, list[str]], pids: dict[str, list[int]
     return rows[-1]
 
 
-def names_processes(row: SampleRow) -> bool:
+def names_processes(row: DeviceSample) -> bool:
     """Whether this driver names our processes to us: it does not in some containers, which has to be told."""
     hidden = [why for why in row.why.values() if "does not name" in why or "cannot be told" in why]
     assert not hidden or None in row.workloads.values()

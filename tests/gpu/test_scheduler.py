@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.controllers.main import build, now_ms
-from jupyter_gpu_quota.controllers.scheduling import Controller
+from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeJob, JobSpec, Recorded, SubmitJob
-from jupyter_gpu_quota.store.records.rows import SampleRow
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu
 from tests.patience import Stopwatch, until
@@ -34,7 +34,7 @@ policy: {preemption: {grace: 60s}}
 class Machine:
     """One scheduler that is turned by hand, with its readings a tenth of a second apart."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: SchedulingController) -> None:
         self.controller = controller
 
     def until(self, found: Callable[[], object], what: str) -> None:
@@ -63,7 +63,7 @@ class Machine:
         held = [part.device for part in self.controller.mirror.allocations() if part.workload == name]
         return held[0] if record is not None and record.job.state is JobState.RUNNING and held else None
 
-    def sample(self, device: str) -> SampleRow | None:
+    def sample(self, device: str) -> DeviceSample | None:
         return self.controller.store.latest_samples().get(device)
 
     def pids(self, name: str) -> frozenset[int]:
@@ -77,7 +77,8 @@ def machine(script: Script, tmp_path: Path) -> Iterator[Machine]:
     config = GPUQuota(state_dir=str(tmp_path / "state"), simulated_devices=[])
     (tmp_path / "state").mkdir(mode=0o700)
     with closing(open_store(database_url(config))) as store:
-        controller = build(config, store)
+        controllers = build(config, store, store)
+        controller = controllers.scheduling
         found = Machine(controller)
         parsed = quotafile.parse(QUOTA)
         assert not isinstance(parsed, list), parsed
@@ -89,7 +90,8 @@ def machine(script: Script, tmp_path: Path) -> Iterator[Machine]:
         )  # fmt: skip
         yield found
         end_all(found)
-        assert isinstance(controller.executor, LocalExecutor)
+        assert isinstance(controller.executor, LocalJobs)
+        controllers.close()
         controller.executor.close()
 
 

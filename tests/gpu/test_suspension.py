@@ -32,6 +32,8 @@ from tests.gpu.fake_library import Script
 from tests.notebook.jupyter_world import SERVER_TOKEN, JupyterServer, Service, free_port, jupyter_server, service_at
 from tests.patience import until
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import ctypes, os
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -105,7 +107,7 @@ class World:
         return self.listed(pid) if self.lists else self.state(pid) == "running"
 
     def listed(self, pid: int) -> bool:
-        found = ran("held", pid, os.environ, 60.0)["devices"]
+        found = ran("held_memory", pid, os.environ, 60.0)["devices"]
         return any(device["listed"] for device in found.values())
 
     def state(self, pid: int) -> object:

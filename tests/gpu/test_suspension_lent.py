@@ -29,6 +29,8 @@ from tests.gpu.world import FakeGpu
 from tests.notebook.jupyter_world import jupyter_server
 from tests.patience import until
 
+pytestmark = pytest.mark.slow
+
 LENDS = QUOTA.replace("uses: [notebook]", "uses: [notebook, training]") + SOON.replace(
     "reclaim", "reclaim, suspend: true"
 )

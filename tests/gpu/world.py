@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
+from jupyter_gpu_quota.backends.local.host.servers import Servers
 from jupyter_gpu_quota.backends.local.sampling.nvml_sampler import NvmlSampler
 from jupyter_gpu_quota.backends.local.sampling.reader_client import Reader
-from jupyter_gpu_quota.backends.local.servers import Servers
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.core.model import Allocation, Device
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.gpu import real_library
 from tests.gpu.fake_library import Script
 from tests.patience import PATIENCE_S, until
@@ -60,7 +60,7 @@ class Gpu:
 
     def sample(
         self, held: Mapping[Device, Sequence[str]], pids: Mapping[str, Sequence[int]] | None = None
-    ) -> dict[str, SampleRow]:
+    ) -> dict[str, DeviceSample]:
         """The rows of the next reading, by device. ``held`` are workloads by device, ``pids`` processes by job."""
         holders = {device: [_part(name, device) for name in names] for device, names in held.items()}
         known = {job: frozenset(found) for job, found in (pids or {}).items()}
@@ -68,7 +68,7 @@ class Gpu:
         [rows] = until(lambda: _if_any(self.sampler.sample(holders, known, now=self.now)), what="a sample")
         return {row.device: row for row in rows}
 
-    def row(self, *names: str, pids: Mapping[str, Sequence[int]] | None = None) -> SampleRow:
+    def row(self, *names: str, pids: Mapping[str, Sequence[int]] | None = None) -> DeviceSample:
         """The row of the first device, which these workloads hold."""
         device = self.devices()[0]
         return self.sample({device: names}, pids)[device.id]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.servers import Servers
+from jupyter_gpu_quota.backends.local.host.servers import Servers
 from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
 from tests.hub.real_hub import ADMIN_TOKEN, QUOTA_FILE, SERVICE_TOKEN, Answer, RealHub
 from tests.patience import until

@@ -57,6 +57,7 @@ def culler(hub: RealHub, *words: str) -> Iterator[None]:
         program.wait(60)
 
 
+@pytest.mark.slow
 def test_silent_gpu_work_is_activity_and_its_end_is_none(hub: RealHub) -> None:
     ann = hub.person("ann")
     hub.start("ann", EIGHTH)

@@ -124,6 +124,7 @@ def test_a_slice_is_lent_through_a_restart_of_the_hub_and_comes_back_for_a_kerne
     assert owner.run(owner.cpu, "print(kept)") == "42\n"
 
 
+@pytest.mark.slow
 def test_a_borrower_that_does_not_leave_is_killed_before_the_owner_has_its_kernel(hub: RealHub) -> None:
     owner = Owner(hub)
     pid = borrower(hub, STAYS)

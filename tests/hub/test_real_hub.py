@@ -22,7 +22,9 @@ DUMP = "import os, json; print(json.dumps(dict(os.environ)))"
 FAKE = os.environ.get("GPU_QUOTA_FAKE_SERVICE") == "1"
 
 
-@pytest.fixture(scope="module", params=["6", "5"], ids=["JupyterHub 6", "JupyterHub 5.5"])
+@pytest.fixture(
+    scope="module", params=["6", pytest.param("5", marks=pytest.mark.slow)], ids=["JupyterHub 6", "JupyterHub 5.5"]
+)
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHub]:
     with real_hub(tmp_path_factory.mktemp(f"hub{request.param}"), release=request.param, fake_service=FAKE) as hub:
         yield hub

@@ -16,7 +16,7 @@ from tests.hub.test_lending import comes_back, lives
 from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import until
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(700)]
 
 POLICES = "{enforcement: {memory: policed}}"
 READ_WITHIN_S = 40
@@ -67,7 +67,7 @@ def test_who_takes_more_is_warned_stopped_and_told_why_and_its_neighbour_goes_on
     built: Path,  # noqa: F811
 ) -> None:
     with web_receiver() as hook:
-        before = f"c.GPUQuota.notices_webhook_url = {hook.url!r}\n"
+        before = f"c.GPUQuota.notification_webhook_url = {hook.url!r}\n"
         with gpu_hub(tmp_path, built, policy=POLICES, before=before) as hub:
             stopped_for_its_memory(hub, hook)
 

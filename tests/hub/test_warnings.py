@@ -19,7 +19,7 @@ from tests.hub.real_hub import QUOTA_FILE, SERVICE_TOKEN, RealHub, real_hub
 from tests.notifications.receivers import MailReceiver, WebReceiver, mail_receiver, web_receiver
 from tests.patience import until
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(700)]
 
 SOON = """
 policy:
@@ -28,12 +28,12 @@ policy:
 BEFORE = """
 c.JupyterHub.public_url = c.JupyterHub.bind_url
 c.GPUQuota.quota_file = {folder!r} + "/soon.yaml"
-c.GPUQuota.notices_webhook_url = {hook!r}
-c.GPUQuota.notices_mail_host = "127.0.0.1"
-c.GPUQuota.notices_mail_port = {mail}
-c.GPUQuota.notices_mail_security = "none"
-c.GPUQuota.notices_mail_from = "hub@example.org"
-c.GPUQuota.notices_mail_to = "{{user}}@example.org"
+c.GPUQuota.notification_webhook_url = {hook!r}
+c.GPUQuota.notification_mail_host = "127.0.0.1"
+c.GPUQuota.notification_mail_port = {mail}
+c.GPUQuota.notification_mail_security = "none"
+c.GPUQuota.notification_mail_from = "hub@example.org"
+c.GPUQuota.notification_mail_to = "{{user}}@example.org"
 """
 
 

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 
 import pytest
 
-from tests.core.mutants import MUTANTS, PACKAGE, ROOT, Mutant
+from tests.core.mutant_table import MUTANTS
+from tests.core.mutants import PACKAGE, ROOT
+from tests.core.mutations import Edit, Lost, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_what_a_mutant_replaces_is_there_once(mutant: Mutant) -> None:
-    for file, text, instead in mutant.edits:
-        source = (ROOT / PACKAGE / "core" / file).read_text()
-        assert source.count(text) == 1 and text != instead, f"{file}: {text!r}; edit tests/core/mutants.py"
+    sources: dict[str, str] = {}
+    for each in mutant.edits:
+        file = each.place.partition(":")[0]
+        before = sources.get(file) or (ROOT / PACKAGE / "core" / file).read_text()
+        sources[file] = each.apply(before)
+        assert ast.dump(ast.parse(sources[file])) != ast.dump(ast.parse(before))
 
 
 def test_no_two_mutants_have_one_name() -> None:
     assert Counter(each.name for each in MUTANTS).most_common(1)[0][1] == 1
+
+
+SOURCE = """
+class Queue:
+    def first(self, rows):
+        # a comment, and a line break that does not matter
+        return [row for row in rows
+                if row.size > 0]
+"""
+
+
+def test_a_place_is_found_by_what_it_means() -> None:
+    broken = Edit(place="queue.py:Queue.first", code="row.size > 0", instead="row.size >= 0").apply(SOURCE)
+    assert "row.size >= 0" in broken and "row.size > 0" not in broken
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        pytest.param("queue.py:Queue.first", "row.size < 0", id="code that is not there"),
+        pytest.param("queue.py:Queue.first", "row", id="code that is there more than once"),
+        pytest.param("queue.py:Queue.last", "row.size > 0", id="a function that is not there"),
+    ],
+)
+def test_a_mutant_that_lost_its_place_says_so(place: str, code: str) -> None:
+    with pytest.raises(Lost, match=r"queue\.py"):
+        Edit(place=place, code=code, instead="0").apply(SOURCE)

@@ -5,7 +5,6 @@ The device is simulated: it is used as much as the notebook's processes use the 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
-from jupyter_gpu_quota.controllers.idleness import keep_judging
 from jupyter_gpu_quota.store.records.protocol import Page
 from tests.api.handlers.test_notebook_reports import run
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.notebook.jupyter_world import JupyterServer, jupyter_server
 from tests.patience import Stopwatch, until
+
+pytestmark = pytest.mark.slow
 
 SOON = """
 policy:
@@ -62,10 +62,8 @@ def server(world: ServiceWorld, notebook: str, tmp_path: Path) -> Iterator[Jupyt
         "JUPYTERHUB_API_TOKEN": "token-bob",
         "JUPYTER_PATH": str(tmp_path / "share"),
     }
-    judging = asyncio.run_coroutine_threadsafe(keep_judging(world.door.idleness), world.loop)
-    with jupyter_server(tmp_path, world.port, **variables) as made:
+    with world.controllers.turning(), jupyter_server(tmp_path, world.port, **variables) as made:
         yield made
-    judging.cancel()
 
 
 @pytest.fixture

@@ -195,6 +195,7 @@ def waiting(server: JupyterServer) -> list[dict[str, Any]]:
     return list(server.call("GET", "/gpu-quota/idle")[1]["waiting"])
 
 
+@pytest.mark.slow
 def test_a_kernel_waits_visibly_and_then_starts_on_the_device_of_the_answer(
     server: JupyterServer, service: Service
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_kernel_waits_visibly_and_then_starts_on_the_device_of_the_answer(
     assert run(server, kernel["id"], SHOW) == "GPU-other 250\n"
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_given_up_tells_why_no_kernel_was_started(server: JupyterServer, service: Service) -> None:
     service.slice = WakeAnswer(state="waiting", reason="lent", message="Ann's job borrows it.")
     thread, answers = start(server)
@@ -225,6 +227,7 @@ def test_a_wait_that_is_given_up_tells_why_no_kernel_was_started(server: Jupyter
     assert server.kernels() == set() and waiting(server) == []
 
 
+@pytest.mark.slow
 def test_no_kernel_with_a_gpu_starts_on_a_slice_that_may_be_lent_while_the_service_is_away(
     server: JupyterServer, service: Service
 ) -> None:

@@ -69,7 +69,7 @@ class Got:
 
 @dataclass
 class WebReceiver:
-    """Answers each request with the next status of ``answers``, then with 204. ``silent``: it never answers."""
+    """Answers each request with the next status of ``answers``, then with 204. ``silent``: not while that is set."""
 
     answers: list[int] = field(default_factory=list)
     got: list[Got] = field(default_factory=list)
@@ -96,8 +96,8 @@ class _Hook(RequestHandler):
         headers = {name.lower(): value for name, value in self.request.headers.items()}
         self.receiver.got.append(Got(str(self.request.method), self.request.path, headers, self.request.body))
         self.receiver.arrived.set()
-        if self.receiver.silent:
-            await asyncio.Event().wait()
+        while self.receiver.silent:
+            await asyncio.sleep(0.05)
         status = self.receiver.answers.pop(0) if self.receiver.answers else 204
         self.set_status(status)
         if 300 <= status < 400:

@@ -141,7 +141,7 @@ def test_what_this_release_cannot_enforce_is_refused_by_name(section: str, words
 def test_the_weakest_enforcement_that_is_accepted(level: str) -> None:
     least = read(LEAST + f"policy: {{enforcement: {{memory: {level}, compute: none}}}}").least
     assert (least.memory, least.compute) == (level, "none")
-    assert least.polices == (level in ("hardware", "driver", "mps", "policed"))
+    assert least.stops_over_share == (level in ("hardware", "driver", "mps", "policed"))
 
 
 def test_an_enforcement_of_no_such_name_is_refused() -> None:

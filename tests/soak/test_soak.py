@@ -38,6 +38,7 @@ def witness(stage: Stage) -> Iterator[Witness]:
 
 
 @pytest.mark.hub
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_twenty_random_kills_lose_nothing(stage: Stage, witness: Witness, tmp_path: Path) -> None:
     under_fire(stage, witness, tmp_path, kills=20)

@@ -1,6 +1,6 @@
 """A process to be killed: it submits, starts and ends jobs in a database for as long as it is let.
 
-``python killed_process.py DATABASE FIRST``: prints a line when it has begun.
+``python killed_process.py URL FIRST``: prints a line when it has begun.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.store.worlds import POLICY, T0, WITHIN, World, placements, submit
 BATCH = 20
 
 
-def main(path: str, first: int) -> None:
-    store = open_store(f"sqlite:///{path}")
+def main(url: str, first: int) -> None:
+    store = open_store(url)
     world = World.__new__(World)
     world.store, world.now, world.policy = store, T0 + first * 4000, POLICY
     world.lease = world.lead(f"holder-{first}")

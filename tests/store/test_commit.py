@@ -11,10 +11,12 @@ import pytest
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.lifecycle import IllegalMove
 from jupyter_gpu_quota.core.model import Device, JobState, JobTarget, NotebookState
-from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.plan import Pause, Refuse, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, ChangeNode, ReturnNotebook, SetInventory
 from jupyter_gpu_quota.store.records.protocol import Committed, Stale
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.store.worlds import (
     DEVICES,
     KINDS,
@@ -32,13 +34,13 @@ from tests.store.worlds import (
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
     with opened(request.param, tmp_path) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: LedgerStore) -> World:
+def world(store: TransactionalStore) -> World:
     return World(store)
 
 
@@ -109,7 +111,7 @@ def test_a_stopped_job_leaves_for_its_target_and_no_pause_counts(world: World, t
 
 def test_a_refused_notebook_says_why(world: World) -> None:
     world.ask_notebook("n")
-    reason = Reason(code=ReasonCode.ABOVE_NOTEBOOK_QUOTA, figures=(("quota_milli", 100),))
+    reason = reason_from(ReasonCode.ABOVE_NOTEBOOK_QUOTA, (("quota_milli", 100),))
     world.committed(Refuse(workload="n", reason=reason))
     record = world.notebook("n")
     assert (record.notebook.state, record.reason, record.ended_at) == (NotebookState.REFUSED, reason, T0)
@@ -273,6 +275,7 @@ def test_two_starts_of_one_plan_count_together(world: World) -> None:
     assert "1200" in unchanged_after(world, *actions, seen=world.store.version())
 
 
+# R46
 def test_work_that_is_leaving_still_counts(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
@@ -289,6 +292,7 @@ def test_pausing_and_starting_on_the_same_device_in_one_plan_is_too_early(world:
     unchanged_after(world, pause, start("patty's job", "d0"), seen=world.store.version())
 
 
+# R12
 def test_foreign_use_counts(world: World) -> None:
     world.submit("j", milli=800)
     world.see(DeviceFact(device="d0", foreign_milli=300))

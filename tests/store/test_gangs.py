@@ -14,25 +14,27 @@ from alembic.config import Config
 from sqlalchemy import create_engine
 
 from jupyter_gpu_quota.core.model import JobTarget
-from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Reserve, Resume, Start
+from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import Reason, ReasonCode
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import Refusal
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.store.worlds import KINDS, WITHIN, World, opened, placements, submit
 
-SHRUNK = Reason(code=ReasonCode.SHRUNK, figures=(("kept_milli", 2000),))
-GROWN = Reason(code=ReasonCode.GROWN, figures=(("kept_milli", 3000),))
+SHRUNK = reason_from(ReasonCode.SHRUNK, (("kept_milli", 2000),))
+GROWN = reason_from(ReasonCode.GROWN, (("kept_milli", 3000),))
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
     with opened(request.param, tmp_path) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: LedgerStore) -> World:
+def world(store: TransactionalStore) -> World:
     return World(store)
 
 
@@ -93,6 +95,7 @@ def test_an_ended_job_holds_no_ranks(world: World) -> None:
 @pytest.mark.parametrize(
     ("ranks", "devices"),
     [
+        # R8
         pytest.param(None, ("d0",), id="a gang starts whole"),
         pytest.param(2, ("d0",), id="an elastic job starts with its minimum at least"),
         pytest.param(2, ("d0", "d1", "d2", "d3"), id="and with no more than it has"),
@@ -177,6 +180,7 @@ def test_a_rank_that_fails_in_a_smaller_attempt_fails_it_once(world: World) -> N
 
 
 # --- ranks that lose each other while they leave ----------------------------------------------------------------------
+# R45
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
@@ -203,6 +207,10 @@ def test_a_rank_whose_peer_left_first(
 
 
 # --- a database of an earlier release ---------------------------------------------------------------------------------
+RENAMED_COLUMNS = {"gpu_model": "gpu_models"}
+"""Columns of the first schema that are called otherwise now."""
+
+
 def test_a_database_without_elastic_jobs_is_brought_up_to_date(tmp_path: Path) -> None:
     with opened("sqlite", tmp_path) as store:
         world = World(store)
@@ -224,11 +232,15 @@ def test_a_database_without_elastic_jobs_is_brought_up_to_date(tmp_path: Path) -
 
 def _first_schema(path: Path) -> None:
     engine, config = create_engine(f"sqlite:///{path}"), Config()
-    config.set_main_option("script_location", "jupyter_gpu_quota:migrations")
+    config.set_main_option("script_location", "jupyter_gpu_quota:store/migrations")
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
     engine.dispose()
+
+
+def _name_now(column: str) -> str:
+    return RENAMED_COLUMNS.get(column, column)
 
 
 def _copy(new: Path, old: Path) -> None:
@@ -239,8 +251,9 @@ def _copy(new: Path, old: Path) -> None:
         for (table,) in tables:
             if table == "alembic_version":
                 continue
-            columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            columns = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})")]
+            into, present = (", ".join(f"[{name}]" for name in names) for names in (columns, map(_name_now, columns)))
             connection.execute(f"DELETE FROM main.{table}")
-            connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")
+            connection.execute(f"INSERT INTO main.{table} ({into}) SELECT {present} FROM new.{table}")
         widths = {len(connection.execute(f"PRAGMA {side}.table_info(jobs)").fetchall()) for side in ("main", "new")}
     assert len(widths) == 2, "the old one has fewer columns"

@@ -13,22 +13,22 @@ import pytest
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Amounts, Health, JobState, JobTarget
 from jupyter_gpu_quota.store.database.tables import RankRow
-from jupyter_gpu_quota.store.database.unit_of_work import Work
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.commands import SetInventory
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from jupyter_gpu_quota.store.writes import observe
 from tests.store.worlds import DEVICES, KINDS, NODE, POLICY, T0, World, opened
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
     with opened(request.param, tmp_path) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: LedgerStore) -> World:
+def world(store: TransactionalStore) -> World:
     return World(store)
 
 
@@ -75,7 +75,7 @@ def test_a_fact_told_again_after_a_new_leader_came_is_harmless(world: World) -> 
     world.run("j", "d0")
     first, second = world.fact("j", done=1), world.fact("j", done=2)
     world.see(first)
-    ours, world.store = world.store, LedgerStore(world.store._rows)  # another process on the same rows
+    ours, world.store = world.store, TransactionalStore(world.store._rows)  # another process on the same rows
     world.store.release_lease(world.lease)
     world.lease = world.lead("second")
     world.see(second)
@@ -158,6 +158,7 @@ def end_of(world: World, how: str, *, retries: int) -> None:
     )
 
 
+# R44
 @pytest.mark.parametrize(
     ("how", "retries", "expected", "left"),
     [
@@ -201,6 +202,7 @@ def test_how_an_attempt_ends(world: World, how: str, retries: int, expected: str
         assert record.job.paused_for == ("patty's job" if made_room else None)
 
 
+# R46
 def test_a_device_stays_owned_until_the_last_process_is_gone(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
@@ -213,6 +215,7 @@ def test_a_device_stays_owned_until_the_last_process_is_gone(world: World) -> No
     assert len(world.store.changes(before).released) == 1
 
 
+# R44
 def test_an_exit_that_was_recorded_is_not_judged_by_what_came_later(world: World) -> None:
     world.submit("j")
     world.run("j", "d0")
@@ -284,6 +287,7 @@ def test_an_attempt_ends_when_all_its_ranks_are_gone(world: World) -> None:
     assert (world.state("j"), world.held()) == ("succeeded -> running", {})
 
 
+# R45
 @pytest.mark.parametrize(
     ("retries", "expected"),
     [pytest.param(0, "failed -> failed", id="no retry"), pytest.param(1, "queued -> running", id="with a retry")],
@@ -307,6 +311,7 @@ def test_a_rank_that_was_never_started_fails_the_attempt(world: World) -> None:
     assert world.state("j") == "starting -> failed", "it never ran as a whole"
 
 
+# R45
 def test_a_gang_pauses_as_a_whole(world: World) -> None:
     world.submit("j", ranks=2)
     world.run("j", "d0", "d1")
@@ -335,8 +340,10 @@ def test_a_large_gang_that_ends_at_once_is_looked_at_a_few_times_for_each_rank(
     world.start("j", *(device.id for device in devices))
     looks = Counter[str]()
     monkeypatch.setattr(observe, "_was_begun", _counted(observe._was_begun, looks))
-    get = Work.get
-    monkeypatch.setattr(Work, "get", lambda work, table, key: (looks.update([table.name]), get(work, table, key))[1])
+    get = UnitOfWork.get
+    monkeypatch.setattr(
+        UnitOfWork, "get", lambda work, table, key: (looks.update([table.name]), get(work, table, key))[1]
+    )
     world.see(*(world.fact("j", rank=rank) for rank in order))
     assert world.state("j") == "running -> running"
     world.see(*(world.gone("j", status, rank=rank) for rank in order))

@@ -66,6 +66,7 @@ def used(disk: Disk, now: int, rules: Policy | None = None) -> int:
 
 
 # --- what counts --------------------------------------------------------------------------------------------------
+# R19
 @pytest.mark.parametrize(
     ("held", "milli_s"),
     [
@@ -88,6 +89,7 @@ def test_use_of_the_same_minute_is_only_above_quota_while_it_is_at_once() -> Non
     assert used(disk, T0 + MINUTE) == 2000 * 10
 
 
+# R19
 def test_a_half_life_later_it_counts_half() -> None:
     disk = Disk()
     disk.hold(T0, T0 + MINUTE, 3000)
@@ -95,6 +97,7 @@ def test_a_half_life_later_it_counts_half() -> None:
     assert used(disk, T0 + MINUTE + HISTORY.half_life_s * 1000, policy(HISTORY)) == pytest.approx(30_000, rel=0.003)
 
 
+# R19
 def test_beyond_the_window_it_counts_nothing() -> None:
     disk = Disk()
     disk.hold(T0, T0 + MINUTE, 3000)

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from jupyter_gpu_quota.controllers import scheduling as controller_module
 from jupyter_gpu_quota.core.canonical import digest
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reason, ReasonCode, Reserve, Start, Unreserve
+from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reserve, Start, Unreserve
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.records.commands import ChangeJob
-from jupyter_gpu_quota.store.records.plan_chunks import Piece, pieces_of
+from jupyter_gpu_quota.store.records.plan_chunks import PlanChunk, chunks_of
 from jupyter_gpu_quota.store.records.protocol import Committed, Stale, StoreUnavailable
 from tests.controllers.test_scheduling import World
 from tests.store.worlds import KINDS, WITHIN, opened, placements
 from tests.store.worlds import World as StoreWorld
 
-RECLAIMED = Reason(code=ReasonCode.RECLAIMED)
+RECLAIMED = reason_from(ReasonCode.RECLAIMED)
 
 
 def start(job: str, *devices: str, milli: int = 1000) -> Start:
@@ -37,13 +39,13 @@ def reserve(job: str) -> Reserve:
     return Reserve(workload=job, placements=(), reason=WITHIN)
 
 
-def spelled(pieces: Iterator[Piece]) -> list[str]:
+def spelled(chunks: Iterator[PlanChunk]) -> list[str]:
     """The workloads of each piece, in its order."""
-    return [" ".join(action.workload for action in piece.plan.actions) for piece in pieces]
+    return [" ".join(action.workload for action in chunk.plan.actions) for chunk in chunks]
 
 
 @pytest.mark.parametrize(
-    ("actions", "most_rows", "expected"),
+    ("actions", "max_rows", "expected"),
     [
         pytest.param([], 1, [], id="nothing to do is no piece"),
         pytest.param([start("a"), start("b"), start("c")], 100, ["a b c"], id="a small plan is one piece"),
@@ -68,8 +70,8 @@ def spelled(pieces: Iterator[Piece]) -> list[str]:
         ),
     ],
 )
-def test_where_a_plan_is_cut(actions: list[Action], most_rows: int, expected: list[str]) -> None:
-    assert spelled(pieces_of(Plan(seen_version=1, now=2, actions=tuple(actions)), most_rows)) == expected
+def test_where_a_plan_is_cut(actions: list[Action], max_rows: int, expected: list[str]) -> None:
+    assert spelled(chunks_of(Plan(seen_version=1, now=2, actions=tuple(actions)), max_rows)) == expected
 
 
 names = st.sampled_from("abcdefgh")
@@ -78,22 +80,22 @@ some_actions: st.SearchStrategy[list[Action]] = st.lists(
 )
 
 
-def named(piece: Piece) -> set[str]:
-    claims = {action.claimer for action in piece.plan.actions if isinstance(action, Pause)}
-    return claims | {action.workload for action in piece.plan.actions}
+def named(chunk: PlanChunk) -> set[str]:
+    claims = {action.claimer for action in chunk.plan.actions if isinstance(action, Pause)}
+    return claims | {action.workload for action in chunk.plan.actions}
 
 
 @given(some_actions, st.integers(1, 12))
 def test_any_plan_is_written_in_its_order_and_no_workload_in_two_pieces(actions: list[Action], most: int) -> None:
     plan = Plan(seen_version=7, now=9, actions=tuple(actions))
-    pieces = list(pieces_of(plan, most))
-    assert [action for piece in pieces for action in piece.plan.actions] == actions
-    assert sum(len(named(piece)) for piece in pieces) == len({name for piece in pieces for name in named(piece)})
-    assert {(piece.whole, piece.of) for piece in pieces} <= {(digest(plan), len(actions))}
-    for piece in pieces:
-        assert plan.actions[piece.first :][: len(piece.plan.actions)] == piece.plan.actions
-        alone = list(pieces_of(piece.plan, 1))
-        assert len(alone) == 1 or 2 * len(piece.plan.actions) <= most
+    chunks = list(chunks_of(plan, most))
+    assert [action for chunk in chunks for action in chunk.plan.actions] == actions
+    assert sum(len(named(chunk)) for chunk in chunks) == len({name for chunk in chunks for name in named(chunk)})
+    assert {(chunk.whole, chunk.of) for chunk in chunks} <= {(digest(plan), len(actions))}
+    for chunk in chunks:
+        assert plan.actions[chunk.first :][: len(chunk.plan.actions)] == chunk.plan.actions
+        alone = list(chunks_of(chunk.plan, 1))
+        assert len(alone) == 1 or 2 * len(chunk.plan.actions) <= most
 
 
 # --- in a store -----------------------------------------------------------------------------------------------------
@@ -103,15 +105,15 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld
         yield StoreWorld(store)
 
 
-def commit(world: StoreWorld, piece: Piece) -> Committed | Stale:
-    return world.store.commit(piece, policy=world.policy, snapshot_digest="seen", lease=world.lease, now=world.now)
+def commit(world: StoreWorld, chunk: PlanChunk) -> Committed | Stale:
+    return world.store.commit(chunk, policy=world.policy, snapshot_digest="seen", lease=world.lease, now=world.now)
 
 
 def test_the_audit_of_each_piece_names_the_whole_plan_and_which_part_it_is(world: StoreWorld) -> None:
     for job in ("a", "b", "c"):
         world.submit(job)
     plan = world.plan(start("a", "d0"), start("b", "d1"), start("c", "d2"))
-    assert all(isinstance(commit(world, piece), Committed) for piece in pieces_of(plan, 8))
+    assert all(isinstance(commit(world, chunk), Committed) for chunk in chunks_of(plan, 8))
     rows = [json.loads(row.payload) for row in reversed(world.store.audit()[0]) if row.kind == "plan"]
     assert [(row["plan"], row["first"], row["actions"], row["of"]) for row in rows] == [
         (digest(plan), 0, 2, 3),
@@ -123,7 +125,7 @@ def test_the_audit_of_each_piece_names_the_whole_plan_and_which_part_it_is(world
 def test_a_later_piece_counts_what_an_earlier_one_gave_out(world: StoreWorld) -> None:
     world.submit("a")
     world.submit("b")
-    first, second = pieces_of(world.plan(start("a", "d0", milli=600), start("b", "d0", milli=500)), 1)
+    first, second = chunks_of(world.plan(start("a", "d0", milli=600), start("b", "d0", milli=500)), 1)
     assert isinstance(commit(world, first), Committed)
     refused = commit(world, second)
     assert isinstance(refused, Stale) and "1100 of 1000 milli-GPU" in refused.why
@@ -133,7 +135,7 @@ def test_a_later_piece_counts_what_an_earlier_one_gave_out(world: StoreWorld) ->
 def test_a_job_cancelled_between_two_pieces_is_not_started(world: StoreWorld) -> None:
     world.submit("a")
     world.submit("b")
-    first, second = pieces_of(world.plan(start("a", "d0"), start("b", "d1")), 1)
+    first, second = chunks_of(world.plan(start("a", "d0"), start("b", "d1")), 1)
     assert isinstance(commit(world, first), Committed)
     world.change("b", "cancel")
     assert isinstance(commit(world, second), Stale)
@@ -147,7 +149,7 @@ class Dying:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, death: int) -> None:
         self.left, self.commit = death, world.store.commit
         monkeypatch.setattr(world.store, "commit", self.once)
-        monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+        monkeypatch.setattr(controller_module, "chunks_of", lambda plan: chunks_of(plan, 1))
 
     def once(self, *given: object, **named: object) -> object:
         self.left -= 1
@@ -231,7 +233,7 @@ def test_who_writes_between_two_pieces_is_heard_in_the_next_decision(monkeypatch
         return outcome
 
     monkeypatch.setattr(world.store, "commit", cancelled_meanwhile)
-    monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+    monkeypatch.setattr(controller_module, "chunks_of", lambda plan: chunks_of(plan, 1))
     world.turn(3)
     assert world.executor.running() == {"b1", "b3"} and world.state("b2") is JobState.CANCELLED
 
@@ -247,7 +249,7 @@ def test_work_that_comes_while_a_plan_is_written_is_decided_on_at_once(monkeypat
         return outcome
 
     monkeypatch.setattr(world.store, "commit", meanwhile)
-    monkeypatch.setattr(controller_module, "pieces_of", lambda plan: pieces_of(plan, 1))
+    monkeypatch.setattr(controller_module, "chunks_of", lambda plan: chunks_of(plan, 1))
     world.controller.tick()
     world.controller.tick()
     assert world.state("b3") is JobState.STARTING

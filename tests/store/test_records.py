@@ -10,23 +10,24 @@ import pytest
 
 from jupyter_gpu_quota.core.model import NotebookState
 from jupyter_gpu_quota.core.plan import Reserve
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.database.tables import Head
 from jupyter_gpu_quota.store.records.commands import KeepBundle, ReturnNotebook
 from jupyter_gpu_quota.store.records.protocol import JobFilter, Page
-from jupyter_gpu_quota.store.records.rows import AuditRow, SampleRow
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.records.rows import AuditRow
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from jupyter_gpu_quota.store.writes.audit_chain import verify
 from tests.store.worlds import DEVICES, KINDS, NODE, T0, WITHIN, World, opened, placements, submit
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
     with opened(request.param, tmp_path) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: LedgerStore) -> World:
+def world(store: TransactionalStore) -> World:
     return World(store)
 
 
@@ -91,13 +92,13 @@ def test_the_audit_is_listed_by_time_and_project_newest_first(world: World) -> N
 
 
 # --- people ---------------------------------------------------------------------------------------------------------
-def test_a_person_keeps_one_id_and_the_name_stands_in_one_place(store: LedgerStore) -> None:
+def test_a_person_keeps_one_id_and_the_name_stands_in_one_place(store: TransactionalStore) -> None:
     ann = store.user_id("ann", now=T0)
     assert store.user_id("ann", now=T0 + 5) == ann != store.user_id("bob", now=T0)
     assert store.user_names([ann, "ghost"]) == {ann: "ann"}
 
 
-def test_an_erased_name_is_gone_and_the_id_stays(store: LedgerStore) -> None:
+def test_an_erased_name_is_gone_and_the_id_stays(store: TransactionalStore) -> None:
     ann = store.user_id("ann", now=T0)
     store.record([submit("j", ann)], now=T0)
     assert store.erase_name(ann, actor="admin", now=T0)
@@ -109,7 +110,7 @@ def test_an_erased_name_is_gone_and_the_id_stays(store: LedgerStore) -> None:
     assert store.user_id("ann", now=T0) != ann
 
 
-def test_who_holds_the_lease_can_be_asked(store: LedgerStore) -> None:
+def test_who_holds_the_lease_can_be_asked(store: TransactionalStore) -> None:
     assert store.lease() is None
     lease = store.acquire_lease("leader", now=T0, ttl_ms=1000)
     assert lease is not None and store.lease() == lease
@@ -117,14 +118,14 @@ def test_who_holds_the_lease_can_be_asked(store: LedgerStore) -> None:
     assert store.lease() is None
 
 
-def test_ids_are_ulids_that_sort_by_time(store: LedgerStore) -> None:
+def test_ids_are_ulids_that_sort_by_time(store: TransactionalStore) -> None:
     first, second = store.user_id("ann", now=T0), store.user_id("bob", now=T0 + 1)
     assert len(first) == 26 and first < second
 
 
 # --- samples --------------------------------------------------------------------------------------------------------
-def sample(device: str, at: int, percent: int | None) -> SampleRow:
-    return SampleRow(
+def sample(device: str, at: int, percent: int | None) -> DeviceSample:
+    return DeviceSample(
         node="n1",
         device=device,
         at=at,
@@ -136,15 +137,15 @@ def sample(device: str, at: int, percent: int | None) -> SampleRow:
     )
 
 
-def test_a_batch_of_samples_counts_once(store: LedgerStore) -> None:
+def test_a_batch_of_samples_counts_once(store: TransactionalStore) -> None:
     assert store.add_samples("n1", 7, [sample("d0", T0, 50), sample("d1", T0, None)], now=T0)
     assert not store.add_samples("n1", 7, [sample("d0", T0 + 1, 99)], now=T0)
     assert store.add_samples("n2", 7, [], now=T0)
     assert store.latest_samples() == {"d0": sample("d0", T0, 50), "d1": sample("d1", T0, None)}
 
 
-def test_a_reading_is_kept_with_all_that_it_tells(store: LedgerStore) -> None:
-    row = SampleRow(
+def test_a_reading_is_kept_with_all_that_it_tells(store: TransactionalStore) -> None:
+    row = DeviceSample(
         node="n1", device="d0", at=T0, utilisation_percent=None, memory_used_mib=900, coverage_permille=0,
         simulated=False, workloads={"j": None, "k": 3}, workload_memory_mib={"j": 500, "k": None}, foreign_mib=100,
         temperature_c=41, power_w=120, why={"utilisation_percent": "Not Supported", "j": "MPS"},
@@ -153,7 +154,7 @@ def test_a_reading_is_kept_with_all_that_it_tells(store: LedgerStore) -> None:
     assert store.latest_samples() == {"d0": row}
 
 
-def test_a_late_batch_does_not_hide_a_newer_one(store: LedgerStore) -> None:
+def test_a_late_batch_does_not_hide_a_newer_one(store: TransactionalStore) -> None:
     store.add_samples("n1", 2, [sample("d0", T0 + 10, 60)], now=T0)
     store.add_samples("n1", 1, [sample("d0", T0, 10), sample("d0", T0 + 10, 61)], now=T0)
     assert store.latest_samples()["d0"].utilisation_percent == 61
@@ -190,7 +191,7 @@ def test_old_jobs_go_with_all_that_is_theirs_and_the_audit_stays(world: World) -
     assert world.store.forget(jobs_ended_before=T0 + 1, samples_before=0) == []
 
 
-def test_old_samples_go_and_the_newest_of_each_device_stays_known(store: LedgerStore) -> None:
+def test_old_samples_go_and_the_newest_of_each_device_stays_known(store: TransactionalStore) -> None:
     for number in range(3):
         store.add_samples("n1", number, [sample("d0", T0 + number, number)], now=T0 + number)
     store.forget(jobs_ended_before=0, samples_before=T0 + 2)

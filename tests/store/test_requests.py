@@ -11,33 +11,35 @@ import pytest
 
 from jupyter_gpu_quota.core.facts import DeviceFact, NotebookFact
 from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState, Policy, Upkeep
-from jupyter_gpu_quota.core.plan import Lend, Reason, ReasonCode, Release, Reserve, Start
+from jupyter_gpu_quota.core.plan import Lend, Release, Reserve, Start
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import Reason, ReasonCode
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
     ChangeJob,
     ChangeNode,
     KeepBundle,
-    PoliceNotebook,
     Recorded,
+    RecordMemoryEnforcement,
     Refusal,
     RequestNotebook,
     ReturnNotebook,
     SetInventory,
 )
 from jupyter_gpu_quota.store.records.protocol import JobFilter, Page, Stale
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.store.worlds import DEVICES, KINDS, NODE, POLICY, T0, WITHIN, World, opened, placements, submit
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
     with opened(request.param, tmp_path) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: LedgerStore) -> World:
+def world(store: TransactionalStore) -> World:
     return World(store)
 
 
@@ -266,11 +268,11 @@ def test_two_servers_of_one_person_hold_two_slices(world: World) -> None:
     assert (sorted(record.notebook.id for record in live), total) == (["n1", "n2"], 2)
 
 
-OVER = Reason(code=ReasonCode.STOPPED_OVER_SHARE, figures=(("used_mib", 9), ("device", "d0")))
+OVER = reason_from(ReasonCode.STOPPED_OVER_SHARE, (("used_mib", 9), ("device", "d0")))
 
 
-def police(turn: Literal["over_share", "stopped"], why: Reason = OVER) -> PoliceNotebook:
-    return PoliceNotebook(notebook="n1", actor="system:policing", turn=turn, why=why)
+def police(event: Literal["over_share", "stopped"], why: Reason = OVER) -> RecordMemoryEnforcement:
+    return RecordMemoryEnforcement(notebook="n1", actor="system:policing", event=event, why=why)
 
 
 def test_why_a_server_was_stopped_stays_with_its_slice_and_the_first_reason_counts(world: World) -> None:
@@ -279,7 +281,7 @@ def test_why_a_server_was_stopped_stays_with_its_slice_and_the_first_reason_coun
     world.record(police("over_share"))
     assert world.notebook("n1").reason == WITHIN, "a warning stops nobody"
     [first] = world.record(police("stopped"))
-    [again] = world.record(police("stopped", Reason(code=ReasonCode.STOPPED_TOO_WEAK)))
+    [again] = world.record(police("stopped", reason_from(ReasonCode.STOPPED_TOO_WEAK)))
     assert (first.existed, again.existed) == (False, True)
     world.record(ReturnNotebook(notebook="n1", actor="system:hub", why="the hub's server stopped"))
     assert (world.notebook("n1").notebook.state, world.notebook("n1").reason) == (NotebookState.RETURNED, OVER)
@@ -336,7 +338,7 @@ def test_an_edit_of_an_old_revision_is_refused_with_both_numbers(world: World) -
     assert "revision 1" in answer.message and "revision 3" in answer.message
 
 
-def test_an_empty_store_has_no_quota(store: LedgerStore) -> None:
+def test_an_empty_store_has_no_quota(store: TransactionalStore) -> None:
     assert store.quota() is None
     assert store.version() == 0
     assert isinstance(store.record([quota_edit(0)], now=T0)[0], Recorded)
@@ -497,7 +499,7 @@ def test_a_slice_is_lent_wakes_when_its_server_asks_again_and_comes_back(world: 
         Start(workload="n", attempt=0, placements=placements("d0", milli=125), borrower=False, reason=WITHIN)
     )
     world.see(NotebookFact(notebook="n", activity="idle", seen_empty=True))
-    world.committed(Lend(workload="n", reason=Reason(code=ReasonCode.LENT_WHILE_IDLE)))
+    world.committed(Lend(workload="n", reason=reason_from(ReasonCode.LENT_WHILE_IDLE)))
     lent = world.notebook("n").notebook
     assert (lent.state, lent.device, lent.lent_at, world.held()) == (NotebookState.LENT, "d0", T0, {})
     again = world.ask_notebook("n2")
@@ -519,7 +521,7 @@ def test_a_slice_whose_owner_woke_since_is_not_lent(world: World) -> None:
     world.see(NotebookFact(notebook="n", activity="idle", seen_empty=True))
     seen = world.store.version()
     world.see(NotebookFact(notebook="n", activity="unknown"))
-    answer = world.commit(Lend(workload="n", reason=Reason(code=ReasonCode.LENT_WHILE_IDLE)), seen=seen)
+    answer = world.commit(Lend(workload="n", reason=reason_from(ReasonCode.LENT_WHILE_IDLE)), seen=seen)
     assert isinstance(answer, Stale) and world.held() == {"d0": 125}
 
 
@@ -528,8 +530,8 @@ def test_a_released_slice_is_over_and_its_server_may_ask_for_another(world: Worl
     world.committed(
         Start(workload="n", attempt=0, placements=placements("d0", milli=125), borrower=False, reason=WITHIN)
     )
-    world.committed(Lend(workload="n", reason=Reason(code=ReasonCode.LENT_WHILE_IDLE)))
-    world.committed(Release(workload="n", reason=Reason(code=ReasonCode.SLICE_RELEASED)))
+    world.committed(Lend(workload="n", reason=reason_from(ReasonCode.LENT_WHILE_IDLE)))
+    world.committed(Release(workload="n", reason=reason_from(ReasonCode.SLICE_RELEASED)))
     assert (world.notebook("n").notebook.state, world.notebook("n").ended_at) == (NotebookState.RETURNED, T0)
     assert not world.ask_notebook("n2").existed
     assert [row for row in world.audited() if row.endswith(" n")][-3:] == ["start n", "lend n", "release n"]

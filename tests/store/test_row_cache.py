@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -17,15 +16,14 @@ from sqlalchemy import event
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.plan import Reserve, Start
 from jupyter_gpu_quota.store.database import row_cache as recall
-from jupyter_gpu_quota.store.database.codecs import CODINGS, Coding
-from jupyter_gpu_quota.store.database.row_cache import RecalledRows
+from jupyter_gpu_quota.store.database.row_cache import CachedRows
 from jupyter_gpu_quota.store.database.sql import SqlRows, SqlScope
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.records.protocol import JobFilter, Page, Stale, StoreUnavailable
 from jupyter_gpu_quota.store.records.rows import Changes
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.store.worlds import DEVICES, NODE, WITHIN, World, empty_database, placements, spec, submit
 
 EVERYTHING = Page(limit=1000)
@@ -39,16 +37,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def another(path: Path, *, recalls: bool = False) -> Iterator[LedgerStore]:
+def another(path: Path, *, cache_rows: bool = False) -> Iterator[TransactionalStore]:
     """Another process at the same file."""
-    with closing(open_store(f"sqlite:///{path}", recalls=recalls)) as store:
+    with closing(open_store(f"sqlite:///{path}", cache_rows=cache_rows)) as store:
         yield store
 
 
 @pytest.fixture
 def world(path: Path) -> Iterator[World]:
     """The scheduler's, with a job that runs on two devices, one that waits, one that has ended, and a notebook."""
-    with another(path, recalls=True) as store:
+    with another(path, cache_rows=True) as store:
         world = World(store)
         for job in ("runs", "waits", "over"):
             world.submit(job, ranks=2 if job == "runs" else 1)
@@ -84,7 +82,7 @@ def as_told(changes: Changes) -> dict[str, object]:
     }
 
 
-def everything(store: LedgerStore, since: int = 0) -> dict[str, object]:
+def everything(store: TransactionalStore, since: int = 0) -> dict[str, object]:
     """Everything that is remembered, as it is told."""
     jobs, _ = store.jobs(JobFilter(), EVERYTHING)
     return {
@@ -106,9 +104,9 @@ def assert_as_on_disk(world: World, path: Path, since: int = 0) -> None:
                 assert scope.get_many(table, list(remembered)) == remembered
 
 
-def known(world: World) -> recall._Known:
+def known(world: World) -> recall._Cache:
     rows = world.store._rows
-    assert isinstance(rows, RecalledRows)
+    assert isinstance(rows, CachedRows)
     return rows._known
 
 
@@ -154,7 +152,7 @@ def test_a_successor_that_ruled_meanwhile_is_believed_about_the_ranks(world: Wor
     """Ranks carry no version: only the reign says that another wrote them."""
     world.start("waits", "d3")
     world.now += 4_000
-    with another(path, recalls=True) as store:
+    with another(path, cache_rows=True) as store:
         successor = World.__new__(World)
         successor.store, successor.now, successor.policy = store, world.now, world.policy
         successor.lease = successor.lead("successor")
@@ -257,8 +255,8 @@ def test_what_retention_removed_is_not_told_any_more(world: World, path: Path) -
 def test_what_is_new_is_told_however_long_ago_was_asked(
     world: World, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recall, "NEWS_ROWS", 3)
-    monkeypatch.setattr(recall, "NEWS_VERSIONS", 2)
+    monkeypatch.setattr(recall, "RECENT_ROWS", 3)
+    monkeypatch.setattr(recall, "RECENT_VERSIONS", 2)
     begun = world.store.version()
     world.start("waits", "d3")
     for number in range(6):
@@ -272,7 +270,7 @@ def test_what_is_new_is_told_however_long_ago_was_asked(
 
 def test_news_are_kept_of_a_plan_in_many_pieces(world: World) -> None:
     since = world.store.version()
-    for number in range(3 * recall.NEWS_VERSIONS):
+    for number in range(3 * recall.RECENT_VERSIONS):
         world.submit(f"more {number}")
     assert known(world).news.since <= since
 
@@ -282,7 +280,7 @@ def test_news_are_kept_of_a_plan_in_many_pieces(world: World) -> None:
 def selects(world: World) -> Iterator[list[str]]:
     """The rows' tables that are read meanwhile, but for the head."""
     rows = world.store._rows
-    assert isinstance(rows, RecalledRows) and isinstance(rows._rows, SqlRows)
+    assert isinstance(rows, CachedRows) and isinstance(rows._rows, SqlRows)
     read: list[str] = []
 
     def note(connection: object, cursor: object, statement: str, *more: object) -> None:
@@ -320,13 +318,11 @@ def test_a_scheduler_that_begins_reads_no_work_that_is_over(
     """However many have ended since retention last ran: a restart costs what is alive."""
     read: list[str] = []
 
-    def counting(table: str) -> Coding[Any]:
-        coding = CODINGS[table]
-        return replace(coding, row=lambda columns: (read.append(columns["id"]), coding.row(columns))[1])
-
-    for table in ("jobs", "allocations"):
-        monkeypatch.setitem(CODINGS, table, counting(table))  # type: ignore[arg-type]
-    with another(path, recalls=True) as store:
+    for table in (recall.JOBS, recall.ALLOCATIONS):
+        coding = table.coding
+        counting = replace(coding, row=lambda values, coding=coding: (read.append(values[0]), coding.row(values))[1])
+        monkeypatch.setitem(table.__dict__, "coding", counting)
+    with another(path, cache_rows=True) as store:
         mirror = Mirror()
         mirror.update(store)
     alive = {allocation.id for allocation in mirror.allocations()}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,8 +27,9 @@ from jupyter_gpu_quota.store.database.schema import metadata
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import Recorded
 from jupyter_gpu_quota.store.records.protocol import JobFilter, Page, StoreUnavailable
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.patience import Stopwatch
+from tests.store.kills import kill_again_and_again
 from tests.store.worlds import T0, WITHIN, World, placements, submit
 
 
@@ -56,7 +55,7 @@ def patient(path: Path) -> Iterator[World]:
         yield World(store)
 
 
-def engine_of(store: LedgerStore) -> Any:
+def engine_of(store: TransactionalStore) -> Any:
     return store._rows._engine  # type: ignore[attr-defined]
 
 
@@ -165,7 +164,7 @@ def test_a_file_that_is_no_database_is_said(path: Path) -> None:
 
 # --- troubles of the disk: nothing half written, and it works again afterwards --------------------------------------
 @contextmanager
-def pragma_on_new_connections(store: LedgerStore, *pragmas: str) -> Iterator[None]:
+def pragma_on_new_connections(store: TransactionalStore, *pragmas: str) -> Iterator[None]:
     """While inside, the store's connections are made with these pragmas."""
     engine = engine_of(store)
 
@@ -376,55 +375,9 @@ def test_a_reader_sees_one_moment_while_a_writer_goes_on(world: World) -> None:
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
-def killed_after(path: Path, first: int, delay_s: float) -> None:
-    """Run the writing process until it has begun, then a little longer, then kill -9."""
-    script = Path(__file__).with_name("killed_process.py")
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(path), str(first)], stdout=subprocess.PIPE, cwd=script.parents[2]
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"begun\n"
-        deadline = time.monotonic() + delay_s
-        while time.monotonic() < deadline:
-            pass
-    finally:
-        process.kill()
-        process.wait(30)
-        process.stdout.close()
-
-
 def test_a_kill_at_any_moment_leaves_whole_transactions_only(world: World, path: Path) -> None:
     world.store.release_lease(world.lease)
-    chance = random.Random(3)
-    for number in range(6):
-        killed_after(path, number * 1000, chance.uniform(0, 0.3))
-        store = open_store(url_of(path))
-        _assert_whole(store)
-        _finish(World.__new__(World), store, number)
-        store.close()
+    kill_again_and_again(url_of(path))
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-
-
-def _assert_whole(store: LedgerStore) -> None:
-    """Batches of 20 were queued, started and ended in one transaction each: all of a batch is in one state."""
-    assert isinstance(store.audit_verify(), int)
-    states: dict[str, Counter[str]] = {}
-    for record in store.jobs(JobFilter(user="bob"), Page(limit=1_000_000))[0]:
-        states.setdefault(record.job.id[:11], Counter())[record.job.state] += 1
-    assert states
-    assert all(list(batch.values()) == [20] for batch in states.values()), states
-    starting = sum(20 for batch in states.values() if JobState.STARTING in batch)
-    assert len(store.changes(0).allocations) == starting
-
-
-def _finish(world: World, store: LedgerStore, number: int) -> None:
-    """A successor takes the lease and ends what the killed process had started, so that the device is free."""
-    world.store, world.now = store, T0 + number * 4_000_000 + 3001
-    world.lease = world.lead("successor")
-    starting = store.jobs(JobFilter(states=(JobState.STARTING,)), Page(limit=1000))[0]
-    world.see(*(world.gone(record.job.id, 0) for record in starting))
-    store.release_lease(world.lease)
-    assert store.changes(0).allocations == ()

@@ -29,6 +29,7 @@ from jupyter_gpu_quota.core.plan import (
     Stop,
     Unreserve,
 )
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
@@ -43,8 +44,7 @@ from jupyter_gpu_quota.store.records.commands import (
     SetInventory,
 )
 from jupyter_gpu_quota.store.records.protocol import JobFilter, Page
-from jupyter_gpu_quota.store.records.rows import SampleRow
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.store.worlds import (
     DEVICES,
     NODE,
@@ -166,7 +166,7 @@ notebook_facts = st.builds(
     seen_empty=st.booleans(),
 )
 samples = st.builds(
-    SampleRow,
+    DeviceSample,
     node=st.just("n1"),
     device=devices,
     at=st.integers(T0, T0 + 3),
@@ -181,7 +181,7 @@ samples = st.builds(
 )
 
 
-def told(store: LedgerStore) -> dict[str, object]:
+def told(store: TransactionalStore) -> dict[str, object]:
     """Everything a store can be asked."""
     changes = store.changes(0)
     by_id = {
@@ -215,8 +215,12 @@ class AllStores(RuleBasedStateMachine):
         for path in paths:
             path.write_bytes(empty_database())
         read, remembered = (f"sqlite:///{path}" for path in paths)
-        self.stores: tuple[LedgerStore, ...] = (open_store(read), MemoryStore(), open_store(remembered, recalls=True))
-        self.doors: tuple[LedgerStore, ...] = (*self.stores[:2], open_store(remembered))
+        self.stores: tuple[TransactionalStore, ...] = (
+            open_store(read),
+            MemoryStore(),
+            open_store(remembered, cache_rows=True),
+        )
+        self.doors: tuple[TransactionalStore, ...] = (*self.stores[:2], open_store(remembered))
         for store, door in zip(self.stores, self.doors, strict=True):
             store._new_id = door._new_id = counted_ids()
         self.worlds = [World(store) for store in self.stores]
@@ -233,7 +237,7 @@ class AllStores(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             self.folder.cleanup()
 
-    def all(self, call: Callable[[LedgerStore], object], *, at_doors: bool = False) -> object:
+    def all(self, call: Callable[[TransactionalStore], object], *, at_doors: bool = False) -> object:
         """The answer of all stores, or the kind and words of what all raised."""
         answers: list[object] = []
         for store in self.doors if at_doors else self.stores:
@@ -284,7 +288,7 @@ class AllStores(RuleBasedStateMachine):
         self.all(lambda store: store.observe(told, lease=self.lease, now=self.now))
 
     @rule(sequence=st.integers(0, 2), rows=st.lists(samples, max_size=3))
-    def samples_arrive(self, sequence: int, rows: list[SampleRow]) -> None:
+    def samples_arrive(self, sequence: int, rows: list[DeviceSample]) -> None:
         self.all(lambda store: store.add_samples("n1", sequence, rows, now=self.now))
 
     @rule(holder=st.sampled_from(["leader", "second"]))

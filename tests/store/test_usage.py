@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.core.idle.activity import ProcessUse
 from jupyter_gpu_quota.core.model import JobTarget
-from jupyter_gpu_quota.store.records.rows import SampleRow, UsageHour
-from jupyter_gpu_quota.store.writes.usage import HOUR_MS, pieces
+from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
+from jupyter_gpu_quota.store.records.rows import UsageHour
+from jupyter_gpu_quota.store.writes.usage import HOUR_MS, split_by_hour
 from tests.store.worlds import KINDS, T0, World, opened
 
 SECOND, MINUTE = 1_000, 60_000
@@ -24,7 +24,7 @@ class Read(World):
     sequence = 0
 
     def read(self, device: str, **percent: int | None) -> bool:
-        row = SampleRow(
+        row = DeviceSample(
             node="n1", device=device, at=self.now, utilisation_percent=None, memory_used_mib=None,
             coverage_permille=None, simulated=False, workloads=percent,
         )  # fmt: skip
@@ -183,8 +183,12 @@ def test_a_database_that_fails_loses_nothing_that_was_read(world: Read, monkeypa
 
 
 def test_a_stretch_is_cut_at_whole_hours() -> None:
-    assert list(pieces(HOUR - 5, HOUR + HOUR_MS + 7)) == [(HOUR - HOUR_MS, 5), (HOUR, HOUR_MS), (HOUR + HOUR_MS, 7)]
-    assert list(pieces(HOUR, HOUR)) == []
+    assert list(split_by_hour(HOUR - 5, HOUR + HOUR_MS + 7)) == [
+        (HOUR - HOUR_MS, 5),
+        (HOUR, HOUR_MS),
+        (HOUR + HOUR_MS, 7),
+    ]
+    assert list(split_by_hour(HOUR, HOUR)) == []
 
 
 def test_after_the_clock_went_back_the_newest_reading_is_the_newest(world: Read) -> None:
@@ -196,7 +200,7 @@ def test_after_the_clock_went_back_the_newest_reading_is_the_newest(world: Read)
 
 def test_an_older_reading_that_comes_late_is_not_the_newest(world: Read) -> None:
     world.read("d0", J=10)
-    late = SampleRow(
+    late = DeviceSample(
         node="n1", device="d0", at=world.now - MINUTE, utilisation_percent=None, memory_used_mib=None,
         coverage_permille=None, simulated=False, workloads={"J": 20},
     )  # fmt: skip
@@ -206,7 +210,7 @@ def test_an_older_reading_that_comes_late_is_not_the_newest(world: Read) -> None
 
 def test_the_processes_of_the_newest_reading_come_back_as_they_were(world: Read) -> None:
     use = ProcessUse(pid=7, memory_mib=None, percent=3, used_at=world.now, places=(("pid:[1]", 7, 99), ("", 1, 2)))
-    row = SampleRow(
+    row = DeviceSample(
         node="n1", device="d0", at=world.now, utilisation_percent=None, memory_used_mib=None, coverage_permille=None,
         simulated=False, workloads={"J": 3}, processes={"J": (use,), "I": ()},
     )  # fmt: skip

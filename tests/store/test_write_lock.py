@@ -14,11 +14,11 @@ from sqlalchemy.exc import IntegrityError
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health
 from jupyter_gpu_quota.store.database.sql import SqlScope
-from jupyter_gpu_quota.store.database.write_lock import LONG_S, STEP_BACK_S, _step_back_s
+from jupyter_gpu_quota.store.database.write_lock import LONG_HOLD_S, YIELD_LIMITS_S, _yield_s
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import SetInventory
 from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.patience import PATIENCE_S
 from tests.store.worlds import DEVICES, NODE, T0, empty_database, submit
 
@@ -35,12 +35,12 @@ def hogged(url: str) -> Iterator[list[int]]:
     """A writer that holds the lock almost all of the time; counts its transactions."""
     begun, over, held = threading.Event(), threading.Event(), [0]
 
-    def hog(store: LedgerStore) -> None:
+    def hog(store: TransactionalStore) -> None:
         while not over.is_set():
             with store._rows.writing():
                 begun.set()
                 held[0] += 1
-                over.wait(2 * LONG_S)
+                over.wait(2 * LONG_HOLD_S)
 
     with closing(open_store(url, busy_timeout_ms=60_000)) as store:
         thread = threading.Thread(target=hog, args=(store,))
@@ -73,13 +73,13 @@ def test_patience_ends_and_the_connection_is_as_patient_as_before(url: str) -> N
     ("held_s", "expected_s"),
     [
         pytest.param(0.001, 0.0, id="after a short transaction it goes on at once"),
-        pytest.param(LONG_S, STEP_BACK_S[0], id="after a long one others may look"),
+        pytest.param(LONG_HOLD_S, YIELD_LIMITS_S[0], id="after a long one others may look"),
         pytest.param(0.3, 0.06, id="after a longer one for longer"),
-        pytest.param(20.0, STEP_BACK_S[1], id="but never for long"),
+        pytest.param(20.0, YIELD_LIMITS_S[1], id="but never for long"),
     ],
 )
 def test_how_long_the_lock_is_left_to_others(held_s: float, expected_s: float) -> None:
-    assert _step_back_s(held_s) == pytest.approx(expected_s)
+    assert _yield_s(held_s) == pytest.approx(expected_s)
 
 
 # --- what waits for the disk ----------------------------------------------------------------------------------------

@@ -6,12 +6,16 @@ import functools
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import pytest
 
 from jupyter_gpu_quota.core.facts import Fact, RankFact
 from jupyter_gpu_quota.core.model import Amounts, Device, JobTarget, Node, Placement, Policy, Preemption, Project
-from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Reason, ReasonCode, Resume, Start, Stop
+from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Resume, Start, Stop
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.commands import (
@@ -25,7 +29,8 @@ from jupyter_gpu_quota.store.records.commands import (
 )
 from jupyter_gpu_quota.store.records.protocol import Committed, Lease, Stale
 from jupyter_gpu_quota.store.records.rows import JobRecord, NotebookRecord
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
+from tests.store.postgresql_server import emptied_database, why_missing
 
 T0 = 1_800_000_000_000
 MEMORY_MIB = 80_000
@@ -68,14 +73,14 @@ def placements(*devices: str, milli: int = 1000, memory: int = 1000) -> tuple[Pl
     )
 
 
-WITHIN = Reason(code=ReasonCode.WITHIN_GUARANTEE, figures=(("guarantee_milli", 2000),))
-TAKEN = Reason(code=ReasonCode.RECLAIMED, figures=(("claimer", "patty's job"),))
+WITHIN = reason_from(ReasonCode.WITHIN_GUARANTEE, (("guarantee_milli", 2000),))
+TAKEN = reason_from(ReasonCode.RECLAIMED, (("claimer", "patty's job"),))
 
 
 class World:
     """One store with the inventory and policy in it, a leader, and a clock that is set by hand."""
 
-    def __init__(self, store: LedgerStore) -> None:
+    def __init__(self, store: TransactionalStore) -> None:
         self.store = store
         self.now = T0
         self.policy = POLICY
@@ -141,7 +146,7 @@ class World:
         self.committed(Pause(workload=job, claimer=claimer, grace_s=60, reason=TAKEN))
 
     def stop(self, job: str, target: JobTarget) -> None:
-        self.committed(Stop(workload=job, target=target, grace_s=60, reason=Reason(code=ReasonCode.TIME_LIMIT)))
+        self.committed(Stop(workload=job, target=target, grace_s=60, reason=reason_from(ReasonCode.TIME_LIMIT)))
 
     def fact(self, job: str, *, rank: int = 0, **more: object) -> RankFact:
         values: dict[str, object] = {"pid": 100 + rank, "pid_started": 7, "started_at": T0 + 1}
@@ -195,8 +200,11 @@ class World:
         return [f"{row.kind} {row.subject}" for row in reversed(rows)]
 
 
-KINDS = ("memory", "sqlite", "recalled")
-"""``recalled``: SQLite, behind what the scheduler remembers of it."""
+POSTGRESQL = pytest.param(
+    "postgresql", marks=pytest.mark.skipif(why_missing() is not None, reason=why_missing() or "there is one")
+)
+KINDS = ("memory", "sqlite", "cached", POSTGRESQL)
+"""``cached``: SQLite, with live rows kept in memory as the controllers do."""
 
 
 @functools.cache
@@ -209,10 +217,16 @@ def empty_database() -> bytes:
 
 
 @contextmanager
-def opened(kind: str, folder: Path) -> Iterator[LedgerStore]:
+def opened(kind: str, folder: Path) -> Iterator[TransactionalStore]:
     """A store of this kind, new and empty."""
-    path = folder / "store.sqlite"
-    path.write_bytes(empty_database())
-    store = MemoryStore() if kind == "memory" else open_store(f"sqlite:///{path}", recalls=kind == "recalled")
-    yield store
-    store.close()
+    with ExitStack() as stack:
+        if kind == "memory":
+            store: TransactionalStore = MemoryStore()
+        elif kind == "postgresql":
+            store = open_store(emptied_database())
+        else:
+            path = folder / "store.sqlite"
+            path.write_bytes(empty_database())
+            store = open_store(f"sqlite:///{path}", cache_rows=kind == "cached")
+        stack.callback(store.close)
+        yield store

@@ -8,7 +8,9 @@ from collections.abc import Container, Iterable
 
 from ...core.model import WHOLE_DEVICE, Allocation, Health, NotebookState, Policy, Project
 from ...core.quota.in_force import in_force
-from ...store.records.rows import JobRecord, NotebookRecord, SampleRow
+from ...core.samples import DeviceSample
+from ...store.records.protocol import Page
+from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import ChoiceView, DeviceView, NodeView, PoolView, ProjectView
 from ...wire.samples import IngestedView, SampleBatch, SampleIn
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
@@ -55,7 +57,8 @@ async def me(call: Call) -> Answer:
         if not person.is_hub:
             raise Refused(403, "not_allowed", f"{person.name} may ask about nobody else.")
         person = await person_called(call, asked)
-    return Answer(body=me_view(call.door, person, await stops_of(call.door, person)))
+    deployment = await _deployment(call.door) if person.admin else None
+    return Answer(body=me_view(call.door, person, await stops_of(call.door, person), deployment))
 
 
 async def stops_of(door: Door, person: Person) -> list[StopView]:
@@ -68,7 +71,7 @@ async def stops_of(door: Door, person: Person) -> list[StopView]:
     ]
 
 
-def me_view(door: Door, person: Person, stopped: list[StopView]) -> MeView:
+def me_view(door: Door, person: Person, stopped: list[StopView], deployment: DeploymentView | None) -> MeView:
     return MeView(
         name=person.name,
         admin=person.admin,
@@ -77,23 +80,29 @@ def me_view(door: Door, person: Person, stopped: list[StopView]) -> MeView:
         notebook_choices=choices(door, person),
         hub_token=person.is_hub,
         own_accounts=door.settings.accounts,
-        deployment=_deployment(door) if person.admin else None,
+        deployment=deployment,
         stopped=stopped,
     )
 
 
-def _deployment(door: Door) -> DeploymentView:
+async def _deployment(door: Door) -> DeploymentView:
     settings = door.settings
     return DeploymentView(
         host=socket.gethostname(),
         state_dir=str(door.state_dir.absolute()),
         quota_file=settings.quota_file,
         simulated_devices=[dict(device) for device in settings.simulated_devices],
-        channels=[
-            ChannelView(name=queue.channel.name, where=queue.channel.where, waiting=queue.waiting, fault=queue.fault)
-            for queue in door.notices.queues
-        ],
+        channels=[await _channel(door, name, where) for name, where in door.channels],
     )
+
+
+async def _channel(door: Door, name: str, where: str) -> ChannelView:
+    """A channel with its queue; ``fault``: how the newest attempt of what waits failed, else the last one."""
+    store = door.world.store
+    pending, waiting = await door.world.read(store.notifications, name, pending=True, page=Page(limit=100))
+    last, _ = await door.world.read(store.notifications, name, page=Page(limit=1))
+    tried = [row.fault for row in pending if row.attempts] or [row.fault for row in last]
+    return ChannelView(name=name, where=where, waiting=waiting, fault=next(filter(None, tried), ""))
 
 
 def choices(door: Door, person: Person) -> list[ChoiceView]:
@@ -256,7 +265,7 @@ async def ingest(call: Call) -> Answer:
     return Answer(body=IngestedView(accepted=new))
 
 
-def _dated(rows: Iterable[SampleRow], now: int, *, keep_ms: int) -> None:
+def _dated(rows: Iterable[DeviceSample], now: int, *, keep_ms: int) -> None:
     """Refuse readings that nobody can have taken: of the future, or older than any that is kept."""
     for row in rows:
         if not now - keep_ms <= row.at <= now + AHEAD_MS:
@@ -270,12 +279,12 @@ def _dated(rows: Iterable[SampleRow], now: int, *, keep_ms: int) -> None:
             )
 
 
-def _sample_row(node: str, sample: SampleIn) -> SampleRow:
+def _sample_row(node: str, sample: SampleIn) -> DeviceSample:
     if sample.at.tzinfo is None:
         raise Refused(
             400, "invalid", "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z."
         )
-    return SampleRow(
+    return DeviceSample(
         node=node,
         device=sample.device,
         at=int(sample.at.timestamp() * 1000),

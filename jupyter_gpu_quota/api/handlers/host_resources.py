@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...core.amounts import host_text
 from ...core.model import WHOLE_DEVICE, Device, Node
-from ...core.placement.hosts import Host
+from ...core.placement.node_resources import CpuMemory
 from ...wire import JobRequest
 from ..refusals import Refused
 from .ranks import Gang
@@ -21,7 +21,7 @@ def host_of(
     models: Collection[str],
     devices: Sequence[Device],
     nodes: Mapping[str, Node],
-) -> Host:
+) -> CpuMemory:
     """What each rank needs. A node's processes share evenly what was asked for, rounded up; raises Refused.
 
     Where nothing was asked for it is the GPU's part of its node: of the pool's nodes, the one that has least for a
@@ -30,9 +30,9 @@ def host_of(
     usable = [device for device in devices if device.pool == pool and (not models or device.model in models)]
     among, here = Counter(d.node for d in devices), Counter(d.node for d in devices if d.pool == pool)
     there = [_Part(nodes[name], here[name], among[name]) for name in {d.node for d in usable} if name in nodes]
-    asked = Host(-(-request.cpu_milli // gang.processes), -(-request.memory_mib // gang.processes))
+    asked = CpuMemory(-(-request.cpu_milli // gang.processes), -(-request.memory_mib // gang.processes))
     _fits_a_node(asked, pool, there)
-    return Host(
+    return CpuMemory(
         asked.cpu_milli or _share(gang.gpu_milli, [(part.size.cpu_milli, part.devices) for part in there]),
         asked.memory_mib or _share(gang.gpu_milli, [(part.size.memory_mib, part.devices) for part in there]),
     )
@@ -46,10 +46,10 @@ class _Part(NamedTuple):
     among: int
 
     @property
-    def size(self) -> Host:
+    def size(self) -> CpuMemory:
         """What the pool has of it."""
         node = self.node
-        return Host(node.cpu_milli * self.devices // self.among, node.memory_mib * self.devices // self.among)
+        return CpuMemory(node.cpu_milli * self.devices // self.among, node.memory_mib * self.devices // self.among)
 
 
 def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
@@ -57,10 +57,10 @@ def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
     return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
 
 
-def _fits_a_node(each: Host, pool: str, parts: Sequence[_Part]) -> None:
+def _fits_a_node(each: CpuMemory, pool: str, parts: Sequence[_Part]) -> None:
     """Refuse at once what no node has, even empty; one that states nothing has plenty. Source: as above, section 3."""
     sizes = [part.size for part in parts]
-    if not sizes or any(Host(cpu or each.cpu_milli, mib or each.memory_mib).covers(each) for cpu, mib in sizes):
+    if not sizes or any(CpuMemory(cpu or each.cpu_milli, mib or each.memory_mib).covers(each) for cpu, mib in sizes):
         return
     asked = host_text(each.cpu_milli, each.memory_mib, 1)
     sentence = (
@@ -70,7 +70,7 @@ def _fits_a_node(each: Host, pool: str, parts: Sequence[_Part]) -> None:
     raise Refused(409, "never_fits", sentence)
 
 
-def _most(each: Host, parts: Sequence[_Part]) -> str:
+def _most(each: CpuMemory, parts: Sequence[_Part]) -> str:
     """The node that comes nearest, by what was asked for alone, and why the pool has no more of it."""
     best = max(parts, key=lambda part: (bool(each.cpu_milli) * part.size.cpu_milli, part.size.memory_mib))
     size = best.size

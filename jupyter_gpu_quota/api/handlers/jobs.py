@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...controllers.enforcement.offers import Wish
 from ...core.lifecycle import WAITING
 from ...core.model import JobState
 from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
@@ -16,6 +15,7 @@ from ..access import Person, changes_work, raises_priority, sees_project, sees_w
 from ..refusals import Refused, not_found
 from ..resource import Answer, Call
 from ..views.explanations import dry_run
+from ..views.offers import Wish
 from ..views.records import job_detail, job_view
 from .bundles import bundle_size, refuse_without_room
 from .submission import USUAL_PRIORITY, Ground, account_of, quota_in_force, spec_of
@@ -43,12 +43,10 @@ async def _can_be_held(call: Call, spec: JobSpec) -> None:
     devices = [
         device for device in call.door.devices_in(spec.pool) if not spec.gpu_models or device.model in spec.gpu_models
     ]
-    wish = Wish(
-        who=call.person.name, project=spec.project, pool=spec.pool, gpu_milli=spec.gpu_milli, notebook=False
-    )  # fmt: skip
+    wish = Wish(who=call.person.name, project=spec.project, pool=spec.pool, gpu_milli=spec.gpu_milli)
     why = await call.door.offers.why_refused(wish, quota.least, devices)
     if why is not None:
-        raise Refused(409, "held_too_weakly", why)
+        raise Refused(409, "enforcement_too_weak", why)
 
 
 def _ground(call: Call) -> Ground:

@@ -8,9 +8,10 @@ from ...backends.rendering.variables import notebook_environment
 from ...core.amounts import gpu_text
 from ...core.lifecycle import NOTEBOOK_FINAL
 from ...core.model import Device, Health, NotebookState
-from ...core.plan import ReasonCode
+from ...core.reasons import ReasonCode
 from ...messages.reasons import sentence
-from ...store.records.commands import AskAgain
+from ...store.records.activity import WakeNotebook
+from ...store.records.commands import RequestSliceAgain
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire.activity import WakeAnswer, WakeRequest
 from ..access import Person, sees_work
@@ -32,7 +33,7 @@ async def wake(call: Call) -> Answer:
     assert isinstance(body, WakeRequest)
     if record.notebook.user != call.person.id:
         raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was asked for.")
-    if record.notebook.state not in NOTEBOOK_FINAL or call.door.idleness.askings.takes(record.notebook.id):
+    if record.notebook.state not in NOTEBOOK_FINAL or call.door.wake_pace.takes(record.notebook.id):
         record = await _asked(call, record)
     if record.notebook.state not in NOTEBOOK_FINAL and body.wait_s:
         await call.door.world.wait_until(lambda: not _waits(call, record.notebook.id), body.wait_s)
@@ -44,10 +45,10 @@ async def _asked(call: Call, record: NotebookRecord) -> NotebookRecord:
     name, person = record.notebook.id, call.person.id
     for left in reversed(range(TRIES)):
         if record.notebook.state in NOTEBOOK_FINAL:
-            await call.door.record(AskAgain(notebook=name, actor=person))
+            await call.door.record(RequestSliceAgain(notebook=name, actor=person))
             record = await record_of(call, name)
         try:
-            await call.door.idleness.wake(record, person)
+            await call.door.record(WakeNotebook(notebook=name, actor=person))
         except Refused:
             record = await record_of(call, name)
             if not left or record.notebook.state not in NOTEBOOK_FINAL:
@@ -112,7 +113,7 @@ def _out(record: NotebookRecord, device: Device, world: World) -> str:
     return f"Its device is {device.health}, and no other device of pool {pool} can be given out. {told}"
 
 
-NOWHERE = frozenset({ReasonCode.DEVICE_QUARANTINED, ReasonCode.DEVICES_OUT})
+NOWHERE = frozenset({ReasonCode.DEVICE_QUARANTINED, ReasonCode.DEVICE_UNAVAILABLE})
 
 
 def _borrowers(device: str | None, world: World) -> list[JobRecord]:

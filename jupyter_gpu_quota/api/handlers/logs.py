@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
-from ...backends.local.jobs.outputs import MOST_FILES, OutputRefused, list_outputs, open_output
-from ...backends.local.jobs.rank_log import LogPart, read_log
+from ...backends.protocol import MOST_OUTPUTS, LogPart, OutputRefused
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubAway
 from ...store.records.protocol import StoreUnavailable
@@ -82,7 +81,7 @@ async def _is_there(call: Call, record: JobRecord, attempt: int, rank: int, *, f
 async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = PIECE) -> Part:
     """Read on from an offset; at the end of what there is the text is empty."""
     world = call.door.world
-    part = await world.read(read_log, str(call.door.state_dir), record.job.id, attempt, rank, offset, limit)
+    part = await world.read(call.door.outputs.log, record.job.id, attempt, rank, offset, limit)
     return shown(part, whole=len(part.data) < limit and not _runs(record, attempt))
 
 
@@ -176,13 +175,13 @@ class _Follower:
 async def outputs(call: Call) -> Answer:
     """The files that a job left in its outputs folder; ``truncated`` says that there are more than are ever listed."""
     record = await seen_job(call)
-    some = await call.door.world.read(list_outputs, str(call.door.state_dir), record.job.id, MOST_FILES + 1)
-    found, page = some[:MOST_FILES], page_of(call)
+    some = await call.door.world.read(call.door.outputs.outputs, record.job.id, MOST_OUTPUTS + 1)
+    found, page = some[:MOST_OUTPUTS], page_of(call)
     views = [
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
     ]
-    return listed(views, len(found), page, truncated=len(some) > MOST_FILES)
+    return listed(views, len(found), page, truncated=len(some) > MOST_OUTPUTS)
 
 
 async def output(call: Call) -> None:
@@ -190,7 +189,7 @@ async def output(call: Call) -> None:
     record = await seen_job(call)
     path, resource = call.names["path"], call.resource
     try:
-        file = await call.door.world.read(open_output, str(call.door.state_dir), record.job.id, path)
+        file = await call.door.world.read(call.door.outputs.open_output, record.job.id, path)
     except OutputRefused as error:
         raise Refused(404, "not_found", str(error)) from None
     with file:

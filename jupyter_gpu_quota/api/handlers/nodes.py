@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from ...core.amounts import AmountRefusal, duration_s
-from ...core.eviction.unavailable_devices import must_leave
+from ...core.amounts import AmountRefusal, duration_s, gpu_text
+from ...core.eviction.unavailable_devices import evictions
 from ...core.model import Job, Node, Notebook, Policy, Snapshot, Upkeep
 from ...core.quota.fair_share import Share
-from ...messages.reasons import gpus
 from ...store.records.commands import ChangeNode
 from ...store.writes.inventory import UPKEEP
 from ...wire import AffectedView, NodeChangeView, NodeEdit
@@ -78,12 +77,12 @@ def _moved(door: Door, after: Snapshot, policy: Policy, node: Node) -> Iterator[
     """Everybody with a part of the node: who leaves, who stays."""
     devices = {device.id for device in after.devices if device.node == node.id}
     on_it = {one.workload for one in after.allocations if one.device in devices}
-    leaving = {stop.workload for stop in must_leave(after, policy, ())}
+    leaving = {stop.workload for stop in evictions(after, policy, ())}
     by = maybe_instant(node.drain_by_at)
     until = "it ends" if by is None else f"it ends, or {by:%Y-%m-%d %H:%M:%SZ}"
     for job in (one for one in after.jobs if one.id in on_it):
         if job.id in leaving:
-            yield _affected(door, job, "paused", f"job {job.id} saves and is queued again in its old place")
+            yield _affected(door, job, "paused", f"job {job.id} saves and is queued again at its old position")
         elif not job.preemptible:
             yield _affected(door, job, "stays", f"job {job.id} may not be preempted: it stays until {until}")
     for notebook in (one for one in after.notebooks if one.id in on_it):
@@ -111,4 +110,4 @@ def _less(kind: str, was: Mapping[Place, Share], then: Mapping[Place, Share]) ->
         now, left = share.guarantee_milli, then[name, pool].guarantee_milli
         if left < now:
             of = f"{kind}{name}: of its training quota in pool {pool}"
-            yield f"{of}, {gpus(left)} GPU is in force instead of {gpus(now)}"
+            yield f"{of}, {gpu_text(left)} GPU is in force instead of {gpu_text(now)}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from ...controllers.enforcement.offers import Wish
 from ...core.lifecycle import NOTEBOOK_FINAL
 from ...core.model import NotebookState
+from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestNotebook, ReturnNotebook
 from ...store.records.rows import NotebookRecord
 from ...wire import NotebookRequest, NotebookView
 from ..access import Person, sees_work
 from ..refusals import Refused, not_found
 from ..resource import Answer, Call
+from ..views.idle_states import shown
+from ..views.offers import Wish
 from ..views.records import notebook_view
 from .jobs import listed, page_of
 from .ranks import milli_of_slice
@@ -44,7 +46,7 @@ async def request(call: Call) -> Answer:
     )
     lent = door.world.mirror.notebooks.get(recorded.id)
     if lent is not None and lent.notebook.state is NotebookState.LENT:
-        await door.idleness.wake(lent, person.id)
+        await door.record(WakeNotebook(notebook=recorded.id, actor=person.id))
     await door.world.wait_until(lambda: not _undecided(call, recorded.id), DECISION_WAIT_S)
     record = await record_of(call, recorded.id)
     location = f"{door.people.auth.base_url}api/v1/notebooks/{recorded.id}"
@@ -76,10 +78,10 @@ def _checked(call: Call, asked: NotebookRequest, person: Person) -> tuple[int, s
 async def _can_be_held(call: Call, asked: NotebookRequest, gpu_milli: int, pool: str) -> None:
     """Refuse a slice that no device of the pool could hold to its share as the policy wants it."""
     quota = quota_in_force(call.door.world.quota_file)
-    wish = Wish(who=asked.user, project=asked.project, pool=pool, gpu_milli=gpu_milli, notebook=True)
+    wish = Wish(who=asked.user, project=None, pool=pool, gpu_milli=gpu_milli)
     why = await call.door.offers.why_refused(wish, quota.least, call.door.devices_in(pool))
     if why is not None:
-        raise Refused(409, "held_too_weakly", why)
+        raise Refused(409, "enforcement_too_weak", why)
 
 
 async def record_of(call: Call, notebook: str) -> NotebookRecord:
@@ -113,8 +115,7 @@ async def show(call: Call) -> Answer:
 
 def _shown(call: Call, record: NotebookRecord) -> NotebookView:
     """A slice with how it is judged, and what the police of shares says to it."""
-    view, warning = call.door.idleness.shown(record), call.door.shares.warning(record.notebook.id)
-    return view if warning is None or record.ended_at is not None else view.model_copy(update={"warning": warning})
+    return shown(record, call.door.world)
 
 
 async def _news(call: Call, notebook: str, seen: tuple[str | None, str | None], wait_s: int) -> None:

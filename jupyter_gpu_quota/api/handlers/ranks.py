@@ -30,7 +30,7 @@ class Gang:
 
 
 def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequence[Device]) -> Gang:
-    """The ranks of a request that the pool could hold when it is empty and healthy. Raises Refused."""
+    """The ranks of a request that the pool could hold when it is empty and healthy. Raises Refused. Rule R8."""
     least = _min_nodes(request)
     nodes, processes = request.nodes, request.processes
     if nodes * processes > MOST_RANKS:

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from ...core.amounts import duration_text, gpu_text, host_text, ranks_text
 from ...core.lifecycle import FINAL, HOLDS_GPU, WAITING
 from ...core.model import JobState
-from ...core.plan import SERVER_STOPPED
+from ...core.reasons import SERVER_STOPPED
 from ...messages.exit_status import how_it_ended
 from ...wire import DeviceView, JobDetail, JobView
 from ..resource import Answer, Call
@@ -167,7 +167,9 @@ TOLD = frozenset({"queued", "paused", "held", "pausing", "failed"})
 """States whose reason the list of jobs shows."""
 
 
-TOLD_OF_NOTEBOOKS = frozenset({"project_gone", "pool_gone", "device_quarantined", "devices_out", *SERVER_STOPPED})
+TOLD_OF_NOTEBOOKS = frozenset(
+    {"project_gone", "pool_gone", "device_quarantined", "device_unavailable", *SERVER_STOPPED}
+)
 """Reasons that the list of notebooks shows of every state."""
 
 

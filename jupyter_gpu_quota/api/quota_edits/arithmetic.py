@@ -10,8 +10,9 @@ from heapq import nsmallest
 from ...core.amounts import gpu_text
 from ...core.model import WHOLE_DEVICE, Amounts, Device, Policy, Window
 from ...core.quota.calendar_fit import check_calendar
-from ...core.quota.fit import ACCEPTABLE, QuotaRefusal, pack, quota_rows, told
+from ...core.quota.fit import ACCEPTABLE, QuotaRefusal, pack, quota_rows
 from ...core.quota.in_force import in_force
+from ...messages.quota import joined, packing_rows, refusal_sentence
 from ...quotafile import QuotaFile
 from ...quotafile.document import PoolSection
 from ..views.records import instant
@@ -103,9 +104,10 @@ def _why_empty(pool: PoolSection, devices: Sequence[Device], node_names: Mapping
 
 def refusal_text(refusal: QuotaRefusal) -> str:
     """Why quotas cannot be promised; what is so in a window only begins with the first instant of it."""
+    sentence = refusal_sentence(refusal)
     if refusal.begins_at is None:
-        return refusal.sentence
-    return f"From {_instant(refusal.begins_at)}, while {_open(refusal.windows)}: {refusal.sentence}"
+        return sentence
+    return f"From {_instant(refusal.begins_at)}, while {_open(refusal.windows)}: {sentence}"
 
 
 def _pool(pool: str, devices: Sequence[Device], policy: Policy, present: Policy, now: int) -> list[str]:
@@ -170,7 +172,7 @@ def _packing(rows: dict[str, Amounts]) -> str:
     packed = pack(rows)
     if not packed.devices:
         return "no quota needs a device"
-    return f"{_devices(packed.devices)} needed: {told(packed.rows(gpu_text), '; ')}"
+    return f"{_devices(packed.devices)} needed: {joined(packing_rows(packed, gpu_text), '; ')}"
 
 
 def _added(quotas: Iterable[tuple[str, int]]) -> str:
@@ -180,7 +182,7 @@ def _added(quotas: Iterable[tuple[str, int]]) -> str:
     total = gpu_text(sum(milli for _, milli in some))
     if len(some) == 1:
         return f"{total} ({some[0][0]})"
-    return told([f"{gpu_text(milli)} ({name})" for name, milli in some], " + ") + f" = {total}"
+    return joined([f"{gpu_text(milli)} ({name})" for name, milli in some], " + ") + f" = {total}"
 
 
 def _devices(number: int) -> str:

@@ -195,7 +195,7 @@ def _what(one: Affected, world: World) -> str:
         case Effect.PAUSED:
             anyway = " Without this file it is paused, too." if one.anyway else ""
             then = f"; then it waits: {after}" if after else ", and starts again when others have started."
-            return f"runs now and is paused and queued again in its old place{then}{anyway}"
+            return f"runs now and is paused and queued again at its old position{then}{anyway}"
         case Effect.OVER_QUOTA | Effect.DRAINS:
             return f"keeps what it has. {after or (_leaves_pool(one) if one.loses_device else _over(one))}"
         case Effect.RUNS_ON:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...backends.local.enforcement.labels import Offer
-from ...backends.local.enforcement.protocol import Least
-from ...controllers.enforcement.offers import closest_of
+from ...core.enforcement import EnforcementOffer, RequiredEnforcement, best_offer
 from ...core.model import Device, Health
 from ...quotafile import QuotaFile
 from ..views.records import instant
@@ -26,18 +24,18 @@ async def weak_pools(door: Door, file: QuotaFile, devices: Sequence[Device]) -> 
 
     Takes all devices, in the pools of the file. What could not be read is told as unknown.
     """
-    if not file.least.asks:
+    if not file.least.is_set:
         return ()
     found = [await _pool(door, name, file.least, devices) for name in sorted(row.name for row in file.pools)]
     return tuple(filter(None, found))
 
 
-async def _pool(door: Door, pool: str, least: Least, devices: Sequence[Device]) -> str:
+async def _pool(door: Door, pool: str, least: RequiredEnforcement, devices: Sequence[Device]) -> str:
     """What stands against one pool; empty where nothing does, or where it has no device that is well."""
     here = [device for device in devices if device.pool == pool and device.health is Health.HEALTHY]
     if not here:
         return ""
-    offers, read_at = await door.offers.of_fractions(pool, here)
+    offers, read_at = await door.offers.of_fractions(here)
     asked = f"Pool {pool}: policy.enforcement asks for memory {least.memory} and compute {least.compute} or better"
     short = [each for each in offers if not each.unsure and not each.is_enough(least)]
     unknown = [each for each in offers if each.unsure]
@@ -52,24 +50,24 @@ async def _pool(door: Door, pool: str, least: Least, devices: Sequence[Device]) 
     return " ".join(filter(None, parts))
 
 
-async def _by_mps(door: Door, pool: str, least: Least, devices: Sequence[Device]) -> str:
+async def _by_mps(door: Door, pool: str, least: RequiredEnforcement, devices: Sequence[Device]) -> str:
     """Whose jobs are held better than notebooks: those of projects with an MPS daemon."""
     found = []
     for project in sorted(door.settings.mps):
-        offers, _ = await door.offers.of_fractions(pool, devices, project)
+        offers, _ = await door.offers.of_fractions(devices, project)
         found += [project] if any(each.is_enough(least) for each in offers) else []
     return f"Jobs of {' and '.join(found)} are held so by an MPS daemon, and are not refused." if found else ""
 
 
-def _best_of(short: Sequence[Offer]) -> str:
+def _best_of(short: Sequence[EnforcementOffer]) -> str:
     if not short:
         return ""
-    closest = closest_of(short)
+    closest = best_offer(short)
     best = f"memory {closest.memory}, compute {closest.compute} ({closest.why})"
     return f"The best of those that cannot, {closest.device}, offers {best}."
 
 
-def _unknown_of(unknown: Sequence[Offer]) -> str:
+def _unknown_of(unknown: Sequence[EnforcementOffer]) -> str:
     if not unknown:
         return ""
     return f"Of {_counted(len(unknown), 'device')} it is not known: {unknown[0].why}."

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ...backends.local.enforcement.labels import Offer, too_weak
-from ...backends.local.enforcement.protocol import Label, Least, Strength, is_weaker
-from ...controllers.enforcement.weak_shares import WARN_FOR_MS, WEAK_FOR_MS, figures_of, hopeless, weak_sentence
+from ...core.enforcement import (
+    EnforcementLabel,
+    EnforcementLevel,
+    EnforcementOffer,
+    RequiredEnforcement,
+    is_too_weak,
+    is_weaker,
+)
 from ...core.lifecycle import HOLDS_SLICE
 from ...core.model import WHOLE_DEVICE, Allocation, Device, Job, JobState, Notebook
+from ...core.unenforceable import WARN_FOR_MS, WEAK_FOR_MS, unenforceable, weak_share
+from ...messages.reasons import warning
 from ...quotafile import QuotaFile
 
 if TYPE_CHECKING:
@@ -36,38 +44,44 @@ async def ended_by(door: Door, file: QuotaFile, devices: Sequence[Device]) -> tu
 
     Takes all devices, in the pools of the file.
     """
-    if not file.least.asks:
+    if not file.least.is_set:
         return ()
-    present = door.world.quota_file.least if door.world.quota_file else Least()
+    present = door.world.quota_file.least if door.world.quota_file else RequiredEnforcement()
     offers = await _offers(door, devices)
     found = dict[str, Ended]()
     for one in door.world.allocations.values():
         label, best = door.world.label_of(one.id), offers.get(one.device)
-        held = None if label is None else Label(memory=Strength(label.memory), compute=Strength(label.compute))
+        held = (
+            None
+            if label is None
+            else EnforcementLabel(memory=EnforcementLevel(label.memory), compute=EnforcementLevel(label.compute))
+        )
         now, then = (_label(held, best, least) for least in (present, file.least))
-        if one.gpu_milli < WHOLE_DEVICE and too_weak(then, file.least) and not too_weak(now, present):
-            _add(door, found, one, weak_sentence(dict(figures_of(one.device, then, file.least))))
+        if one.gpu_milli < WHOLE_DEVICE and is_too_weak(then, file.least) and not is_too_weak(now, present):
+            _add(door, found, one, warning(weak_share(one.device, then, file.least)))
     return (*found.values(), *await _waiting(door, file.least, present, devices))
 
 
-async def _offers(door: Door, devices: Sequence[Device]) -> Mapping[str, Offer]:
-    found, _ = await door.offers.of_fractions("", devices)
+async def _offers(door: Door, devices: Sequence[Device]) -> Mapping[str, EnforcementOffer]:
+    found, _ = await door.offers.of_fractions(devices)
     return {device.id: each for device, each in zip(devices, found, strict=True)}
 
 
-def _label(held: Label | None, best: Offer | None, least: Least) -> Label:
+def _label(
+    held: EnforcementLabel | None, best: EnforcementOffer | None, least: RequiredEnforcement
+) -> EnforcementLabel:
     """How a share is held under a policy: as was read back, but watched where that asks for it and it can be.
 
     Of one that was not read back yet what its device offers counts; of which nothing is known, it is held well.
     """
     if held is None:
         known = best is not None and not best.unsure
-        return Label(memory=best.memory, compute=best.compute) if best and known else Label(
-            memory=Strength.HARDWARE, compute=Strength.HARDWARE
+        return EnforcementLabel(memory=best.memory, compute=best.compute) if best and known else EnforcementLabel(
+            memory=EnforcementLevel.HARDWARE, compute=EnforcementLevel.HARDWARE
         )  # fmt: skip
-    seen = best is not None and not is_weaker(best.memory, Strength.POLICED)
-    watched = least.polices and seen and is_weaker(held.memory, Strength.POLICED)
-    return replace(held, memory=Strength.POLICED) if watched else held
+    seen = best is not None and not is_weaker(best.memory, EnforcementLevel.POLICED)
+    watched = least.stops_over_share and seen and is_weaker(held.memory, EnforcementLevel.POLICED)
+    return replace(held, memory=EnforcementLevel.POLICED) if watched else held
 
 
 def _add(door: Door, found: dict[str, Ended], one: Allocation, why: str) -> None:
@@ -84,21 +98,24 @@ def _add(door: Door, found: dict[str, Ended], one: Allocation, why: str) -> None
         found[one.workload] = Ended(work=notebook.notebook, effect="stopped", what=f"{what} {why}")
 
 
-async def _waiting(door: Door, least: Least, present: Least, devices: Sequence[Device]) -> list[Ended]:
+async def _waiting(
+    door: Door, least: RequiredEnforcement, present: RequiredEnforcement, devices: Sequence[Device]
+) -> list[Ended]:
     """Jobs that wait for a fraction which no device could hold so: they are held before they start."""
     world = door.world
     jobs = [record.job for record in world.mirror.jobs.values()]
-    already = {job.id for job, _ in await hopeless(door.offers, world.devices_in, jobs, present)}
+    already = {
+        job.id
+        for job, _ in await asyncio.to_thread(unenforceable, door.offers.of_jobs, world.devices_in, jobs, present)
+    }
     inside = lambda pool: [device for device in devices if device.pool == pool]  # noqa: E731 - as the file has them
     return [
         Ended(
             work=job, effect="held", waits=True,
-            what="waits, and is held before it starts: the best device for it offers memory {memory}, compute "
-            "{compute}; the file accepts memory {least_memory} and compute {least_compute} at least.".format_map(
-                dict(figures)
-            ),
+            what=f"waits, and is held before it starts: the best device for it offers memory {why.memory}, compute "
+            f"{why.compute}; the file requires at least memory {why.least_memory}, compute {why.least_compute}.",
         )
-        for job, figures in await hopeless(door.offers, inside, jobs, least)
+        for job, why in await asyncio.to_thread(unenforceable, door.offers.of_jobs, inside, jobs, least)
         if job.id not in already
     ]  # fmt: skip
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ...core.eviction.unavailable_devices import what_it_stays_on
-from ...core.explain import projection as foresee
+from ...core.explain import projection
 from ...core.model import JobState, NotebookState
+from ...messages.explanations import change_sentence, dry_run_sentence, explanation_sentence
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, WouldStart
@@ -24,11 +25,11 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     assert quota is not None, "a spec is only made under a quota file"
     job = spec.queued(door.new_id(now := door.clock()), person.id, now)
     await door.world.learn_names((person.id,))
-    met = await door.world.ponder(foresee.dry_run, door.foresight.snapshot(), quota.policy, job)
+    met = await door.world.ponder(projection.dry_run, door.foresight.snapshot(), quota.policy, job)
     return DryRunView(
         starts_now=met.starts_now,
         pauses=[
-            *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again in its old place."),
+            *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again at its position."),
             *_affected(
                 door, person, met.restarts, "restarts", "would save and go on at once, elsewhere or with fewer ranks."
             ),
@@ -39,10 +40,10 @@ async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
     )
 
 
-def _met(met: foresee.DryRun, world: World, user: str) -> ReasonView:
+def _met(met: projection.DryRun, world: World, user: str) -> ReasonView:
     said = reason_view(met.reason, world)
-    message = _by_name(met.sentence, user, world)
-    return said.model_copy(update={"message": message}) if met.reason.code in foresee.NOT_YET else said
+    message = _by_name(dry_run_sentence(met), user, world)
+    return said.model_copy(update={"message": message}) if met.reason.code in projection.NOT_YET else said
 
 
 def _by_name(told: str, user: str, world: World) -> str:
@@ -90,9 +91,9 @@ async def explanation(door: Door, record: JobRecord | NotebookRecord) -> Explain
     return ExplainView(
         id=work.id,
         state=work.state,
-        reason=said.model_copy(update={"message": _by_name(told.sentence, work.user, door.world)}),
+        reason=said.model_copy(update={"message": _by_name(explanation_sentence(told), work.user, door.world)}),
         would_start=[
-            WouldStart(kind=change.kind, message=_by_name(change.sentence, work.user, door.world))
+            WouldStart(kind=change.kind, message=_by_name(change_sentence(change), work.user, door.world))
             for change in told.would_start
         ],
         estimate_at=maybe_instant(told.estimate_at),
@@ -118,7 +119,7 @@ def _settled(door: Door, record: JobRecord | NotebookRecord) -> ReasonView:
 def _state_in_words(record: JobRecord) -> str:
     match record.job.state:
         case JobState.PAUSING:
-            return "The job is pausing: it saves what it has, then it is queued again in its old place."
+            return "The job is pausing: it saves what it has, then it is queued again at its old position."
         case JobState.FAILED if record.exit_status is not None:
             return f"The job has failed with exit status {record.exit_status}; its log may say why."
         case JobState.FAILED | JobState.SUCCEEDED as state:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.lifecycle import HOLDS_GPU, WAITING
 from ...core.model import Allocation, Department, NotebookState, Policy, Project, Snapshot
 from ...core.quota.fair_share import Share
-from ...core.scheduling.cycle import Round
+from ...core.scheduling.cycle import SchedulingCycle
 from ...core.scheduling.read_pool import read_pools
 from ...wire import ProjectPoolView
 from .utilisation import Utilised, of_share, together
@@ -55,7 +55,7 @@ def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
     """The division that ``decide`` makes of every pool."""
     pools = read_pools(snapshot, policy, frozenset())
     for pool in pools:
-        Round(pool).run()
+        SchedulingCycle(pool).run()
     projects, departments = (
         {
             (name, pool.name): Share(guarantee_milli=one.guarantee, fair_milli=one.fair)
@@ -63,7 +63,7 @@ def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
             for name, one in rows.items()
         }
         for level in (
-            [(pool, pool.standings) for pool in pools],
+            [(pool, pool.projects) for pool in pools],
             [(pool, pool.departments) for pool in pools],
         )
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from ...backends.local.enforcement.protocol import STRONGEST_FIRST, Strength
+from ...core.enforcement import STRONGEST_FIRST, EnforcementLevel
 from ...core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
 from ...core.model import (
     WHOLE_DEVICE,
@@ -23,10 +22,12 @@ from ...core.model import (
     NotebookState,
     Policy,
 )
-from ...core.plan import HELD_BY_ENFORCEMENT, Reason, ReasonCode
-from ...messages.reasons import sentence
-from ...store.records.commands import ShareLabel
-from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
+from ...core.reason_figures import code_of, figures_of, reason_from
+from ...core.reasons import HELD_BY_ENFORCEMENT, Reason, ReasonCode
+from ...core.samples import DeviceSample
+from ...messages.reasons import named, sentence
+from ...store.records.commands import AllocationLabel
+from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
 from ...wire import (
     AllocationView,
     DepartmentView,
@@ -54,7 +55,7 @@ class Picture(Protocol):
     """What the views look up beside the record itself."""
 
     @property
-    def samples(self) -> Mapping[str, SampleRow]: ...
+    def samples(self) -> Mapping[str, DeviceSample]: ...
 
     def name_of(self, user: str) -> str: ...
 
@@ -62,7 +63,7 @@ class Picture(Protocol):
 
     def device(self, name: str) -> Device | None: ...
 
-    def label_of(self, allocation: str) -> ShareLabel | None:
+    def label_of(self, allocation: str) -> AllocationLabel | None:
         """How a share is held, as was read back; None before that."""
 
     def utilised(self, parts: Sequence[Allocation]) -> Utilised:
@@ -92,9 +93,9 @@ def maybe_instant(at: int | None) -> datetime | None:
 
 def reason_view(reason: Reason, picture: Picture, *, began: bool = False, ended: bool = False) -> ReasonView:
     """A reason with people by their names. ``began``: of what has started; ``ended``: of what is over."""
-    figures = tuple((name, picture.name_of(str(value)) if name == "user" else value) for name, value in reason.figures)
-    said = sentence(replace(reason, figures=figures), began=began, ended=ended)
-    return ReasonView.model_construct(code=reason.code.value, figures=dict(figures), message=said)
+    reason = named(reason, picture.name_of)
+    said = sentence(reason, began=began, ended=ended)
+    return ReasonView.model_construct(code=code_of(reason), figures=figures_of(reason), message=said)
 
 
 def job_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
@@ -131,11 +132,11 @@ def present_reason(record: JobRecord) -> Reason | None:
         return None
     if reason is None or reason.code not in _BY_PERSON:
         return reason
-    target, settled = _BY_PERSON[reason.code]
+    target, settled = _BY_PERSON[ReasonCode(reason.code)]
     if job.target is not target or (job.state in FINAL and job.state is not settled):
         return None
     told_whole = job.state is not settled or reason.code in HELD_BY_ENFORCEMENT
-    return reason if told_whole else replace(reason, figures=())
+    return reason if told_whole else reason_from(code_of(reason))
 
 
 STARTED = frozenset(
@@ -150,9 +151,9 @@ STARTED = frozenset(
 
 _BY_PERSON = {
     ReasonCode.HELD_BY_PERSON: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.OVER_ITS_SHARE: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.HELD_TOO_WEAKLY: (JobTarget.HELD, JobState.HELD),
-    ReasonCode.NOTHING_HOLDS_IT: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.OVER_SHARE: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.ENFORCEMENT_TOO_WEAK: (JobTarget.HELD, JobState.HELD),
+    ReasonCode.ENFORCEMENT_UNAVAILABLE: (JobTarget.HELD, JobState.HELD),
     ReasonCode.CANCELLED_BY_PERSON: (JobTarget.CANCELLED, JobState.CANCELLED),
 }
 
@@ -165,8 +166,8 @@ def enforcement_view(held: Sequence[Allocation], picture: Picture) -> Enforcemen
     known = [each for each in labels if each is not None]
     if len(known) < len(labels):
         return Enforcement(memory="none", compute="none", why=NOT_READ_BACK)
-    weakest = max(known, key=lambda each: STRONGEST_FIRST.index(Strength(each.memory)))
-    compute = max((Strength(each.compute) for each in known), key=STRONGEST_FIRST.index)
+    weakest = max(known, key=lambda each: STRONGEST_FIRST.index(EnforcementLevel(each.memory)))
+    compute = max((EnforcementLevel(each.compute) for each in known), key=STRONGEST_FIRST.index)
     return Enforcement(memory=weakest.memory, compute=compute, why=weakest.why or None)
 
 
@@ -409,7 +410,7 @@ def quota_view(revision: QuotaRevision, picture: Picture) -> QuotaView:
     )
 
 
-def sample_view(row: SampleRow) -> SampleView:
+def sample_view(row: DeviceSample) -> SampleView:
     return SampleView(
         node=row.node,
         device=row.device,

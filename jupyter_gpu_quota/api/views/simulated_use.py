@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...backends.local.sampling.protocol import KNOWN, UNKNOWN
-from ...store.records.rows import SampleRow
+from ...core.samples import KNOWN, UNKNOWN, DeviceSample
 from .utilisation import NOT_TOLD, STALE_MS
 
 SILENT = "its server has told nothing of it yet, or not for a minute"
@@ -21,7 +20,7 @@ class Told:
     at: int
 
 
-def with_told(row: SampleRow, notebooks: Iterable[str], told: Mapping[str, Told]) -> SampleRow:
+def with_told(row: DeviceSample, notebooks: Iterable[str], told: Mapping[str, Told]) -> DeviceSample:
     """A reading of a simulated device with what the notebooks that hold parts of it told; any other as it is."""
     if not row.simulated:
         return row
@@ -42,11 +41,11 @@ def with_told(row: SampleRow, notebooks: Iterable[str], told: Mapping[str, Told]
     )
 
 
-def _percent(row: SampleRow, notebook: str, told: Told | None) -> int | None:
+def _percent(row: DeviceSample, notebook: str, told: Told | None) -> int | None:
     known = row.workloads.get(notebook)
     return told.percent if known is None and told is not None and abs(row.at - told.at) <= STALE_MS else known
 
 
-def _is_news(row: SampleRow, notebook: str, percent: int | None) -> bool:
+def _is_news(row: DeviceSample, notebook: str, percent: int | None) -> bool:
     """One that began after the reading is no part of it before its server told of it."""
     return percent is not None or notebook in row.workloads

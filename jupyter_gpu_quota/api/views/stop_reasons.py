@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ...core.model import NotebookState
-from ...core.plan import SERVER_STOPPED
+from ...core.reasons import SERVER_STOPPED
 from ...store.records.protocol import Page
 from ...store.records.rows import NotebookRecord
 from ..store_view import World

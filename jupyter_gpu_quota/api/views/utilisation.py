@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...core.model import Device, Health
-from ...store.records.rows import SampleRow
+from ...core.samples import DeviceSample
 
 MILLI_OF_PERCENT, WHOLE_MILLI = 10, 1000
 STALE_MS = 60_000
@@ -30,7 +30,7 @@ class Utilised(NamedTuple):
 NOTHING_HELD = Utilised(None, None)
 
 
-def of_share(row: SampleRow | None, workload: str, now: int) -> Utilised:
+def of_share(row: DeviceSample | None, workload: str, now: int) -> Utilised:
     """What a workload uses of one device, by the newest reading of it."""
     if (silent := _silent(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
@@ -42,7 +42,7 @@ def of_share(row: SampleRow | None, workload: str, now: int) -> Utilised:
     return Utilised(min(WHOLE_MILLI, percent * MILLI_OF_PERCENT))
 
 
-def of_device(row: SampleRow | None, now: int) -> Utilised:
+def of_device(row: DeviceSample | None, now: int) -> Utilised:
     """What everybody together uses of one device."""
     if (silent := _silent(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
@@ -51,7 +51,7 @@ def of_device(row: SampleRow | None, now: int) -> Utilised:
     return Utilised(row.utilisation_percent * MILLI_OF_PERCENT)
 
 
-def of_devices(devices: Iterable[Device], samples: Mapping[str, SampleRow], now: int) -> Utilised:
+def of_devices(devices: Iterable[Device], samples: Mapping[str, DeviceSample], now: int) -> Utilised:
     """What is used of those that are healthy."""
     healthy = [device for device in devices if device.health is Health.HEALTHY]
     return together([of_device(samples.get(device.id), now) for device in healthy], "devices")
@@ -67,7 +67,7 @@ def together(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
     return Utilised(None, f"unknown of {len(reasons)} of {len(parts)} {what}: {reasons[0]}")
 
 
-def _silent(row: SampleRow | None, now: int) -> str | None:
+def _silent(row: DeviceSample | None, now: int) -> str | None:
     if row is None:
         return NOT_READ
     if row.at - now > AHEAD_MS:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from ...backends.local.enforcement.cgroup import Leaves
+from ...backends.local.enforcement.cgroup import Cgroups
 from ...backends.local.enforcement.labels import MECHANISMS
 from ...backends.local.enforcement.protocol import Machine
 from ...backends.local.sampling.machine import probe
@@ -85,7 +85,7 @@ def _why_unread(figure: str, device: DeviceReading) -> str:
 
 def _mechanisms(driver: str | None, settings: GPUQuota) -> Mapping[str, Callable[[DeviceReading], str]]:
     """What could hold a share to its part, strongest first."""
-    lacking = Leaves(settings.state_dir, within=settings.cgroup).why_no_limits
+    lacking = Cgroups(settings.state_dir, within=settings.cgroup).why_no_limits
     machine = Machine(driver=driver, no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
     return {each.name: partial(each.probe, machine=machine) for each in MECHANISMS}
 

@@ -110,13 +110,13 @@ def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device], know
 
 def _cannot_hold(file: quotafile.QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
     """Of how many devices parts would be refused, as policy.enforcement asks; empty of none."""
-    from ...backends.local.enforcement.cgroup import Leaves
-    from ...controllers.enforcement.offers import Offers
+    from ...api.views.offers import Offers
+    from ...backends.local.backend import LocalEnforcement
 
-    if not file.least.asks:
+    if not file.least.is_set:
         return ""
-    offers = Offers(Leaves(config.state_dir, within=config.cgroup), config.mps)
-    found, _ = asyncio.run(offers.of_fractions("", devices))
+    offers = Offers(LocalEnforcement(config.state_dir, cgroup=config.cgroup, mps=config.mps))
+    found, _ = asyncio.run(offers.of_fractions(devices))
     short = sum(not each.is_enough(file.least) for each in found)
     asked = f"memory {file.least.memory} and compute {file.least.compute}"
     return f"but policy.enforcement asks for {asked}, and {short} of them cannot be seen to hold a part so" * bool(

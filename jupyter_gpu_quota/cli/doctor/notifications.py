@@ -49,7 +49,7 @@ async def _probed(config: GPUQuota) -> list[tuple[str, str, Outcome]]:
 
 
 def _readable_by_others(config: GPUQuota) -> Iterator[Finding]:
-    for name in ("notices_webhook_secret_file", "notices_mail_password_file"):
+    for name in ("notification_webhook_secret_file", "notification_mail_password_file"):
         path = Path(getattr(config, name))
         if getattr(config, name) and path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield warn("messages", f"{path} may be read by others than its owner", f"chmod 600 {path}")

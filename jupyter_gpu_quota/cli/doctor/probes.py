@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from ...backends.local.enforcement.cgroup import Leaves
+from ...backends.local.enforcement.cgroup import Cgroups
 from ...client import Client, GPUQuotaError
 from ...notebook.suspension_selftest import self_test
 from .hub_settings import UNKNOWN
@@ -82,7 +82,7 @@ def machine(gpus: Finding, own_accounts: bool | None) -> Iterator[Finding]:
     yield enforcement(gpus.abilities)
     yield suspension(gpus.abilities)
     yield accounts(os.geteuid(), own_accounts)
-    yield cgroups(Leaves("."))
+    yield cgroups(Cgroups("."))
     yield subreaper()
 
 
@@ -179,7 +179,7 @@ def accounts(euid: int, own: bool | None) -> Finding:
     return warn("accounts", found, f"{advice}; see docs/how-to/accounts.md")
 
 
-def cgroups(leaves: Leaves) -> Finding:
+def cgroups(leaves: Cgroups) -> Finding:
     """Whether each rank and each server can have a control group of its own; without one all works all the same."""
     if leaves.why_not:
         return ok("cgroups", f"{leaves.why_not}; not needed: each job's processes are kept together by its guard")

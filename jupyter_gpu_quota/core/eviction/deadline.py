@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..model import Amounts, Job, JobState, JobTarget, Policy, Snapshot
-from ..plan import Reason, ReasonCode, Stop
+from ..plan import Stop
 from ..quota.in_force import in_force
+from ..reasons import DrainDeadline
 
 RUNS = (JobState.STARTING, JobState.RUNNING)
 
@@ -20,6 +21,7 @@ def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str])
     """A stop for each job that is above its quota past the deadline, in id order; they are queued again.
 
     The fewest of each project, then of each department: lowest job priority, least work lost, newest first.
+    Rule R56.
     """
     if policy.drain_by_at is None or snapshot.now < policy.drain_by_at:
         return []
@@ -32,7 +34,7 @@ def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str])
 
 
 def above_at_deadline(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
-    """Whom the deadline would take if nothing changed until then, by id: what an admin is warned of."""
+    """The jobs that the deadline would stop if nothing changed until then, by id; an admin is warned of them."""
     if policy.drain_by_at is None:
         return ()
     then = replace(snapshot, now=max(snapshot.now, policy.drain_by_at))
@@ -73,7 +75,7 @@ def _above(
 
 
 def _fewest(jobs: Sequence[Job], over_milli: int) -> list[Job]:
-    """The first jobs that come to so much, less those without whom it is enough."""
+    """The first jobs that add up to ``over_milli``, without those that are not needed for it."""
     chosen = list[Job]()
     for job in jobs:
         if sum(one.held_milli for one in chosen) < over_milli:
@@ -86,12 +88,7 @@ def _fewest(jobs: Sequence[Job], over_milli: int) -> list[Job]:
 
 def _stop(job: Job, owner: str, used_milli: int, quota_milli: int, policy: Policy) -> Stop:
     grace_s = policy.preemption.grace_s
-    figures = (
-        ("project", owner),
-        ("pool", job.pool),
-        ("used_milli", used_milli),
-        ("quota_milli", quota_milli),
-        ("grace_s", grace_s),
+    reason = DrainDeadline(
+        project=owner, pool=job.pool, used_milli=used_milli, quota_milli=quota_milli, grace_s=grace_s
     )
-    reason = Reason(code=ReasonCode.DRAIN_DEADLINE, figures=figures)
     return Stop(workload=job.id, target=JobTarget.PAUSED, grace_s=grace_s, reason=reason)

@@ -1,18 +1,19 @@
-"""Which devices are kept from everybody because the work on them will not die."""
+"""Quarantine: devices on which work does not end after it was killed are given to no other work."""
 
 from __future__ import annotations
 
 from ..model import Health, Job, JobState, Policy, Snapshot
 
 KILL_BOUND_S = 10
-"""Seconds that a killed process tree is given to be gone, after its grace."""
+"""Seconds after the grace within which a killed process tree has to be gone."""
 
 
 def quarantine_changes(snapshot: Snapshot, policy: Policy) -> dict[str, Health]:
     """Devices whose health should change: {device: quarantined | healthy}.
 
     A device is quarantined while a job on it is still there ``KILL_BOUND_S`` after its grace, and healthy again
-    once that job is gone. Claims that waited for it look elsewhere. Source: docs/scheduling.md, section 5.
+    once that job is gone. Claims that waited for it choose other devices. Source: docs/scheduling.md, section 5.
+    Rule R47.
     """
     overdue = {job.id for job in snapshot.jobs if _is_overdue(job, snapshot.now, policy)}
     held = {allocation.device for allocation in snapshot.allocations if allocation.workload in overdue}

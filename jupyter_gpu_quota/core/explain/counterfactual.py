@@ -1,4 +1,4 @@
-"""Changed worlds for explanations: a little more freed, another quota, a larger pool, what runs has ended."""
+"""Counterfactual snapshots: GPU is freed, another quota is set, the pool is larger, running work has ended."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ from ..model import (
     Snapshot,
 )
 from ..placement.place import Request
-from ..plan import Plan, Reason, Refuse, Reserve, Resume, Start
+from ..plan import Plan, Refuse, Reserve, Resume, Start
 from ..quota.fit import QuotaRefusal, check_quotas
 from ..quota.in_force import in_force
+from ..reasons import Reason
 from ..scheduling.decide import decide
 from ..scheduling.lending import is_waking
 
 MOST_SPOTS = 256
-"""How many places are freed at most, one after the other, before nothing is promised."""
+"""The number of slots that are freed at most, one after the other; if they are not enough, no change is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class WhatIf:
     """One workload in the part of the snapshot that belongs to its pool: pools are decided independently.
 
-    A notebook that was refused is looked at as if it asked again; ``state`` is the one it has. ``starting``: what the
-    next plan starts.
+    A refused notebook is treated as if it asked again; ``state`` is the state it has. ``starting``: what the next plan
+    starts.
     """
 
     id: str
@@ -55,8 +56,8 @@ class Case:
     starting: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> Case:
-        """Cut the case out. Raises KeyError for an id that the snapshot does not have."""
+    def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> WhatIf:
+        """The case of one workload. Raises KeyError for an id that the snapshot does not have."""
         job = next((job for job in snapshot.jobs if job.id == workload_id), None)
         notebook = next((one for one in snapshot.notebooks if one.id == workload_id), None)
         work = job or notebook
@@ -68,8 +69,8 @@ class Case:
         part = _part(snapshot, work.pool, notebook)
         return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
 
-    def before(self, plan: Plan) -> Case:
-        """The same case, of which the next plan is known."""
+    def before(self, plan: Plan) -> WhatIf:
+        """The same case, with what the next plan starts."""
         started = (action.workload for action in plan.actions if isinstance(action, (Start, Resume)))
         return replace(self, starting=frozenset(started))
 
@@ -161,10 +162,10 @@ class Case:
         return lambda one: one.project in projects
 
     def thresholds(self, bound_milli: int, of: Callable[[Job | Notebook], bool]) -> list[int]:
-        """By how much a bound on what ``of`` is true of may have to be raised: for others that wait, and then for it.
+        """By how much a bound on the work that ``of`` selects may have to rise: for other waiting work, then for it.
 
-        The smallest of the others come first, with those that the next plan starts anyway and without; of more than a
-        few every second, fourth, ... is left out.
+        The smallest others come first, with and without those that the next plan starts anyway; the amounts are for
+        none, one, two, four, ... of them.
         """
         held = sum(map(_held, filter(of, self._holding()))) + _size(self.work) - bound_milli
         others = [one for one in self._waiting() if one.id != self.id and of(one)]
@@ -192,12 +193,12 @@ class Case:
 
     @property
     def demand_milli(self) -> int:
-        """Everything that anybody wants in the pool."""
+        """The sum of all requests in the pool."""
         return self._sizes(lambda _project: True)
 
     @property
     def capacity_milli(self) -> int:
-        """What the devices of the pool have that can be given out."""
+        """The capacity of the pool's schedulable devices."""
         return sum(WHOLE_DEVICE - device.foreign_milli for device in self.given_out())
 
     def given_out(self) -> list[Device]:
@@ -210,19 +211,19 @@ class Case:
         return jobs + sum(one.gpu_milli for one in self.snapshot.notebooks if of(one.project))
 
     def starts(self, *, snapshot: Snapshot | None = None, policy: Policy | None = None) -> bool:
-        """Whether the next plan of a changed world starts it or pauses others for it."""
+        """Whether the next plan for a changed snapshot or policy starts it or pauses others for it."""
         plan = decide(snapshot or self.snapshot, policy or self.policy)
         return self.placed_by(plan) is not None
 
     def objection_to(self, policy: Policy) -> QuotaRefusal | None:
-        """Why quotas of a changed policy do not fit; None where there is no more against it than is now."""
+        """Why quotas of a changed policy do not fit; None where there are no more objections than now."""
         devices = self.snapshot.devices
         now = [row for row in check_quotas(self.policy, devices) if row.pool == self.pool]
         then = [row for row in check_quotas(policy, devices) if row.pool == self.pool]
         return next((row for row in then if row not in now), None) if len(then) > len(now) else None
 
     def placed_by(self, plan: Plan) -> Reason | None:
-        """The reason with which a plan starts it or keeps a place for it."""
+        """The reason with which a plan starts it or reserves devices for it."""
         for action in plan.actions:
             if isinstance(action, (Start, Resume, Reserve)) and action.workload == self.id:
                 return action.reason
@@ -284,16 +285,16 @@ def _nodes_of(snapshot: Snapshot, pool: str) -> tuple[Node, ...]:
     )
 
 
-def as_preemptible(case: Case, fixed: Job) -> Snapshot:
-    """The same world, in which a job may be preempted."""
-    jobs = tuple(replace(job, preemptible=True) if job.id == fixed.id else job for job in case.snapshot.jobs)
-    return replace(case.snapshot, jobs=jobs)
+def as_preemptible(what_if: WhatIf, fixed: Job) -> Snapshot:
+    """The same snapshot, in which the job may be preempted."""
+    jobs = tuple(replace(job, preemptible=True) if job.id == fixed.id else job for job in what_if.snapshot.jobs)
+    return replace(what_if.snapshot, jobs=jobs)
 
 
-def with_devices(case: Case, milli: int) -> Snapshot:
-    """The pool with one more node of so much, of the model that the case asks for."""
-    models = sorted(device.model for device in case.snapshot.devices)
-    model = next(iter(case.job.gpu_models if case.job else ()), models[0] if models else "any")
+def with_devices(what_if: WhatIf, milli: int) -> Snapshot:
+    """The snapshot with one more node of ``milli`` GPU, of the model that the case asks for."""
+    models = sorted(device.model for device in what_if.snapshot.devices)
+    model = next(iter(what_if.job.gpu_models if what_if.job else ()), models[0] if models else "any")
     count = -(-milli // WHOLE_DEVICE)
     node = Node(id="\uffffadded", name="added", cpu_milli=0, memory_mib=0)
     added = tuple(
@@ -303,34 +304,34 @@ def with_devices(case: Case, milli: int) -> Snapshot:
             index=index,
             model=model,
             memory_mib=0,
-            pool=case.pool,
+            pool=what_if.pool,
             foreign_milli=max(0, (index + 1) * WHOLE_DEVICE - milli),
         )
         for index in range(count)
     )
-    return replace(case.snapshot, nodes=(*case.snapshot.nodes, node), devices=(*case.snapshot.devices, *added))
+    return replace(what_if.snapshot, nodes=(*what_if.snapshot.nodes, node), devices=(*what_if.snapshot.devices, *added))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """Work of others shrinks, place after place, the place that lacks least first: (device, milli) in order."""
+    """Work of others shrinks, slot after slot, the slot that lacks least first: (device, milli) in order."""
 
-    case: Case
+    what_if: WhatIf
     steps: tuple[tuple[str, int], ...]
 
     @property
     def most(self) -> int:
-        """All of it."""
+        """The sum of all steps."""
         return sum(milli for _, milli in self.steps)
 
     def starts(self, milli: int) -> bool:
-        """Whether the workload starts when so much of it is free."""
+        """Whether the workload starts when the steps have freed this much."""
         left = dict[str, int]()
         for device, step in self.steps:
             part = min(step, milli)
             left[device] = left.get(device, 0) + part
             milli -= part
-        return self.case.starts(snapshot=_without(self.case.snapshot, left))
+        return self.what_if.starts(snapshot=_without(self.what_if.snapshot, left))
 
 
 def _without(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
@@ -345,11 +346,11 @@ def _without(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
     return replace(snapshot, allocations=tuple(kept))
 
 
-def freed(case: Case) -> Freed:
-    """The places where the workload would go if enough were free, the cheapest first."""
-    each = min(case.work.gpu_milli, WHOLE_DEVICE)
-    lacks = _lacks(case, each)
-    many = max(1, case.work.gpu_milli // WHOLE_DEVICE)
+def freed(what_if: WhatIf) -> Freed:
+    """The slots where the workload could go if enough were freed, those that lack least first."""
+    each = min(what_if.work.gpu_milli, WHOLE_DEVICE)
+    lacks = _lacks(what_if, each)
+    many = max(1, what_if.work.gpu_milli // WHOLE_DEVICE)
     if many == 1:
         rows = sorted((milli, device) for row in lacks.values() for device, milli in row)
         spots = [[(device, milli)] for milli, device in rows]
@@ -358,19 +359,19 @@ def freed(case: Case) -> Freed:
         full = {node: row for node, row in cheapest.items() if len(row) == many}
         spots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
     steps = tuple((device, milli) for spot in spots[:MOST_SPOTS] for device, milli in spot if milli)
-    return Freed(case=case, steps=steps)
+    return Freed(what_if=what_if, steps=steps)
 
 
-def _lacks(case: Case, each: int) -> dict[str, list[tuple[str, int]]]:
+def _lacks(what_if: WhatIf, each: int) -> dict[str, list[tuple[str, int]]]:
     """By node: each device that jobs could leave far enough, and how much is not free there."""
-    running = {job.id for job in case.snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+    running = {job.id for job in what_if.snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
     used, jobs = defaultdict[str, int](int), defaultdict[str, int](int)
-    for one in case.snapshot.allocations:
+    for one in what_if.snapshot.allocations:
         used[one.device] += one.gpu_milli
         jobs[one.device] += one.gpu_milli if one.workload in running else 0
-    takes = Request(each, 1, case.job.gpu_models if case.job else ()).takes
+    takes = Request(each, 1, what_if.job.gpu_models if what_if.job else ()).takes
     rows = defaultdict[str, list[tuple[str, int]]](list)
-    for device in case.given_out():
+    for device in what_if.given_out():
         if takes(device.model):
             lack = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
             if lack <= jobs[device.id]:
@@ -380,14 +381,14 @@ def _lacks(case: Case, each: int) -> dict[str, list[tuple[str, int]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """When what runs in the pool ends at the latest, in order, and the world after so many ends."""
+    """The latest ends of the running jobs of a pool, in order, and the snapshot after a number of them."""
 
     snapshot: Snapshot
     jobs: tuple[str, ...]
     at: tuple[int, ...]
 
     def after(self, count: int) -> Snapshot:
-        """The world at the instant of an end, with everything that ended by then gone."""
+        """The snapshot at the instant of an end, without the jobs that have ended by then."""
         gone = set(self.jobs[:count])
         return replace(
             self.snapshot,
@@ -397,12 +398,12 @@ class Ends:
         )
 
 
-def latest_ends(case: Case) -> Ends:
-    """The ends that time limits promise, in order."""
+def latest_ends(what_if: WhatIf) -> Ends:
+    """The ends of running jobs by their time limits, in order."""
     rows = sorted(
         (job.started_at + job.time_limit_s * 1000, job.id)
-        for job in case.snapshot.jobs
+        for job in what_if.snapshot.jobs
         if job.state in (JobState.STARTING, JobState.RUNNING) and job.started_at is not None
     )
-    late = [(max(at, case.snapshot.now), name) for at, name in rows]
-    return Ends(snapshot=case.snapshot, jobs=tuple(name for _, name in late), at=tuple(at for at, _ in late))
+    late = [(max(at, what_if.snapshot.now), name) for at, name in rows]
+    return Ends(snapshot=what_if.snapshot, jobs=tuple(name for _, name in late), at=tuple(at for at, _ in late))

@@ -1,4 +1,4 @@
-"""What another policy does to the work that is there: the same ``decide`` under both, each until nothing moves.
+"""What another policy does to present work: the same ``decide`` under both policies, until their plans are empty.
 
 Source: docs/scheduling.md, section 6.
 """
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...messages.reasons import is_too_wide, most_milli
 from ..eviction.removal import outlives
 from ..lifecycle import HOLDS_SLICE
 from ..model import Amounts, Department, Job, JobState, Notebook, Policy, Project, Snapshot
-from ..plan import Reason, ReasonCode
+from ..preemption.victims import is_protected
 from ..queue.quota_state import NO_LIMIT
-from ..queue.victims import is_protected
 from ..quota.in_force import in_force
-from .projection import Foresight, foresee
+from ..reason_figures import is_too_wide, most_milli
+from ..reasons import NoSuchPool, NoSuchProject, Reason, ReasonCode
+from .projection import Projection, project
 
 RUNS = (JobState.STARTING, JobState.RUNNING)
 Place = tuple[bool, str, str]
@@ -28,23 +28,23 @@ Place = tuple[bool, str, str]
 class Effect(StrEnum):
     """What another policy does to one job or notebook."""
 
-    PAUSED = "paused"  # runs, and is paused for somebody who claims
-    OVER_QUOTA = "over_quota"  # runs on, and may be paused once somebody claims
+    PAUSED = "paused"  # runs, and is paused for a claim
+    OVER_QUOTA = "over_quota"  # runs on, and may be paused for a later claim
     DRAINS = "drains"  # keeps what it has until it ends
-    RUNS_ON = "runs_on"  # is not paused, as it would be without
+    RUNS_ON = "runs_on"  # is not paused, as it would be under the old policy
     STARTS = "starts"  # starts instead of waiting
-    WAITS = "waits"  # waits instead of starting, for another reason, behind less, or without hope where there was some
+    WAITS = "waits"  # waits instead of starting, for another reason, or longer; or can no longer start
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affected:
-    """One workload to which something happens.
+    """One affected workload.
 
     ``before`` is why it waits under the old policy, ``after`` why it waits, drains or is refused under the new one;
     None where it does not. ``anyway``: the old policy pauses it too. ``used_milli`` and ``quota_milli``: what made its
     project over quota, None where something else did; of work that may not be preempted only such use counts.
-    ``had_milli``: of the quota before, what was used. ``department``: it is this one's quota, and not the project's.
+    ``had_milli``: how much of the old quota was used. ``department``: the quota is this one's, and not the project's.
     ``loses_device``: a device that it has is in another pool, or in none.
     """
 
@@ -62,19 +62,20 @@ class Affected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Everybody to whom something happens, jobs before notebooks, by id."""
+    """All affected workloads, jobs before notebooks, by id."""
 
     affected: tuple[Affected, ...]
 
     def of(self, effect: Effect) -> tuple[str, ...]:
-        """The ids of those to whom this happens."""
+        """The ids of the workloads with this effect."""
         return tuple(one.work.id for one in self.affected if one.effect is effect)
 
 
 def preview(snapshot: Snapshot, old: Policy, new: Policy, *, moved: Snapshot | None = None) -> Preview:
-    """Compare two policies on the world as it is, with clock and demand frozen.
+    """Compare two policies on one snapshot, with clock and demand frozen.
 
-    ``moved`` is the same world with its devices in the pools of the new policy, where those differ.
+    ``moved`` is the same snapshot with its devices in the pools of the new policy, where those differ.
+    Rule R54.
     """
     both = _both(_Side.of(snapshot, old), _Side.of(moved or snapshot, new), snapshot, moved or snapshot)
     jobs = (both.of_job(job) for job in sorted(snapshot.jobs, key=lambda job: job.id))
@@ -84,10 +85,10 @@ def preview(snapshot: Snapshot, old: Policy, new: Policy, *, moved: Snapshot | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One policy: the world at rest under it, the names it knows, and the amounts it has in force."""
+    """One policy: its projection, the names that it has, and the amounts that are in force."""
 
     policy: Policy
-    rest: Foresight
+    rest: Projection
     projects: frozenset[str]
     pools: frozenset[str]
     deadline: bool
@@ -104,7 +105,7 @@ class _Side:
         ]
         return cls(
             policy=policy,
-            rest=foresee(snapshot, policy),
+            rest=project(snapshot, policy),
             projects=frozenset(row.name for row in rows),
             pools=frozenset(policy.pools),
             deadline=policy.drain_by_at is not None,
@@ -117,21 +118,21 @@ class _Side:
         return outlives(work, projects=self.projects, pools=self.pools, deadline=self.deadline)
 
     def nowhere(self, job: Job) -> Reason | None:
-        """Why a job that rests could never start, were it released."""
+        """Why a held job could never start after a release; None where it could."""
         if job.pool not in self.pools:
-            return Reason(code=ReasonCode.NO_SUCH_POOL, figures=(("pool", job.pool),))
+            return NoSuchPool(pool=job.pool)
         if job.project not in self.projects:
-            return Reason(code=ReasonCode.NO_SUCH_PROJECT, figures=(("project", job.project),))
+            return NoSuchProject(project=job.project)
         return None
 
     def places(self, work: Job | Notebook) -> tuple[Place, ...]:
-        """Whose quotas cover it: its project's, and its department's where there are any."""
+        """The owners whose quotas cover it: its project, and its department if there is one."""
         department = self.departments.get(work.project)
         project = (False, work.project, work.pool)
         return (project,) if department is None else (project, (True, department, work.pool))
 
     def quota_milli(self, place: Place, *, notebooks: bool) -> int:
-        """What an owner has; a department that the policy does not have holds nobody back."""
+        """The quota of an owner; a department that the policy does not have limits nothing."""
         department, name, _ = place
         if department and name not in self.departments.values():
             return NO_LIMIT
@@ -188,14 +189,14 @@ class _Both:
         return Affected(work=work, effect=Effect.STARTS if after is None else Effect.WAITS, before=before, after=after)
 
     def _gone(self, work: Job | Notebook) -> Reason | None:
-        """Why the new policy covers it no more; None where it does, or the old one did not either."""
+        """Why the new policy no longer covers it; None where it does, or the old one did not either."""
         return self.new.outlived(work) if self.old.outlived(work) is None else None
 
     def _lost(self, work: Job | Notebook) -> Affected | None:
         return Affected(work=work, effect=Effect.DRAINS, loses_device=True) if work.id in self.loses_device else None
 
     def _over_job(self, job: Job) -> Affected | None:
-        """A preemptible job that falls over quota by the edit; any other one where such jobs alone are above it."""
+        """A preemptible job that the edit puts over quota; any other one where such jobs alone are above it."""
         if not job.preemptible:
             return self._over(job, self.fixed_use, Effect.DRAINS)
         place = self.falls_over.get(job.id)
@@ -207,7 +208,7 @@ class _Both:
         return next((one for one in found if one is not None), None)
 
     def _over_at(self, place: Place, work: Job | Notebook, use: Mapping[Place, int], effect: Effect) -> Affected | None:
-        """What it does to one owner's; None where that is no more than it was."""
+        """The same for one owner; None where its use is within its quota, or its quota was not lowered."""
         notebooks = isinstance(work, Notebook)
         used, quota = use[place], self.new.quota_milli(place, notebooks=notebooks)
         had = self.old.quota_milli(place, notebooks=notebooks)
@@ -221,10 +222,10 @@ class _Both:
 
 
 def _is_as_before(before: Reason | None, after: Reason | None) -> bool:
-    """Whether work waits as it did, or does not wait at all: for the same reason, and with as much hope.
+    """Whether work waits as before, or does not wait at all: for the same reason, and for no more work to end.
 
-    Behind a limit, quota or ceiling that is lowered it waits for more to end. Work that nothing freed could start had
-    no hope before either.
+    Under a lowered limit, quota or ceiling it waits for more work to end. Work that freed devices could not start
+    waited in vain before, too.
     """
     if before is None or after is None:
         return before is after
@@ -249,9 +250,9 @@ def _both(old: _Side, new: _Side, snapshot: Snapshot, moved: Snapshot) -> _Both:
 
 
 def _in_turn(runs: Iterable[Job], new: _Side, now: int) -> list[tuple[Job, int]]:
-    """Preemptible jobs in the order in which they are asked to leave, with how much; elastic ones twice.
+    """Preemptible jobs in the order in which they would be paused, each with its GPU; elastic ones twice.
 
-    Whom the new policy pauses leaves first. Source: docs/scheduling.md, section 4.
+    Jobs that the new policy pauses come first. Source: docs/scheduling.md, section 4.
     """
     parts = [part for job in runs if job.preemptible for part in _parts(job)]
 
@@ -276,9 +277,9 @@ def _parts(job: Job) -> list[tuple[Job, int, bool]]:
 def _falls_over(
     old: _Side, new: _Side, used: Mapping[Place, int], in_turn: Iterable[tuple[Job, int]]
 ) -> dict[str, Place]:
-    """The jobs that go first of what the edit adds to their owners' use above quota, and no more of them.
+    """The first jobs that make up what the edit adds to their owners' use above quota, each with that owner.
 
-    Each with whose use that is. Of a department those alone may go whose project is above its own quota.
+    Of a department only jobs count whose project is above its own quota.
     """
     gone, found = Counter[Place](), dict[str, Place]()
     for job, milli in in_turn:
@@ -293,7 +294,7 @@ def _falls_over(
 
 
 def _loses_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
-    """Who has a device in its own pool that the new policy puts into another one, or into none."""
+    """The workloads with a device of their pool that the new policy puts into another pool, or into none."""
     work: tuple[Job | Notebook, ...] = (*snapshot.jobs, *snapshot.notebooks)
     pool = {one.id: one.pool for one in work}
     was, becomes = ({device.id: device.pool for device in side.devices} for side in (snapshot, moved))

@@ -1,7 +1,8 @@
 """Why a workload waits, what would start it, and when it starts at the latest by the time limits of what runs.
 
-Every answer is found by running ``decide`` on a changed snapshot: the next plan starts the workload or pauses
-others for it, and with one milli less it does not. Source: docs/scheduling.md, section 8.
+Every answer is found by running ``decide`` on a changed snapshot: the next plan starts the workload or preempts
+others for it, and with one milli less it does not. :mod:`..messages.explanations` renders the sentences.
+Source: docs/scheduling.md, section 8.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...messages.reasons import gpus, is_too_wide, sentence, time_text
 from ..eviction.unavailable_devices import what_it_stays_on
-from ..model import Job, JobState, Notebook, NotebookState, Policy, Snapshot, Window
-from ..plan import Reason, ReasonCode
+from ..model import Job, JobState, Notebook, Policy, Snapshot
 from ..queue.quota_state import SECOND
+from ..reasons import Reason, ReasonCode
 from ..scheduling.decide import Decision, decide_and_explain
-from .counterfactual import Case, as_preemptible, freed, latest_ends, with_devices
+from .counterfactual import WhatIf, as_preemptible, freed, latest_ends, with_devices
 from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_limit, with_quota, with_user_ceiling
 
 
@@ -31,106 +31,157 @@ class ChangeKind(StrEnum):
     PREEMPTIBLE = "preemptible"
 
 
+class AmountKind(StrEnum):
+    """The amounts of a project or department that a workload is measured by."""
+
+    TRAINING_QUOTA = "training_quota"
+    NOTEBOOK_QUOTA = "notebook_quota"
+    LIMIT = "limit"
+    USER_CEILING = "user_ceiling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerAmount:
+    """One amount of a project or department in a pool. ``window``: the open calendar window that sets it, if any."""
+
+    kind: AmountKind
+    owner: str
+    is_department: bool
+    pool: str
+    window: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """The smallest true change of its kind. ``to_milli``: the new amount, None where nothing is set to one.
 
-    ``by_milli`` is 0 where the change has no amount.
+    ``by_milli`` is 0 where the change has no amount. ``amount``: which one is raised, None for the other kinds.
     """
 
     kind: ChangeKind
+    pool: str
     by_milli: int
     to_milli: int | None
-    sentence: str
+    amount: OwnerAmount | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaTooHigh:
+    """A quota that would start the workload and does not fit: it needs more than the pool has for quotas."""
+
+    change: Change
+    needed_milli: int
+    available_milli: int
+
+
+class Outlook(StrEnum):
+    """What the next plan does with the workload."""
+
+    NOTHING = "nothing"  # it runs, is held or has ended
+    STARTS = "starts"  # it starts, or has devices reserved
+    WAITS = "waits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a workload is where it is. ``estimate_at``: the latest start that time limits promise, None if none does."""
+    """Why a workload waits or runs. ``estimate_at``: the latest start by the time limits, None if they give none.
+
+    ``backfill_within_s``: it has a backfill reservation from then on, and its reason does not say so.
+    ``set_by_windows``: the amounts it is measured by that open calendar windows set, without those in the changes.
+    """
 
     workload: str
     state: str
+    outlook: Outlook
     reason: Reason | None
-    sentence: str
     would_start: tuple[Change, ...] = ()
+    quota_too_high: QuotaTooHigh | None = None
+    backfill_within_s: int | None = None
+    set_by_windows: tuple[OwnerAmount, ...] = ()
     estimate_at: int | None = None
 
 
 def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation:
     """Explain one workload. Raises KeyError for an id that the snapshot does not have.
 
-    A workload that runs or rests has no counterfactuals; one that the next plan starts has that plan's reason.
+    A workload that runs or is held has no counterfactuals; one that the next plan starts has that plan's reason.
+    Rule R66.
     """
-    case = Case.of(snapshot, policy, workload_id)
-    if not case.waits:
-        return _resting(case)
-    decision = decide_and_explain(case.snapshot, case.policy)
-    case = case.before(decision.plan)
-    reason, starts = _next(case, decision)
-    if starts:
-        return Explanation(
-            workload=workload_id,
-            state=case.state,
-            reason=reason,
-            sentence=sentence(reason),
-            estimate_at=_drain_ends(case) if reason.code is ReasonCode.WAITS_FOR_DRAIN else snapshot.now,
-        )
-    changes = () if reason.code in _BEYOND_CHANGE else _changes(case)
-    starts_at = _planned_start(case, decision)
-    hint = _kept_words(reason, starts_at, snapshot.now)
-    hint += _changes_words(case, reason, changes)
-    hint += _windows_words(case, reason, hint)
+    what_if = WhatIf.of(snapshot, policy, workload_id)
+    if not what_if.waits:
+        reason = what_it_stays_on(what_if.snapshot, what_if.id) or what_if.outlived
+        return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOTHING, reason=reason)
+    decision = decide_and_explain(what_if.snapshot, what_if.policy)
+    what_if = what_if.before(decision.plan)
+    reason, starts = _next(what_if, decision)
+    if not starts:
+        return _waiting(what_if, reason, decision)
     return Explanation(
         workload=workload_id,
-        state=case.state,
+        state=what_if.state,
+        outlook=Outlook.STARTS,
         reason=reason,
-        sentence=sentence(reason) + hint,
-        would_start=changes,
-        estimate_at=_estimate(case, reason) if starts_at is None else starts_at,
+        estimate_at=_drain_ends(what_if) if reason.code is ReasonCode.WAITS_FOR_DRAIN else snapshot.now,
     )
 
 
-def _changes_words(case: Case, reason: Reason, changes: tuple[Change, ...]) -> str:
-    """What would start it; where a quota or limit stands against it, also why nothing would, or why not a quota."""
-    told = f" It would start if {', or if '.join(change.sentence for change in changes)}." if changes else ""
-    if reason.code not in _FIXED_BOUNDS or any(change.kind is ChangeKind.QUOTA for change in changes):
-        return told
-    too_high = _too_high(case)
-    if changes:
-        return told + (f" No quota alone would do: {too_high}." if too_high else "")
-    if _names_what_frees_it(reason):
-        return f" Nothing else alone would start it: {too_high or f'neither {_OTHERS}'}."
-    return f" No single change would start it: {too_high or f'neither GPU that is freed nor {_OTHERS}'}."
+def _waiting(what_if: WhatIf, reason: Reason, decision: Decision) -> Explanation:
+    changes = () if reason.code in _BEYOND_CHANGE else _changes(what_if)
+    has_quota = any(change.kind is ChangeKind.QUOTA for change in changes)
+    too_high = _too_high(what_if) if reason.code in FIXED_BOUNDS and not has_quota else None
+    starts_at, within_s = _planned_start(what_if, decision), None
+    if starts_at is not None and reason.code is not ReasonCode.BACKFILL_RESERVED:
+        within_s = -(-(starts_at - what_if.snapshot.now) // SECOND)
+    named = (*changes, too_high.change) if too_high else changes
+    return Explanation(
+        workload=what_if.id,
+        state=what_if.state,
+        outlook=Outlook.WAITS,
+        reason=reason,
+        would_start=changes,
+        quota_too_high=too_high,
+        backfill_within_s=within_s,
+        set_by_windows=_set_by_windows(what_if, {change.amount.window for change in named if change.amount})
+        if reason.code in _AMOUNTS
+        else (),
+        estimate_at=_estimate(what_if, reason) if starts_at is None else starts_at,
+    )
 
 
-def _windows_words(case: Case, reason: Reason, told: str) -> str:
-    """Which windows of the calendar set the amounts it is measured by now, those that were told of left out."""
-    if reason.code not in _AMOUNTS:
-        return ""
-    of_windows: dict[str, list[str]] = {}
-    for name, department in ((quota_name(case), False), *_bounds(case)):
-        window = window_of(case, name, department=department)
-        if window is not None and _where(window) not in told:
-            of_windows.setdefault(window.name, []).append(_amount_words(case, name, department=department))
-    return "".join(f" Now the calendar's window {name} sets {' and '.join(of_windows[name])}." for name in of_windows)
+def _set_by_windows(what_if: WhatIf, named: Iterable[str | None]) -> tuple[OwnerAmount, ...]:
+    """The amounts it is measured by that a calendar window sets now, but for those of the named windows."""
+    amounts = (_amount(what_if, name, department=department) for name, department in _measured_by(what_if))
+    known = {*named, None}
+    return tuple(amount for amount in amounts if amount.window not in known)
 
 
-def _bounds(case: Case) -> Iterator[tuple[str, bool]]:
-    """The limits and ceilings that hold for a kind of work: the amount's name, and whether it is the department's."""
+def _measured_by(what_if: WhatIf) -> Iterator[tuple[str, bool]]:
+    """The amounts that a workload is measured by: the amount's name, and whether it is the department's."""
+    yield quota_name(what_if), False
     for department in (False, True):
-        if not case.is_notebook:
+        if not what_if.is_notebook:
             yield LIMIT, department
-        yield ceiling_name(case), department
+        yield ceiling_name(what_if), department
 
 
-def _amount_words(case: Case, name: str, *, department: bool) -> str:
-    owner = f"department {case.department}" if department else case.project
-    if name == ceiling_name(case):
-        return f"the ceiling for each user of {owner} in pool {case.pool}"
-    amount = {LIMIT: "limit", "notebook_milli": "notebook quota", "training_milli": "training quota"}[name]
-    return f"{owner}'s {amount} in pool {case.pool}"
+def _amount(what_if: WhatIf, name: str, *, department: bool) -> OwnerAmount:
+    window = window_of(what_if, name, department=department)
+    return OwnerAmount(
+        kind=_AMOUNT_KINDS[name],
+        owner=(what_if.department or "") if department else what_if.project,
+        is_department=department,
+        pool=what_if.pool,
+        window=window.name if window else None,
+    )
 
 
+_AMOUNT_KINDS = {
+    "training_milli": AmountKind.TRAINING_QUOTA,
+    "notebook_milli": AmountKind.NOTEBOOK_QUOTA,
+    "limit_milli": AmountKind.LIMIT,
+    "user_jobs_milli": AmountKind.USER_CEILING,
+    "user_notebook_milli": AmountKind.USER_CEILING,
+}
 _AMOUNTS = frozenset(
     {
         ReasonCode.ABOVE_TRAINING_QUOTA,
@@ -139,75 +190,40 @@ _AMOUNTS = frozenset(
         ReasonCode.ABOVE_USER_CEILING,
     }
 )
-_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor leave to be preempted"
-_FIXED_BOUNDS = _AMOUNTS | {ReasonCode.NEVER_FITS}
+FIXED_BOUNDS = _AMOUNTS | {ReasonCode.NEVER_FITS}
+"""Reasons that name an amount: where no change removes it, the explanation says so."""
 
 
-def _names_what_frees_it(reason: Reason) -> bool:
-    """Whether its sentence says already that it starts once something in use is freed."""
-    return reason.code is not ReasonCode.NEVER_FITS and not is_too_wide(reason)
-
-
-def _planned_start(case: Case, decision: Decision) -> int | None:
-    """When the place that is kept for it is free by the time limits of what runs there; None where none is kept."""
-    return next((max(kept.starts_at, case.snapshot.now) for kept in decision.kept if kept.workload == case.id), None)
-
-
-def _kept_words(reason: Reason, starts_at: int | None, now: int) -> str:
-    """That a place is kept, where the reason itself is another and does not say it."""
-    if starts_at is None or reason.code is ReasonCode.PLACE_KEPT:
-        return ""
-    within_s = -(-(starts_at - now) // SECOND)
-    return f" A place is kept for it; by the time limits of what runs there it starts within {time_text(within_s)}."
+def _planned_start(what_if: WhatIf, decision: Decision) -> int | None:
+    """When its backfill reservation is free by the time limits of what runs there; None where it has none."""
+    now = what_if.snapshot.now
+    return next((max(one.starts_at, now) for one in decision.backfill if one.workload == what_if.id), None)
 
 
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
-_RESTING: dict[str, str] = {
-    JobState.QUEUED: "It was asked to rest or end and takes no part in the queue.",
-    JobState.PAUSED: "It was asked to rest or end and takes no part in the queue.",
-    JobState.STARTING: "It has its GPUs and is starting.",
-    JobState.RUNNING: "It is running.",
-    JobState.PAUSING: "It was asked to leave and is saving its work.",
-    JobState.HELD: "It is held by a person and waits until it is released.",
-    JobState.SUCCEEDED: "It has succeeded.",
-    JobState.FAILED: "It has failed.",
-    JobState.CANCELLED: "It was cancelled.",
-    NotebookState.BOOKED: "Its slice is booked.",
-    NotebookState.LENT: "Its slice is booked, and lent to preemptible jobs while the notebook is idle.",
-    NotebookState.RETURNED: "Its slice was given back.",
-}
 
 
-def _resting(case: Case) -> Explanation:
-    """What rests, runs or has ended; of what stays where others leave, or outlives its quota, that too."""
-    words = _RESTING[case.state]
-    reason = what_it_stays_on(case.snapshot, case.id) or case.outlived
-    if reason is not None:
-        words = f"{words} {sentence(reason)}"
-    return Explanation(workload=case.id, state=case.state, reason=reason, sentence=words)
-
-
-def _next(case: Case, decision: Decision) -> tuple[Reason, bool]:
-    """The reason that the next plan gives, and whether it starts the workload or has a place for it."""
-    placed = case.placed_by(decision.plan)
+def _next(what_if: WhatIf, decision: Decision) -> tuple[Reason, bool]:
+    """The reason that the next plan gives, and whether it starts the workload or reserves devices for it."""
+    placed = what_if.placed_by(decision.plan)
     if placed is not None:
         return placed, True
-    reason = decision.waits[case.id] if case.id in decision.waits else case.refusal(decision.plan)
+    reason = decision.waits[what_if.id] if what_if.id in decision.waits else what_if.refusal(decision.plan)
     return reason, reason.code is ReasonCode.WAITS_FOR_DRAIN
 
 
-def _changes(case: Case) -> tuple[Change, ...]:
-    limits = (_limit(case, department=False), _limit(case, department=True))
-    ceilings = (_user_ceiling(case, department=False), _user_ceiling(case, department=True))
-    found = (_freed(case), _quota(case), *limits, *ceilings, _pool(case), _preemptible(case))
+def _changes(what_if: WhatIf) -> tuple[Change, ...]:
+    limits = (_limit(what_if, department=False), _limit(what_if, department=True))
+    ceilings = (_user_ceiling(what_if, department=False), _user_ceiling(what_if, department=True))
+    found = (_freed(what_if), _quota(what_if), *limits, *ceilings, _pool(what_if), _preemptible(what_if))
     return tuple(change for change in found if change is not None)
 
 
 def _smallest(starts: Callable[[int], bool], most: int, thresholds: Iterable[int] = ()) -> int | None:
     """An amount above 0 that starts it where the next smaller one does not; None where none of those tried does.
 
-    More need not do as well: then others may come first. So ``thresholds`` are tried from the smallest on, then twice
-    as much again and again, ``most`` at last; between one that fails and the next that works it is found by halving.
+    A larger amount may fail where a smaller one works, because other work comes first. So ``thresholds`` are tried from
+    the smallest on, then doubled amounts, ``most`` last; between one that fails and the next that works it bisects.
     """
     if most <= 0:
         return None
@@ -230,29 +246,31 @@ def _first_that_works(starts: Callable[[int], bool], fails: int, works: int) -> 
     return works
 
 
-def _freed(case: Case) -> Change | None:
-    steps = freed(case)
+def _freed(what_if: WhatIf) -> Change | None:
+    steps = freed(what_if)
     milli = _smallest(steps.starts, steps.most)
-    if milli is None:
+    return None if milli is None else Change(kind=ChangeKind.FREED, pool=what_if.pool, by_milli=milli, to_milli=None)
+
+
+def _quota(what_if: WhatIf) -> Change | None:
+    milli = _raise(what_if)
+    if milli is None or what_if.objection_to(with_quota(what_if, what_if.quota + milli)) is not None:
         return None
-    words = f"{gpus(milli)} GPU is freed in pool {case.pool}"
-    return Change(kind=ChangeKind.FREED, by_milli=milli, to_milli=None, sentence=words)
+    return _raised_quota(what_if, milli)
 
 
-def _quota(case: Case) -> Change | None:
-    milli = _raise(case)
-    if milli is None or case.objection_to(with_quota(case, case.quota + milli)) is not None:
-        return None
-    words = _raised(case, milli, "is raised")
-    return Change(kind=ChangeKind.QUOTA, by_milli=milli, to_milli=case.quota + milli, sentence=words)
+def _raised_quota(what_if: WhatIf, milli: int) -> Change:
+    amount = _amount(what_if, quota_name(what_if), department=False)
+    to_milli = what_if.quota + milli
+    return Change(kind=ChangeKind.QUOTA, pool=what_if.pool, by_milli=milli, to_milli=to_milli, amount=amount)
 
 
-def _raise(case: Case) -> int | None:
+def _raise(what_if: WhatIf) -> int | None:
     """By how much a higher quota starts it, whether or not the quotas then fit."""
     return _smallest(
-        lambda by: case.starts(policy=with_quota(case, case.quota + by)),
-        case.most_quota - case.quota,
-        case.thresholds(case.quota, lambda one: one.project == case.project and not _is_preemptible(one)),
+        lambda by: what_if.starts(policy=with_quota(what_if, what_if.quota + by)),
+        what_if.most_quota - what_if.quota,
+        what_if.thresholds(what_if.quota, lambda one: one.project == what_if.project and not _is_preemptible(one)),
     )
 
 
@@ -260,102 +278,88 @@ def _is_preemptible(work: Job | Notebook) -> bool:
     return isinstance(work, Job) and work.preemptible
 
 
-def _raised(case: Case, milli: int, verb: str) -> str:
-    to = _to(case.quota, milli, window_of(case, quota_name(case)))
-    return f"{_amount_words(case, quota_name(case), department=False)} {verb} {to}"
-
-
-def _to(now: int, by: int, window: Window | None) -> str:
-    """By how much, to what, and where: an open window of the calendar sets its own amounts."""
-    return f"by {gpus(by)} to {gpus(now + by)}{_where(window)}"
-
-
-def _where(window: Window | None) -> str:
-    return f" in the calendar's window {window.name}" if window else ""
-
-
-def _too_high(case: Case) -> str | None:
-    """That the quota that would start it does not fit, without what others have; None where it fits or none does."""
-    milli = _raise(case)
-    objection = None if milli is None else case.objection_to(with_quota(case, case.quota + milli))
+def _too_high(what_if: WhatIf) -> QuotaTooHigh | None:
+    """The quota that would start it and does not fit beside the others; None where it fits or none would start it."""
+    milli = _raise(what_if)
+    objection = None if milli is None else what_if.objection_to(with_quota(what_if, what_if.quota + milli))
     if milli is None or objection is None:
         return None
-    needed, available = gpus(objection.needed_milli), gpus(objection.available_milli)
-    return f"{_raised(case, milli, 'raised')} would need {needed} GPU where {available} can be promised"
+    return QuotaTooHigh(
+        change=_raised_quota(what_if, milli),
+        needed_milli=objection.needed_milli,
+        available_milli=objection.available_milli,
+    )
 
 
-def _limit(case: Case, *, department: bool) -> Change | None:
-    now = case.limit(department=department)
+def _limit(what_if: WhatIf, *, department: bool) -> Change | None:
+    now = what_if.limit(department=department)
     if now is None:
         return None
     milli = _smallest(
-        lambda by: case.starts(policy=with_limit(case, now + by, department=department)),
-        case.demand_milli,
-        case.thresholds(
-            now - case.amounts_of(department=department).notebook_milli, case.is_inside(department=department)
+        lambda by: what_if.starts(policy=with_limit(what_if, now + by, department=department)),
+        what_if.demand_milli,
+        what_if.thresholds(
+            now - what_if.amounts_of(department=department).notebook_milli, what_if.is_inside(department=department)
         ),
     )
     if milli is None:
         return None
-    to = _to(now, milli, window_of(case, LIMIT, department=department))
-    words = f"{_amount_words(case, LIMIT, department=department)} is raised {to}"
-    return Change(kind=ChangeKind.LIMIT, by_milli=milli, to_milli=now + milli, sentence=words)
+    amount = _amount(what_if, LIMIT, department=department)
+    return Change(kind=ChangeKind.LIMIT, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
 
 
-def _user_ceiling(case: Case, *, department: bool) -> Change | None:
-    now = case.user_ceiling(department=department)
+def _user_ceiling(what_if: WhatIf, *, department: bool) -> Change | None:
+    now = what_if.user_ceiling(department=department)
     if now is None:
         return None
     milli = _smallest(
-        lambda by: case.starts(policy=with_user_ceiling(case, now + by, department=department)),
-        case.demand_milli,
-        case.thresholds(now, case.is_counted_with(department=department)),
+        lambda by: what_if.starts(policy=with_user_ceiling(what_if, now + by, department=department)),
+        what_if.demand_milli,
+        what_if.thresholds(now, what_if.is_counted_with(department=department)),
     )
     if milli is None:
         return None
-    to = _to(now, milli, window_of(case, ceiling_name(case), department=department))
-    words = f"{_amount_words(case, ceiling_name(case), department=department)} is raised {to}"
-    return Change(kind=ChangeKind.USER_CEILING, by_milli=milli, to_milli=now + milli, sentence=words)
+    amount = _amount(what_if, ceiling_name(what_if), department=department)
+    return Change(kind=ChangeKind.USER_CEILING, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
 
 
-def _pool(case: Case) -> Change | None:
+def _pool(what_if: WhatIf) -> Change | None:
     milli = _smallest(
-        lambda by: case.starts(snapshot=with_devices(case, by)),
-        case.demand_milli,
-        case.thresholds(case.capacity_milli, lambda _one: True),
+        lambda by: what_if.starts(snapshot=with_devices(what_if, by)),
+        what_if.demand_milli,
+        what_if.thresholds(what_if.capacity_milli, lambda _one: True),
     )
     if milli is None:
         return None
-    words = f"pool {case.pool} grows by {gpus(milli)} GPU"
-    return Change(kind=ChangeKind.POOL, by_milli=milli, to_milli=case.capacity_milli + milli, sentence=words)
+    return Change(kind=ChangeKind.POOL, pool=what_if.pool, by_milli=milli, to_milli=what_if.capacity_milli + milli)
 
 
-def _preemptible(case: Case) -> Change | None:
-    """A job that may not be preempted starts, too, if it may be and the smaller right is enough."""
-    if case.job is None or case.job.preemptible or not case.starts(snapshot=as_preemptible(case, case.job)):
+def _preemptible(what_if: WhatIf) -> Change | None:
+    """The change of a non-preemptible job to a preemptible one, if it would start then."""
+    if (
+        what_if.job is None
+        or what_if.job.preemptible
+        or not what_if.starts(snapshot=as_preemptible(what_if, what_if.job))
+    ):
         return None
-    words = "it is submitted as one that may be preempted (without --non-preemptible)"
-    return Change(kind=ChangeKind.PREEMPTIBLE, by_milli=0, to_milli=None, sentence=words)
+    return Change(kind=ChangeKind.PREEMPTIBLE, pool=what_if.pool, by_milli=0, to_milli=None)
 
 
-def _estimate(case: Case, reason: Reason) -> int | None:
-    if reason.code is ReasonCode.PAUSES_USED_UP and case.job is not None:
-        rules = case.policy.preemption
-        return sorted(case.job.paused_at)[-rules.max_pauses] + rules.per_s * 1000
-    ends = latest_ends(case)
-    count = _smallest(lambda ended: case.starts(snapshot=ends.after(ended)), len(ends.at))
+def _estimate(what_if: WhatIf, reason: Reason) -> int | None:
+    if reason.code is ReasonCode.PAUSES_USED_UP and what_if.job is not None:
+        rules = what_if.policy.preemption
+        return sorted(what_if.job.paused_at)[-rules.max_pauses] + rules.per_s * 1000
+    ends = latest_ends(what_if)
+    count = _smallest(lambda ended: what_if.starts(snapshot=ends.after(ended)), len(ends.at))
     return None if count is None else ends.at[count - 1]
 
 
-def _drain_ends(case: Case) -> int | None:
+def _drain_ends(what_if: WhatIf) -> int | None:
     """When everything that leaves the pool has left or is killed."""
-    rules = case.policy.preemption
+    rules = what_if.policy.preemption
     ends = [
-        (job.pausing_since_at or case.snapshot.now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000
-        for job in case.snapshot.jobs
+        (job.pausing_since_at or what_if.snapshot.now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000
+        for job in what_if.snapshot.jobs
         if job.state is JobState.PAUSING
     ]
-    return max(ends, default=case.snapshot.now + rules.grace_s * 1000)
-
-
-__all__ = ["Change", "ChangeKind", "Explanation", "explain", "sentence"]
+    return max(ends, default=what_if.snapshot.now + rules.grace_s * 1000)

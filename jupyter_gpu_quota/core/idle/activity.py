@@ -32,32 +32,13 @@ class IdleMode(StrEnum):
     RECLAIM = "reclaim"
 
 
-Place = tuple[str, int, int]
-"""A process where it runs: its pid namespace ("" where it is not known), its number there, its start in clock ticks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessUse:
-    """What one process of a workload uses of one device since the reading before; None is unknown.
-
-    ``pid`` is the node's own number. ``used_at``: until when it did at the latest. ``places`` are it and its parents,
-    nearest first, as their own namespace knows them; empty where it is not shown.
-    """
-
-    pid: int
-    memory_mib: int | None
-    percent: int | None
-    used_at: int | None = None
-    places: tuple[Place, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
     """One reading of what a notebook's own processes did on their GPU.
 
     ``percent`` is above 0 where any of them used it since the reading before; None is unknown, and ``why`` says why.
-    ``used_at``: when the last of that use was, where the reading tells; otherwise it may have been at ``at``.
-    ``users`` names who used it, as far as that is known.
+    ``used_at``: when the last of that use was, where the reading has it; otherwise it may have been at ``at``.
+    ``users`` are the kernels and programs that used it, as far as known.
     """
 
     at: int
@@ -94,10 +75,10 @@ class ProgramRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookActivity:
-    """Everything the judge looks at for one notebook.
+    """The evidence about one notebook, for its classification.
 
-    ``samples`` and ``reports`` (the instants at which the server's reports arrived) stand in the order of arrival.
-    ``kernels`` None: the server never reported, so nobody knows which there are; they and ``programs`` are of the
+    ``samples`` and ``reports`` (the instants at which the server's reports arrived) are in the order of arrival.
+    ``kernels`` None: the server never reported, so they are not known; they and ``programs`` are of the
     newest report. ``kept_at``: when a person last asked to keep it; ``asked_at``: when a kernel that was about to
     start last asked for the GPU.
     """
@@ -116,10 +97,10 @@ class NotebookActivity:
 class IdlePolicy:
     """When a notebook is idle and what follows, in seconds. Source: the quota file's ``policy.idle``.
 
-    Where nobody waits for its GPU, ``when_nobody_waits_s`` takes the place of the shorter waits.
-    ``busy_notify_after_s``: tell, and only tell, a person whose kernel is busy without using the GPU for so long;
-    None: never. ``grace_s`` after a start nothing is judged. ``coverage_percent`` of the readings and reports that are
-    expected every so often must be there, and no more than ``missed_at_most`` of them may be missing in a row.
+    While no work waits for its GPU, ``when_nobody_waits_s`` replaces the shorter waits.
+    ``busy_notify_after_s``: notify, and only notify, a person whose kernel is busy without using the GPU for so long;
+    None: never. A notebook is unknown for ``grace_s`` after a start. ``coverage_percent`` of the expected readings and
+    reports must be there, and no more than ``missed_at_most`` of them may be missing in a row.
     ``suspend``: kernels are suspended rather than shut down, where their server can.
     """
 

@@ -1,7 +1,7 @@
-"""The judge: whether a notebook's GPU is busy, idle or unknown, with the binding reason, figures, and since when.
+"""Idle classification: whether a notebook's GPU is busy, idle or unknown, with the binding reason and since when.
 
-Idle needs both, sustained and seen: no process of the notebook used the GPU for so long, and every kernel was idle
-without a message for so long. Whatever is not known makes it unknown, and unknown is never idle.
+Idle needs both, without a gap in the evidence: no process of the notebook used the GPU for long enough, and every
+kernel was idle without a message for long enough. Any missing fact makes it unknown, and unknown is never idle.
 Source: docs/idle.md.
 """
 
@@ -13,13 +13,13 @@ from enum import StrEnum
 from functools import cached_property
 
 from .activity import GpuSample, IdlePolicy, KernelState, NotebookActivity
-from .unused_stretch import Before, Quiet, quiet
+from .unused_stretch import Before, UnusedStretch, find_unused_stretch
 
 Figures = tuple[tuple[str, int | str], ...]
 
 
 class IdleReason(StrEnum):
-    """Why a notebook is judged as it is; the same word in REST, pages, events, logs and audit."""
+    """Why a notebook is classified as it is; the same word in REST, pages, events, logs and audit."""
 
     # busy
     GPU_IN_USE = "gpu_in_use"
@@ -51,7 +51,7 @@ class Busy:
     """In use, or used too lately. ``since``: when that began, as far as is known.
 
     ``idle_at``: when it becomes idle if nothing else happens; None while it is in use. ``unused_since``: of a busy
-    kernel that leaves the GPU alone, since when; None otherwise.
+    kernel that does not use the GPU, since when; None otherwise.
     """
 
     reason: IdleReason
@@ -63,9 +63,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Unused ``since`` then. ``kernels`` hold the GPU: they would have to go for it to be free.
+    """Unused ``since`` then. ``kernels`` hold the GPU: they would have to end for it to be free.
 
-    ``others`` are terminals and proxied programs that may hold it unused: it is not free before they go by themselves.
+    ``others`` are terminals and proxied programs that may hold it unused: it is not free before they end by themselves.
     """
 
     since: int
@@ -77,17 +77,17 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Something that idleness rests on is not known: never idle."""
+    """A fact that idleness depends on is not known: never idle."""
 
     reason: IdleReason
     figures: Figures = ()
 
 
-Verdict = Busy | Idle | Unknown
+Classification = Busy | Idle | Unknown
 
 
-class _Case:
-    """One notebook at one instant, with what several rules look at; a stretch is looked for when a rule needs it."""
+class _Evidence:
+    """One notebook at one instant, with what several rules need; a stretch is computed when a rule needs it."""
 
     def __init__(self, activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> None:
         self.activity, self.policy, self.now = activity, policy, now
@@ -97,15 +97,15 @@ class _Case:
         self.both_ms = max(self.gpu_ms, self.kernel_ms)
 
     @cached_property
-    def gpu(self) -> Quiet:
+    def gpu(self) -> UnusedStretch:
         every_s = self.policy.sample_every_s
-        return quiet(self.activity.samples, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
+        return find_unused_stretch(self.activity.samples, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
 
     @cached_property
-    def reported(self) -> Quiet:
+    def reported(self) -> UnusedStretch:
         every_s = self.policy.report_every_s
         reports = [GpuSample(at=at, percent=0) for at in self.activity.reports]
-        return quiet(reports, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
+        return find_unused_stretch(reports, every_ms=every_s * 1000, hole_ms=self.policy.hole_ms(every_s))
 
     @property
     def reported_at(self) -> int | None:
@@ -122,24 +122,24 @@ class _Case:
         return at is not None and self.now - at <= self.policy.hole_ms(every_s)
 
 
-def judge(activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> Verdict:
-    """Judge one notebook at ``now``. ``waiting``: somebody waits for a GPU that this one's would serve.
+def classify(activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, now: int) -> Classification:
+    """Classify one notebook at ``now``. ``waiting``: work waits for a GPU, and this one would serve it.
 
-    The first rule that binds answers: a jump of the clock; use that is seen; what is not known; use too lately.
+    The first rule that applies decides: a jump of the clock; use that is seen; what is not known; use too lately.
     """
-    case = _Case(activity, policy, waiting=waiting, now=now)
+    case = _Evidence(activity, policy, waiting=waiting, now=now)
     found = (rule(case) for rule in RULES)
-    return next((verdict for verdict in found if verdict is not None), None) or _idle(case)
+    return next((classification for classification in found if classification is not None), None) or _idle(case)
 
 
 # --- the clock ----------------------------------------------------------------------------------------------------
-def _from_the_future(case: _Case) -> Verdict | None:
+def _from_the_future(case: _Evidence) -> Classification | None:
     ahead = max(_instants(case.activity), default=case.now) - case.now
     return Unknown(reason=IdleReason.CLOCK_MOVED, figures=(("ahead_ms", ahead),)) if ahead > 0 else None
 
 
 def _instants(activity: NotebookActivity) -> Iterator[int]:
-    """Those that must not lie ahead; of a series the newest: behind an earlier one it shows a jump by itself."""
+    """The instants that must not be in the future; of a series the newest: a jump inside it is found elsewhere."""
     yield from (sample.at for sample in activity.samples[-1:])
     yield from activity.reports[-1:]
     kernels = activity.kernels or ()
@@ -150,7 +150,7 @@ def _instants(activity: NotebookActivity) -> Iterator[int]:
 
 
 # --- use that is seen ---------------------------------------------------------------------------------------------
-def _gpu_in_use(case: _Case) -> Verdict | None:
+def _gpu_in_use(case: _Evidence) -> Classification | None:
     newest = case.newest
     if newest is None or not newest.percent or not case.fresh(newest.at, case.policy.sample_every_s):
         return None
@@ -158,7 +158,7 @@ def _gpu_in_use(case: _Case) -> Verdict | None:
     return Busy(reason=IdleReason.GPU_IN_USE, since=newest.at, figures=figures)
 
 
-def _kernel_busy(case: _Case) -> Verdict | None:
+def _kernel_busy(case: _Evidence) -> Classification | None:
     busy = [kernel for kernel in case.kernels if kernel.state is KernelState.BUSY]
     reported_at = case.reported_at
     if not busy or reported_at is None or not case.fresh(reported_at, case.policy.report_every_s):
@@ -170,7 +170,7 @@ def _kernel_busy(case: _Case) -> Verdict | None:
 
 
 # --- what is not known --------------------------------------------------------------------------------------------
-def _no_report(case: _Case) -> Verdict | None:
+def _no_report(case: _Evidence) -> Classification | None:
     reported_at = case.reported_at
     if case.activity.kernels is None or reported_at is None:
         return Unknown(reason=IdleReason.NO_REPORT)
@@ -180,14 +180,14 @@ def _no_report(case: _Case) -> Verdict | None:
     return None
 
 
-def _kernel_unknown(case: _Case) -> Verdict | None:
+def _kernel_unknown(case: _Evidence) -> Classification | None:
     for kernel in case.kernels:
         if None in (kernel.state, kernel.last_message_at, kernel.started_at):
             return Unknown(reason=IdleReason.KERNEL_UNKNOWN, figures=(("kernel", kernel.id),))
     return None
 
 
-def _start(case: _Case) -> Verdict | None:
+def _start(case: _Evidence) -> Classification | None:
     started = case.activity.started_at
     if started is None:
         return Unknown(reason=IdleReason.START_UNKNOWN)
@@ -197,7 +197,7 @@ def _start(case: _Case) -> Verdict | None:
     return None
 
 
-def _no_reading(case: _Case) -> Verdict | None:
+def _no_reading(case: _Evidence) -> Classification | None:
     newest = case.newest
     why = newest.why if newest and newest.percent is None and newest.why else "no reading came"
     known = next((sample.at for sample in reversed(case.activity.samples) if sample.percent is not None), None)
@@ -209,34 +209,34 @@ def _no_reading(case: _Case) -> Verdict | None:
     return None
 
 
-def _holder_unknown(case: _Case) -> Verdict | None:
+def _holder_unknown(case: _Evidence) -> Classification | None:
     unknown = [kernel.id for kernel in case.kernels if kernel.holds_gpu is None]
     return Unknown(reason=IdleReason.HOLDER_UNKNOWN, figures=(("name", unknown[0]),)) if unknown else None
 
 
-# --- used too lately, or seen too little --------------------------------------------------------------------------
-def _recent_gpu_use(case: _Case) -> Verdict | None:
+# --- used too lately, or too little evidence ----------------------------------------------------------------------
+def _recent_gpu_use(case: _Evidence) -> Classification | None:
     used = [program.used_gpu_at for program in case.activity.programs if program.used_gpu_at is not None]
     if case.gpu.use is not None:
         used.append(case.gpu.use.at if case.gpu.since is None else case.gpu.since)
     return _too_lately(case, IdleReason.RECENT_GPU_USE, max(used, default=None), case.gpu_ms)
 
 
-def _recent_message(case: _Case) -> Verdict | None:
+def _recent_message(case: _Evidence) -> Classification | None:
     messages = [kernel.last_message_at for kernel in case.kernels if kernel.last_message_at is not None]
     return _too_lately(case, IdleReason.RECENT_MESSAGE, max(messages, default=None), case.kernel_ms)
 
 
-def _recent_start(case: _Case) -> Verdict | None:
+def _recent_start(case: _Evidence) -> Classification | None:
     starts = [at for at in (case.activity.started_at, *(k.started_at for k in case.kernels)) if at is not None]
     return _too_lately(case, IdleReason.RECENT_START, max(starts, default=None), case.both_ms)
 
 
-def _kept(case: _Case) -> Verdict | None:
+def _kept(case: _Evidence) -> Classification | None:
     return _too_lately(case, IdleReason.KEPT, case.activity.kept_at, case.both_ms)
 
 
-def _asked(case: _Case) -> Verdict | None:
+def _asked(case: _Evidence) -> Classification | None:
     return _too_lately(case, IdleReason.ASKED, case.activity.asked_at, max(case.both_ms, ASKED_MS))
 
 
@@ -244,15 +244,15 @@ ASKED_MS = 30_000
 """A kernel that asked for the GPU is given so long to start and be reported, however short the policy's waits are."""
 
 
-def _too_lately(case: _Case, reason: IdleReason, at: int | None, for_ms: int) -> Verdict | None:
+def _too_lately(case: _Evidence, reason: IdleReason, at: int | None, for_ms: int) -> Classification | None:
     if at is None or case.now - at >= for_ms:
         return None
     figures: Figures = (("for_s", (case.now - at) // 1000), ("needed_s", for_ms // 1000))
     return Busy(reason=reason, since=at, figures=(*figures, *_sooner(case, reason, for_ms)), idle_at=at + for_ms)
 
 
-def _sooner(case: _Case, reason: IdleReason, for_ms: int) -> Figures:
-    """How long it takes once somebody waits, which may begin at any moment; nothing where that makes no difference."""
+def _sooner(case: _Evidence, reason: IdleReason, for_ms: int) -> Figures:
+    """How long it takes once work waits for the GPU, which may begin at any moment; empty where it takes as long."""
     policy, least_s = case.policy, ASKED_MS // 1000 if reason is IdleReason.ASKED else 0
     gpu_s, kernel_s = policy.gpu_after_s(waiting=True), policy.kernel_after_s(waiting=True)
     takes_s = {IdleReason.RECENT_GPU_USE: gpu_s, IdleReason.RECENT_MESSAGE: kernel_s}
@@ -260,16 +260,16 @@ def _sooner(case: _Case, reason: IdleReason, for_ms: int) -> Figures:
     return (("waited_for_s", sooner_s),) if sooner_s * 1000 < for_ms else ()
 
 
-def _few_readings(case: _Case) -> Verdict | None:
+def _few_readings(case: _Evidence) -> Classification | None:
     return _seen(case, case.gpu, case.gpu_ms, case.policy.sample_every_s, IdleReason.TOO_FEW_READINGS)
 
 
-def _few_reports(case: _Case) -> Verdict | None:
+def _few_reports(case: _Evidence) -> Classification | None:
     return _seen(case, case.reported, case.kernel_ms, case.policy.report_every_s, IdleReason.TOO_FEW_REPORTS)
 
 
-def _seen(case: _Case, stretch: Quiet, for_ms: int, every_s: int, few: IdleReason) -> Verdict | None:
-    """Unknown unless a stretch reaches back far enough, and enough of it was seen."""
+def _seen(case: _Evidence, stretch: UnusedStretch, for_ms: int, every_s: int, few: IdleReason) -> Classification | None:
+    """Unknown unless a stretch reaches back far enough, and enough of it is covered."""
     seen_ms = 0 if stretch.since is None else case.now - stretch.since
     if seen_ms < for_ms:
         reason = {Before.HOLE: IdleReason.GAP, Before.JUMP: IdleReason.CLOCK_MOVED}.get(stretch.before, few)
@@ -281,7 +281,7 @@ def _seen(case: _Case, stretch: Quiet, for_ms: int, every_s: int, few: IdleReaso
     return None
 
 
-RULES: tuple[Callable[[_Case], Verdict | None], ...] = (
+RULES: tuple[Callable[[_Evidence], Classification | None], ...] = (
     _from_the_future,
     _gpu_in_use,
     _kernel_busy,
@@ -298,10 +298,10 @@ RULES: tuple[Callable[[_Case], Verdict | None], ...] = (
     _few_readings,
     _few_reports,
 )
-"""In this order; a notebook on which none binds is idle."""
+"""In this order; a notebook to which none applies is idle."""
 
 
-def _idle(case: _Case) -> Idle:
+def _idle(case: _Evidence) -> Idle:
     activity, gpu = case.activity, case.gpu
     assert gpu.since is not None
     assert activity.started_at is not None

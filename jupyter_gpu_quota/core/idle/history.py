@@ -1,6 +1,6 @@
-"""Keeps what the judge looks at, for as long as it looks back; in memory alone.
+"""Activity history: the evidence for the classification, for as long as that looks back; in memory only.
 
-Whoever starts anew knows nothing of what was before, and so judges nothing idle before it has watched for long enough.
+After a restart nothing earlier is known, so no notebook is idle before it was watched for long enough.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from .activity import GpuSample, IdlePolicy, KernelRecord, NotebookActivity, ProgramKind, ProgramRecord
-from .process_owners import Belonging, Roots, stray_name
+from .process_owners import ProcessOwners, Roots, stray_name
 
 MOST = 20_000
-"""Readings kept of one notebook, whatever the policy says: more than two days of them, ten seconds apart."""
+"""The most readings stored of one notebook, whatever the policy says: over two days of them, ten seconds apart."""
 
 
 MOST_USERS = 400
 """Kernels and programs of one notebook of which the last use of the GPU is remembered."""
 
 MOST_GONE = 100
-"""Earlier starts of one server of which late reports are known for such."""
+"""Earlier instances of one server that are remembered, so that their late reports are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a notebook's server said, when it arrived. ``sequence`` grows within one ``instance`` of the server.
+    """One report of a notebook's server. ``at``: its arrival. ``sequence`` grows within one ``instance`` of the server.
 
     ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
-    ``roots`` are the processes by which those on the GPU are told apart.
+    ``roots`` are the processes that identify those on the GPU.
     ``asks_first``: the server asks for its slice before it starts a kernel, and so may be without one meanwhile.
     ``suspends``: it can suspend a kernel; ``why_not``: why it cannot though it should. ``suspended``: how many are.
     """
@@ -56,38 +56,38 @@ class _Watched:
     used: dict[str, int] = field(default_factory=dict)
 
     def note_use(self, sample: GpuSample) -> None:
-        """Who used the GPU when: the latest of them, and nothing of the future, which a clock that was set makes."""
+        """Note the last use of each user of the GPU; none is later than the reading, even if the clock was set."""
         for name in sample.users:
             self.used.pop(name, None)
             self.used[name] = sample.used_at or sample.at
         self.used = {name: min(at, sample.at) for name, at in [*self.used.items()][-MOST_USERS:]}
 
 
-class Vigil:
+class ActivityHistories:
     """Readings and reports of every notebook, in the order of arrival."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
 
     def keep_only(self, notebooks: Set[str]) -> None:
-        """Forget the notebooks that are over."""
+        """Forget the notebooks that have ended."""
         for name in self._watched.keys() - notebooks:
             del self._watched[name]
 
     def read(self, notebook: str, sample: GpuSample, policy: IdlePolicy) -> bool:
-        """Take a reading; False for one that was taken before."""
+        """Add a reading; False for one that was added before."""
         watched = self._of(notebook)
         samples = watched.samples
         watched.note_use(sample)
         if samples and (samples[-1].at, samples[-1].percent) == (sample.at, sample.percent):
-            samples[-1] = sample  # a report that came since may tell whose the use was
+            samples[-1] = sample  # with a later report its users may be known
             return False
         samples.append(sample)
         _shorten(samples, _most(policy, policy.sample_every_s))
         return True
 
     def report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
-        """Take a report; False for one that comes late, from before a newer one or of a server that has ended."""
+        """Add a report; False for one that comes late, from before a newer one or of a server that has ended."""
         watched = self._of(notebook)
         newest = watched.newest
         if newest is not None and newest.instance != report.instance:
@@ -110,18 +110,18 @@ class Vigil:
         kept_at: int | None,
         holding: Iterable[str] | None,
         empty: bool = False,
-        belonging: Belonging | None = None,
+        process_owners: ProcessOwners | None = None,
         asked_at: int | None = None,
     ) -> NotebookActivity:
-        """What the judge looks at. ``holding``: the kernels that hold the GPU, None where that is not known.
+        """The evidence about a notebook. ``holding``: the kernels that hold the GPU, None where that is not known.
 
-        ``empty``: a reading shows that nothing of the notebook is on its device. ``belonging``: whose each process on
-        it is, None where that is not known; a kernel that may not use the GPU and does is then seen.
+        ``empty``: a reading shows that nothing of the notebook is on its device. ``process_owners``: of the processes
+        on it, None where they are not known; a kernel that may not use the GPU and does is then seen.
         """
         watched = self._of(notebook)
         newest = watched.newest
         held = None if holding is None else frozenset(holding)
-        names = frozenset[str]() if belonging is None else belonging.holders
+        names = frozenset[str]() if process_owners is None else process_owners.holders
         kernels = None if newest is None else tuple(_held(kernel, held, names) for kernel in newest.kernels)
         programs = () if newest is None else tuple(_freed(program, empty) for program in newest.programs)
         return NotebookActivity(
@@ -130,7 +130,7 @@ class Vigil:
             samples=tuple(watched.samples),
             reports=tuple(watched.reports),
             kernels=kernels,
-            programs=programs if belonging is None else tuple(_told(programs, belonging, watched.used)),
+            programs=programs if process_owners is None else tuple(_told(programs, process_owners, watched.used)),
             kept_at=kept_at,
             asked_at=asked_at,
         )
@@ -157,7 +157,7 @@ class Vigil:
 
 
 def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
-    """What the reports say of a kernel's hold stands, unless it was seen to hold it: one without a share has none."""
+    """A kernel with the hold that is reported, unless a reading shows a hold: one without a share reports none."""
     if kernel.id in seen:
         return replace(kernel, holds_gpu=True)
     if kernel.holds_gpu is not None:
@@ -165,11 +165,13 @@ def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[
     return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
 
 
-def _told(programs: Iterable[ProgramRecord], belonging: Belonging, used: Mapping[str, int]) -> Iterator[ProgramRecord]:
-    """Each program with whether it holds the GPU and when it last used it; and what holds it without being one."""
+def _told(
+    programs: Iterable[ProgramRecord], process_owners: ProcessOwners, used: Mapping[str, int]
+) -> Iterator[ProgramRecord]:
+    """Each program with whether it holds the GPU and when it last used it; and the stray processes that hold it."""
     for program in programs:
-        yield replace(program, holds_gpu=program.name in belonging.holders, used_gpu_at=used.get(program.name))
-    for name in sorted({stray_name(process) for process in belonging.strays}):
+        yield replace(program, holds_gpu=program.name in process_owners.holders, used_gpu_at=used.get(program.name))
+    for name in sorted({stray_name(process) for process in process_owners.strays}):
         yield ProgramRecord(name=name, kind=ProgramKind.STRAY, holds_gpu=True, used_gpu_at=used.get(name))
 
 

@@ -1,20 +1,22 @@
-"""Whether the owner of a lent slice leaves the GPU alone, so that the loan may go on.
+"""Whether a slice may stay lent, because its notebook does not use the GPU.
 
-That it was idle for long enough was known when the loan began. From then on every look must show, by facts that are
-fresh, that nothing of the owner is on the device and nobody asks for it; whoever works beside it, in a kernel without
-the GPU, does not end it. Source: docs/idle.md.
+The notebook had been idle for long enough when the slice was lent. From then on every check must show, by recent facts,
+that no process of the notebook is on the device and no kernel asks for it. Work in a kernel without the GPU does not
+end the lending. Source: docs/idle.md.
 """
 
 from __future__ import annotations
 
 from .activity import IdlePolicy, NotebookActivity
-from .state_machine import Freed, Stage, Stopping
+from .state_machine import Freed, MachineState, Stopping
 
 
-def rests(stage: Stage, activity: NotebookActivity, policy: IdlePolicy, *, empty: bool | None, now: int) -> bool | None:
-    """True where the loan may go on, False for any sign that the owner wants its GPU; None where that is not known.
+def may_stay_lent(
+    stage: MachineState, activity: NotebookActivity, policy: IdlePolicy, *, empty: bool | None, now: int
+) -> bool | None:
+    """True where the slice may stay lent, False for any sign that the notebook needs it; None where that is not known.
 
-    ``empty``: whether the newest readings show nothing of the owner on the device.
+    ``empty``: whether the newest readings show nothing of the notebook on the device.
     """
     if not isinstance(stage, Freed | Stopping) or empty is False or _is_used(activity):
         return False
@@ -29,7 +31,7 @@ def _is_used(activity: NotebookActivity) -> bool:
 
 
 def _is_seen(activity: NotebookActivity, policy: IdlePolicy, now: int) -> bool:
-    """Whether reports and readings go on, and tell of every kernel whether it holds the GPU."""
+    """Whether reports and readings are recent, and show for every kernel whether it holds the GPU."""
     known = [sample.at for sample in activity.samples if sample.percent is not None]
     reported = activity.reports[-1:] and 0 <= now - activity.reports[-1] <= policy.hole_ms(policy.report_every_s)
     read = known and 0 <= now - known[-1] <= policy.hole_ms(policy.sample_every_s)
@@ -38,5 +40,5 @@ def _is_seen(activity: NotebookActivity, policy: IdlePolicy, now: int) -> bool:
 
 
 def patience_ms(policy: IdlePolicy) -> int:
-    """How long facts may be missing before a loan ends: as long as they may be in any judgement."""
+    """How long facts may be missing before lending ends: as long as in any classification."""
     return max(policy.hole_ms(policy.report_every_s), policy.hole_ms(policy.sample_every_s))

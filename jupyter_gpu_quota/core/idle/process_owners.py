@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .activity import Place, ProcessUse
+from ..samples import Place, ProcessUse
 
 STARTING_TICKS = 6_000
 """A process younger than this at the report, a minute, may be of a kernel that the server did not list yet."""
@@ -20,8 +20,8 @@ STARTING_TICKS = 6_000
 class Roots:
     """The first process of each kernel and program, by its name in the report, in one namespace.
 
-    ``ticks``: the machine's clock when the server looked, in the unit of a process's start; None: it does not tell,
-    and so nothing can be told apart. ``rootless``: a kernel whose process is not known here.
+    ``ticks``: the machine's clock when the server looked, in the unit of a process's start; None: it is not
+    reported, and so no process has a known owner. ``rootless``: a kernel whose process is not known here.
     """
 
     namespace: str = ""
@@ -49,8 +49,8 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belonging:
-    """Whose the processes on a notebook's devices are. ``holders`` are kernels and programs, by name.
+class ProcessOwners:
+    """The owners of the processes on a notebook's devices. ``holders`` are kernels and programs, by name.
 
     ``strays`` descend from none of them any more. ``users`` are those that used a device, with when they did at the
     latest by the reading, None where it does not date it.
@@ -61,8 +61,8 @@ class Belonging:
     users: Mapping[str, int | None]
 
 
-def belonging(roots: Roots, processes: Iterable[ProcessUse]) -> Belonging | None:
-    """Whose each process is; None where one of them may be of a kernel that the report does not name."""
+def process_owners(roots: Roots, processes: Iterable[ProcessUse]) -> ProcessOwners | None:
+    """The owner of each process; None where one of them may be of a kernel that the report does not name."""
     holders, strays, users = set[str](), list[ProcessUse](), dict[str, int | None]()
     for process in processes:
         name = roots.owner(process)
@@ -75,7 +75,7 @@ def belonging(roots: Roots, processes: Iterable[ProcessUse]) -> Belonging | None
         if process.percent:
             told = name or stray_name(process)
             users[told] = _later(users[told], process.used_at) if told in users else process.used_at
-    return Belonging(holders=frozenset(holders), strays=tuple(strays), users=users)
+    return ProcessOwners(holders=frozenset(holders), strays=tuple(strays), users=users)
 
 
 def suspendable(roots: Roots, processes: Iterable[ProcessUse], kernels: Iterable[str]) -> dict[str, int]:
@@ -93,7 +93,7 @@ def suspendable(roots: Roots, processes: Iterable[ProcessUse], kernels: Iterable
 
 
 def stray_name(process: ProcessUse) -> str:
-    """What a process is called that belongs to no kernel and no program; the number is that of its own container."""
+    """The name of a process that belongs to no kernel and no program; the number is that of its own container."""
     return f"process {process.places[0][1] if process.places else process.pid}"
 
 

@@ -11,7 +11,7 @@ from .activity import GpuSample
 
 
 class Before(StrEnum):
-    """What stands at the beginning of a quiet stretch."""
+    """What comes before an unused stretch."""
 
     USE = "use"
     HOLE = "hole"
@@ -20,7 +20,7 @@ class Before(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quiet:
+class UnusedStretch:
     """A stretch in which every known reading shows no use, from ``since`` to its newest reading, ``until``.
 
     Both are None where there is none. ``at`` are its known readings, newest first. ``use`` is the one before it.
@@ -33,9 +33,9 @@ class Quiet:
     use: GpuSample | None = None
 
     def missing_ms(self, *, now: int, for_ms: int, every_ms: int) -> int:
-        """How much of the last ``for_ms`` no known reading speaks for.
+        """How much of the last ``for_ms`` no known reading covers.
 
-        A reading speaks for the period before it; one that is late by less than half a period has missed nothing.
+        A reading covers the period before it; one that is late by less than half a period has missed nothing.
         """
         begin = now - for_ms
         edges = (now, *(at for at in self.at if begin < at < now), begin)
@@ -43,13 +43,13 @@ class Quiet:
         return sum(gap - every_ms for gap in gaps if 2 * gap > 3 * every_ms)
 
 
-def quiet(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> Quiet:
-    """The quiet stretch at the end of a series, in the order of arrival.
+def find_unused_stretch(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> UnusedStretch:
+    """The unused stretch at the end of a series, in the order of arrival.
 
     It begins after the last use, after a stretch of more than ``hole_ms`` without a known reading, and where the
-    clock stood still or went back; at most one period before its first reading, which speaks for no more, so that a
-    use that becomes known in the middle of a hole leaves the rest of it unknown. Where the reading just before tells
-    when the last use was, the stretch begins there.
+    clock stood still or went back; at most one period before its first reading, which covers no more, so that a
+    use that becomes known in the middle of a hole leaves the rest of it unknown. Where the reading just before has
+    the instant of the last use, the stretch begins there.
     """
     at: list[int] = []
     later: int | None = None
@@ -67,12 +67,14 @@ def quiet(samples: Sequence[GpuSample], *, every_ms: int, hole_ms: int) -> Quiet
     return _stretch(at, every_ms, Before.NOTHING)
 
 
-def _stretch(at: list[int], every_ms: int, before: Before, use: GpuSample | None = None, hole_ms: int = 0) -> Quiet:
+def _stretch(
+    at: list[int], every_ms: int, before: Before, use: GpuSample | None = None, hole_ms: int = 0
+) -> UnusedStretch:
     if not at:
-        return Quiet(since=None, until=None, before=before, use=use)
+        return UnusedStretch(since=None, until=None, before=before, use=use)
     since = at[-1] - every_ms
     if use is not None:
         used_at = use.used_at if 2 * (at[-1] - use.at) <= 3 * every_ms else None
         dated = used_at is not None and use.at - used_at <= hole_ms  # further back only where the clock was set
         since = min(used_at or use.at, use.at) if dated else max(since, use.at)
-    return Quiet(since=since, until=at[0], before=before, at=tuple(at), use=use)
+    return UnusedStretch(since=since, until=at[0], before=before, at=tuple(at), use=use)

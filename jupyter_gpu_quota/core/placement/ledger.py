@@ -1,9 +1,9 @@
-"""What every device of one pool carries, and where there is room, found without scanning the pool.
+"""The ledger: what every device of one pool carries, and where there is room, found without scanning the pool.
 
 Devices and nodes go by number (their place in id order). Per device, in milli-GPU: ``firm`` (work that stays),
-``lent`` (borrowers of notebook quota), ``leaving`` (asked to go, still there), ``promised`` and ``promised_lent``
-(reserved for a waiting workload), ``held`` (notebook quota that nobody has booked: borrowers only).
-The columns are filled directly while a pool is read; from the first look at :meth:`Ledger.room` on, only by shift.
+``borrowed`` (borrowers of notebook quota), ``leaving`` (work that is stopping, still there), ``reserved`` and
+``reserved_borrowed`` (for waiting work), ``unbooked`` (notebook quota without a slice: for borrowers only).
+Reading a pool fills the columns directly; after the first call of :meth:`Ledger.free_devices` only shift changes them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from itertools import compress
 from typing import Any
 
 from ..model import WHOLE_DEVICE, Demand, Device, Health, Node
-from .hosts import NOTHING, Host, Hosts, sizes_of
-from .node_classes import Shelves
-from .workload_profile import CPU_STEPS, MEMORY_STEPS, Kind, State, tells_more, worth_of
+from .fragmentation import CPU_STEPS, MEMORY_STEPS, NodeKind, NodeState, score_for
+from .node_classes import NodeClasses
+from .node_resources import NOTHING, CpuMemory, NodeResources, node_sizes
+from .workload_profile import needs_score
 
 Models = tuple[str, ...]
 ANY_MODEL: Models = ()
 Column = list[int]
 """One amount of every device: ``ledger.firm``, ``ledger.lent`` and so on."""
-_HostAmounts = tuple[Host, Host, Host]
+_ResourceChange = tuple[CpuMemory, CpuMemory, CpuMemory]
 Spot = tuple[int, int]
 """Where a device is: its node, and its bit among the devices of the node."""
 
 
-class Levels:
-    """Items by an integer level; finds the lowest item on the smallest level at or above a bound."""
+class BestFitIndex:
+    """Items by an integer level; finds the lowest item on the smallest level that reaches a bound."""
 
     __slots__ = ("_filled", "_heaps", "_level")
 
@@ -47,7 +48,7 @@ class Levels:
         return self._level[item]
 
     def put(self, item: int, level: int) -> None:
-        """Move an item; what the heaps still say about its old level is skipped when it is met."""
+        """Move an item to a level; its entry in the old heap is skipped when it is met."""
         if self._level[item] == level:
             return
         self._level[item] = level
@@ -70,10 +71,10 @@ class Levels:
         return None
 
 
-class Room:
-    """Where one kind of work finds room: devices by free amount, nodes by how many whole devices are free.
+class FreeDevices:
+    """Free room for one kind of work: devices by free amount, nodes by the number of whole free devices.
 
-    The whole ones of a node are bits of one number, in the order of its devices.
+    The whole free devices of a node are the bits of one number, in the order of its devices.
     """
 
     __slots__ = ("_on_node", "_spot", "_whole", "devices", "nodes")
@@ -83,11 +84,11 @@ class Room:
         self._whole = [0] * len(on_node)
         for node, bit in compress(spots, map(WHOLE_DEVICE.__eq__, free)):
             self._whole[node] |= bit
-        self.devices = Levels(free)
-        self.nodes = Levels([whole.bit_count() for whole in self._whole])
+        self.devices = BestFitIndex(free)
+        self.nodes = BestFitIndex([whole.bit_count() for whole in self._whole])
 
     def first_whole(self, node: int, count: int) -> list[int]:
-        """So many whole devices of a node that has them, the lowest numbers first."""
+        """The first ``count`` whole free devices of a node."""
         whole, on, found = self._whole[node], self._on_node[node], list[int]()
         for _ in range(count):
             lowest = whole & -whole
@@ -96,7 +97,7 @@ class Room:
         return found
 
     def put(self, free: Iterable[tuple[int, int]]) -> None:
-        """Note the new free amounts of devices; each node moves once, however many of its devices changed."""
+        """Set the free amounts of devices."""
         moved: set[int] = set()
         for device, amount in free:
             before = self.devices[device]
@@ -112,9 +113,9 @@ class Room:
 
 
 class _Totals:
-    """The room on every node, and their sum, from what is on every device; less than nothing counts as nothing.
+    """The room on every node and in all; negative room of a device counts as 0.
 
-    ``read``: how much of the ledger's log of changes is in them.
+    ``read``: the number of entries of the ledger's log that are included.
     """
 
     __slots__ = ("_on", "all", "of", "read")
@@ -127,7 +128,7 @@ class _Totals:
         self.all, self.read = sum(self.of), read
 
     def put(self, device: int, node: int, milli: int) -> None:
-        """Note the new room on a device."""
+        """Set the room on a device."""
         change = max(0, milli) - self._on[device]
         if change:
             self._on[device] += change
@@ -136,7 +137,7 @@ class _Totals:
 
 
 class Ledger:
-    """The devices of one pool that may be given out, and what each carries."""
+    """The schedulable devices of one pool, and what each carries. Foreign use lowers a device's capacity. Rule R12."""
 
     def __init__(
         self, devices: Iterable[Device], nodes: Iterable[Node], *,
@@ -161,24 +162,24 @@ class Ledger:
             self.spots.append((node, 1 << len(self.on_node[node])))
             self.on_node[node].append(at)
         self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
-        self._sizes = sizes_of(nodes, names, parts or {})
+        self._sizes = node_sizes(nodes, names, parts or {})
         self._empty()
         self.learn(demand)
 
     def _empty(self) -> None:
         count = len(self.devices)
-        self.firm, self.lent, self.leaving = [0] * count, [0] * count, [0] * count
-        self.promised, self.promised_lent, self.held = [0] * count, [0] * count, [0] * count
+        self.firm, self.borrowed, self.leaving = [0] * count, [0] * count, [0] * count
+        self.reserved, self.reserved_borrowed, self.unbooked = [0] * count, [0] * count, [0] * count
         self._draining: set[int] = set()
-        self.hosts = Hosts(self._sizes)
-        self._shelves: dict[bool, Shelves] = {}
-        self._rooms: dict[Models, tuple[Room, Room]] | None = None
-        self._holds: bool | None = None
-        self._journal: list[tuple[Column | _HostAmounts, int, int]] = []
+        self.node_resources = NodeResources(self._sizes)
+        self._node_classes: dict[bool, NodeClasses] = {}
+        self._rooms: dict[Models, tuple[FreeDevices, FreeDevices]] | None = None
+        self._has_unbooked: bool | None = None
+        self._journal: list[tuple[Column | _ResourceChange, int, int]] = []
         self._log: list[int] = []
         """Each device that changed, in order, and the complement of each node that did. Who keeps anything that
         follows from the columns remembers how much of it was read."""
-        self._rooms_read = self._shelves_read = 0
+        self._rooms_read = self._node_classes_read = 0
         self.gains = 0
         """How often room may have come back by a change."""
         self.refused: dict[tuple[object, bool], int] = {}
@@ -188,20 +189,20 @@ class Ledger:
         self._totals: dict[bool, _Totals] = {}
 
     def emptied(self) -> Ledger:
-        """The same devices and demand, carrying nothing."""
+        """The same devices and demand without any use."""
         other = Ledger.__new__(Ledger)
         other.__dict__.update(self.__dict__)
         other._empty()
         return other
 
     def learn(self, demand: tuple[Demand, ...]) -> None:
-        """Place by this demand from now on; by the plain rule where it says nothing beyond plain GPU amounts."""
-        self.worth = worth_of(demand) if tells_more(demand) else None
-        self._shelves.clear()
+        """Place by this demand from now on; by GPU amounts alone where it has nothing else."""
+        self.score = score_for(demand) if needs_score(demand) else None
+        self._node_classes.clear()
 
     @property
     def changes(self) -> int:
-        """How often anything was changed."""
+        """The number of changes so far."""
         return len(self._log)
 
     def shift(self, column: Column, at: int, milli: int) -> None:
@@ -209,32 +210,34 @@ class Ledger:
         self._journal.append((column, at, milli))
         self._apply(column, at, milli)
 
-    def shift_host(self, node: int, *, used: Host = NOTHING, leaving: Host = NOTHING, promised: Host = NOTHING) -> None:
-        """Change what one node carries of CPU and memory, by these amounts."""
-        self._journal.append(((used, leaving, promised), node, 1))
-        self._apply_host(node, (used, leaving, promised), 1)
+    def shift_resources(
+        self, node: int, *, used: CpuMemory = NOTHING, leaving: CpuMemory = NOTHING, reserved: CpuMemory = NOTHING
+    ) -> None:
+        """Change the CPU and memory use of one node by these amounts."""
+        self._journal.append(((used, leaving, reserved), node, 1))
+        self._apply_resources(node, (used, leaving, reserved), 1)
 
     def is_overfull(self, node: int) -> bool:
-        """Whether a node has promised more CPU or memory than it has once everything that leaves has left."""
-        return min(self.hosts.after(node)) < 0
+        """Whether a node's CPU or memory is overcommitted after all drains."""
+        return min(self.node_resources.after(node)) < 0
 
     def mark(self) -> int:
         """A point that :meth:`undo` can go back to."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Take back every shift since the mark."""
+        """Undo every change since the mark."""
         while len(self._journal) > mark:
             what, at, amount = self._journal.pop()
             if isinstance(what, tuple):
-                self._apply_host(at, what, -amount)
+                self._apply_resources(at, what, -amount)
             else:
                 self._apply(what, at, -amount)
 
-    def _apply_host(self, node: int, amounts: _HostAmounts, sign: int) -> None:
+    def _apply_resources(self, node: int, amounts: _ResourceChange, sign: int) -> None:
         self._log.append(~node)
         self.gains += 1
-        self.hosts.add(node, *(Host(sign * cpu, sign * memory) for cpu, memory in amounts))
+        self.node_resources.add(node, *(CpuMemory(sign * cpu, sign * memory) for cpu, memory in amounts))
 
     def _apply(self, column: Column, at: int, milli: int) -> None:
         column[at] += milli
@@ -242,19 +245,19 @@ class Ledger:
         self.gains += milli < 0
 
     @property
-    def holds(self) -> bool:
-        """Whether anything was held when this was first asked: where not, a borrower has the room of firm work."""
-        if self._holds is None:
-            self._holds = any(self.held)
-        return self._holds
+    def has_unbooked(self) -> bool:
+        """Whether anything was unbooked when this was first asked: where not, a borrower has the room of firm work."""
+        if self._has_unbooked is None:
+            self._has_unbooked = any(self.unbooked)
+        return self._has_unbooked
 
     @property
     def draining(self) -> set[int]:
-        """Devices that something leaves and on which room, promised to nobody, is left then."""
+        """Devices that work is leaving and that then have unreserved room."""
         return self._draining if self._rooms_open else set()
 
     @property
-    def _rooms_open(self) -> dict[Models, tuple[Room, Room]]:
+    def _rooms_open(self) -> dict[Models, tuple[FreeDevices, FreeDevices]]:
         if self._rooms is None:
             numbers = range(len(self.devices))
             leaves = filter(self.leaving.__getitem__, numbers)
@@ -265,50 +268,50 @@ class Ledger:
         self._rooms_read = len(self._log)
         return self._rooms
 
-    def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[Room, Room]]) -> None:
+    def _refresh(self, moved: Collection[int], rooms: dict[Models, tuple[FreeDevices, FreeDevices]]) -> None:
         if self._draining or any(map(self.leaving.__getitem__, moved)):
             for at in moved:
                 drains = self.leaving[at] and self.lendable_after(at) > 0
                 (self._draining.add if drains else self._draining.discard)(at)
         plain = [(at, self.plain_now(at)) for at in moved]
-        lendable = [(at, self.lendable_now(at)) for at in moved] if self.holds else plain
-        for key, (firm, lent) in rooms.items():
+        lendable = [(at, self.lendable_now(at)) for at in moved] if self.has_unbooked else plain
+        for key, (firm, borrowed) in rooms.items():
             firm.put(self._of_models(plain, key))
-            if lent is not firm:
-                lent.put(self._of_models(lendable, key))
+            if borrowed is not firm:
+                borrowed.put(self._of_models(lendable, key))
 
     def _of_models(self, free: list[tuple[int, int]], models: Models) -> list[tuple[int, int]]:
         return [(at, milli) for at, milli in free if self.model[at] in models] if models else free
 
-    def _rooms_for(self, models: Models) -> tuple[Room, Room]:
-        """For firm work and for borrowers: the same where no notebook quota is held, which a plan only ever lowers."""
-        plain = self._room(models, self.all_now(lent=False))
-        return plain, self._room(models, self.all_now(lent=True)) if self.holds else plain
+    def _rooms_for(self, models: Models) -> tuple[FreeDevices, FreeDevices]:
+        """For firm work and for borrowers; the same where no notebook quota is unbooked, which a plan only lowers."""
+        plain = self._room(models, self.all_now(borrowed=False))
+        return plain, self._room(models, self.all_now(borrowed=True)) if self.has_unbooked else plain
 
-    def all_now(self, *, lent: bool) -> list[int]:
+    def all_now(self, *, borrowed: bool) -> list[int]:
         """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""
-        beside = self.lent, self.leaving, self.promised, self.promised_lent, self.held
+        beside = self.borrowed, self.leaving, self.reserved, self.reserved_borrowed, self.unbooked
         if not any(map(any, beside)):
             return [whole - firm if whole > firm else 0 for whole, firm in zip(self.capacity, self.firm, strict=True)]
-        rows = zip(self.capacity, self.firm, self.lent, self.leaving, self._all_due(lent=lent), strict=True)
+        rows = zip(self.capacity, self.firm, self.borrowed, self.leaving, self._all_due(borrowed=borrowed), strict=True)
         return [
             free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0
             for whole, firm, here, goes, due in rows
         ]
 
-    def _all_due(self, *, lent: bool) -> list[int]:
-        """What of every device nobody else may have, beside firm work, once everything that leaves has left."""
-        rows = zip(self.promised, self.lent, self.promised_lent, self.held, strict=True)
-        if lent:
+    def _all_due(self, *, borrowed: bool) -> list[int]:
+        """What is not available on every device after all drains, besides firm work."""
+        rows = zip(self.reserved, self.borrowed, self.reserved_borrowed, self.unbooked, strict=True)
+        if borrowed:
             return [due + here + soon for due, here, soon, _ in rows]
-        return [due + (held if held > here + soon else here + soon) for due, here, soon, held in rows]
+        return [due + (unbooked if unbooked > here + soon else here + soon) for due, here, soon, unbooked in rows]
 
-    def _room(self, models: Models, free: Sequence[int]) -> Room:
+    def _room(self, models: Models, free: Sequence[int]) -> FreeDevices:
         if models:
             free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
-        return Room(free, self.spots, self.on_node)
+        return FreeDevices(free, self.spots, self.on_node)
 
-    def room(self, models: Models, *, lent: bool) -> Room | None:
+    def free_devices(self, models: Models, *, borrowed: bool) -> FreeDevices | None:
         """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.
 
         Kept up to date from the first look on.
@@ -320,90 +323,92 @@ class Ledger:
         rooms = self._rooms_open
         if key not in rooms:
             rooms[key] = self._rooms_for(key)
-        return rooms[key][lent]
+        return rooms[key][borrowed]
 
-    def shelves(self, *, lent: bool) -> Shelves:
+    def node_classes(self, *, borrowed: bool) -> NodeClasses:
         """The nodes by what is free on them for firm work or for borrowers, kept up to date from the first look on."""
-        if lent not in self._shelves:
-            free = self.lendable_now if lent else self.plain_now
+        if borrowed not in self._node_classes:
+            free = self.lendable_now if borrowed else self.plain_now
             kinds = [self._kind(node) for node in range(len(self.nodes))]
-            self._shelves[lent] = Shelves(len(kinds), lambda node: self._state(node, kinds[node], free), self.worth)
-        for at in self._log[self._shelves_read :]:
-            for shelves in self._shelves.values():
-                shelves.note(self.node_of[at] if at >= 0 else ~at)
-        self._shelves_read = len(self._log)
-        return self._shelves[lent]
+            self._node_classes[borrowed] = NodeClasses(
+                len(kinds), lambda node: self._state(node, kinds[node], free), self.score
+            )
+        for at in self._log[self._node_classes_read :]:
+            for classes in self._node_classes.values():
+                classes.note(self.node_of[at] if at >= 0 else ~at)
+        self._node_classes_read = len(self._log)
+        return self._node_classes[borrowed]
 
-    def _kind(self, node: int) -> Kind:
-        models, (cpu, memory) = tuple(self.model[at] for at in self.on_node[node]), self.hosts.sizes[node]
+    def _kind(self, node: int) -> NodeKind:
+        models, (cpu, memory) = tuple(self.model[at] for at in self.on_node[node]), self.node_resources.sizes[node]
         cpu_step, memory_step = max(1, cpu // CPU_STEPS), max(1, memory // MEMORY_STEPS)
-        return Kind(models if len(set(models)) > 1 else models[:1], cpu_step, memory_step)
+        return NodeKind(models if len(set(models)) > 1 else models[:1], cpu_step, memory_step)
 
-    def _state(self, node: int, kind: Kind, free: Callable[[int], int]) -> State:
+    def _state(self, node: int, kind: NodeKind, free: Callable[[int], int]) -> NodeState:
         amounts = [free(at) for at in self.on_node[node]]
         if len(kind.models) == 1:
             amounts.sort()
-        cpu, memory = self.hosts.now(node)
-        return State(kind, max(0, cpu), max(0, memory), tuple(amounts))
+        cpu, memory = self.node_resources.now(node)
+        return NodeState(kind, max(0, cpu), max(0, memory), tuple(amounts))
 
-    def plain_after(self, at: int, *, firm_gone: int = 0, lent_gone: int = 0) -> int:
-        """Room for firm work once everything that leaves has left, and these amounts with it. May be below 0."""
-        lent = self.lent[at] + self.promised_lent[at] - lent_gone
-        return self.capacity[at] - self.firm[at] - self.promised[at] + firm_gone - max(self.held[at], lent)
+    def plain_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
+        """Room for firm work after all drains and after these amounts have left; may be below 0."""
+        borrowed = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone
+        return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - max(self.unbooked[at], borrowed)
 
-    def lendable_after(self, at: int, *, firm_gone: int = 0, lent_gone: int = 0) -> int:
-        """Room for a borrower or a notebook once everything that leaves has left, and these amounts with it."""
-        lent = self.lent[at] + self.promised_lent[at] - lent_gone
-        return self.capacity[at] - self.firm[at] - self.promised[at] + firm_gone - lent
+    def lendable_after(self, at: int, *, firm_gone: int = 0, borrowed_gone: int = 0) -> int:
+        """Room for a borrower or a notebook after all drains and after these amounts have left."""
+        borrowed = self.borrowed[at] + self.reserved_borrowed[at] - borrowed_gone
+        return self.capacity[at] - self.firm[at] - self.reserved[at] + firm_gone - borrowed
 
-    def node_after(self, node: int, *, lent: bool) -> int:
-        """The room of all devices of a node once everything that leaves has left, for firm work or for borrowers."""
-        return self._totals_after(lent).of[node]
+    def node_after(self, node: int, *, borrowed: bool) -> int:
+        """The room of a node after all drains, for firm work or for borrowers."""
+        return self._totals_after(borrowed).of[node]
 
-    def _totals_after(self, lent: bool) -> _Totals:
-        totals = self._totals.get(lent)
+    def _totals_after(self, borrowed: bool) -> _Totals:
+        totals = self._totals.get(borrowed)
         if totals is None:
-            everywhere = self._after(range(len(self.devices)), lent=lent)
-            totals = self._totals[lent] = _Totals(everywhere, self.node_of, len(self.nodes), len(self._log))
+            everywhere = self._after(range(len(self.devices)), borrowed=borrowed)
+            totals = self._totals[borrowed] = _Totals(everywhere, self.node_of, len(self.nodes), len(self._log))
         elif totals.read < len(self._log):
-            after = self.lendable_after if lent else self.plain_after
+            after = self.lendable_after if borrowed else self.plain_after
             for at in {at for at in self._log[totals.read :] if at >= 0}:
                 totals.put(at, self.node_of[at], after(at))
             totals.read = len(self._log)
         return totals
 
-    def _after(self, devices: Iterable[int], *, lent: bool) -> list[int]:
+    def _after(self, devices: Iterable[int], *, borrowed: bool) -> list[int]:
         """:meth:`lendable_after` or :meth:`plain_after` of many devices."""
-        capacity, firm, promised, held = self.capacity, self.firm, self.promised, self.held
-        here, due = self.lent, self.promised_lent
-        if lent:
-            return [capacity[at] - firm[at] - promised[at] - here[at] - due[at] for at in devices]
-        return [capacity[at] - firm[at] - promised[at] - max(held[at], here[at] + due[at]) for at in devices]
+        capacity, firm, reserved, unbooked = self.capacity, self.firm, self.reserved, self.unbooked
+        here, due = self.borrowed, self.reserved_borrowed
+        if borrowed:
+            return [capacity[at] - firm[at] - reserved[at] - here[at] - due[at] for at in devices]
+        return [capacity[at] - firm[at] - reserved[at] - max(unbooked[at], here[at] + due[at]) for at in devices]
 
     def all_plain_after(self) -> list[int]:
         """:meth:`plain_after` of every device."""
-        return self._after(range(len(self.devices)), lent=False)
+        return self._after(range(len(self.devices)), borrowed=False)
 
-    def all_after(self, *, lent: bool) -> int:
-        """The room of all nodes once everything that leaves has left."""
-        return self._totals_after(lent).all
+    def all_after(self, *, borrowed: bool) -> int:
+        """The room of all nodes after all drains."""
+        return self._totals_after(borrowed).all
 
-    def most_after(self, *, lent: bool) -> int:
-        """The room of the node that has most once everything that leaves has left."""
-        return max(self._totals_after(lent).of, default=0)
+    def most_after(self, *, borrowed: bool) -> int:
+        """The room of the node with the most room after all drains."""
+        return max(self._totals_after(borrowed).of, default=0)
 
     def free_now(self, at: int) -> int:
-        """What nothing occupies at this instant, promised or not. Below 0 where a device carries too much."""
-        return self.capacity[at] - self.firm[at] - self.lent[at] - self.leaving[at]
+        """What is unoccupied now, reserved or not; below 0 on an overcommitted device."""
+        return self.capacity[at] - self.firm[at] - self.borrowed[at] - self.leaving[at]
 
     def plain_now(self, at: int) -> int:
-        """Room for firm work at this instant, 0 or more."""
-        lent, held = self.lent[at], self.held[at]
-        due, occupied = lent + self.promised_lent[at], lent + self.leaving[at]
-        due = self.promised[at] + (held if held > due else due)
+        """Room for firm work now, 0 or more."""
+        borrowed, unbooked = self.borrowed[at], self.unbooked[at]
+        due, occupied = borrowed + self.reserved_borrowed[at], borrowed + self.leaving[at]
+        due = self.reserved[at] + (unbooked if unbooked > due else due)
         free = self.capacity[at] - self.firm[at] - (due if due > occupied else occupied)
         return free if free > 0 else 0
 
     def lendable_now(self, at: int) -> int:
-        """Room for a borrower at this instant, 0 or more."""
+        """Room for a borrower now, 0 or more."""
         return max(0, min(self.free_now(at), self.lendable_after(at)))

@@ -1,7 +1,7 @@
-"""Which devices take a request: fractions pack on shared devices, whole GPUs of one rank sit on one node.
+"""Placement: which devices take a request. Fractions share devices; whole GPUs of one rank are on one node.
 
-A rank's CPU and memory must fit its node. Where the snapshot says what is typically asked for, a rank goes where it
-costs the least worth for that (:mod:`.demand`).
+A rank's CPU and memory must fit its node. With a workload profile, a rank goes where the fragmentation score falls
+least (:mod:`.fragmentation`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..model import WHOLE_DEVICE, Job, Placement
-from .hosts import NOTHING, Host
 from .ledger import Ledger, Models
-from .node_classes import Shelves
+from .node_classes import NodeClasses
+from .node_resources import NOTHING, CpuMemory
 
 NO_BOUND = 1 << 62
 
@@ -43,11 +43,11 @@ class Request(NamedTuple):
         return max(1, self.gpu_milli // WHOLE_DEVICE)
 
     @property
-    def host(self) -> Host:
+    def cpu_memory(self) -> CpuMemory:
         """What one rank needs of its node."""
-        return Host(self.cpu_milli, self.memory_mib)
+        return CpuMemory(self.cpu_milli, self.memory_mib)
 
-    def fit_beside(self, host: Host) -> int:
+    def ranks_within(self, host: CpuMemory) -> int:
         """How many ranks an amount of CPU and memory has room for."""
         by_cpu = host.cpu_milli // self.cpu_milli if self.cpu_milli else NO_BOUND
         return max(0, min(by_cpu, host.memory_mib // self.memory_mib if self.memory_mib else NO_BOUND))
@@ -63,7 +63,7 @@ def request_of(job: Job, ranks: int) -> Request:
 
 
 class Piece(NamedTuple):
-    """Where a part of one rank goes: so much of the device with this number in the ledger.
+    """A part of one rank on the device with this number in the ledger.
 
     The first piece of a rank carries what the rank needs of the device's node.
     """
@@ -84,7 +84,7 @@ def rank_pieces(rank: int, devices: Sequence[int], request: Request) -> list[Pie
     return pieces
 
 
-def with_host(pieces: Iterable[Piece], cpu_milli: int, memory_mib: int) -> list[Piece]:
+def with_cpu_memory(pieces: Iterable[Piece], cpu_milli: int, memory_mib: int) -> list[Piece]:
     """Pieces in order, the first of each rank with what the rank needs of its node."""
     ordered = sorted(pieces)
     if not cpu_milli and not memory_mib:
@@ -95,26 +95,26 @@ def with_host(pieces: Iterable[Piece], cpu_milli: int, memory_mib: int) -> list[
     return ordered
 
 
-def host_needs(pieces: Iterable[Piece], ledger: Ledger) -> dict[int, Host]:
-    """What pieces need of each node that they need anything of."""
-    needs: dict[int, Host] = {}
+def node_needs(pieces: Iterable[Piece], ledger: Ledger) -> dict[int, CpuMemory]:
+    """The CPU and memory that pieces need, by node."""
+    needs: dict[int, CpuMemory] = {}
     for piece in pieces:
         if piece.cpu_milli or piece.memory_mib:
             node = ledger.node_of[piece.device]
             cpu, memory = needs.get(node, NOTHING)
-            needs[node] = Host(cpu + piece.cpu_milli, memory + piece.memory_mib)
+            needs[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
     return needs
 
 
 class Fit(NamedTuple):
-    """It goes here; nothing was taken yet."""
+    """The pieces on which a request fits; nothing is taken yet."""
 
     pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """It goes nowhere now. ``possible_ranks`` of the ranks asked for found room."""
+    """A request does not fit now. ``possible_ranks``: the number of its ranks that found room."""
 
     possible_ranks: int
 
@@ -122,23 +122,24 @@ class Refusal:
 NOWHERE = Refusal(possible_ranks=0)
 
 
-def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refusal:
+def place(ledger: Ledger, request: Request, *, borrowed: bool = False) -> Fit | Refusal:
     """Find free devices for every rank, or for none.
 
-    ``lent``: as a borrower, unbooked notebook quota may be used too. Fractions go to the fullest device that
-    takes them; a whole device is taken where the fewest whole ones are left, so that whole nodes stay free.
+    ``borrowed``: as a borrower, unbooked notebook quota may be used as well. Fractions go to the fullest device that
+    takes them, whole devices to the node with the fewest whole free ones, so that whole nodes stay free.
     Ties go by id. Source: docs/scheduling.md, section 7.
+    Rule R61.
     """
-    lent = lent and ledger.holds
+    borrowed = borrowed and ledger.has_unbooked
     if request.ranks > 1:
-        return _all_ranks(ledger, request, lent=lent)
-    asked = request, lent
+        return _all_ranks(ledger, request, borrowed=borrowed)
+    asked = request, borrowed
     if ledger.refused.get(asked) == ledger.gains:
         return NOWHERE
     changes, pieces = ledger.found.get(asked, (-1, ()))
     if changes == ledger.changes:
         return Fit(pieces)
-    pieces = tuple(_rank(ledger, request, 0, lent=lent))
+    pieces = tuple(_rank(ledger, request, 0, borrowed=borrowed))
     if pieces:
         ledger.found[asked] = ledger.changes, pieces
         return Fit(pieces)
@@ -146,44 +147,44 @@ def place(ledger: Ledger, request: Request, *, lent: bool = False) -> Fit | Refu
     return NOWHERE
 
 
-def _all_ranks(ledger: Ledger, request: Request, *, lent: bool) -> Fit | Refusal:
+def _all_ranks(ledger: Ledger, request: Request, *, borrowed: bool) -> Fit | Refusal:
     mark = ledger.mark()
     pieces: list[Piece] = []
     for rank in range(request.ranks):
-        found = _rank(ledger, request, rank, lent=lent)
+        found = _rank(ledger, request, rank, borrowed=borrowed)
         if not found:
             ledger.undo(mark)
             return Refusal(possible_ranks=rank)
-        occupy(ledger, found, lent=lent)
+        occupy(ledger, found, borrowed=borrowed)
         pieces += found
     ledger.undo(mark)
     return Fit(pieces=tuple(pieces))
 
 
-def _rank(ledger: Ledger, request: Request, rank: int, *, lent: bool) -> list[Piece]:
-    if ledger.worth or request.cpu_milli or request.memory_mib:
-        devices = _by_state(ledger, ledger.shelves(lent=lent), request, lent=lent)
+def _rank(ledger: Ledger, request: Request, rank: int, *, borrowed: bool) -> list[Piece]:
+    if ledger.score or request.cpu_milli or request.memory_mib:
+        devices = _by_state(ledger, ledger.node_classes(borrowed=borrowed), request, borrowed=borrowed)
     else:
-        devices = _by_room(ledger, request, lent=lent)
+        devices = _by_room(ledger, request, borrowed=borrowed)
     return rank_pieces(rank, devices, request) if devices else []
 
 
-def _by_state(ledger: Ledger, shelves: Shelves, request: Request, *, lent: bool) -> Sequence[int]:
-    """The devices of the node where a rank costs least, all of the resources it asks for counted."""
-    spot = shelves.best((request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models))
-    if spot is None:
+def _by_state(ledger: Ledger, classes: NodeClasses, request: Request, *, borrowed: bool) -> Sequence[int]:
+    """The devices of the node where a rank costs least, counting all resources that it asks for."""
+    found = classes.best((request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models))
+    if found is None:
         return ()
-    node, amount = spot
-    free = ledger.lendable_now if lent else ledger.plain_now
+    node, amount = found
+    free = ledger.lendable_now if borrowed else ledger.plain_now
     on_node = [at for at in ledger.on_node[node] if request.takes(ledger.model[at])]
     if request.gpu_milli:
         on_node = [at for at in on_node if free(at) == amount]
     return on_node[: request.devices_per_rank]
 
 
-def _by_room(ledger: Ledger, request: Request, *, lent: bool) -> Sequence[int]:
-    """The devices by the plain rule, where only GPUs count."""
-    room = ledger.room(request.gpu_models, lent=lent)
+def _by_room(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int]:
+    """The devices where only GPUs count."""
+    room = ledger.free_devices(request.gpu_models, borrowed=borrowed)
     if room is None:
         return ()
     if request.gpu_milli < WHOLE_DEVICE:
@@ -197,49 +198,49 @@ def _by_room(ledger: Ledger, request: Request, *, lent: bool) -> Sequence[int]:
     return () if node is None else room.first_whole(node, count)
 
 
-def promise(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool, sign: int = 1) -> None:
+def reserve(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool, sign: int = 1) -> None:
     """Reserve pieces in the ledger; ``sign`` -1 gives them back."""
-    column, shift = ledger.promised_lent if lent else ledger.promised, ledger.shift
+    column, shift = ledger.reserved_borrowed if borrowed else ledger.reserved, ledger.shift
     for piece in pieces:
         shift(column, piece.device, sign * piece.gpu_milli)
         if piece.cpu_milli or piece.memory_mib:
-            ledger.shift_host(ledger.node_of[piece.device], promised=_host(piece, sign))
+            ledger.shift_resources(ledger.node_of[piece.device], reserved=_amount(piece, sign))
 
 
-def occupy(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool) -> None:
+def occupy(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool) -> None:
     """Give pieces to work that starts now."""
-    column, shift = ledger.lent if lent else ledger.firm, ledger.shift
+    column, shift = ledger.borrowed if borrowed else ledger.firm, ledger.shift
     for piece in pieces:
         shift(column, piece.device, piece.gpu_milli)
         if piece.cpu_milli or piece.memory_mib:
-            ledger.shift_host(ledger.node_of[piece.device], used=_host(piece))
+            ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece))
 
 
-def vacate(ledger: Ledger, pieces: Iterable[Piece], *, lent: bool, sign: int = 1) -> None:
-    """Note that work which runs on pieces is asked to leave; it stays until it is gone. ``sign`` -1 takes it back."""
-    column, leaving, shift = ledger.lent if lent else ledger.firm, ledger.leaving, ledger.shift
+def vacate(ledger: Ledger, pieces: Iterable[Piece], *, borrowed: bool, sign: int = 1) -> None:
+    """Record that running work leaves its pieces; it occupies them until it is gone. ``sign`` -1 undoes it."""
+    column, leaving, shift = ledger.borrowed if borrowed else ledger.firm, ledger.leaving, ledger.shift
     for piece in pieces:
         amount = sign * piece.gpu_milli
         shift(column, piece.device, -amount)
         shift(leaving, piece.device, amount)
         if piece.cpu_milli or piece.memory_mib:
-            host = _host(piece, sign)
-            ledger.shift_host(ledger.node_of[piece.device], used=_host(piece, -sign), leaving=host)
+            host = _amount(piece, sign)
+            ledger.shift_resources(ledger.node_of[piece.device], used=_amount(piece, -sign), leaving=host)
 
 
-def _host(piece: Piece, sign: int = 1) -> Host:
-    return Host(sign * piece.cpu_milli, sign * piece.memory_mib)
+def _amount(piece: Piece, sign: int = 1) -> CpuMemory:
+    return CpuMemory(sign * piece.cpu_milli, sign * piece.memory_mib)
 
 
 def numbered(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """The pieces with their ranks counted from 0 without a gap, as a job that starts again on them has them."""
+    """The pieces with ranks numbered from 0 without gaps, as a job has them after a restart."""
     pieces = sorted(pieces)
     number = {rank: at for at, rank in enumerate(sorted({piece.rank for piece in pieces}))}
     return tuple(piece._replace(rank=number[piece.rank]) for piece in pieces)
 
 
 def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]:
-    """The pieces as the plan says them, each with its share of the device's memory, rounded down."""
+    """The pieces as placements of a plan, each with its share of the device's memory, rounded down."""
     devices = ledger.devices
     return tuple(
         _placement(piece.rank, (on := devices[piece.device]).id, piece.gpu_milli, on.memory_mib)
@@ -254,20 +255,20 @@ def _placement(rank: int, device: str, gpu_milli: int, device_mib: int) -> Place
 
 
 class EmptyPool:
-    """How much fits when nothing runs: healthy devices less foreign use, counted by kind once."""
+    """What fits in a pool without any work: its schedulable devices less foreign use."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._answers: dict[Request, bool] = {}
         self._ledger = ledger
-        self._kinds: dict[Models, Counter[tuple[Host, tuple[int, ...]]]] = {}
+        self._kinds: dict[Models, Counter[tuple[CpuMemory, tuple[int, ...]]]] = {}
 
-    def _nodes(self, models: Models) -> Counter[tuple[Host, tuple[int, ...]]]:
-        """How many nodes there are of each kind: CPU and memory, and what each device of these models takes."""
+    def _nodes(self, models: Models) -> Counter[tuple[CpuMemory, tuple[int, ...]]]:
+        """The number of nodes of each kind: CPU and memory, and the capacity of each device of these models."""
         if models not in self._kinds:
             ledger, fits = self._ledger, Request(0, 1, models)
             self._kinds[models] = Counter(
                 (
-                    ledger.hosts.size(node),
+                    ledger.node_resources.size(node),
                     tuple(sorted(ledger.capacity[at] for at in on if fits.takes(ledger.model[at]))),
                 )
                 for node, on in enumerate(ledger.on_node)
@@ -286,17 +287,17 @@ class EmptyPool:
         return self._answers[request]
 
 
-def _ranks_on(host: Host, devices: Sequence[int], request: Request) -> int:
+def _ranks_on(host: CpuMemory, devices: Sequence[int], request: Request) -> int:
     """How many ranks one node takes."""
     if request.gpu_milli > WHOLE_DEVICE:
         ranks = devices.count(WHOLE_DEVICE) // request.devices_per_rank
     else:
         ranks = sum(free // request.gpu_milli for free in devices)
-    return min(ranks, request.fit_beside(host))
+    return min(ranks, request.ranks_within(host))
 
 
 def is_well_formed(request: Request) -> bool:
-    """Whether an amount means something: up to one device, or whole devices; at least one rank."""
+    """Whether a request is valid: up to one device, or whole devices, per rank; at least one rank."""
     milli = request.gpu_milli
     whole = milli <= WHOLE_DEVICE or milli % WHOLE_DEVICE == 0
     return request.ranks > 0 and milli > 0 and whole and request.cpu_milli >= 0 and request.memory_mib >= 0

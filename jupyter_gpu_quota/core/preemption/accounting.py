@@ -1,40 +1,40 @@
-"""What the books note when work is asked to leave, gives up a promised place, or restarts where it is."""
+"""Accounting of a preemption: what the ledger and the quota states record when work leaves or restarts."""
 
 from __future__ import annotations
 
-from ..placement.place import promise, vacate
-from ..queue.pool_state import Pool, rows_of
-from ..queue.quota_state import Holder
+from ..placement.place import reserve, vacate
+from ..queue.pool_state import PoolState, victim_list
+from ..queue.quota_state import Victim
 
 
-def leave(pool: Pool, holder: Holder, *, sign: int = 1) -> None:
-    """Note in the ledger that a holder is asked to leave, or gives up its promised place; -1 takes it back."""
-    if holder.promised:
-        promise(pool.ledger, holder.pieces, lent=holder.borrower, sign=-sign)
+def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
+    """Record in the ledger that a victim leaves, or gives up its reserved devices; ``sign`` -1 undoes it."""
+    if victim.reserved:
+        reserve(pool.ledger, victim.pieces, borrowed=victim.borrower, sign=-sign)
     else:
-        vacate(pool.ledger, holder.pieces, lent=holder.borrower, sign=sign)
+        vacate(pool.ledger, victim.pieces, borrowed=victim.borrower, sign=sign)
 
 
-def count_out(pool: Pool, holder: Holder) -> None:
-    """Note in the books of its project that a holder is asked to leave."""
-    standing = holder.project
-    rows_of(pool, holder).remove(holder)
-    if holder.base is not None:
-        standing.give_up(holder.size, holder.user)
-    elif holder.promised:
-        standing.remove(holder.size, holder.user)
+def subtract_use(pool: PoolState, victim: Victim) -> None:
+    """Subtract a victim from the use of its project."""
+    project = victim.project
+    victim_list(pool, victim).remove(victim)
+    if victim.base is not None:
+        project.shrink(victim.size, victim.user)
+    elif victim.reserved:
+        project.remove(victim.size, victim.user)
     else:
-        standing.begin_leaving(holder.size, holder.user)
+        project.pause(victim.size, victim.user)
 
 
-def keep_minimum(pool: Pool, base: Holder) -> None:
-    """An elastic job gives up what it has above its minimum: it leaves, and what it keeps is promised to itself."""
+def shrink_to_minimum(pool: PoolState, base: Victim) -> None:
+    """Shrink an elastic job: it stops, and the devices of its minimum are reserved for its restart."""
     restart_in_place(pool, base)
-    rows_of(pool, base).remove(base)
+    victim_list(pool, base).remove(base)
     base.above = None
 
 
-def restart_in_place(pool: Pool, base: Holder, *, sign: int = 1) -> None:
-    """Note in the ledger that work leaves and comes back to its place; -1 takes it back."""
-    vacate(pool.ledger, base.pieces, lent=False, sign=sign)
-    promise(pool.ledger, base.pieces, lent=False, sign=sign)
+def restart_in_place(pool: PoolState, base: Victim, *, sign: int = 1) -> None:
+    """Record in the ledger that work stops and restarts on the same devices; ``sign`` -1 undoes it."""
+    vacate(pool.ledger, base.pieces, borrowed=False, sign=sign)
+    reserve(pool.ledger, base.pieces, borrowed=False, sign=sign)

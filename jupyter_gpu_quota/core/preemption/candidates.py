@@ -1,7 +1,8 @@
-"""Who may be asked to leave for a claim, in the order of the contract.
+"""Victim candidates of one preemptor, in the order of the contract.
 
-Source: docs/scheduling.md, section 4: borrowers, what elastic jobs have above their minimum, then pauses; first the
-department, and in it the project, most above its share; inside it lowest priority, least work lost, newest.
+Borrowers first, then what elastic jobs have above their minimum, then jobs to pause. Between projects: the department,
+and in it the project, that is furthest above its share. Inside a project: lowest priority, least work lost, newest.
+Source: docs/scheduling.md, section 4.
 """
 
 from __future__ import annotations
@@ -11,133 +12,143 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import takewhile
 
-from ..queue.pool_state import Pool
-from ..queue.quota_state import NO_LIMIT, Holder, Right, Standing
-from .rules import Asker, Rules
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Victim
+from .rules import PreemptionRules, Preemptor
 
 
-class Asked:
-    """The candidates of one search. ``protected_too``: work that is protected, too."""
+class Candidates:
+    """The candidates of one search. ``include_protected``: work that is protected, too. Rule R31."""
 
-    def __init__(self, pool: Pool, asker: Asker, rules: Rules, *, protected_too: bool) -> None:
-        self.pool, self.asker, self.rules = pool, asker, rules
-        self.protected_too, self.notebook = protected_too, rules.notebook
-        self.known_others: list[Standing] | None = None
-        self.too_large: dict[Standing, int] = defaultdict(lambda: NO_LIMIT)
-        """From this size on no holder of the project may be taken: a larger one is never more legal."""
+    def __init__(
+        self, pool: PoolState, preemptor: Preemptor, rules: PreemptionRules, *, include_protected: bool
+    ) -> None:
+        self.pool, self.preemptor, self.rules = pool, preemptor, rules
+        self.include_protected, self.notebook = include_protected, rules.notebook
+        self.known_others: list[QuotaState] | None = None
+        self.too_large: dict[QuotaState, int] = defaultdict(lambda: NO_LIMIT)
+        """The smallest size that was refused for a project: a larger victim is never allowed either."""
 
-    def before_moves(self) -> Iterator[Holder]:
-        """In the order of the contract: promised places, borrowers, what elastic jobs have above their minimum."""
-        if self.asker.own_only:
-            yield from self._surplus([self.asker.standing])
+    def before_defragmentation(self) -> Iterator[Victim]:
+        """Reserved devices of waiting jobs, borrowers, what elastic jobs have above their minimum.
+
+        Only a preemptor within its guarantee takes over reserved devices. Rule R24.
+        """
+        if self.preemptor.own_only:
+            yield from self._surplus([self.preemptor.project])
             return
         others = self._others()
         if self.notebook:
             yield from self._borrowers()
-        if self.asker.right <= Right.GUARANTEE:
-            yield from [holder for holder in self.pool.promised if holder.project in others and holder.preemptible]
+        if self.preemptor.entitlement <= Entitlement.GUARANTEE:
+            yield from [victim for victim in self.pool.reserved if victim.project in others and victim.preemptible]
         if not self.notebook:
             yield from self._borrowers()
-        yield from self._surplus(dict.fromkeys([*others, self.asker.standing]))  # a slice may take from its own project
+        yield from self._surplus(dict.fromkeys([*others, self.preemptor.project]))
 
-    def pauses(self) -> Iterator[Holder]:
-        """Then, after moves, work by project most above; own last."""
-        if not self.asker.own_only:
-            for standings in self._siblings_first(self._others()):
-                yield from self._by_project(standings)
+    def after_defragmentation(self) -> Iterator[Victim]:
+        """Jobs to pause: of other projects, furthest above their share first, then of the preemptor's own project."""
+        if not self.preemptor.own_only:
+            for projects in self._siblings_first(self._others()):
+                yield from self._by_project(projects)
         if not self.notebook:
             yield from self._own()
 
-    def _others(self) -> list[Standing]:
-        """The other projects that may lose anything: the same during a search, which changes no books."""
+    def _others(self) -> list[QuotaState]:
+        """The other projects that may lose anything; the same during a search, which changes no use."""
         if self.known_others is None:
             self.known_others = self._above()
         return self.known_others
 
-    def _above(self) -> list[Standing]:
-        standings = self.pool.standings.values()
+    def _above(self) -> list[QuotaState]:
+        projects = self.pool.projects.values()
         if self.pool.departments:
-            return [standing for standing in standings if self.rules.may_lose(standing)]
-        right, own = self.asker.right, None if self.notebook else self.asker.standing
-        if right is Right.FAIR:
-            return [one for one in standings if one.use > one.fair and one is not own]
-        return [one for one in standings if one.use > one.guarantee and one is not own]
+            return [project for project in projects if self.rules.may_lose(project)]
+        entitlement, own = self.preemptor.entitlement, None if self.notebook else self.preemptor.project
+        if entitlement is Entitlement.FAIR:
+            return [one for one in projects if one.use > one.fair and one is not own]
+        return [one for one in projects if one.use > one.guarantee and one is not own]
 
-    def _siblings_first(self, standings: list[Standing]) -> list[list[Standing]]:
-        """In the order of the contract; siblings before all others where only what they lose lets the claim out."""
-        if self.rules.outside_right({}) is self.asker.right:
-            return [standings]
-        siblings = [standing for standing in standings if self.rules.is_sibling(standing)]
-        return [siblings, [standing for standing in standings if not self.rules.is_sibling(standing)]]
+    def _siblings_first(self, projects: list[QuotaState]) -> list[list[QuotaState]]:
+        """Groups of projects in order; siblings come first where only their loss entitles the preemptor outside."""
+        if self.rules.entitlement_outside({}) is self.preemptor.entitlement:
+            return [projects]
+        siblings = [project for project in projects if self.rules.is_sibling(project)]
+        return [siblings, [project for project in projects if not self.rules.is_sibling(project)]]
 
-    def _borrowers(self) -> list[Holder]:
-        """Borrowers count as over quota whatever their project uses; above guarantee their project must be above."""
+    def _borrowers(self) -> list[Victim]:
+        """Borrowers are over quota whatever their project uses; above guarantee their project must be above as well."""
         if not self.pool.borrowers:
             return []
-        asked = [
-            holder
-            for holder in self.pool.borrowers
-            if (self.asker.right <= Right.GUARANTEE or self.rules.may_lose(holder.project))
-            and (holder.project is not self.asker.standing or self.notebook)
-            and self.asker.within in (None, *holder.project.levels)
-            and (self.notebook or self._may_go(holder))
+        candidates = [
+            victim
+            for victim in self.pool.borrowers
+            if (self.preemptor.entitlement <= Entitlement.GUARANTEE or self.rules.may_lose(victim.project))
+            and (victim.project is not self.preemptor.project or self.notebook)
+            and self.preemptor.within in (None, *victim.project.levels)
+            and (self.notebook or self._may_go(victim))
         ]
-        return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
+        return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
-    def _surplus(self, standings: Iterable[Standing]) -> list[Holder]:
-        """What elastic jobs run with above their minimum; of the asker's own project whatever the priority."""
+    def _surplus(self, projects: Iterable[QuotaState]) -> list[Victim]:
+        """What elastic jobs run with above their minimum; in the preemptor's own project at any priority.
+
+        Rule R40.
+        """
         if not self.pool.has_elastic:
             return []
-        asked = [holder for standing in standings for holder in standing.surplus if self._may_go(holder)]
-        return sorted(asked, key=lambda holder: (_most_above(holder.project, {}), holder.order))
+        candidates = [victim for project in projects for victim in project.elastic_surplus if self._may_go(victim)]
+        return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
-    def _may_go(self, holder: Holder) -> bool:
-        asker = self.asker
-        spared = asker.spares is not None and holder.id == asker.spares
-        return holder.preemptible and not spared and (self.protected_too or not holder.protected)
+    def _may_go(self, victim: Victim) -> bool:
+        """Whether a victim may be picked: preemptible, unprotected, not what the preemptor was paused for. Rule R36."""
+        preemptor = self.preemptor
+        spared = preemptor.spares is not None and victim.id == preemptor.spares
+        return victim.preemptible and not spared and (self.include_protected or not victim.protected)
 
-    def _rows(self, standing: Standing) -> Iterable[Holder]:
-        """What of a project's own may be asked, in order."""
-        rows: Iterable[Holder] = standing.holders
-        if self.protected_too and standing.shielded:
-            rows = merge(standing.holders, standing.shielded, key=lambda one: one.order)
-        return rows if self.asker.spares is None else filter(self._may_go, rows)
+    def _rows(self, project: QuotaState) -> Iterable[Victim]:
+        """A project's victims, in order."""
+        rows: Iterable[Victim] = project.victims
+        if self.include_protected and project.protected_victims:
+            rows = merge(project.victims, project.protected_victims, key=lambda one: one.order)
+        return rows if self.preemptor.spares is None else filter(self._may_go, rows)
 
-    def _by_project(self, standings: Iterable[Standing]) -> Iterator[Holder]:
-        gone: dict[Standing, int] = defaultdict(int)
-        heap = [(_most_above(standing, gone), standing) for standing in standings]
-        rows = {standing: iter(self._rows(standing)) for _, standing in heap}
+    def _by_project(self, projects: Iterable[QuotaState]) -> Iterator[Victim]:
+        gone: dict[QuotaState, int] = defaultdict(int)
+        heap = [(_most_above(project, gone), project) for project in projects]
+        rows = {project: iter(self._rows(project)) for _, project in heap}
         heapify(heap)
         while heap:
-            key, standing = heap[0]
-            if (now := _most_above(standing, gone)) != key:  # a sibling was taken from meanwhile
-                heapreplace(heap, (now, standing))
+            key, project = heap[0]
+            if (now := _most_above(project, gone)) != key:  # a sibling project lost something meanwhile
+                heapreplace(heap, (now, project))
                 continue
-            holder = next((one for one in rows[standing] if one.size < self.too_large[standing]), None)
-            if holder is None:
+            victim = next((one for one in rows[project] if one.size < self.too_large[project]), None)
+            if victim is None:
                 heappop(heap)
                 continue
-            for level in standing.levels:
-                gone[level] += holder.size
-            heapreplace(heap, (_most_above(standing, gone), standing))
-            if self.rules.is_legal([holder], entered=True):
-                yield holder
+            for level in project.levels:
+                gone[level] += victim.size
+            heapreplace(heap, (_most_above(project, gone), project))
+            if self.rules.is_allowed([victim], entry_granted=True):
+                yield victim
             else:
-                self.too_large[standing] = holder.whole
+                self.too_large[project] = victim.total_size
 
-    def _own(self) -> Iterable[Holder]:
-        own, priority = self.asker.standing, self.asker.priority
+    def _own(self) -> Iterable[Victim]:
+        """The preemptible jobs of lower priority in the preemptor's own project. Rule R38."""
+        own, priority = self.preemptor.project, self.preemptor.priority
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
         firm = takewhile(lambda one: one.priority < priority, self._rows(own))
-        asked = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
-        return filter(self._may_go, asked)
+        candidates = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
+        return filter(self._may_go, candidates)
 
 
-def _most_above(standing: Standing, gone: Mapping[Standing, int]) -> tuple[bool, int, bool, int, str]:
-    """Sorts the first victim first: by department, then project: weight 0, furthest above the fair share, then name.
+def _most_above(project: QuotaState, gone: Mapping[QuotaState, int]) -> tuple[bool, int, bool, int, str]:
+    """Sort key: weight 0 first, then furthest above the fair share, then name; by department, then project.
 
-    ``gone`` is what was looked at before, by project and department.
+    ``gone``: the candidates before, by project and department, in milli-GPU.
     """
-    parent = standing.parent
+    parent = project.parent
     above = (True, 0) if parent is None else (parent.weight > 0, parent.fair - parent.use + gone.get(parent, 0))
-    return (*above, standing.weight > 0, standing.fair - standing.use + gone.get(standing, 0), standing.name)
+    return (*above, project.weight > 0, project.fair - project.use + gone.get(project, 0), project.name)

@@ -1,77 +1,89 @@
-"""How a claim gets out of its department: what its siblings lose lets it out, and how much of that it could do without.
+"""Department rules of a preemption: when a preemptor may take from other departments.
 
-Source: docs/scheduling.md, section 4: at every level below the common ancestor, those already picked counted.
+Its department must be entitled to what it gains. What sibling projects lose to the preemptor is no gain, so victims in
+the department may be needed before victims outside it are allowed. Source: docs/scheduling.md, section 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..queue.pool_state import Pool
-from ..queue.quota_state import NO_LIMIT, Holder, Right, Standing
-from .rules import Asker, Rules, Taken
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Victim
+from .rules import Loss, PreemptionRules, Preemptor
 
 
-def is_department_full(pool: Pool, asker: Asker) -> bool:
-    """Whether a claim within guarantee may take from no other department unless siblings lose something first."""
-    department = asker.standing.parent
-    if department is None or asker.right is not Right.GUARANTEE or asker.own_only:
+def is_department_full(pool: PoolState, preemptor: Preemptor) -> bool:
+    """Whether a preemptor within its guarantee needs victims among its siblings before it may take from outside."""
+    department = preemptor.project.parent
+    if department is None or preemptor.entitlement is not Entitlement.GUARANTEE or preemptor.own_only:
         return False
-    return department.right(asker.request.size) is not Right.GUARANTEE
+    return department.entitlement(preemptor.request.size) is not Entitlement.GUARANTEE
 
 
-def siblings_to_leave(rules: Rules, asked: Iterable[Holder]) -> list[Holder] | None:
-    """Of those asked, in their order, whose leaving lets a claim out of its department by its own right; None: no set.
+def sibling_victims(rules: PreemptionRules, candidates: Iterable[Victim]) -> list[Victim] | None:
+    """Choose from candidates, in their order, those whose loss entitles the preemptor outside; None if no set does.
 
-    Nobody need not leave: without any one of them the department would still be too full.
+    The set is minimal: without any one of them the department would still be too full.
+    Rule R28.
     """
-    chosen: list[Holder] = []
-    for holder in asked:
-        if _lets_out(rules, chosen):
+    chosen: list[Victim] = []
+    for victim in candidates:
+        if _is_entitled_outside(rules, chosen):
             break
-        if rules.is_legal([*chosen, holder], entered=True):
-            chosen.append(holder)
-    if not _lets_out(rules, chosen):
+        if rules.is_allowed([*chosen, victim], entry_granted=True):
+            chosen.append(victim)
+    if not _is_entitled_outside(rules, chosen):
         return None
-    for holder in reversed(chosen[:-1]):
-        without = [other for other in chosen if other is not holder]
-        if _lets_out(rules, without):
+    for victim in reversed(chosen[:-1]):
+        without = [other for other in chosen if other is not victim]
+        if _is_entitled_outside(rules, without):
             chosen = without
     return chosen
 
 
-def _lets_out(rules: Rules, chosen: Sequence[Holder]) -> bool:
-    return rules.outside_right(rules.sums(chosen)) is rules.asker.right
+def _is_entitled_outside(rules: PreemptionRules, chosen: Sequence[Victim]) -> bool:
+    return rules.entitlement_outside(rules.losses(chosen)) is rules.preemptor.entitlement
 
 
-def leeway(rules: Rules) -> int:
-    """How much more a claim's department could use beside it, and what it takes from other departments still be legal.
+def department_slack(rules: PreemptionRules) -> int:
+    """How much more the department could use while its victims in other departments stay allowed, in milli-GPU.
 
-    In milli-GPU; :data:`.NO_LIMIT` where it takes nothing from others.
+    :data:`.NO_LIMIT` without such victims. Bounds what minimizing may give back to siblings.
     """
-    department = rules.asker.standing.parent
+    department = rules.preemptor.project.parent
     if department is None or rules.notebook:
         return NO_LIMIT
-    sums = rules.sums(())
-    outside = [standing for standing in sums if not rules.is_sibling(standing)]
+    losses = rules.losses(())
+    outside = [project for project in losses if not rules.is_sibling(project)]
     if not outside:
         return NO_LIMIT
-    rights = [right for right in (Right.GUARANTEE, Right.FAIR) if right >= rules.asker.right]
-    legal = [right for right in rights if all(rules.may_lose_so_much(one, sums, right, ()) for one in outside)]
-    return max((_leeway_by(rules, right, department, sums) for right in legal), default=0)
+    rights = [
+        entitlement
+        for entitlement in (Entitlement.GUARANTEE, Entitlement.FAIR)
+        if entitlement >= rules.preemptor.entitlement
+    ]
+    allowed = [
+        entitlement
+        for entitlement in rights
+        if all(rules.is_loss_allowed(one, losses, entitlement, ()) for one in outside)
+    ]
+    return max((_leeway_by(rules, entitlement, department, losses) for entitlement in allowed), default=0)
 
 
-def _leeway_by(rules: Rules, right: Right, department: Standing, sums: Mapping[Standing, Taken]) -> int:
-    used = department.use + rules.gain(department, sums)
-    if right is Right.GUARANTEE:
+def _leeway_by(
+    rules: PreemptionRules, entitlement: Entitlement, department: QuotaState, losses: Mapping[QuotaState, Loss]
+) -> int:
+    used = department.use + rules.department_gain(department, losses)
+    if entitlement is Entitlement.GUARANTEE:
         return department.guarantee - used
-    if department.weight == 0 or not rules.asker.preemptible:
+    if department.weight == 0 or not rules.preemptor.preemptible:
         return 0
     left = department.fair - used
-    for victim in {one.parent for one in sums if one.parent not in (None, department)}:
-        assert victim is not None, "it was just looked at"
-        if victim.priority == department.priority and victim.weight:
-            taken = rules.taken_from(victim, sums)
-            above = victim.use - taken.firm - taken.lent - victim.guarantee
-            left = min(left, above * department.weight // victim.weight - (used - department.guarantee))
+    for other in {one.parent for one in losses if one.parent not in (None, department)}:
+        assert other is not None, "None was filtered out"
+        if other.priority == department.priority and other.weight:
+            loss = rules.loss_of(other, losses)
+            above = other.use - loss.firm - loss.borrowed - other.guarantee
+            left = min(left, above * department.weight // other.weight - (used - department.guarantee))
     return left

@@ -1,70 +1,103 @@
-"""Whether a claim could find enough at all: sums that are cheap to take and never too low, before anybody is looked at.
+"""Whether a preemptor could find enough victims at all: cheap upper bounds, computed before any candidate is looked at.
 
-Most claims of a full pool find nothing; a walk over everybody that may be asked to leave is for those that might.
+In a full pool most preemptors find nothing. Only those that pass these bounds pay for a search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..queue.pool_state import Pool
-from ..queue.quota_state import Right, Standing
-from .rules import Asker, bar
+from ..model import WHOLE_DEVICE
+from ..placement.place import Request
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import Entitlement, QuotaState
+from .rules import Preemptor, threshold
 
 
-def is_within_reach(pool: Pool, asker: Asker) -> bool:
-    """Whether what a claim could be let take, and what is free once all who leave have left, come to its size."""
-    if asker.own_only and not is_own_enough(pool, asker.standing, asker.priority, asker.request.size):
-        return False
-    return _is_sum_enough(pool, asker) and _could_be_on_one_node(pool, asker)
+def is_feasible(pool: PoolState, preemptor: Preemptor) -> bool:
+    """Whether an upper bound of what the preemptor may take, and of what is free after all drains, reaches its size."""
+    if preemptor.own_only:
+        own, request = preemptor.project, preemptor.request
+        if not own_project_suffices(pool, own, preemptor.priority, request.size):
+            return False
+        return (
+            _is_sum_enough(pool, preemptor)
+            and _could_be_on_one_node(pool, preemptor)
+            and _could_fit_without_preemptible(pool, request)
+        )
+    return _is_sum_enough(pool, preemptor) and _could_fit_without_preemptible(pool, preemptor.request)
 
 
-def _is_sum_enough(pool: Pool, asker: Asker) -> bool:
-    short = asker.request.size
-    for milli in _takable(pool, asker):
-        short -= milli
-        if short <= 0:
-            return True
-    lent = asker.lent_too or asker.right is Right.NOTEBOOK
-    return short <= pool.ledger.all_after(lent=lent)
+def own_project_suffices(pool: PoolState, own: QuotaState, priority: int, size: int) -> bool:
+    """For a preemptor that may take from its own project only: whether that can be enough.
 
-
-def is_own_enough(pool: Pool, own: Standing, priority: int, size: int) -> bool:
-    """Of who may ask its own project only: whether that leaves it, with the claim, within its limit and no further
-    above its fair share than it is. Who would take nothing waits for a drain like everybody else.
+    The project must end within its limit and no further above its fair share than it is. A preemptor that would take
+    nothing waits for a drain like any other job.
     """
     takable = own.movable.below(priority) + own.movable.elastic
-    takable += sum([holder.size for holder in pool.borrowers if holder.project is own])
+    takable += sum([victim.size for victim in pool.borrowers if victim.project is own])
     bound = min(own.ceiling, max(own.use, own.fair))
     return takable > 0 and own.use + size - takable <= bound
 
 
-def _could_be_on_one_node(pool: Pool, asker: Asker) -> bool:
-    """A rank of several devices that may take from its own project only: whether a node could hold one at all."""
-    request, own = asker.request, asker.standing
-    if not asker.own_only or request.devices_per_rank == 1:
-        return True
-    guests = sum(piece.gpu_milli for one in pool.borrowers if one.project is own for piece in one.pieces)
-    most = own.movable.most_on_node(pool.ledger.node_of) + guests
-    return pool.ledger.most_after(lent=asker.lent_too) + most >= request.gpu_milli
+def _is_sum_enough(pool: PoolState, preemptor: Preemptor) -> bool:
+    short = preemptor.request.size
+    for milli in _takable(pool, preemptor):
+        short -= milli
+        if short <= 0:
+            return True
+    borrowed = preemptor.can_borrow or preemptor.entitlement is Entitlement.NOTEBOOK
+    return short <= pool.ledger.all_after(borrowed=borrowed)
 
 
-def _takable(pool: Pool, asker: Asker) -> Iterator[int]:
-    """What it might take from whom, each sum at least as large as any legal set."""
-    own, right = asker.standing, asker.right
-    yield sum(holder.size for holder in pool.borrowers)
-    if right is not Right.NOTEBOOK:
-        yield own.movable.below(asker.priority) + own.movable.elastic
-    if asker.own_only:
+def _takable(pool: PoolState, preemptor: Preemptor) -> Iterator[int]:
+    """Upper bounds of what the preemptor may take, by source, in milli-GPU."""
+    own, entitlement = preemptor.project, preemptor.entitlement
+    yield sum(victim.size for victim in pool.borrowers)
+    if entitlement is not Entitlement.NOTEBOOK:
+        yield own.movable.below(preemptor.priority) + own.movable.elastic
+    if preemptor.own_only:
         return
-    if right <= Right.GUARANTEE:
-        yield sum(holder.size for holder in pool.promised)
-    for standing in pool.standings.values():
-        if standing is not own or right is Right.NOTEBOOK:
-            yield _above(standing, right)
+    if entitlement <= Entitlement.GUARANTEE:
+        yield sum(victim.size for victim in pool.reserved)
+    for project in pool.projects.values():
+        if project is not own or entitlement is Entitlement.NOTEBOOK:
+            above = project.use - threshold(project, entitlement)
+            if above > 0:  # only the last victim may reach below the threshold
+                yield min(project.movable.all, above + project.movable.largest)
 
 
-def _above(standing: Standing, right: Right) -> int:
-    """Taking stops once its project is at the bar: at most one job reaches below it."""
-    above = standing.use - bar(standing, right)
-    return min(standing.movable.all, above + standing.movable.largest) if above > 0 else 0
+def _could_be_on_one_node(pool: PoolState, preemptor: Preemptor) -> bool:
+    """Whether one node could hold a rank of several devices, for a preemptor that takes from its own project only."""
+    request, own = preemptor.request, preemptor.project
+    if request.devices_per_rank == 1:
+        return True
+    borrowed = sum(piece.gpu_milli for one in pool.borrowers if one.project is own for piece in one.pieces)
+    most = own.movable.most_on_node(pool.ledger.node_of) + borrowed
+    return pool.ledger.most_after(borrowed=preemptor.can_borrow) + most >= request.gpu_milli
+
+
+def _could_fit_without_preemptible(pool: PoolState, request: Request) -> bool:
+    """Whether a request would find room if all preemptible work left."""
+    ranks = pool.ranks_without_preemptible.get(request)
+    if ranks is None:
+        ranks = pool.ranks_without_preemptible[request] = _ranks_without_preemptible(pool, request)
+    return ranks >= request.ranks
+
+
+def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
+    ledger, need, many = pool.ledger, min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
+    preemptible: dict[int, int] = {}
+    for running in pool.running:
+        for piece in running.pieces if running.job.preemptible else ():
+            preemptible[piece.device] = preemptible.get(piece.device, 0) + piece.gpu_milli
+    free = [
+        capacity - firm - borrowed + preemptible.get(at, 0)
+        for at, (capacity, firm, borrowed) in enumerate(zip(ledger.capacity, ledger.firm, ledger.borrowed, strict=True))
+    ]
+    if request.gpu_models:
+        free = [room if request.takes(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
+    fitting = [room // need for room in free]
+    if many == 1:
+        return sum(fitting)
+    return sum(sum(fitting[at] > 0 for at in devices) // many for devices in ledger.on_node)

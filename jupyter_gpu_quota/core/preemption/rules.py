@@ -1,7 +1,7 @@
-"""By what right something asks for devices, and from whom it may take them: entry, victims, imbalance, no claim-back.
+"""Preemption rules: which sets of victims a preemptor may take.
 
-Every rule holds at every level below the common ancestor of claimer and victim: projects inside one department, else
-departments and projects. Source: docs/scheduling.md, section 4.
+A rule holds at every level below the common ancestor of preemptor and victim: for projects of one department between
+the projects, otherwise between the departments as well. Source: docs/scheduling.md, section 4.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..placement.place import Request
-from ..queue.pool_state import Pool, waiting_sizes
-from ..queue.quota_state import Holder, Right, Standing
+from ..queue.pool_state import PoolState, waiting_sizes
+from ..queue.quota_state import Entitlement, QuotaState, Victim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """Who asks, and by what right. ``lent_too``: it may run as a borrower of unbooked notebook quota.
+class Preemptor:
+    """A request that may take devices from running work. ``can_borrow``: it may run on unbooked notebook quota.
 
-    ``only``: it takes these devices or none; None for any.
+    ``only``: the devices that it may use; None for any.
     """
 
     id: str
-    standing: Standing
+    project: QuotaState
     user: str
     request: Request
-    right: Right
+    entitlement: Entitlement
     priority: int = 0
     preemptible: bool = True
-    lent_too: bool = False
+    can_borrow: bool = False
     only: Container[int] | None = None
     spares: str | None = None
-    """Whose work it does not take: above its guarantee a job never pauses the one that it was paused for."""
-    within: Standing | None = None
-    """The project or department that every victim must be of, None for anybody's work."""
+    """A job that may not be its victim: above its guarantee a job never pauses the job that it was paused for."""
+    within: QuotaState | None = None
+    """The project or department that every victim must belong to; None for any."""
 
     @property
     def own_only(self) -> bool:
         """Whether it may take from its own project only."""
-        return self.within is self.standing
+        return self.within is self.project
 
     @property
     def fixed(self) -> bool:
@@ -48,201 +48,207 @@ class Asker:
 
 
 @dataclass(slots=True)
-class Taken:
-    """What a set takes from one project, in milli-GPU."""
+class Loss:
+    """What a project loses to a set of victims, in milli-GPU; ``borrowed``: of that, borrowers."""
 
     firm: int = 0
     largest_firm: int = 0
-    lent: int = 0
-    largest_lent: int = 0
-    promised: bool = False
-    """Whether it loses a place that it was promised, which only a claim within guarantee takes over."""
+    borrowed: int = 0
+    largest_borrowed: int = 0
+    reserved: bool = False
+    """Whether it loses reserved devices, which only a preemptor within its guarantee takes over."""
 
-    def merge(self, other: Taken) -> None:
+    def merge(self, other: Loss) -> None:
         self.firm += other.firm
         self.largest_firm = max(self.largest_firm, other.largest_firm)
-        self.lent += other.lent
-        self.largest_lent = max(self.largest_lent, other.largest_lent)
-        self.promised |= other.promised
+        self.borrowed += other.borrowed
+        self.largest_borrowed = max(self.largest_borrowed, other.largest_borrowed)
+        self.reserved |= other.reserved
 
-    def add(self, holder: Holder) -> None:
-        self.promised |= holder.promised
-        if holder.borrower and not holder.promised:
-            self.lent += holder.size
-            self.largest_lent = max(self.largest_lent, holder.size)
+    def add(self, victim: Victim) -> None:
+        self.reserved |= victim.reserved
+        if victim.borrower and not victim.reserved:
+            self.borrowed += victim.size
+            self.largest_borrowed = max(self.largest_borrowed, victim.size)
         else:
-            self.firm += holder.size
-            self.largest_firm = max(self.largest_firm, holder.whole)
+            self.firm += victim.size
+            self.largest_firm = max(self.largest_firm, victim.total_size)
 
 
-class Rules:
-    """What one claim may take, with what was picked for it so far.
+class PreemptionRules:
+    """What one preemptor may take beside the victims picked so far.
 
-    ``below_too``: a victim project may end below its guarantee, where nothing else helps.
+    ``below_guarantee``: a victim's project may end below its guarantee, where nothing else helps.
     """
 
-    def __init__(self, pool: Pool, asker: Asker, *, below_too: bool) -> None:
-        self.pool, self.asker, self.below_too = pool, asker, below_too
-        self.notebook = asker.right is Right.NOTEBOOK
-        self.stopped_at_floor = False
+    def __init__(self, pool: PoolState, preemptor: Preemptor, *, below_guarantee: bool) -> None:
+        self.pool, self.preemptor, self.below_guarantee = pool, preemptor, below_guarantee
+        self.notebook = preemptor.entitlement is Entitlement.NOTEBOOK
+        self.stopped_at_guarantee = False
         """A set was refused only because a project would have ended below its guarantee."""
-        self.picked: dict[str, Holder] = {}
-        self.taken: dict[Standing, Taken] = defaultdict(Taken)
-        self.legal_alone: Holder | None = None
-        """Who was found to be legal beside what was picked; only where there is no department to be let out of."""
+        self.picked: dict[str, Victim] = {}
+        self.losses_so_far: dict[QuotaState, Loss] = defaultdict(Loss)
+        self.allowed_alone: Victim | None = None
+        """The last victim that was allowed alone, beside those picked; only without departments."""
 
-    def pick(self, holder: Holder) -> None:
-        """Note that a holder is taken."""
-        self.legal_alone = None
-        self.picked[holder.key] = holder
-        self.taken[holder.project].add(holder)
+    def pick(self, victim: Victim) -> None:
+        """Add a victim to those picked."""
+        self.allowed_alone = None
+        self.picked[victim.key] = victim
+        self.losses_so_far[victim.project].add(victim)
 
-    def may_lose(self, standing: Standing) -> bool:
-        """Whether a project may be asked at all: it is above, and so is its department where that is another's."""
-        if standing is self.asker.standing and not self.notebook:
+    def may_lose(self, project: QuotaState) -> bool:
+        """Whether a project may lose anything: it, and a department of its own, is above the threshold. Rule R30."""
+        if project is self.preemptor.project and not self.notebook:
             return False
-        if self.asker.within not in (None, *standing.levels):
+        if self.preemptor.within not in (None, *project.levels):
             return False
-        right = self.asker.right
-        return right is not Right.SURPLUS and all(level.use > bar(level, right) for level in self._compared(standing))
+        entitlement = self.preemptor.entitlement
+        return entitlement is not Entitlement.SURPLUS and all(
+            level.use > threshold(level, entitlement) for level in self._compared(project)
+        )
 
-    def is_sibling(self, standing: Standing) -> bool:
-        return standing.parent is self.asker.standing.parent
+    def is_sibling(self, project: QuotaState) -> bool:
+        return project.parent is self.preemptor.project.parent
 
-    def _compared(self, victim: Standing) -> tuple[Standing, ...]:
-        """The victim's levels below the common ancestor."""
-        return (victim,) if self.is_sibling(victim) else victim.levels
+    def _compared(self, level: QuotaState) -> tuple[QuotaState, ...]:
+        """The victim's levels below the common ancestor. Rule R27."""
+        return (level,) if self.is_sibling(level) else level.levels
 
-    def outside_right(self, sums: Mapping[Standing, Taken]) -> Right:
-        """By what right it takes from other departments: its own gains from what siblings lose are counted out."""
-        department = self.asker.standing.parent
+    def entitlement_outside(self, losses: Mapping[QuotaState, Loss]) -> Entitlement:
+        """The entitlement to take from other departments; what siblings lose is no gain of the department."""
+        department = self.preemptor.project.parent
         if department is None or self.notebook:
-            return self.asker.right
-        right = department.right(self.gain(department, sums))
-        if right is Right.FAIR and (department.weight == 0 or not self.asker.preemptible):
-            return Right.SURPLUS
-        return max(self.asker.right, right)
+            return self.preemptor.entitlement
+        entitlement = department.entitlement(self.department_gain(department, losses))
+        if entitlement is Entitlement.FAIR and (department.weight == 0 or not self.preemptor.preemptible):
+            return Entitlement.SURPLUS
+        return max(self.preemptor.entitlement, entitlement)
 
-    def gain(self, department: Standing, sums: Mapping[Standing, Taken]) -> int:
-        """How much more the claimer's department uses with the claim: less what its own projects lose to it."""
-        inside = sum(one.firm + one.lent for standing, one in sums.items() if standing.parent is department)
-        return self.asker.request.size - inside
+    def department_gain(self, department: QuotaState, losses: Mapping[QuotaState, Loss]) -> int:
+        """How much more the preemptor's department uses afterwards: its size less what its own projects lose."""
+        inside = sum(one.firm + one.borrowed for project, one in losses.items() if project.parent is department)
+        return self.preemptor.request.size - inside
 
-    def whole(self, chosen: Sequence[Holder]) -> Sequence[Holder]:
-        """With an elastic job's minimum goes what it has above."""
-        if not [holder for holder in chosen if holder.above is not None]:
+    def with_surplus(self, chosen: Sequence[Victim]) -> Sequence[Victim]:
+        """These victims; with an elastic job's minimum also what it has above."""
+        if not [victim for victim in chosen if victim.above is not None]:
             return chosen
-        known = {*(id(holder) for holder in chosen), *(id(holder) for holder in self.picked.values())}
-        more = [holder.above for holder in chosen if holder.above is not None and id(holder.above) not in known]
+        known = {*(id(victim) for victim in chosen), *(id(victim) for victim in self.picked.values())}
+        more = [victim.above for victim in chosen if victim.above is not None and id(victim.above) not in known]
         return [*chosen, *more]
 
-    def is_legal(self, chosen: Sequence[Holder], *, entered: bool = False) -> bool:
-        """Whether taking these beside what was picked keeps every rule; a larger set is never more legal.
+    def is_allowed(self, chosen: Sequence[Victim], *, entry_granted: bool = False) -> bool:
+        """Whether taking these beside those picked keeps every rule.
 
-        But for one: what siblings lose may let the claim out of its department. ``entered``: take that as given.
+        A larger set is never more allowed, with one exception: what siblings lose may entitle the preemptor to take
+        from other departments. ``entry_granted`` takes that as given.
         """
         is_alone = len(chosen) == 1
-        if is_alone and chosen[0] is self.legal_alone:
+        if is_alone and chosen[0] is self.allowed_alone:
             return True
-        sums = self.sums(chosen)
-        right = self.asker.right
-        outside = right if entered else self.outside_right(sums)
-        for standing in sums:
-            if standing is self.asker.standing and not self.notebook:
+        losses = self.losses(chosen)
+        entitlement = self.preemptor.entitlement
+        outside = entitlement if entry_granted else self.entitlement_outside(losses)
+        for project in losses:
+            if project is self.preemptor.project and not self.notebook:
                 continue
-            if not self.may_lose_so_much(standing, sums, right if self.is_sibling(standing) else outside, chosen):
+            if not self.is_loss_allowed(project, losses, entitlement if self.is_sibling(project) else outside, chosen):
                 return False
-        if is_alone and self.asker.standing.parent is None:
-            self.legal_alone = chosen[0]
+        if is_alone and self.preemptor.project.parent is None:
+            self.allowed_alone = chosen[0]
         return True
 
-    def sums(self, chosen: Sequence[Holder]) -> dict[Standing, Taken]:
-        """What is taken from each project by what was picked and by these."""
-        sums: dict[Standing, Taken] = {}
-        for standing, taken in self.taken.items():
-            kept = taken.firm, taken.largest_firm, taken.lent, taken.largest_lent, taken.promised
-            sums[standing] = Taken(*kept)
-        for holder in self.whole(chosen):
-            taken_here = sums.get(holder.project)
-            if taken_here is None:
-                taken_here = sums[holder.project] = Taken()
-            taken_here.add(holder)
-        return sums
+    def losses(self, chosen: Sequence[Victim]) -> dict[QuotaState, Loss]:
+        """What each project loses to the picked victims and to these."""
+        losses: dict[QuotaState, Loss] = {}
+        for project, loss in self.losses_so_far.items():
+            kept = loss.firm, loss.largest_firm, loss.borrowed, loss.largest_borrowed, loss.reserved
+            losses[project] = Loss(*kept)
+        for victim in self.with_surplus(chosen):
+            project_loss = losses.get(victim.project)
+            if project_loss is None:
+                project_loss = losses[victim.project] = Loss()
+            project_loss.add(victim)
+        return losses
 
-    def may_lose_so_much(
-        self, victim: Standing, sums: Mapping[Standing, Taken], right: Right, chosen: Sequence[Holder]
+    def is_loss_allowed(
+        self, project: QuotaState, losses: Mapping[QuotaState, Loss], entitlement: Entitlement, chosen: Sequence[Victim]
     ) -> bool:
-        if right is Right.SURPLUS:
+        if entitlement is Entitlement.SURPLUS:
             return False
-        return all(self._may_take(level, sums, right, chosen) for level in self._compared(victim))
+        return all(self._is_level_loss_allowed(level, losses, entitlement, chosen) for level in self._compared(project))
 
-    def taken_from(self, level: Standing, sums: Mapping[Standing, Taken]) -> Taken:
+    def loss_of(self, level: QuotaState, losses: Mapping[QuotaState, Loss]) -> Loss:
         if not level.is_department:
-            return sums.get(level) or Taken()
-        total = Taken()
-        for standing, taken in sums.items():
-            if standing.parent is level:
-                total.merge(taken)
+            return losses.get(level) or Loss()
+        total = Loss()
+        for project, loss in losses.items():
+            if project.parent is level:
+                total.merge(loss)
         return total
 
-    def _may_take(
-        self, level: Standing, sums: Mapping[Standing, Taken], right: Right, chosen: Sequence[Holder]
+    def _is_level_loss_allowed(
+        self, level: QuotaState, losses: Mapping[QuotaState, Loss], entitlement: Entitlement, chosen: Sequence[Victim]
     ) -> bool:
-        taken = self.taken_from(level, sums)
-        after = level.use - taken.firm - taken.lent
-        if right <= Right.GUARANTEE:
-            if not taken.firm:
+        loss = self.loss_of(level, losses)
+        after = level.use - loss.firm - loss.borrowed
+        if entitlement <= Entitlement.GUARANTEE:
+            if not loss.firm:
                 return True
-            legal = after + taken.largest_firm > level.guarantee
-            return legal and not self._is_at_floor(level, after)
-        if taken.promised or after + max(taken.largest_firm, taken.largest_lent) <= level.fair:
+            return after + loss.largest_firm > level.guarantee and not self._ends_below_guarantee(level, after)
+        if loss.reserved or after + max(loss.largest_firm, loss.largest_borrowed) <= level.fair:
             return False
-        if self._is_at_floor(level, after) or (after < level.guarantee and self._claims_back(level, after, chosen)):
+        if self._ends_below_guarantee(level, after):
             return False
-        return self._stays_balanced(level, after, sums)
+        if after < level.guarantee and self._could_reclaim(level, after, chosen):
+            return False
+        return self._stays_balanced(level, after, losses)
 
-    def _is_at_floor(self, level: Standing, after: int) -> bool:
-        at_floor = after < level.guarantee and not self.below_too
-        self.stopped_at_floor |= at_floor
-        return at_floor
+    def _ends_below_guarantee(self, level: QuotaState, after: int) -> bool:
+        is_below = after < level.guarantee and not self.below_guarantee
+        self.stopped_at_guarantee |= is_below
+        return is_below
 
-    def _claims_back(self, level: Standing, after: int, chosen: Sequence[Holder]) -> bool:
-        """Whether something could claim within the guarantee again, at once or as soon as what runs on has ended.
+    def _could_reclaim(self, level: QuotaState, after: int, chosen: Sequence[Victim]) -> bool:
+        """Whether work of the level could reclaim within its guarantee, now or when the rest of its work has ended.
 
-        What runs on beside a job that fits the guarantee, and fills less of it, is what ran on surplus. So is what
-        elastic jobs run with above their minimum: they give it up for any job of their project.
+        Remaining work that fills less of the guarantee than a victim that fits it ran on surplus. So did what elastic
+        jobs have above their minimum: they give it up for any job of their project.
+        Rule R35.
         """
-        leaving = [holder for holder in (*self.picked.values(), *chosen) if level in holder.project.levels]
-        if any(after < holder.size <= level.guarantee and not holder.borrower for holder in leaving):
+        leaving = [victim for victim in (*self.picked.values(), *chosen) if level in victim.project.levels]
+        if any(after < victim.size <= level.guarantee and not victim.borrower for victim in leaving):
             return True
         firm = after - self._surplus_left(level, leaving)
-        sizes = (*(holder.size for holder in leaving), *waiting_sizes(self.pool, level))
+        sizes = (*(victim.size for victim in leaving), *waiting_sizes(self.pool, level))
         return any(firm + size <= level.guarantee for size in sizes)
 
-    def _surplus_left(self, level: Standing, leaving: Sequence[Holder]) -> int:
-        """What elastic jobs of a project or department that stay run with above their minimum."""
+    def _surplus_left(self, level: QuotaState, leaving: Sequence[Victim]) -> int:
+        """What the remaining elastic jobs of a level run with above their minimum, in milli-GPU."""
         if not self.pool.has_elastic:
             return 0
-        gone = {holder.id for holder in leaving}
-        standings = (one for one in self.pool.standings.values() if level in one.levels)
-        return sum(holder.size for one in standings for holder in one.surplus if holder.id not in gone)
+        gone = {victim.id for victim in leaving}
+        projects = (one for one in self.pool.projects.values() if level in one.levels)
+        return sum(victim.size for one in projects for victim in one.elastic_surplus if victim.id not in gone)
 
-    def _stays_balanced(self, victim: Standing, after: int, sums: Mapping[Standing, Taken]) -> bool:
-        """Imbalance is never switched: the claimer ends no further above its quota, by weight, than a victim.
+    def _stays_balanced(self, level: QuotaState, after: int, losses: Mapping[QuotaState, Loss]) -> bool:
+        """Whether the preemptor ends no further above its guarantee, by weight, than the victim.
 
-        Compared are the two that share a parent: projects of one department, or their departments.
+        Compares the two that share a parent: projects of one department, or their departments.
+        Rule R34.
         """
-        claimer = next((one for one in self.asker.standing.levels if one.parent is victim.parent), None)
-        if claimer is None or claimer.is_department != victim.is_department:
+        preemptor_level = next((one for one in self.preemptor.project.levels if one.parent is level.parent), None)
+        if preemptor_level is None or preemptor_level.is_department != level.is_department:
             return True
-        if victim.priority != claimer.priority or victim.weight == 0:
+        if level.priority != preemptor_level.priority or level.weight == 0:
             return True
-        own = self.taken_from(claimer, sums)
-        gain = self.asker.request.size - own.firm - own.lent
-        above = (claimer.use + gain - claimer.guarantee) * victim.weight
-        return above <= (after - victim.guarantee) * claimer.weight
+        own = self.loss_of(preemptor_level, losses)
+        department_gain = self.preemptor.request.size - own.firm - own.borrowed
+        above = (preemptor_level.use + department_gain - preemptor_level.guarantee) * level.weight
+        return above <= (after - level.guarantee) * preemptor_level.weight
 
 
-def bar(level: Standing, right: Right) -> int:
-    """What a project or department must be above to lose anything to a claim of this right."""
-    return level.fair if right is Right.FAIR else level.guarantee
+def threshold(level: QuotaState, entitlement: Entitlement) -> int:
+    """The use above which a project or department may lose anything to a preemptor of this entitlement."""
+    return level.fair if entitlement is Entitlement.FAIR else level.guarantee

@@ -1,6 +1,6 @@
-"""Dividing one pool: among departments first where there are any, then among the projects of each.
+"""The division of one pool: among departments and projects without one, then among the projects of each department.
 
-One rule for both levels, :func:`.quota.divide`. Source: docs/scheduling.md, section 2.
+Both levels use :func:`.fair_share.divide`. Source: docs/scheduling.md, section 2.
 """
 
 from __future__ import annotations
@@ -8,45 +8,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..quota.fair_share import Claim, divide
-from .pool_state import Pool, demand, wanted_by_users
-from .quota_state import NO_LIMIT, Standing
+from .pool_state import PoolState, wanted_by_project, wanted_by_users
+from .quota_state import NO_LIMIT, QuotaState
 
 
-def divide_pool(pool: Pool, amount_milli: int, firm_milli: int) -> None:
-    """Write guarantee and fair share of every project and department of the pool.
+def divide_pool(pool: PoolState, amount_milli: int, firm_milli: int) -> None:
+    """Set the guarantee and fair share of every project and department of the pool.
 
-    ``firm_milli`` is the part of the amount that guarantees can stand on. What a department's ceiling for each user
-    keeps it from wanting takes no guarantee from its projects: which of them its user works in is not known before.
+    ``firm_milli``: the part of the amount that guarantees may use. A department's ceiling for each user lowers what the
+    department wants, but not the guarantees of its projects: any of them may be the one that the user works in.
+    Rule R14.
     """
-    projects = list(pool.standings.values())
+    projects = list(pool.projects.values())
     if not pool.departments:
-        _divide(pool, projects, [demand(one) for one in projects], amount_milli, firm_milli)
+        _divide(pool, projects, [wanted_by_project(one) for one in projects], amount_milli, firm_milli)
         return
     alone = [one for one in projects if one.parent is None]
     departments = list(pool.departments.values())
     children = {one.name: [child for child in projects if child.parent is one] for one in departments}
-    sums = {one.name: sum(demand(child) for child in children[one.name]) for one in departments}
+    sums = {one.name: sum(wanted_by_project(child) for child in children[one.name]) for one in departments}
     wanted = [_demand_of(one, sums[one.name]) for one in departments]
     for one in departments:
         one.used_before = sum(child.used_before for child in children[one.name])
     rows = [*departments, *alone]
-    _divide(pool, rows, [*wanted, *(demand(one) for one in alone)], amount_milli, firm_milli)
+    _divide(pool, rows, [*wanted, *(wanted_by_project(one) for one in alone)], amount_milli, firm_milli)
     for one in departments:
         inside = children[one.name]
         amount = max(one.fair, min(one.guarantee, sums[one.name]))
-        _divide(pool, inside, [demand(child) for child in inside], amount, min(amount, one.guarantee))
+        _divide(pool, inside, [wanted_by_project(child) for child in inside], amount, min(amount, one.guarantee))
         for child in inside:
             child.guarantee = min(child.guarantee, one.guarantee)
 
 
-def _demand_of(department: Standing, children_milli: int) -> int:
-    """What a department wants: what its projects do, under its limit and its ceiling for each user."""
+def _demand_of(department: QuotaState, children_milli: int) -> int:
+    """What a department wants: the sum of its projects, within its limit and its ceiling for each user."""
     if department.user_ceiling != NO_LIMIT:
         children_milli = min(children_milli, wanted_by_users(department))
     return max(department.fixed_here, min(department.ceiling, children_milli))
 
 
-def _divide(pool: Pool, rows: Sequence[Standing], wanted: Sequence[int], amount: int, firm: int) -> None:
+def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], amount: int, firm: int) -> None:
     claims = [
         Claim(
             name=_key(one),
@@ -65,6 +66,6 @@ def _divide(pool: Pool, rows: Sequence[Standing], wanted: Sequence[int], amount:
         one.guarantee, one.fair = share.guarantee_milli, share.fair_milli
 
 
-def _key(one: Standing) -> str:
-    """A name that no project shares with a department; it settles remainders, so it begins with the name."""
+def _key(one: QuotaState) -> str:
+    """A key that differs between a project and a department of one name; remainders go by it."""
     return f"{one.name}/" if one.is_department else one.name

@@ -1,8 +1,8 @@
-"""The queue of one project in one pool, by shape: jobs that need the same thing stand in one line.
+"""The queue of one project in one pool, by job class: jobs of one class need the same.
 
-What does not fit for the first of a line does not fit for the rest of it, so a tick ends after as many failures
-as there are lines, however many jobs wait. Who waits is kept in order from tick to tick (:class:`Crowd`); a tick only
-looks at the heads (:class:`Line`).
+If the first job of a class does not fit, no other of it does: a tick ends after as many failures as there are classes,
+however many jobs wait. :class:`WaitingJobs` keeps the jobs in order between ticks; a tick looks at the heads only
+(:class:`ClassQueue`).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import NamedTuple
 
 from ..model import Job
 from ..placement.place import Request
-from ..plan import Reason
+from ..reasons import Reason
 
 OrderKey = tuple[int, int, int, str]
-"""Inside a project: -priority, what the user holds of the project's GPUs, first submit time, id."""
+"""Order inside a project: -priority, the user's use of the project's GPUs, first submit time, id."""
 
 
 Why = Callable[[], Reason]
-"""Tells why a line is blocked; most reasons are never told."""
+"""Makes the reason why a class is blocked; most are never asked for."""
 
 FitsUser = Callable[[str], bool] | None
-"""Whether a user may have one more job of a line; None where there is no ceiling for each user."""
+"""Whether a user may start one more job of a class; None without a ceiling for each user."""
 
 _Row = tuple[int, str, Job]
 """First submit time, id, and the job."""
 
 
-class Shape(NamedTuple):
-    """What decides whether a job of a project can start; ``exhausted``: its pauses are used up."""
+class JobClass(NamedTuple):
+    """What jobs of one class have in common; ``exhausted``: their pauses are used up."""
 
     request: Request
     preemptible: bool
@@ -39,27 +39,27 @@ class Shape(NamedTuple):
     exhausted: bool
 
 
-class Crowd:
-    """Who waits for the same thing, by user, the oldest first.
+class WaitingJobs:
+    """The waiting jobs of one class by user, the oldest first.
 
-    Most lines of a full pool are closed before anybody looks who stands there: newcomers are put in order then.
+    New jobs are sorted in when the order is first read: most classes of a full pool are blocked without it.
     """
 
-    __slots__ = ("_newcomers", "_shortest_s", "_users", "count")
+    __slots__ = ("_shortest_s", "_unsorted", "_users", "count")
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
-        self._newcomers = list(jobs)
+        self._unsorted = list(jobs)
         self._users: dict[str, list[_Row]] = {}
-        self.count = len(self._newcomers)
+        self.count = len(self._unsorted)
         self._shortest_s = 1 << 62
 
     def add(self, job: Job) -> None:
-        """Let a job wait with the others."""
-        self._newcomers.append(job)
+        """Add a job."""
+        self._unsorted.append(job)
         self.count += 1
 
     def drop(self, job: Job) -> None:
-        """Take out a job that waits here."""
+        """Remove a job."""
         rows = self.users[job.user]
         del rows[bisect_left(rows, (job.submitted_at, job.id))]
         if not rows:
@@ -69,13 +69,13 @@ class Crowd:
     @property
     def users(self) -> dict[str, list[_Row]]:
         """The rows of each user, in order."""
-        if self._newcomers:
-            self._line_up()
+        if self._unsorted:
+            self._sort_in()
         return self._users
 
-    def _line_up(self) -> None:
+    def _sort_in(self) -> None:
         users, shortest_s = self._users, self._shortest_s
-        for job in self._newcomers:
+        for job in self._unsorted:
             row = job.submitted_at, job.id, job
             rows = users.get(job.user)
             if rows is None:
@@ -87,81 +87,91 @@ class Crowd:
             if job.time_limit_s < shortest_s:
                 shortest_s = job.time_limit_s
         self._shortest_s = shortest_s
-        self._newcomers.clear()
+        self._unsorted.clear()
 
-    def joined_by(self, jobs: Iterable[Job]) -> Crowd:
-        """The same crowd and others, for one tick."""
-        joined = Crowd(jobs)
+    def joined_with(self, jobs: Iterable[Job]) -> WaitingJobs:
+        """These jobs and others, for one tick."""
+        joined = WaitingJobs(jobs)
         joined._users = {user: list(rows) for user, rows in self.users.items()}
         joined.count, joined._shortest_s = joined.count + self.count, self._shortest_s
         return joined
 
     def may_end_within(self, time_limit_s: int) -> bool:
-        """False where certainly nobody has a time limit as short as this."""
+        """False only if no job has a time limit as short as this."""
         return bool(self.users) and self._shortest_s <= time_limit_s
 
     def jobs(self) -> Iterator[Job]:
-        """Everybody, in no particular order."""
+        """All jobs, unordered."""
         return (row[2] for rows in self.users.values() for row in rows)
 
 
-class Line:
-    """A crowd in one tick, in order: the user who holds least, then first submit time, then id.
+class ClassQueue:
+    """The jobs of one class in one tick, in order: the user with the least use, then first submit time, then id.
 
-    ``turns`` is what each user holds, kept up to date by its owner; empty where age alone decides. ``out``: the jobs
-    that do not stand in line.
+    ``use_by_user`` is updated by the project; empty where users do not take turns. ``out``: jobs that are not queued.
+    Rule R22.
     """
 
     __slots__ = (
-        "_crowd", "_fits_user", "_heads", "_next", "_out", "_turns", "_users",
-        "blocked", "count", "least", "shape", "size",
+        "_fits_user",
+        "_heads",
+        "_next",
+        "_out",
+        "_use_by_user",
+        "_users",
+        "_waiting",
+        "blocked",
+        "count",
+        "job_class",
+        "priority_key",
+        "size",
     )  # fmt: skip
 
     def __init__(
         self,
-        shape: Shape,
-        crowd: Crowd,
-        turns: Mapping[str, int],
+        job_class: JobClass,
+        waiting_jobs: WaitingJobs,
+        use_by_user: Mapping[str, int],
         fits_user: FitsUser = None,
         out: Collection[str] = (),
     ) -> None:
-        self.shape = shape
-        self.size, self.least = shape.request.size, -shape.priority
+        self.job_class = job_class
+        self.size, self.priority_key = job_class.request.size, -job_class.priority
         self.blocked: Why | None = None
-        self._crowd = crowd
-        self._turns = turns
+        self._waiting = waiting_jobs
+        self._use_by_user = use_by_user
         self._fits_user = fits_user
         self._out = set(out)
-        self.count = crowd.count - len(self._out)
-        """How many stand in line."""
+        self.count = waiting_jobs.count - len(self._out)
+        """The number of queued jobs."""
         self._next: dict[str, int] = {}
         self._users: Mapping[str, list[_Row]] = {}
-        """The crowd in order; looked at with the heads, not before."""
+        """The jobs in order; read with the heads."""
         self._heads: list[tuple[int, int, str, str]] | None = None
 
     def counts(self) -> dict[str, int]:
-        """How many of each user stand in line."""
-        counts = {user: len(rows) for user, rows in self._crowd.users.items()}
+        """The number of queued jobs of each user."""
+        counts = {user: len(rows) for user, rows in self._waiting.users.items()}
         if self._out:
-            for job in self._crowd.jobs():
+            for job in self._waiting.jobs():
                 counts[job.user] -= job.id in self._out
         return counts
 
     def first_key(self) -> OrderKey | None:
-        """The order key of the first job that its user's ceiling takes; None where there is none."""
+        """The order key of the first job within its user's ceiling; None if there is none."""
         heads = self._sorted()
         while heads:
             used, submitted_at, job, user = heads[0]
             if not self._is_front(user, job) or not self.takes(user):
                 heappop(heads)
-            elif used != (now := self._turns.get(user, 0)):
+            elif used != (now := self._use_by_user.get(user, 0)):
                 heapreplace(heads, (now, submitted_at, job, user))
             else:
-                return -self.shape.priority, used, submitted_at, job
+                return -self.job_class.priority, used, submitted_at, job
         return None
 
     def takes(self, user: str) -> bool:
-        """Whether the ceiling for each user leaves this one room for a job of the line."""
+        """Whether a user's ceiling leaves room for a job of the class."""
         return self._fits_user is None or self._fits_user(user)
 
     def first(self) -> Job:
@@ -177,54 +187,54 @@ class Line:
 
     def first_within(self, time_limit_s: int) -> Job | None:
         """The first job, in order, that its user's ceiling takes and whose time limit is no longer than this."""
-        if not self._crowd.may_end_within(time_limit_s):
+        if not self._waiting.may_end_within(time_limit_s):
             return None
         short = [
-            (self._turns.get(job.user, 0), job.submitted_at, job.id, job)
+            (self._use_by_user.get(job.user, 0), job.submitted_at, job.id, job)
             for job in self.jobs()
             if job.time_limit_s <= time_limit_s and self.takes(job.user)
         ]
         return min(short)[3] if short else None
 
     def pick(self, job: Job) -> Job:
-        """Remove and return a job that need not be the first."""
+        """Remove and return a job, not necessarily the first."""
         self._out.add(job.id)
         self.count -= 1
         self.moved_up(job.user)
         return job
 
     def put_back(self, job: Job) -> None:
-        """A job of the crowd stands in line after all."""
+        """Queue a job again."""
         self._out.discard(job.id)
-        self.count = self._crowd.count - len(self._out)
+        self.count = self._waiting.count - len(self._out)
         self._next.pop(job.user, None)
         self.blocked = None
         self.moved_up(job.user)
 
     def moved_up(self, user: str) -> None:
-        """A user holds less than before, or has another first job: it may stand further in front."""
+        """Reorder a user whose use fell or whose first job changed."""
         if self._heads is None or user not in self._users:
             return
         if (front := self._front(user)) is not None:
-            heappush(self._heads, (self._turns.get(user, 0), front[0], front[1], user))
+            heappush(self._heads, (self._use_by_user.get(user, 0), front[0], front[1], user))
 
     def jobs(self) -> Iterator[Job]:
-        """Everybody in line, in no particular order."""
-        return (job for job in self._crowd.jobs() if job.id not in self._out)
+        """All queued jobs, unordered."""
+        return (job for job in self._waiting.jobs() if job.id not in self._out)
 
     def _sorted(self) -> list[tuple[int, int, str, str]]:
         if self._heads is None:
-            self._users, turns = self._crowd.users, self._turns
+            self._users, use_by_user = self._waiting.users, self._use_by_user
             if self._out:
                 fronts = [(user, front) for user in self._users if (front := self._front(user)) is not None]
             else:
                 fronts = [(user, rows[0]) for user, rows in self._users.items()]
-            self._heads = [(turns.get(user, 0), front[0], front[1], user) for user, front in fronts]
+            self._heads = [(use_by_user.get(user, 0), front[0], front[1], user) for user, front in fronts]
             heapify(self._heads)
         return self._heads
 
     def _is_front(self, user: str, job: str) -> bool:
-        """Whether a job is the first of its user's that still stands in line."""
+        """Whether a job is the first queued job of its user."""
         at = self._next.get(user, 0)
         if job not in self._out:
             rows = self._users[user]
@@ -234,7 +244,7 @@ class Line:
         return front is not None and front[1] == job
 
     def _front(self, user: str) -> _Row | None:
-        """The first of a user's jobs that still stands in line."""
+        """The first queued job of a user."""
         rows, at = self._users.get(user, ()), self._next.get(user, 0)
         while at < len(rows) and rows[at][1] in self._out:
             at += 1
@@ -242,22 +252,22 @@ class Line:
         return rows[at] if at < len(rows) else None
 
 
-class ProjectQueue:
-    """The lines of one project in one pool."""
+class JobQueue:
+    """The class queues of one project in one pool."""
 
     def __init__(self) -> None:
-        self.lines: dict[Shape, Line] = {}
+        self.classes: dict[JobClass, ClassQueue] = {}
 
-    def open_lines(self) -> list[Line]:
-        """The lines in which somebody waits and nothing was found to forbid it yet."""
-        return [line for line in self.lines.values() if line.blocked is None and line.count]
+    def open_classes(self) -> list[ClassQueue]:
+        """The classes with queued jobs that are not blocked."""
+        return [queue for queue in self.classes.values() if queue.blocked is None and queue.count]
 
     def reopen(self) -> None:
-        """Let every line try again."""
-        for line in self.lines.values():
-            line.blocked = None
+        """Unblock every class."""
+        for queue in self.classes.values():
+            queue.blocked = None
 
     def moved_up(self, user: str) -> None:
-        """A user holds less than before."""
-        for line in self.lines.values():
-            line.moved_up(user)
+        """Reorder a user whose use fell, in every class."""
+        for queue in self.classes.values():
+            queue.moved_up(user)

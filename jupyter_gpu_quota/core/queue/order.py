@@ -1,6 +1,6 @@
-"""What each project offers to be served next, and how offers are ordered: inside a department, then between them.
+"""Queue order: the next job to serve, inside each project, then between projects of a department, then between those.
 
-A project without a department stands beside the departments. Source: docs/scheduling.md, section 3.
+A project without a department is ordered among the departments. Source: docs/scheduling.md, section 3.
 """
 
 from __future__ import annotations
@@ -8,50 +8,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
-from ..scheduling.backfill import may_be_kept
-from .job_queue import Line, OrderKey
-from .pool_state import Pool
-from .quota_state import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Right, Standing
+from .job_queue import ClassQueue, OrderKey
+from .quota_state import FAIR, GUARANTEE, NO_LIMIT, SURPLUS, Entitlement, QuotaState
 
-OfferKey = tuple[int, bool, int, int, int, int, int, str]
-"""Right, weight 0, -priority, past use above fair share, (use + job) / entitlement, past use, first submit time, name.
+ServingKey = tuple[int, bool, int, int, int, int, int, str]
+"""Entitlement, weight 0, -priority, past use above fair share, (use + job) / fair share, past use, submit time, name.
 
-Past use is per weight. Above the fair share it comes first: there a share of less than one job decides nothing, and by
-the ratio alone a project of weight 1 beside one of weight 2 would get a sixth of a single device instead of a third.
+Past use is per weight. Above the fair share it comes before the ratio: by the ratio alone a project of weight 1 beside
+one of weight 2 would get a sixth of a single device instead of a third.
 """
 RATIO = 1 << 32
-_Row = tuple[OfferKey, Line, Standing]
+_Row = tuple[ServingKey, ClassQueue, QuotaState]
 
 
-class Offers:
-    """The best offers of all projects. Only what is served is looked at again: others keep their place meanwhile."""
+class QueueOrder:
+    """The best job of every project. Only the project that was served is looked at again."""
 
-    def __init__(self, standings: Iterable[Standing]) -> None:
-        inside: dict[Standing, list[_Row]] = {}
-        for standing in standings:
-            found = best_offer(standing)
+    def __init__(self, projects: Iterable[QuotaState]) -> None:
+        inside: dict[QuotaState, list[_Row]] = {}
+        for project in projects:
+            found = best_in_project(project)
             if found is not None:
-                inside.setdefault(standing.levels[-1], []).append((*found, standing))
+                inside.setdefault(project.levels[-1], []).append((*found, project))
         self._inside = list(inside.values())
         for rows in self._inside:
             heapify(rows)
         self._between = [(_between(rows[0]), at) for at, rows in enumerate(self._inside)]
         heapify(self._between)
 
-    def first(self, weakest: Right) -> tuple[Standing, Line] | None:
-        """The offer to be served next, None where all that is left has less right than that."""
+    def first(self, weakest: Entitlement) -> tuple[QuotaState, ClassQueue] | None:
+        """The class whose first job is next; None if the rest has a weaker entitlement than ``weakest``."""
         while self._between and self._between[0][0][0] <= weakest:
-            key, line, standing = self._inside[self._between[0][1]][0]
-            if not _depends_on_siblings(standing) or best_offer(standing) == (key, line):
-                return standing, line
+            key, queue, project = self._inside[self._between[0][1]][0]
+            if not _depends_on_siblings(project) or best_in_project(project) == (key, queue):
+                return project, queue
             self.renew()
         return None
 
     def renew(self) -> None:
-        """The first one was served; its project offers anew."""
+        """Update the order after the first project was served."""
         at = self._between[0][1]
         rows = self._inside[at]
-        found = best_offer(rows[0][2])
+        found = best_in_project(rows[0][2])
         if found is not None:
             heapreplace(rows, (*found, rows[0][2]))
         else:
@@ -62,72 +60,60 @@ class Offers:
             heappop(self._between)
 
 
-def _depends_on_siblings(standing: Standing) -> bool:
-    """Whether what another project was given may have brought a user of this one to a ceiling."""
-    return standing.parent is not None and standing.parent.user_ceiling != NO_LIMIT
+def _depends_on_siblings(project: QuotaState) -> bool:
+    """Whether a sibling's start may have brought a user of this project to the department's ceiling."""
+    return project.parent is not None and project.parent.user_ceiling != NO_LIMIT
 
 
-def best_offer(standing: Standing) -> tuple[OfferKey, Line] | None:
-    """The first job that fits the guarantee, else the first within the fair share, else the first; with its key."""
-    lines = standing.queue.open_lines()
-    firm, fair = standing.guarantee - standing.use, standing.fair - standing.use
+def best_in_project(project: QuotaState) -> tuple[ServingKey, ClassQueue] | None:
+    """The class of the first job within the guarantee, else within the fair share, else at all; with its key.
+
+    Rule R20.
+    """
+    classes = project.queue.open_classes()
+    firm, fair = project.guarantee - project.use, project.fair - project.use
     rows = [
-        (GUARANTEE if line.size <= firm else FAIR if line.size <= fair else SURPLUS, line.least, at)
-        for at, line in enumerate(lines)
+        (GUARANTEE if queue.size <= firm else FAIR if queue.size <= fair else SURPLUS, queue.priority_key, at)
+        for at, queue in enumerate(classes)
     ]
     rows.sort()
-    best: tuple[OrderKey, Line, Right] | None = None
-    for right, least, at in rows:
-        if best is not None and (right is not best[2] or least != best[0][0]):
-            break  # whoever is first in the lines behind these comes later
-        key = lines[at].first_key()
+    best: tuple[OrderKey, ClassQueue, Entitlement] | None = None
+    for entitlement, least, at in rows:
+        if best is not None and (entitlement is not best[2] or least != best[0][0]):
+            break  # the classes behind these have a weaker entitlement or a lower priority
+        key = classes[at].first_key()
         if key is not None and (best is None or key < best[0]):
-            best = key, lines[at], right
-    return None if best is None else (_key(standing, best[1], best[2], best[0][2]), best[1])
+            best = key, classes[at], entitlement
+    return None if best is None else (_key(project, best[1], best[2], best[0][2]), best[1])
 
 
-def stands_before(standing: Standing, line: Line, other: Standing, behind: Line) -> bool:
-    """Whether the first job of a line comes before that of another: in the project's own order, or between projects."""
-    mine, its = line.first_key(), behind.first_key()
+def stands_before(project: QuotaState, queue: ClassQueue, other: QuotaState, behind: ClassQueue) -> bool:
+    """Whether the first job of one class comes before that of another: in the project's order, or between projects."""
+    mine, its = queue.first_key(), behind.first_key()
     if mine is None or its is None:
         return its is None
-    if standing is other:
+    if project is other:
         return mine < its
-    first = _key(standing, line, standing.right(line.size), mine[2])
-    second = _key(other, behind, other.right(behind.size), its[2])
-    if standing.levels[-1] is other.levels[-1]:
+    first = _key(project, queue, project.entitlement(queue.size), mine[2])
+    second = _key(other, behind, other.entitlement(behind.size), its[2])
+    if project.levels[-1] is other.levels[-1]:
         return first < second
-    return _between((first, line, standing)) < _between((second, behind, other))
+    return _between((first, queue, project)) < _between((second, behind, other))
 
 
-def first_blocked(pool: Pool) -> tuple[Standing, Line] | None:
-    """The line whose first job is the first of all that cannot start and may have a place kept."""
-    best: tuple[Standing, Line] | None = None
-    for standing in pool.standings.values():
-        rows = [
-            (key, line)
-            for line in standing.queue.lines.values()
-            if line.blocked is not None and may_be_kept(standing, line) and (key := line.first_key()) is not None
-        ]
-        if rows:
-            _, line = min(rows, key=lambda row: row[0])
-            if best is None or stands_before(standing, line, *best):
-                best = standing, line
-    return best
+def _key(project: QuotaState, queue: ClassQueue, entitlement: Entitlement, submitted_at: int) -> ServingKey:
+    """The sort key of an offer in the order between projects. Rule R21."""
+    total = project.use + queue.size
+    ratio = total * RATIO // project.fair if project.fair else total * RATIO * RATIO
+    weightless = entitlement is not GUARANTEE and project.weight == 0
+    past = project.used_before * RATIO // (project.weight or 1)
+    above = past if entitlement is SURPLUS else 0
+    return entitlement, weightless, -project.priority, above, ratio, past, submitted_at, project.name
 
 
-def _key(standing: Standing, line: Line, right: Right, submitted_at: int) -> OfferKey:
-    total = standing.use + line.size
-    ratio = total * RATIO // standing.fair if standing.fair else total * RATIO * RATIO
-    weightless = right is not GUARANTEE and standing.weight == 0
-    past = standing.used_before * RATIO // (standing.weight or 1)
-    above = past if right is SURPLUS else 0
-    return right, weightless, -standing.priority, above, ratio, past, submitted_at, standing.name
-
-
-def _between(row: _Row) -> OfferKey:
-    """The key of an offer between departments."""
-    key, line, standing = row
-    if standing.parent is None:
+def _between(row: _Row) -> ServingKey:
+    """The key of a project's best job between departments."""
+    key, queue, project = row
+    if project.parent is None:
         return key
-    return _key(standing.parent, line, Right(key[0]), key[-2])
+    return _key(project.parent, queue, Entitlement(key[0]), key[-2])

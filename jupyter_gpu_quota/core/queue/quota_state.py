@@ -1,6 +1,6 @@
-"""Where each project and department stands in one pool, and the work that holds or waits for its devices.
+"""The position of each project and department in one pool: quota, use, fair share, and the work that may be preempted.
 
-Scratch paper of one tick, as the pool that it belongs to.
+Part of :class:`.PoolState`: valid for one tick.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from ..model import Job, Notebook
 from ..placement.place import Piece, Request
-from .job_queue import ProjectQueue
+from .job_queue import JobQueue
 
 NO_LIMIT = 1 << 62
 SECOND = 1000
 """Milliseconds."""
 
 
-class Right(IntEnum):
-    """By what right something asks, strongest first."""
+class Entitlement(IntEnum):
+    """What entitles a request to devices, strongest first: a notebook slice, guarantee, fair share, or surplus only."""
 
     NOTEBOOK = -1
     GUARANTEE = 0
@@ -29,16 +29,16 @@ class Right(IntEnum):
     SURPLUS = 2
 
 
-GUARANTEE, FAIR, SURPLUS = Right.GUARANTEE, Right.FAIR, Right.SURPLUS
-"""Members of an enumeration are looked up slowly, and this is asked more often than anything else."""
+GUARANTEE, FAIR, SURPLUS = Entitlement.GUARANTEE, Entitlement.FAIR, Entitlement.SURPLUS
+"""Constants for the hot path: looking up an enumeration member is slow."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Holder:
-    """A job that holds devices and stays, or (``promised``) waits for ones that are reserved for it."""
+class Victim:
+    """Work that may lose its devices to a preemptor: a running job, or (``reserved``) one with a reservation."""
 
     id: str
-    project: Standing
+    project: QuotaState
     user: str
     size: int
     pieces: tuple[Piece, ...]
@@ -48,38 +48,34 @@ class Holder:
     lost_ms: int
     started_at: int
     submitted_at: int = 0
-    base: Holder | None = None
-    """Of what an elastic job runs with above its minimum: the minimum, which stays."""
-    above: Holder | None = None
-    """The other way round."""
+    base: Victim | None = None
+    """For the part of an elastic job above its minimum: the minimum."""
+    above: Victim | None = None
+    """For the minimum of an elastic job: the part above it."""
     elastic: bool = False
     borrower: bool = False
     protected: bool = False
-    promised: bool = False
+    reserved: bool = False
 
     @property
-    def whole(self) -> int:
-        """Its size with what leaves with it: an elastic job's minimum takes along what the job has above."""
+    def total_size(self) -> int:
+        """Its size in milli-GPU with the part of an elastic job above its minimum, which leaves with the minimum."""
         return self.size if self.above is None else self.size + self.above.size
 
     @property
     def key(self) -> str:
-        """Names it among all holders: what an elastic job has above its minimum is one of its own."""
+        """Unique among all victims; the part of an elastic job above its minimum has its own."""
         return self.id if self.base is None else f"{self.id}/above"
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
-        """Who is asked first inside a project: lowest priority, least work lost, newest."""
+        """Order inside a project: lowest priority, least work lost, newest."""
         return self.priority, self.lost_ms, -self.started_at, -self.submitted_at, self.id
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Standing:
-    """One project in one pool. ``use`` counts what runs and what is reserved for it, not what leaves.
-
-    ``holders`` are its preemptible jobs in the order in which they are asked to leave, except ``shielded`` ones, which
-    are protected, and borrowers, which the pool lists.
-    """
+class QuotaState:
+    """One project or department in one pool. ``use`` counts running and reserved work, but no work that leaves."""
 
     name: str
     priority: int = 0
@@ -94,41 +90,41 @@ class Standing:
     leaving: int = 0
     fixed_use: int = 0
     fixed_here: int = 0
-    """What runs on devices that can be given out and may not be preempted: it is nobody else's before it ends."""
+    """Non-preemptible running work on schedulable devices: no one else can get those before it ends."""
     booked: int = 0
     wanted: int = 0
     wanted_fixed: int = 0
     by_user: dict[str, int] = field(default_factory=dict)
     use_at_first: int = 0
     by_user_at_first: dict[str, int] = field(default_factory=dict)
-    """As they were before the plan; the second only where there is a ceiling for each user."""
+    """The use before the plan; by user only with a ceiling for each user."""
     is_department: bool = False
-    parent: Standing | None = None
-    """The department, None where the policy has none."""
-    levels: tuple[Standing, ...] = field(init=False)
-    """The project, and its department where there is one."""
+    parent: QuotaState | None = None
+    """The department, if any."""
+    levels: tuple[QuotaState, ...] = field(init=False)
+    """The project and its department, if any."""
     ceiling: int = field(init=False)
-    """What its jobs may use: the limit, less the notebook quota, which notebooks may ask for at any time."""
+    """What its jobs may use: the limit less the notebook quota, which notebooks may request at any time."""
     user_ceiling: int = NO_LIMIT
     user_notebooks: int = NO_LIMIT
     used_before: int = 0
     """Decayed surplus use, for the history rule."""
     booked_by: dict[str, int] = field(default_factory=dict)
     wanted_by: dict[str, int] = field(default_factory=dict)
-    """What each user wants, counted only where there is a ceiling for each user."""
+    """What each user wants; counted only with a ceiling for each user."""
     wanted_fixed_by: dict[str, int] = field(default_factory=dict)
-    """How much of that may not be preempted."""
+    """The non-preemptible part of that."""
     returning: list[int] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
-    """Its preemptible work, borrowers left out; the lists of holders are made from it when one is first asked for."""
+    """Its preemptible running work without borrowers; the lists of victims are made from it on first use."""
     lowest: int = NO_LIMIT
     """The lowest job priority of that work."""
-    make_holders: Callable[[Standing], None] | None = None
-    _movable: Movable | None = None
-    _holders: list[Holder] = field(default_factory=list)
-    _surplus: list[Holder] = field(default_factory=list)
-    _shielded: list[Holder] = field(default_factory=list)
-    queue: ProjectQueue = field(default_factory=ProjectQueue)
+    make_victims: Callable[[QuotaState], None] | None = None
+    _movable: PreemptibleUse | None = None
+    _holders: list[Victim] = field(default_factory=list)
+    _surplus: list[Victim] = field(default_factory=list)
+    _shielded: list[Victim] = field(default_factory=list)
+    queue: JobQueue = field(default_factory=JobQueue)
 
     def __post_init__(self) -> None:
         self.levels = (self,) if self.parent is None else (self, self.parent)
@@ -145,67 +141,63 @@ class Standing:
         return self.user_ceiling != NO_LIMIT or (parent is not None and parent.user_ceiling != NO_LIMIT)
 
     @property
-    def holders(self) -> list[Holder]:
-        """Its preemptible jobs in the order in which they are asked to leave."""
-        if self.make_holders is not None:
+    def victims(self) -> list[Victim]:
+        """Its unprotected victims, in order."""
+        if self.make_victims is not None:
             self._make()
         return self._holders
 
     @property
-    def shielded(self) -> list[Holder]:
-        """Those that are protected."""
-        if self.make_holders is not None:
+    def protected_victims(self) -> list[Victim]:
+        """Its protected victims, in order."""
+        if self.make_victims is not None:
             self._make()
         return self._shielded
 
     @property
-    def surplus(self) -> list[Holder]:
-        """What its elastic jobs run with above their minimum."""
-        if self.make_holders is not None:
+    def elastic_surplus(self) -> list[Victim]:
+        """What its elastic jobs run with above their minimum, in order."""
+        if self.make_victims is not None:
             self._make()
         return self._surplus
 
     @property
-    def movable(self) -> Movable:
-        """How much of its work could be asked to leave at most, as it was read."""
+    def movable(self) -> PreemptibleUse:
+        """Sums over its preemptible work, as it was read."""
         if self._movable is None:
-            self._movable = Movable(self.running)
+            self._movable = PreemptibleUse(self.running)
         return self._movable
 
     def _make(self) -> None:
-        make, self.make_holders = self.make_holders, None
+        make, self.make_victims = self.make_victims, None
         if make is not None:
             make(self)
 
-    def throw_away(self) -> None:
-        """Let go of what refers back to it."""
-        self.levels, self._movable, self.make_holders = (), None, None
+    def release_references(self) -> None:
+        """Drop references that form cycles."""
+        self.levels, self._movable, self.make_victims = (), None, None
         for rows in (self.running, self._holders, self._surplus, self._shielded):
             rows.clear()
-        self.queue.lines.clear()
+        self.queue.classes.clear()
 
-    def right(self, size: int) -> Right:
-        """By what right it would use ``size`` more, looking at this level alone."""
+    def entitlement(self, size: int) -> Entitlement:
+        """The entitlement to use ``size`` more, at this level alone. Rule R29."""
         total = self.use + size
         return GUARANTEE if total <= self.guarantee else FAIR if total <= self.fair else SURPLUS
 
     def at_limit(self, size: int) -> bool:
-        """Whether a limit forbids ``size`` more while what leaves is still there."""
+        """Whether a limit forbids ``size`` more while leaving work is still there. Rule R11."""
         for level in self.levels:
             if level.limit != NO_LIMIT and level.use + level.leaving + size > level.ceiling:
                 return True
         return False
 
     def over_limit(self, size: int) -> bool:
-        """Whether a limit forbids ``size`` more even when what leaves is gone."""
+        """Whether a limit forbids ``size`` more even after leaving work has left."""
         return any(level.limit != NO_LIMIT and level.use + size > level.ceiling for level in self.levels)
 
-    def may_stay(self, size: int, user: str) -> bool:
-        """Whether work of this user that was asked to leave may stay after all.
-
-        Not where the plan has given what it leaves to others: no limit, and no ceiling for the user, is broken by more
-        than it was before.
-        """
+    def may_be_restored(self, size: int, user: str) -> bool:
+        """Whether a victim of this user may be restored: no limit or user ceiling is exceeded by more than before."""
         return all(
             level.use + size <= max(level.ceiling, level.use_at_first)
             and level.by_user.get(user, 0) + size <= max(level.user_ceiling, level.by_user_at_first.get(user, 0))
@@ -213,24 +205,24 @@ class Standing:
         )
 
     def begin(self) -> None:
-        """Remember what is used before anything is decided."""
+        """Remember the use before anything is decided."""
         self.use_at_first = self.use
         if self.user_ceiling != NO_LIMIT:
             self.by_user_at_first = dict(self.by_user)
 
     def fixed_fits(self, size: int) -> bool:
-        """Whether so much more non-preemptible work stays within the training quota of every level."""
+        """Whether ``size`` more non-preemptible work stays within the training quota at every level. Rule R7."""
         return all(level.fixed_use + size <= level.quota for level in self.levels)
 
     def has_room_for(self, size: int) -> Callable[[str], bool] | None:
-        """Whether a user's jobs may take ``size`` more under the ceiling for each user; None where there is none."""
+        """A test whether a user may use ``size`` more under the ceiling for each user; None without a ceiling."""
         if not self.has_user_ceiling:
             return None
         levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
         return lambda user: all(level.by_user.get(user, 0) + size <= level.user_ceiling for level in levels)
 
     def want(self, size: int, user: str, *, fixed: bool) -> None:
-        """Count what runs, comes back or waits, and could start."""
+        """Count running, returning or waiting work that could start."""
         self.wanted += size
         if fixed:
             self.wanted_fixed += size
@@ -241,14 +233,14 @@ class Standing:
                     level.wanted_fixed_by[user] = level.wanted_fixed_by.get(user, 0) + size
 
     def book(self, notebook: Notebook) -> None:
-        """Count a slice that is booked."""
+        """Count a booked slice."""
         for level in self.levels:
             level.booked_by[notebook.user] = level.booked_by.get(notebook.user, 0) + notebook.gpu_milli
             level.booked += notebook.gpu_milli
             level._set_ceiling()
 
     def add(self, size: int, user: str, *, fixed: bool) -> None:
-        """Count work that starts, or is promised a place. ``fixed``: not preemptible."""
+        """Count work that starts or gets a reservation. ``fixed``: not preemptible."""
         for level in self.levels:
             level.by_user[user] = level.by_user.get(user, 0) + size
             level.use += size
@@ -256,40 +248,40 @@ class Standing:
                 level.fixed_use += size
 
     def remove(self, size: int, user: str) -> None:
-        """Count work out that gives up a promised place."""
+        """Subtract work that gives up its reservation."""
         for level in self.levels:
             level.by_user[user] -= size
             level.use -= size
 
-    def begin_leaving(self, size: int, user: str) -> None:
-        """Count preemptible work out that is asked to leave and comes back."""
+    def pause(self, size: int, user: str) -> None:
+        """Subtract a job that is paused and returns to the queue."""
         self.remove(size, user)
         self.returning.append(size)
         for level in self.levels:
             level.leaving += size
 
-    def give_up(self, size: int, user: str) -> None:
-        """Count out what an elastic job gives up: it leaves and does not come back by itself."""
+    def shrink(self, size: int, user: str) -> None:
+        """Subtract what an elastic job gives up: it does not return to the queue."""
         self.remove(size, user)
         for level in self.levels:
             level.leaving += size
 
-    def keeps_all(self, size: int, user: str) -> None:
-        """Take :meth:`give_up` back."""
+    def undo_shrink(self, size: int, user: str) -> None:
+        """Undo :meth:`shrink`."""
         self.add(size, user, fixed=False)
         for level in self.levels:
             level.leaving -= size
 
-    def stays_after_all(self, size: int, user: str) -> None:
-        """Take :meth:`begin_leaving` back."""
+    def undo_pause(self, size: int, user: str) -> None:
+        """Undo :meth:`pause`."""
         self.add(size, user, fixed=False)
         self.returning.remove(size)
         for level in self.levels:
             level.leaving -= size
 
 
-class Movable:
-    """Sums over preemptible work that runs, in milli-GPU."""
+class PreemptibleUse:
+    """Sums over preemptible running work, in milli-GPU."""
 
     __slots__ = ("_by_priority", "_most_on_node", "_running", "all", "elastic", "has_elastic", "largest")
 
@@ -309,7 +301,7 @@ class Movable:
             self._by_priority[job.priority] = self._by_priority.get(job.priority, 0) + size
 
     def most_on_node(self, node_of: Sequence[int]) -> int:
-        """The most that is on one node; ``node_of`` says where each device is."""
+        """The most on any one node; ``node_of``: the node of each device."""
         if self._most_on_node is None:
             on = Counter[int]()
             for running in self._running:
@@ -319,16 +311,16 @@ class Movable:
         return self._most_on_node
 
     def below(self, priority: int) -> int:
-        """What has a lower job priority than this."""
+        """The work with a lower job priority."""
         return sum(milli for known, milli in self._by_priority.items() if known < priority)
 
 
 class Running(NamedTuple):
-    """Work that holds devices and stays: where, for whom, and how much it is."""
+    """Work that keeps its devices, with its pieces, project and size in milli-GPU."""
 
     job: Job
     pieces: tuple[Piece, ...]
-    standing: Standing
+    project: QuotaState
     size: int
 
     def ends_at(self, now: int) -> int:

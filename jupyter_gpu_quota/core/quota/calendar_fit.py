@@ -1,6 +1,6 @@
-"""Whether the quotas fit at every instant of the calendar: each different set of open windows is checked once.
+"""Whether the quotas fit at every instant of the calendar: each set of windows that are open together is checked once.
 
-Only what a window changes is checked anew: its pools, with everybody who has quotas there.
+Only the pools that a window changes are checked again.
 Source: docs/scheduling.md, section 6.
 """
 
@@ -12,23 +12,24 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..model import Department, Device, Policy, Project, Window
-from .fit import QuotaRefusal, check_quotas
+from .fit import QuotaRefusal, TooManyCombinations, check_quotas
 from .in_force import seasons, with_windows
 
 Owner = TypeVar("Owner", Project, Department)
 Season = tuple[int, tuple[Window, ...]]
 
 LARGEST = 200_000
-"""Quotas of projects and departments that are looked at for one calendar, each once for each set of open windows."""
+"""The most quotas that are checked for one calendar; a quota counts once for each set of open windows."""
 EACH = 10
-"""What a set of open windows costs by itself, in quotas."""
+"""The fixed cost of one set of open windows, in quotas."""
 
 
 def check_calendar(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
-    """What :func:`check_quotas` says, of every combination of amounts that the windows lead to.
+    """:func:`check_quotas` for every set of windows that are open together.
 
-    First what does not fit without any window; then, of all that a window makes worse, the worst of each subject. A
-    calendar that leads to too many combinations is refused whole, with the code calendar.
+    Returns what does not fit without any window, then, for each subject that a window makes worse, the worst case.
+    A calendar with too many such sets is refused as a whole, with the code calendar.
+    Rule R53.
     """
     devices, plain = tuple(devices), replace(policy, windows=())
     always, found = check_quotas(plain, devices), _affordable(policy)
@@ -52,7 +53,7 @@ def _pools(windows: Iterable[Window]) -> frozenset[str]:
 
 
 def _part(policy: Policy, windows: Iterable[Window]) -> Policy:
-    """The policy with nothing but the pools that these windows change."""
+    """The policy reduced to the pools that these windows change."""
     pools = _pools(windows)
     return replace(
         policy,
@@ -70,7 +71,7 @@ def _in_pools(owner: Owner, pools: frozenset[str]) -> Owner:
 
 
 def _affordable(policy: Policy) -> list[Season] | QuotaRefusal:
-    """What has to be checked; the refusal of a calendar for which that would take more than a few seconds."""
+    """The sets of open windows to check; a refusal where that would take more than a few seconds."""
     owners: tuple[Project | Department, ...] = (*policy.projects, *policy.departments)
     rows = Counter(pool for owner in owners for pool in owner.amounts)
     found, looks = list[Season](), 0
@@ -78,19 +79,9 @@ def _affordable(policy: Policy) -> list[Season] | QuotaRefusal:
         found.append((at, windows))
         looks += EACH + len(owners) + _cost(windows, rows)
         if looks > LARGEST:
-            return _too_large(len(found))
+            finding = TooManyCombinations(checked=len(found) - 1, most_quotas=LARGEST)
+            return QuotaRefusal(code="calendar", pool="", finding=finding)
     return found
-
-
-def _too_large(number: int) -> QuotaRefusal:
-    words = (
-        f"The calendar leads to more than {number - 1} different sets of open windows, and with so many quotas no more "
-        f"are checked: {LARGEST} quotas are looked at at most, those of each set anew. Use fewer windows, or such as "
-        "open and close together."
-    )
-    return QuotaRefusal(
-        code="calendar", pool="", project=None, needed_milli=0, available_milli=0, packing=(), sentence=words
-    )
 
 
 def _cost(windows: Iterable[Window], rows: Mapping[str, int]) -> int:

@@ -1,6 +1,6 @@
-"""Dividing an amount among claims: guarantees first, then the surplus by priority and weight.
+"""Fair share: divides an amount among owners, guarantees first, then the surplus by priority and weight.
 
-One function on (claims, amount): it divides a pool among departments as well as a department among projects.
+The same function divides a pool among departments and a department among projects.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from itertools import groupby
 from math import lcm
 from typing import NamedTuple
 
-from .fit import QuotaRefusal, check_quotas
-
 
 class Claim(NamedTuple):
-    """What one owner is promised and wants. ``wanted_milli``: what it runs plus what it has queued, under its limit.
+    """The quota and demand of one owner. ``wanted_milli``: running and queued work, within the limit.
 
-    ``fixed_milli`` runs and may not be preempted: nobody gets that before it ends.
+    ``fixed_milli``: running work that may not be preempted; no one else can get that before it ends.
     """
 
     name: str
@@ -30,19 +28,19 @@ class Claim(NamedTuple):
 
     @property
     def drains_milli(self) -> int:
-        """What runs above its quota and only leaves by itself: the quota was lowered."""
+        """Non-preemptible work above the quota, after the quota was lowered. Rule R55."""
         return max(0, self.fixed_milli - self.quota_milli)
 
 
 class Share(NamedTuple):
-    """What one owner gets. ``guarantee_milli`` is its quota, or the reduced one while quotas exceed what is there."""
+    """What one owner gets. ``guarantee_milli``: its quota, reduced while the quotas exceed the devices."""
 
     guarantee_milli: int
     fair_milli: int
 
 
 class Part(NamedTuple):
-    """One taker in :func:`pour`: at most ``ceiling``, in proportion to ``weight`` (above 0)."""
+    """One owner in :func:`pour`: gets at most ``ceiling``, in proportion to ``weight`` (above 0)."""
 
     name: str
     ceiling: int
@@ -53,14 +51,15 @@ class Part(NamedTuple):
 def divide(
     claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None = None, history_milli: int = 0
 ) -> dict[str, Share]:
-    """Divide an amount: min(quota, wanted) to everyone first, the rest by priority, then weight, wasting nothing.
+    """Divide an amount: min(quota, wanted) to every owner first, the rest by priority, then weight, wasting nothing.
 
-    ``firm_milli`` is the part of the amount that guarantees can stand on (default: all of it); what notebooks
-    may ask for at any time is not. ``history_milli``: how much past use lowers a weight, in thousandths.
-    What drains is its holder's until it is gone, so that a raised quota is in force only as far as others have drained.
+    ``firm_milli``: the part of the amount that guarantees may use (default: all); notebook quota, which notebooks may
+    request at any time, is not part of it. ``history_milli``: how much past use lowers a weight, in thousandths.
+    Work that drains counts for its owner until it is gone: a raised quota is in force as far as others have drained.
     Returns {name: Share}; the fair shares sum to min(amount, sum of wanted).
     Raises ValueError for an amount, quota, wanted or weight below 0, or a name that occurs twice.
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
+    Rule R15.
     """
     rows = sorted(claims, key=lambda claim: claim.name)
     _check(rows, amount_milli)
@@ -84,10 +83,11 @@ def divide(
 
 
 def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[str, int]:
-    """Weighted max-min: who wants less than its part returns the difference, until nothing moves.
+    """Weighted max-min fairness: an owner that wants less than its part returns the difference.
 
     Exact: one level ``rest / weights`` is found in integers, shares are rounded once, and what rounding leaves
     goes by largest fraction, then name. Returns {name: amount}; the sum is min(amount, sum of ceilings).
+    Rule R17.
     """
     if history_milli and any(part.used for part in parts):
         return _poured_by_history(parts, amount, history_milli)
@@ -104,9 +104,9 @@ def pour(parts: Collection[Part], amount: int, history_milli: int = 0) -> dict[s
 
 
 def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int) -> dict[str, int]:
-    """The same, with the weights made anew from weight and past use whenever somebody has what it wants.
+    """The same with weights lowered by past use; they are computed again whenever an owner has what it wants.
 
-    What was given before that is kept, so that more to divide gives nobody less.
+    What was given before is kept, so that a larger amount gives no owner less.
     """
     given, rest = {part.name: Fraction(0) for part in parts}, Fraction(amount)
     left = sorted(parts, key=lambda part: part.name)
@@ -122,7 +122,7 @@ def _poured_by_history(parts: Collection[Part], amount: int, history_milli: int)
 
 
 def _whole(exact: Mapping[str, Fraction]) -> dict[str, int]:
-    """Rounded down; what that leaves goes by largest fraction, then name."""
+    """Round down; the rest goes by largest fraction, then name."""
     given = {name: int(amount) for name, amount in exact.items()}
     left = int(sum(exact.values())) - sum(given.values())
     by_fraction = sorted(exact, key=lambda name: (given[name] - exact[name], name))
@@ -132,9 +132,10 @@ def _whole(exact: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 def _by_history(parts: Sequence[Part], history_milli: int) -> list[Part]:
-    """Those who take part in this round: weight max(0, n + k(n - u)), scaled to integers; all zero is the plain rule.
+    """The parts with weight max(0, n + k(n - u)), scaled to integers; without history if all are 0.
 
     n is the weight and u the use before, each as a fraction of the sum over these parts.
+    Rule R18.
     """
     weights, used = sum(part.weight for part in parts), sum(part.used for part in parts)
     if not used:
@@ -156,7 +157,10 @@ def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:
 
 
 def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
-    """By priority, and within one in proportion to quota; nobody gets less than what cannot be taken from them."""
+    """Guarantees by priority, then in proportion to quota; no owner gets less than its non-preemptible use.
+
+    Rule R4.
+    """
     given = {row.name: min(row.quota_milli, row.wanted_milli, row.fixed_milli) for row in rows}
     for level in _by_priority(rows):
         parts = [
@@ -171,7 +175,7 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
 
 
 def _pour_above(parts: Sequence[Part], floor: Mapping[str, int], amount: int) -> dict[str, int]:
-    """:func:`pour`, but nobody gets less than their floor."""
+    """Like :func:`pour`, but no owner gets less than its floor."""
     low: dict[str, int] = {}
     while True:
         got = pour([part for part in parts if part.name not in low], max(0, amount - sum(low.values())))
@@ -216,6 +220,3 @@ def _check(rows: Sequence[Claim], amount_milli: int) -> None:
             raise ValueError(f"{row.name} has an amount or weight below 0: {row}")
     if len({row.name for row in rows}) < len(rows):
         raise ValueError("a name occurs twice among the claims")
-
-
-__all__ = ["Claim", "Part", "QuotaRefusal", "Share", "check_quotas", "divide", "pour"]

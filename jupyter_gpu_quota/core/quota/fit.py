@@ -1,60 +1,31 @@
-"""Whether quotas fit their pools and departments, in sum and in shape, with the arithmetic and the packing.
+"""Whether quotas fit their pools and departments, by sum and by shape.
 
-Notebook slices live on named devices, no more than packing needs. A guarantee below one device is one slice; from
-one device on it is asked for in whole devices, because nothing says into which fractions it will be cut: 1.2 may be
-run as 0.6 and 0.6, on two devices. A department is packed as what its projects have, and what it has beyond them.
+A quota below one device is one slice of a device. A training quota of one device or more needs whole devices: its jobs
+may use any fraction, and 1.2 GPU may run as 0.6 and 0.6 on two devices. Notebook slices stay on as few devices as
+packing allows. A department is packed as the quotas of its projects plus what it has beyond them.
 Source: docs/scheduling.md, section 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ...messages.reasons import gpus
 from ..model import WHOLE_DEVICE, Amounts, Department, Device, Policy, Project
 
 Owner = TypeVar("Owner", Project, Department)
+Members = Mapping[str | None, Sequence[Project]]
+"""The projects of each department."""
 EXACT = 12
-"""Up to so many slices every packing is looked at; beyond, the largest go first."""
-MOST_TOLD = 40
-"""A sentence names so many quotas or devices at most, and counts the others."""
-
-
+"""Up to this many slices every packing is tried; above, the largest slices are placed first."""
 ACCEPTABLE = frozenset({"sum", "shape"})
-"""The codes of refusals that an admin may accept by name: the pool is overcommitted, the quotas themselves agree."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaRefusal:
-    """Why quotas cannot be promised. ``packing`` shows each device's content.
-
-    ``project`` and ``department`` are both None for a whole pool. ``windows`` are the calendar windows under whose
-    amounts it is so, and ``begins_at`` the first instant at which they are; none for the amounts without a window.
-    ``code``: sum, shape (see :data:`ACCEPTABLE`), amounts, department_notebook, department_training.
-    """
-
-    code: str
-    pool: str
-    project: str | None
-    needed_milli: int
-    available_milli: int
-    packing: tuple[str, ...]
-    sentence: str
-    department: str | None = None
-    windows: tuple[str, ...] = ()
-    begins_at: int | None = None
-
-    @property
-    def subject(self) -> tuple[str, str, str, str]:
-        """What it is about, whatever the figures."""
-        return self.code, self.pool, self.department or "", self.project or ""
+"""Codes that an admin may accept by name: the pool is overcommitted, but the quotas do not contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A part of a quota that must sit on one device."""
+    """A part of a quota that must be on one device."""
 
     milli: int
     label: str
@@ -62,44 +33,98 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What lies on each device that is ``shared``, and how many ``whole`` devices each label has beside them."""
+    """The content of each ``shared`` device, and the number of ``whole`` devices of each label."""
 
     shared: tuple[tuple[Slice, ...], ...]
     whole: tuple[tuple[int, str], ...]
 
     @property
     def devices(self) -> int:
-        """How many devices it needs."""
+        """The number of devices it needs."""
         return len(self.shared) + sum(count for count, _ in self.whole)
 
-    def rows(self, amount: Callable[[int], str]) -> tuple[str, ...]:
-        """The content of the devices in words, ``amount`` writing milli-GPU; those that somebody has whole in one."""
-        shared = (" + ".join(f"{amount(part.milli)} {part.label}" for part in row) for row in self.shared)
-        whole = (
-            f"{amount(WHOLE_DEVICE)} {label}" if count == 1 else f"{count} whole devices for {label}"
-            for count, label in self.whole
-        )
-        return (*shared, *whole)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerQuota:
+    """One term of a sum of quotas, in milli-GPU."""
+
+    name: str
+    notebook_milli: int
+    training_milli: int
 
 
-def told(parts: Sequence[str], between: str) -> str:
-    """A list in words; of a long one the first, and how many more there are."""
-    more = [f"and {len(parts) - MOST_TOLD} more"] if len(parts) > MOST_TOLD else []
-    return between.join([*parts[:MOST_TOLD], *more])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """One owner's amounts name an unknown pool, are below 0, or have a limit below the quotas. ``pools``: all known."""
+
+    amounts: Amounts
+    pools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSum:
+    """These quotas add up to more than their pool or department has."""
+
+    quotas: tuple[OwnerQuota, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpackable:
+    """The quotas fit by sum (``quotas_milli``), but need more devices than the pool has."""
+
+    packing: Packing
+    quotas_milli: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyCombinations:
+    """The calendar was not checked to its end: only so many sets of open windows, ``most_quotas`` quotas in all."""
+
+    checked: int
+    most_quotas: int
+
+
+Finding = Contradiction | QuotaSum | Unpackable | TooManyCombinations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRefusal:
+    """Why quotas are refused; ``messages.quota`` renders the sentence.
+
+    ``code``: sum, shape (see :data:`ACCEPTABLE`), amounts, department_notebook, department_training, calendar.
+    ``project`` and ``department`` are both None for a whole pool. ``windows``: the calendar windows under whose amounts
+    it holds, from ``begins_at`` on; empty and None for the amounts without a window.
+    """
+
+    code: str
+    pool: str
+    finding: Finding
+    project: str | None = None
+    department: str | None = None
+    needed_milli: int = 0
+    available_milli: int = 0
+    windows: tuple[str, ...] = ()
+    begins_at: int | None = None
+
+    @property
+    def subject(self) -> tuple[str, str, str, str]:
+        """What is refused, without the figures."""
+        return self.code, self.pool, self.department or "", self.project or ""
 
 
 def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
-    """Everything that does not fit: by department, by project, by pool; empty where all quotas can be kept at once.
+    """Everything that does not fit, by owner, then by pool; empty where all quotas can be used at once.
 
-    Looks at the policy's amounts as they stand, not at its windows. Devices count whether healthy or not: a dead node
-    reduces guarantees, it does not make a configuration wrong.
+    Checks the policy's amounts without its windows. Unhealthy devices count: a failed node reduces guarantees, but the
+    configuration stays valid.
+    Rule R2.
     """
     count = dict.fromkeys(policy.pools, 0)
     for device in devices:
         if device.pool in count:
             count[device.pool] += 1
     owners: list[Project | Department] = [*_by_name(policy.departments), *_by_name(policy.projects)]
-    refusals = [refusal for owner in owners for refusal in _check_amounts(policy, owner)]
+    refusals = [refusal for owner in owners for refusal in _contradictions(policy, owner)]
     members = _by_department(policy)
     for pool in policy.pools:
         refusals += _check_departments(policy, pool, members)
@@ -111,82 +136,54 @@ def _by_name(owners: Iterable[Owner]) -> list[Owner]:
     return sorted(owners, key=lambda owner: owner.name)
 
 
-def _check_amounts(policy: Policy, owner: Project | Department) -> Iterator[QuotaRefusal]:
-    """Whether what one owner has is possible by itself."""
-    name = f"department {owner.name}" if isinstance(owner, Department) else owner.name
+def _contradictions(policy: Policy, owner: Project | Department) -> Iterator[QuotaRefusal]:
+    """Amounts of one owner that are impossible by themselves."""
     for pool, amounts in sorted(owner.amounts.items()):
         quotas = amounts.notebook_milli + amounts.training_milli
         limit = quotas if amounts.limit_milli is None else amounts.limit_milli
-        words = _contradiction(policy, name, pool, amounts)
-        if words is not None:
-            yield _refused("amounts", pool, needed=quotas, available=limit, words=words, owner=owner)
-
-
-def _contradiction(policy: Policy, name: str, pool: str, amounts: Amounts) -> str | None:
-    quotas = amounts.notebook_milli + amounts.training_milli
-    limit = quotas if amounts.limit_milli is None else amounts.limit_milli
-    if pool not in policy.pools:
-        return f"{name} has quotas in pool {pool}, which does not exist. The pools are: {', '.join(policy.pools)}."
-    if min(amounts.notebook_milli, amounts.training_milli, limit, amounts.weight) < 0:
-        return f"{name} has an amount or weight below 0 in pool {pool}. Use 0 or more."
-    if limit < quotas:
-        return (
-            f"The limit of {name} in pool {pool} is {gpus(limit)} and its quotas add up to {gpus(quotas)}: "
-            f"{gpus(amounts.notebook_milli)} for notebooks and {gpus(amounts.training_milli)} for training. "
-            "A limit is never below the two quotas."
-        )
-    return None
-
-
-def _refused(
-    code: str,
-    pool: str,
-    *,
-    needed: int,
-    available: int,
-    words: str,
-    owner: Project | Department | None = None,
-    packing: tuple[str, ...] = (),
-) -> QuotaRefusal:
-    return QuotaRefusal(
-        code=code,
-        pool=pool,
-        project=owner.name if isinstance(owner, Project) else None,
-        department=owner.name if isinstance(owner, Department) else None,
-        needed_milli=needed,
-        available_milli=available,
-        packing=packing,
-        sentence=words,
-    )
+        is_negative = min(amounts.notebook_milli, amounts.training_milli, limit, amounts.weight) < 0
+        if pool not in policy.pools or is_negative or limit < quotas:
+            yield QuotaRefusal(
+                code="amounts",
+                pool=pool,
+                finding=Contradiction(amounts=amounts, pools=tuple(policy.pools)),
+                project=owner.name if isinstance(owner, Project) else None,
+                department=owner.name if isinstance(owner, Department) else None,
+                needed_milli=quotas,
+                available_milli=limit,
+            )
 
 
 # --- departments --------------------------------------------------------------------------------------------------
 def _check_departments(policy: Policy, pool: str, members: Members) -> Iterator[QuotaRefusal]:
-    """Whether the quotas of its projects fit each department, notebooks and training each by themselves."""
+    """Whether the quotas of its projects fit each department; notebook and training quotas are checked separately.
+
+    Rule R3.
+    """
     for department in _by_name(policy.departments):
         own, rows = department.amounts.get(pool) or Amounts(), _rows(members, department.name, pool)
-        notebooks = {name: row.notebook_milli for name, row in rows.items()}
-        training = {name: row.training_milli for name, row in rows.items()}
-        yield from _given_too_much(department, pool, "notebook", notebooks, own.notebook_milli)
-        yield from _given_too_much(department, pool, "training", training, own.training_milli)
+        quotas = _owner_quotas(rows)
+        notebooks, training = sum(one.notebook_milli for one in quotas), sum(one.training_milli for one in quotas)
+        for kind, needed, available in (
+            ("notebook", notebooks, own.notebook_milli),
+            ("training", training, own.training_milli),
+        ):
+            if needed > available:
+                yield QuotaRefusal(
+                    code=f"department_{kind}",
+                    pool=pool,
+                    finding=QuotaSum(quotas=quotas),
+                    department=department.name,
+                    needed_milli=needed,
+                    available_milli=available,
+                )
 
 
-def _given_too_much(
-    department: Department, pool: str, kind: str, given: dict[str, int], own: int
-) -> Iterator[QuotaRefusal]:
-    needed = sum(given.values())
-    if needed <= own:
-        return
-    parts = [f"{name} {gpus(milli)}" for name, milli in sorted(given.items()) if milli]
-    words = (
-        f"The {kind} quotas of the projects of department {department.name} add up to {gpus(needed)} GPU in pool "
-        f"{pool} and its own is {gpus(own)}: {told(parts, ', ')}. Raise it, or lower theirs by {gpus(needed - own)}."
+def _owner_quotas(rows: Mapping[str, Amounts]) -> tuple[OwnerQuota, ...]:
+    return tuple(
+        OwnerQuota(name=name, notebook_milli=row.notebook_milli, training_milli=row.training_milli)
+        for name, row in sorted(rows.items())
     )
-    yield _refused(f"department_{kind}", pool, needed=needed, available=own, words=words, owner=department)
-
-
-Members = Mapping[str | None, Sequence[Project]]
-"""The projects of each department."""
 
 
 def _by_department(policy: Policy) -> Members:
@@ -225,41 +222,25 @@ def _beyond(department: Department) -> str:
 
 
 # --- pools --------------------------------------------------------------------------------------------------------
-def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> list[QuotaRefusal]:
-    rows = _quota_rows(policy, pool, members)
+def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> Iterator[QuotaRefusal]:
+    rows, available = _quota_rows(policy, pool, members), devices * WHOLE_DEVICE
     needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
-    available = devices * WHOLE_DEVICE
     if needed > available:
-        return [_too_much(policy, pool, rows, available, members)]
-    packing = pack(rows)
-    if packing.devices <= devices:
-        return []
-    shown = packing.rows(gpus)
-    words = (
-        f"The quotas of pool {pool} add up to {gpus(needed)} of {gpus(available)} GPU and do not fit in their shapes: "
-        f"they need {packing.devices} devices and the pool has {devices}: {told(shown, '; ')}. Notebook slices and "
-        "training quotas below one device share devices, larger ones are asked for in whole ones."
-    )
-    needed = packing.devices * WHOLE_DEVICE
-    return [_refused("shape", pool, needed=needed, available=available, words=words, packing=shown)]
+        quotas = _owner_quotas(_with_departments(policy, pool, rows, members))
+        finding = QuotaSum(quotas=quotas)
+        yield QuotaRefusal(code="sum", pool=pool, finding=finding, needed_milli=needed, available_milli=available)
+    elif (packing := pack(rows)).devices > devices:
+        yield QuotaRefusal(
+            code="shape",
+            pool=pool,
+            finding=Unpackable(packing=packing, quotas_milli=needed),
+            needed_milli=packing.devices * WHOLE_DEVICE,
+            available_milli=available,
+        )
 
 
-def _too_much(policy: Policy, pool: str, rows: dict[str, Amounts], available: int, members: Members) -> QuotaRefusal:
-    needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
-    parts = [
-        f"{name} {gpus(row.notebook_milli)} for notebooks and {gpus(row.training_milli)} for training"
-        for name, row in sorted(_top(policy, pool, rows, members).items())
-        if row.notebook_milli or row.training_milli
-    ]
-    words = (
-        f"The quotas of pool {pool} add up to {gpus(needed)} GPU and it has {gpus(available)}: {told(parts, ', ')}. "
-        + (f"Lower them by {gpus(needed - available)}." if available else "Give it a device, or take them out.")
-    )
-    return _refused("sum", pool, needed=needed, available=available, words=words)
-
-
-def _top(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) -> dict[str, Amounts]:
-    """The same quotas with those of each department in one: its own, or its projects' where those are more."""
+def _with_departments(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) -> dict[str, Amounts]:
+    """The same quotas, those of each department as one: its own, or the sum of its projects where that is more."""
     found = dict(rows)
     for department in policy.departments:
         names = [*_rows(members, department.name, pool), _beyond(department)]
@@ -273,7 +254,7 @@ def _top(policy: Policy, pool: str, rows: dict[str, Amounts], members: Members) 
 
 
 def pack(rows: dict[str, Amounts]) -> Packing:
-    """The content of the devices that these quotas need, the fewest devices that were found."""
+    """Pack quotas on the fewest devices that are found."""
     whole: list[tuple[int, str]] = []
     slices: list[Slice] = []
     for name, row in sorted(rows.items()):
@@ -305,7 +286,7 @@ def _packed(slices: Sequence[Slice]) -> list[list[Slice]]:
 
 
 def _largest_first(slices: Sequence[Slice]) -> list[list[Slice]]:
-    """Each slice on the first device with room for it, found in a tree of what its halves have free at most."""
+    """First fit, largest slice first. ``free`` is a binary tree over the devices: the most that each half has free."""
     leaves = 1 << max(0, len(slices) - 1).bit_length()
     free, devices = [WHOLE_DEVICE] * (2 * leaves), list[list[Slice]]()
     for part in slices:

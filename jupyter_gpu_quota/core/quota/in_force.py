@@ -1,4 +1,4 @@
-"""Which amounts are in force at an instant. Windows come expanded, as instants; here they are only compared.
+"""The amounts in force at an instant. Windows are already expanded to instants.
 
 Source: docs/scheduling.md, section 6.
 """
@@ -17,11 +17,14 @@ from ..model import Amounts, Change, Department, Policy, Project, Window
 Owner = TypeVar("Owner", Project, Department)
 Before = TypeVar("Before", int, int | None)
 Toggle = tuple[int, int, int]
-"""When an entry of the calendar, which one, opens (1) or closes (-1)."""
+"""Instant, number of the calendar entry, and whether it opens (1) or closes (-1)."""
 
 
 def in_force(policy: Policy, now: int) -> Policy:
-    """The policy with the amounts of this instant. Where several open windows change one amount the last one wins."""
+    """The policy with the amounts of an instant; of several open windows that change one amount the last one counts.
+
+    Rule R52.
+    """
     is_open = open_windows(policy, now)
     return replace(with_windows(policy, is_open), windows=policy.windows) if is_open else policy
 
@@ -58,20 +61,17 @@ def _either(change: int | None, before: Before) -> int | Before:
 
 
 def next_change_at(policy: Policy, now: int) -> int | None:
-    """The next instant at which a window opens or closes, None where none will."""
+    """The next instant at which a window opens or closes; None if none will."""
     return min((at for at in _boundaries(policy) if at > now), default=None)
 
 
 def last_change_at(policy: Policy, now: int) -> int | None:
-    """The last instant until now at which a window opened or closed, None where none did."""
+    """The last instant until now at which a window opened or closed; None if none did."""
     return max((at for at in _boundaries(policy) if at <= now), default=None)
 
 
 def seasons(policy: Policy) -> Iterator[tuple[int, tuple[Window, ...]]]:
-    """Every different set of entries of the calendar that are open together, each with its first instant.
-
-    An entry is told as one of its windows; they stand in their order.
-    """
+    """Every set of calendar entries that are open together, with its first instant; an entry as one of its windows."""
     entries, toggles = _toggles(policy.windows)
     for at, is_open in together(toggles):
         if is_open:
@@ -79,7 +79,7 @@ def seasons(policy: Policy) -> Iterator[tuple[int, tuple[Window, ...]]]:
 
 
 def together(toggles: Iterable[Toggle]) -> Iterator[tuple[int, int]]:
-    """Every different set of entries that are open together, each with its first instant: the bits of one number."""
+    """Every set of entries that are open together, as the bits of a number, with its first instant."""
     count, is_open, seen = defaultdict[int, int](int), 0, set[int]()
     for at, group in groupby(toggles, key=itemgetter(0)):
         for _, number, change in group:
@@ -91,10 +91,7 @@ def together(toggles: Iterable[Toggle]) -> Iterator[tuple[int, int]]:
 
 
 def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[Toggle]]:
-    """One window of each entry, and each opening and closing in the order of time.
-
-    Windows of one entry stand side by side.
-    """
+    """One window of each entry, and all openings and closings by time; windows of one entry are adjacent."""
     entries, toggles = list[Window](), list[Toggle]()
     for window in windows:
         if window.begins_at >= window.ends_at:
@@ -106,7 +103,7 @@ def _toggles(windows: Iterable[Window]) -> tuple[list[Window], list[Toggle]]:
 
 
 def with_windows(policy: Policy, windows: Iterable[Window]) -> Policy:
-    """The policy with the amounts that it has while these windows are open, and without a calendar."""
+    """The policy with the amounts that it has while these windows are open, without its calendar."""
     changes = [change for window in windows for change in window.changes]
     return replace(
         policy,

@@ -1,7 +1,7 @@
-"""The place that is kept for the first job that cannot start, and who may overtake it there.
+"""The backfill reservation: devices for the first job that cannot start, and which jobs may overtake it there.
 
-It is planned from the time limits of what runs, anew in each tick: it moves earlier when something ends early, and
-needs no record. Source: docs/scheduling.md, section 3 (reservation and backfill).
+It is planned from the time limits of running work, anew in each tick: it moves earlier when work ends early, and it is
+not stored. Source: docs/scheduling.md, section 3 (reservation and backfill).
 """
 
 from __future__ import annotations
@@ -10,93 +10,113 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..model import WHOLE_DEVICE
-from ..placement.hosts import Host
 from ..placement.ledger import Ledger
+from ..placement.node_resources import CpuMemory
 from ..placement.place import Piece, Request, rank_pieces
-from ..queue.job_queue import Line
-from ..queue.pool_state import Pool
-from ..queue.quota_state import SECOND, Right, Standing
+from ..queue.job_queue import ClassQueue
+from ..queue.order import stands_before
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import SECOND, Entitlement, QuotaState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A place and the instant from which it is planned to be free."""
+class BackfillReservation:
+    """Devices for one job, and the instant from which they are planned to be free."""
 
     job: str
-    standing: Standing
-    line: Line
+    project: QuotaState
+    queue: ClassQueue
     pieces: tuple[Piece, ...]
     starts_at: int
 
     @property
-    def takes_host(self) -> bool:
-        """Whether CPU or memory is kept, too."""
+    def takes_cpu_or_memory(self) -> bool:
+        """Whether CPU or memory is reserved, too."""
         return any(piece.cpu_milli or piece.memory_mib for piece in self.pieces)
 
-    def may_be_overtaken(self, pool: Pool, standing: Standing, line: Line, time_limit_s: int) -> bool:
-        """Whether another job may start in this place.
+    def may_be_overtaken(self, pool: PoolState, project: QuotaState, queue: ClassQueue, time_limit_s: int) -> bool:
+        """Whether another job may start on these devices.
 
-        It ends before the planned start, or would then be a legal victim: preemptible work that has run its minimum
-        and is above its project's fair share, or of the same project and of lower job priority.
+        It must end before the planned start, or then be a legal victim: preemptible work that has run its minimum and
+        is above its project's fair share, or of the same project and of lower job priority.
+        Rule R26.
         """
         if pool.now + time_limit_s * SECOND <= self.starts_at:
             return True
         runs_its_minimum = pool.now + pool.policy.preemption.min_runtime_s * SECOND <= self.starts_at
-        if not line.shape.preemptible or line.shape.exhausted or not runs_its_minimum:
+        if not queue.job_class.preemptible or queue.job_class.exhausted or not runs_its_minimum:
             return False
-        if standing is self.standing:
-            return line.shape.priority < self.line.shape.priority
-        return standing.right(line.size) is Right.SURPLUS
+        if project is self.project:
+            return queue.job_class.priority < self.queue.job_class.priority
+        return project.entitlement(queue.size) is Entitlement.SURPLUS
 
 
-def may_be_kept(standing: Standing, line: Line) -> bool:
-    """Whether a place may be kept for a line: its jobs can start within the fair share once others have ended."""
-    fixed = line.shape.preemptible or standing.fixed_fits(line.size)
-    return fixed and not line.shape.exhausted and all(line.size <= level.fair for level in standing.levels)
+def may_reserve_backfill(project: QuotaState, queue: ClassQueue) -> bool:
+    """Whether a class may have the reservation: its jobs can start within the fair share when other work has ended."""
+    fixed = queue.job_class.preemptible or project.fixed_fits(queue.size)
+    return fixed and not queue.job_class.exhausted and all(queue.size <= level.fair for level in project.levels)
+
+
+def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
+    """The project and class of the first job that cannot start and may have the reservation. Rule R25."""
+    best: tuple[QuotaState, ClassQueue] | None = None
+    for project in pool.projects.values():
+        rows = [
+            (key, queue)
+            for queue in project.queue.classes.values()
+            if queue.blocked is not None
+            and may_reserve_backfill(project, queue)
+            and (key := queue.first_key()) is not None
+        ]
+        if rows:
+            _, queue = min(rows, key=lambda row: row[0])
+            if best is None or stands_before(project, queue, *best):
+                best = project, queue
+    return best
 
 
 Beside = tuple[int, int, bool]
-"""Of a kept place: the room beside it, what is promised to others there, and whether its node is overfull."""
+"""Of a reserved piece: the room beside it, what is reserved for others there, and whether its node is overfull."""
 
 
 def beside(ledger: Ledger, piece: Piece) -> Beside:
-    """What a part of a kept place, promised in the ledger, has beside it."""
+    """What is beside a piece of the reservation, which is in the ledger."""
     at = piece.device
-    promised = ledger.promised[at] + ledger.promised_lent[at]
+    reserved = ledger.reserved[at] + ledger.reserved_borrowed[at]
     has_host = bool(piece.cpu_milli or piece.memory_mib)
-    return ledger.plain_after(at), promised, has_host and ledger.is_overfull(ledger.node_of[at])
+    return ledger.plain_after(at), reserved, has_host and ledger.is_overfull(ledger.node_of[at])
 
 
 def is_taken(ledger: Ledger, piece: Piece, before: Beside) -> bool:
-    """Whether others were given it; that who runs there runs on says nothing: the place is planned for later."""
-    room, promised, overfull = beside(ledger, piece)
-    return (overfull and not before[2]) or (room < 0 and (room < before[0] or promised > before[1]))
+    """Whether other work was given the piece. Work that runs on there does not count: the piece is for later."""
+    room, reserved, overfull = beside(ledger, piece)
+    return (overfull and not before[2]) or (room < 0 and (room < before[0] or reserved > before[1]))
 
 
-def keep(pool: Pool, standing: Standing, line: Line) -> Kept | None:
-    """Plan the first job of a line: where and when, if nothing ends before its time limit. None: nowhere."""
-    job = line.first()
-    planned = _plan(pool, standing, line.shape.request)
+def plan_backfill(pool: PoolState, project: QuotaState, queue: ClassQueue) -> BackfillReservation | None:
+    """Plan where and when the first job of a class starts if all work runs to its time limit; None: nowhere."""
+    job = queue.first()
+    planned = _plan(pool, project, queue.job_class.request)
     if planned is None:
         return None
     starts_at, pieces = planned
-    return Kept(
+    return BackfillReservation(
         job=job.id,
-        standing=standing,
-        line=line,
+        project=project,
+        queue=queue,
         pieces=pieces,
         starts_at=starts_at,
     )
 
 
-def _plan(pool: Pool, standing: Standing, request: Request) -> tuple[int, tuple[Piece, ...]] | None:
-    """Let one piece of work end after the other until the request fits, in room and in right."""
+def _plan(pool: PoolState, project: QuotaState, request: Request) -> tuple[int, tuple[Piece, ...]] | None:
+    """End running work in the order of its time limits until the request fits, in room and in fair share."""
     rooms = _Rooms(pool, request)
-    use = {level: level.use + request.size for level in standing.levels}
+    use = {level: level.use + request.size for level in project.levels}
     if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
         return pool.now, rooms.places()
-    for running in sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces, one.standing.name)):
-        for level in running.standing.levels:
+    for running in sorted(pool.running, key=lambda one: (one.ends_at(pool.now), one.pieces, one.project.name)):
+        for level in running.project.levels:
             if level in use:
                 use[level] -= running.size
         for piece in running.pieces:
@@ -107,15 +127,15 @@ def _plan(pool: Pool, standing: Standing, request: Request) -> tuple[int, tuple[
 
 
 class _Rooms:
-    """How many ranks of one request fit while work ends, kept up to date piece by piece."""
+    """How many ranks of one request fit while work ends, updated piece by piece."""
 
-    def __init__(self, pool: Pool, request: Request) -> None:
+    def __init__(self, pool: PoolState, request: Request) -> None:
         self.ledger, self.request = pool.ledger, request
         self.need, self.many = min(request.gpu_milli, WHOLE_DEVICE), request.devices_per_rank
         self.needs_host = bool(request.cpu_milli or request.memory_mib)
         self.room = self.ledger.all_plain_after()
         self.slots = [0] * len(self.ledger.on_node)
-        self.hosts = [self.ledger.hosts.after(node) for node in range(len(self.slots))]
+        self.hosts = [self.ledger.node_resources.after(node) for node in range(len(self.slots))]
         node_of, model, anything = self.ledger.node_of, self.ledger.model, not request.gpu_models
         for at, milli in enumerate(self.room):
             if milli >= self.need and (anything or request.takes(model[at])):
@@ -123,7 +143,7 @@ class _Rooms:
         self.fitting = sum(map(self._ranks_on, range(len(self.slots))))
 
     def free(self, piece: Piece) -> None:
-        """A piece of work has ended."""
+        """Free a piece of work that has ended."""
         before = self.room[piece.device]
         self.room[piece.device] = before + piece.gpu_milli
         if piece.cpu_milli or piece.memory_mib:
@@ -143,12 +163,12 @@ class _Rooms:
     def _free_host(self, node: int, piece: Piece) -> None:
         self.fitting -= self._ranks_on(node)
         cpu, memory = self.hosts[node]
-        self.hosts[node] = Host(cpu + piece.cpu_milli, memory + piece.memory_mib)
+        self.hosts[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
         self.fitting += self._ranks_on(node)
 
     def _ranks_on(self, node: int) -> int:
         ranks = self.slots[node] // self.many
-        return min(ranks, self.request.fit_beside(self.hosts[node])) if self.needs_host else ranks
+        return min(ranks, self.request.ranks_within(self.hosts[node])) if self.needs_host else ranks
 
     def places(self) -> tuple[Piece, ...]:
         """The fullest devices, or nodes, that take the ranks."""

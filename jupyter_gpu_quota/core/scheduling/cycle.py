@@ -1,4 +1,4 @@
-"""One pool's part of a plan: reservations, slices, the division, and the queue until nothing moves."""
+"""The scheduling cycle of one pool: reservations, slices, the division, and the queue until nothing changes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import replace
 from functools import partial
 
 from ..model import Job, Notebook, NotebookState
-from ..placement.place import Fit, Piece, Refusal, Request, host_needs, occupy, place, promise, request_of
-from ..plan import ReasonCode
-from ..preemption.feasibility import is_own_enough
-from ..preemption.minimize import trim
-from ..preemption.rules import Asker
-from ..preemption.search import Claimed, claim
+from ..placement.place import Fit, Piece, Refusal, Request, node_needs, occupy, place, request_of, reserve
+from ..preemption.feasibility import own_project_suffices
+from ..preemption.minimize import minimize_victims
+from ..preemption.rules import Preemptor
+from ..preemption.search import Preemption, find_preemption
 from ..queue.division import divide_pool
-from ..queue.job_queue import Line, Why
-from ..queue.order import Offers, first_blocked, stands_before
-from ..queue.pool_state import Pool
-from ..queue.quota_state import NO_LIMIT, SECOND, Holder, Right, Running, Standing
+from ..queue.job_queue import ClassQueue, Why
+from ..queue.order import QueueOrder, stands_before
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import NO_LIMIT, SECOND, Entitlement, QuotaState, Running, Victim
+from ..reasons import ReasonCode
 from . import reasons
-from .backfill import Kept, beside, is_taken, keep, may_be_kept
+from .backfill import BackfillReservation, beside, first_blocked, is_taken, may_reserve_backfill, plan_backfill
 from .elastic import grow
 from .lending import is_waking, lend_and_release
 from .notebook_slices import (
@@ -32,47 +32,47 @@ from .notebook_slices import (
     homes_of_slices,
     release_hold,
 )
-from .plan_builder import Draft
+from .plan_builder import PlanBuilder
 from .reservations import read_reservations, sort_borrowers
 
-MOST_KEEPS = 4
-"""Up to so many jobs of a pool are tried for the place that is kept."""
+MOST_BACKFILL_TRIES = 4
+"""The number of jobs of a pool that are tried for the backfill reservation."""
 
 
-class Round:
-    """Makes the draft of one pool. The pool is scratch paper: a round runs once."""
+class SchedulingCycle:
+    """Makes the plan of one pool. It changes the pool state, so a cycle runs once."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolState) -> None:
         self.pool, self.ledger = pool, pool.ledger
-        self.draft = Draft(pool)
+        self.builder = PlanBuilder(pool)
         self.slices: list[Notebook] = []
-        """Those that are to have a device: admitted now, or lent and waking."""
+        """The slices that need a device: admitted in this plan, or lent and waking."""
         self.lent: list[Notebook] = []
         self.reserved_slices: list[tuple[Notebook, Piece]] = []
         self.may_claim = True
-        self.keeps_left = MOST_KEEPS
-        self.place_given_up = False
-        self.kept: Kept | None = None
-        """The place of the first job that cannot start, promised in the ledger while others are served."""
+        self.backfill_tries_left = MOST_BACKFILL_TRIES
+        self.backfill_dropped = False
+        self.backfill: BackfillReservation | None = None
+        """For the first job that cannot start; reserved in the ledger while other jobs are served."""
 
-    def run(self) -> Draft:
-        """Everything in order; the draft holds what was decided."""
+    def run(self) -> PlanBuilder:
+        """Run all steps in order. Returns the plan builder with the decisions."""
         self._admit_notebooks()
-        self.slices, self.reserved_slices = read_reservations(self.pool, self.draft, self.slices)
-        for standing in (*self.pool.standings.values(), *self.pool.departments.values()):
-            standing.begin()
+        self.slices, self.reserved_slices = read_reservations(self.pool, self.builder, self.slices)
+        for project in (*self.pool.projects.values(), *self.pool.departments.values()):
+            project.begin()
         self._hold()
         self._divide()
         sort_borrowers(self.pool)
-        self._settle_slices()
-        self._start_reserved(Right.GUARANTEE)
+        self._place_slices()
+        self._start_reserved(Entitlement.GUARANTEE)
         self._serve_queue()
-        if self.draft.claims:
-            self._trim()
-            self._serve_what_claims_left()
-        grow(self.pool, self.draft)
-        self.draft.kept = self.kept
-        return self.draft
+        if self.builder.preemptions:
+            self._minimize_victims()
+            self._serve_freed_by_preemption()
+        grow(self.pool, self.builder)
+        self.builder.backfill = self.backfill
+        return self.builder
 
     # -- notebooks and reservations ---------------------------------------------------------------------------
 
@@ -82,36 +82,40 @@ class Round:
         waking = sorted((one for one in pool.slices if is_waking(one, policy)), key=lambda one: one.id)
         self.slices = [*waking, *admission.admitted]
         self.lent = [one for one in pool.slices if one.state is NotebookState.LENT and one not in waking]
-        self.draft.refused = list(admission.refused)
-        self.draft.lent_or_released = lend_and_release(pool.slices, policy, pool.now)
+        self.builder.refused = list(admission.refused)
+        self.builder.lent_or_released = lend_and_release(pool.slices, policy, pool.now)
 
     def _hold(self) -> None:
-        booked = [(standing, standing.booked) for standing in self.pool.standings.values()]
+        booked = [(project, project.booked) for project in self.pool.projects.values()]
         waking = [one for one in self.slices if one.state is NotebookState.LENT]
         homeless = hold_lent(self.pool, [*self.lent, *waking])
         asking = [one for one in self.slices if one.state is not NotebookState.LENT]
-        waiting = [(self.pool.standing(notebook.project), -notebook.gpu_milli) for notebook in (*asking, *homeless)]
+        waiting = [(self.pool.project(notebook.project), -notebook.gpu_milli) for notebook in (*asking, *homeless)]
         hold_unbooked(self.pool, [*booked, *waiting])
 
     def _divide(self) -> None:
+        """Divide what healthy devices have, less foreign use and the slices that are booked and not lent. Rule R13."""
         pool = self.pool
         asked = sum(notebook.gpu_milli for notebook in self.slices)
         asked += sum(notebook.gpu_milli for notebook, _ in self.reserved_slices)
         amount = max(0, sum(self.ledger.capacity) - pool.booked_milli - asked)
-        kept = sum(max(0, one.notebook_quota - one.booked) for one in pool.standings.values())
-        kept += sum(notebook.gpu_milli for notebook in self.lent)
-        divide_pool(pool, amount, amount - kept)
+        unused = sum(max(0, one.notebook_quota - one.booked) for one in pool.projects.values())
+        unused += sum(notebook.gpu_milli for notebook in self.lent)
+        divide_pool(pool, amount, amount - unused)
 
-    def _settle_slices(self) -> None:
+    def _place_slices(self) -> None:
         for notebook, piece in self.reserved_slices:
-            self._settle_reserved_slice(notebook, piece)
+            self._start_reserved_slice(notebook, piece)
         for notebook in self.slices:
-            self._settle_slice(notebook)
+            self._place_slice(notebook)
 
-    def _settle_slice(self, notebook: Notebook) -> None:
-        """On a home that has room now or once somebody left; else anywhere: one device more is one guarantee less."""
+    def _place_slice(self, notebook: Notebook) -> None:
+        """Place a slice on a device of slices, where room is free or can be freed by preemption; else on any device.
+
+        Slices on one more device would take a device from the guarantees.
+        """
         pool, milli = self.pool, notebook.gpu_milli
-        if self._comes_home(notebook):
+        if self._return_lent_slice(notebook):
             return
         found = find_slice(pool, milli)
         if found is None:
@@ -119,392 +123,436 @@ class Round:
                 return
             found = find_slice_anywhere(pool, milli)
         if found is not None:
-            occupy(self.ledger, [found], lent=False)
+            occupy(self.ledger, [found], borrowed=False)
             release_hold(self.ledger, found.device, milli)
             self._start_slice(notebook, found)
         elif not self._claim_slice(notebook):
-            self.draft.wait(notebook.id, reasons.no_slice(pool, notebook))
+            self.builder.wait(notebook.id, reasons.no_slice(pool, notebook))
 
-    def _comes_home(self, notebook: Notebook) -> bool:
-        """A lent slice goes back to its device, now or once its borrowers have left."""
+    def _return_lent_slice(self, notebook: Notebook) -> bool:
+        """Return a lent slice to its device, now or when its borrowers have left. Rule R50."""
         at = self.ledger.number.get(notebook.device or "")
         if at is None:
             return False
         if self.ledger.lendable_now(at) < notebook.gpu_milli:
             return self._claim_slice(notebook, only={at})
         piece = Piece(0, at, notebook.gpu_milli)
-        occupy(self.ledger, [piece], lent=False)
+        occupy(self.ledger, [piece], borrowed=False)
         release_hold(self.ledger, at, notebook.gpu_milli)
         self._start_slice(notebook, piece)
         return True
 
-    def _settle_reserved_slice(self, notebook: Notebook, piece: Piece) -> None:
+    def _start_reserved_slice(self, notebook: Notebook, piece: Piece) -> None:
         if self.ledger.free_now(piece.device) < piece.gpu_milli:
-            self.draft.wait(notebook.id, reasons.waits_for_drain(self.pool.name, notebook.gpu_milli, ()))
+            self.builder.wait(notebook.id, reasons.waits_for_drain(self.pool.name, notebook.gpu_milli, ()))
             return
-        promise(self.ledger, [piece], lent=False, sign=-1)
-        occupy(self.ledger, [piece], lent=False)
+        reserve(self.ledger, [piece], borrowed=False, sign=-1)
+        occupy(self.ledger, [piece], borrowed=False)
         self._start_slice(notebook, piece)
 
     def _start_slice(self, notebook: Notebook, piece: Piece) -> None:
         self.pool.home.add(piece.device)
-        self.draft.start(notebook, (piece,), lent=False, reason=reasons.slice_started(self.pool, notebook))
+        self.builder.start(notebook, (piece,), borrowed=False, reason=reasons.slice_started(self.pool, notebook))
 
     def _claim_slice(self, notebook: Notebook, *, only: Container[int] | None = None) -> bool:
-        asker = Asker(
+        preemptor = Preemptor(
             id=notebook.id,
-            standing=self.pool.standing(notebook.project),
+            project=self.pool.project(notebook.project),
             user=notebook.user,
             request=Request(notebook.gpu_milli),
-            right=Right.NOTEBOOK,
+            entitlement=Entitlement.NOTEBOOK,
             only=only,
         )
-        claimed = claim(self.pool, asker)
-        if claimed is None:
+        preemption = find_preemption(self.pool, preemptor)
+        if preemption is None:
             return False
-        release_hold(self.ledger, claimed.pieces[0].device, notebook.gpu_milli)
-        self._keep(claimed)
+        release_hold(self.ledger, preemption.pieces[0].device, notebook.gpu_milli)
+        self._add_preemption(preemption)
         return True
 
-    def _keep_or_start(self, claimed: Claimed, job: Job) -> None:
-        """A claim for which nobody has to leave, because its places were only promised and are free, starts at once."""
-        standing = claimed.asker.standing
-        somebody_leaves = bool(claimed.moved) or not all(victim.promised for victim in claimed.victims)
-        if somebody_leaves or standing.at_limit(0):
-            self._keep(claimed)
+    def _preempt_or_start(self, preemption: Preemption, job: Job) -> None:
+        """Start the job now if it only takes over reserved devices that are free; else plan the preemption."""
+        project = preemption.preemptor.project
+        somebody_leaves = bool(preemption.moves) or not all(victim.reserved for victim in preemption.victims)
+        if somebody_leaves or project.at_limit(0):
+            self._add_preemption(preemption)
             return
         mark = self.ledger.mark()
-        promise(self.ledger, claimed.pieces, lent=claimed.lent, sign=-1)
-        if not self._is_free(claimed.pieces):
+        reserve(self.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
+        if not self._is_free(preemption.pieces):
             self.ledger.undo(mark)
-            self._keep(claimed)
+            self._add_preemption(preemption)
             return
-        occupy(self.ledger, claimed.pieces, lent=claimed.lent)
-        size = claimed.asker.request.size
-        reason = reasons.started(standing, size, 0, claimed.asker.right, lent=claimed.lent)
-        self.draft.take_over(claimed)
-        self._move_users_up(claimed)
-        self.draft.start(job, claimed.pieces, lent=claimed.lent, reason=reason)
+        occupy(self.ledger, preemption.pieces, borrowed=preemption.borrowed)
+        size = preemption.preemptor.request.size
+        reason = reasons.started(project, size, 0, preemption.preemptor.entitlement, borrowed=preemption.borrowed)
+        self.builder.take_over(preemption)
+        self._move_users_up(preemption)
+        self.builder.start(job, preemption.pieces, borrowed=preemption.borrowed, reason=reason)
 
-    def _keep(self, claimed: Claimed) -> None:
-        self.draft.claim(claimed)
-        self._move_users_up(claimed)
+    def _add_preemption(self, preemption: Preemption) -> None:
+        self.builder.preempt(preemption)
+        self._move_users_up(preemption)
 
-    def _move_users_up(self, claimed: Claimed) -> None:
-        """Users who lost something stand further in front of their lines, and may have room under a ceiling again."""
-        for victim in claimed.victims:
+    def _move_users_up(self, preemption: Preemption) -> None:
+        """Put the users of the victims further ahead in their queues; they may have room under a ceiling again."""
+        for victim in preemption.victims:
             department = victim.project.parent
             shared = department is not None and department.user_ceiling != NO_LIMIT
-            for standing in self.pool.standings.values() if shared else (victim.project,):
-                if standing is victim.project or standing.parent is department:
-                    standing.queue.moved_up(victim.user)
+            for project in self.pool.projects.values() if shared else (victim.project,):
+                if project is victim.project or project.parent is department:
+                    project.queue.moved_up(victim.user)
 
-    def _start_reserved(self, weakest: Right) -> None:
-        for holder in sorted(self.pool.promised, key=lambda one: one.id):
-            if holder.project.right(0) <= weakest:
-                self._settle_reserved(holder)
+    def _start_reserved(self, weakest: Entitlement) -> None:
+        for victim in sorted(self.pool.reserved, key=lambda one: one.id):
+            if victim.project.entitlement(0) <= weakest:
+                self._start_reserved_job(victim)
 
-    def _settle_reserved(self, holder: Holder) -> None:
-        """Start where it was promised once all of that is free, or elsewhere if room has come up sooner."""
-        job, standing = self.pool.waiting[holder.id], holder.project
+    def _start_reserved_job(self, victim: Victim) -> None:
+        """Start a job on its reserved devices when all of them are free, or on others that are free sooner."""
+        job, project = self.pool.waiting[victim.id], victim.project
         mark = self.ledger.mark()
-        promise(self.ledger, holder.pieces, lent=holder.borrower, sign=-1)
-        pieces, lent = holder.pieces, holder.borrower
+        reserve(self.ledger, victim.pieces, borrowed=victim.borrower, sign=-1)
+        pieces, borrowed = victim.pieces, victim.borrower
         if not self._is_free(pieces) and job.min_ranks is not None:
             pieces = ()
         elif not self._is_free(pieces):
             fit = place(self.ledger, request_of(job, job.ranks))
-            pieces, lent = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
-        if not pieces or not self._may_start_reserved(standing, holder):
+            pieces, borrowed = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
+        if not pieces or not self._may_start_reserved(project, victim):
             self.ledger.undo(mark)
-            self.draft.wait(job.id, reasons.waits_for_drain(self.pool.name, holder.size, ()))
+            self.builder.wait(job.id, reasons.waits_for_drain(self.pool.name, victim.size, ()))
             return
-        occupy(self.ledger, pieces, lent=lent)
-        self.pool.promised.remove(holder)
-        reason = reasons.started(standing, holder.size, 0, standing.right(0), lent=lent)
-        self.draft.start(job, pieces, lent=lent, reason=reason)
+        occupy(self.ledger, pieces, borrowed=borrowed)
+        self.pool.reserved.remove(victim)
+        reason = reasons.started(project, victim.size, 0, project.entitlement(0), borrowed=borrowed)
+        self.builder.start(job, pieces, borrowed=borrowed, reason=reason)
 
     def _is_free(self, pieces: tuple[Piece, ...]) -> bool:
         wanted: dict[int, int] = {}
         for piece in pieces:
             wanted[piece.device] = wanted.get(piece.device, 0) + piece.gpu_milli
-        hosts = host_needs(pieces, self.ledger)
-        fits = all(self.ledger.hosts.unoccupied(node).covers(host) for node, host in hosts.items())
+        hosts = node_needs(pieces, self.ledger)
+        fits = all(self.ledger.node_resources.unoccupied(node).covers(host) for node, host in hosts.items())
         return fits and all(self.ledger.free_now(at) >= milli for at, milli in wanted.items())
 
     @staticmethod
-    def _may_start_reserved(standing: Standing, holder: Holder) -> bool:
-        return (holder.preemptible or standing.fixed_fits(0)) and not standing.at_limit(0)
+    def _may_start_reserved(project: QuotaState, victim: Victim) -> bool:
+        return (victim.preemptible or project.fixed_fits(0)) and not project.at_limit(0)
 
     # -- the queue -----------------------------------------------------------------------------------------------
 
     def _serve_queue(self) -> None:
-        """Claims within guarantee come before what others were promised above theirs, the rest after it."""
-        self._serve_offers(Right.GUARANTEE)
-        self._start_reserved(Right.SURPLUS)
+        """Serve claims within guarantee, then reservations above guarantee, then all other jobs."""
+        self._serve_in_order(Entitlement.GUARANTEE)
+        self._start_reserved(Entitlement.SURPLUS)
         self._serve_the_rest()
-        while self.place_given_up:
-            self.place_given_up = False
-            for standing in self.pool.standings.values():
-                standing.queue.reopen()
+        while self.backfill_dropped:
+            self.backfill_dropped = False
+            for project in self.pool.projects.values():
+                project.queue.reopen()
             self._serve_the_rest()
 
     def _serve_the_rest(self) -> None:
-        for standing in self.pool.standings.values():
-            self._close_idle(standing)
-        if any(one.queue.open_lines() for one in self.pool.standings.values()):
-            self._keep_place(first_blocked(self.pool))
-        self._serve_offers(Right.SURPLUS)
+        for project in self.pool.projects.values():
+            self._close_classes_without_room(project)
+        if any(one.queue.open_classes() for one in self.pool.projects.values()):
+            self._reserve_backfill(first_blocked(self.pool))
+        self._serve_in_order(Entitlement.SURPLUS)
 
-    def _serve_offers(self, weakest: Right) -> None:
-        """Serve the best offer of all projects, down to this right, until no line is open."""
-        standings = self.pool.standings.values()
-        offers = Offers(filter(_may_use_guarantee, standings) if weakest is Right.GUARANTEE else standings)
-        while (found := offers.first(weakest)) is not None:
+    def _serve_in_order(self, weakest: Entitlement) -> None:
+        """Serve the first offer of all projects, down to this entitlement, until no job class is open."""
+        projects = self.pool.projects.values()
+        order = QueueOrder(filter(_may_use_guarantee, projects) if weakest is Entitlement.GUARANTEE else projects)
+        while (found := order.first(weakest)) is not None:
             self._serve(*found)
-            self._forget_place_of_served()
-            offers.renew()
+            self._drop_backfill_of_served()
+            order.renew()
 
-    def _close_idle(self, standing: Standing) -> None:
-        """Close the lines that could start on idle devices only, while none fits: they are not even sorted.
+    def _close_classes_without_room(self, project: QuotaState) -> None:
+        """Close the job classes that could start on idle devices only and fit on none; their jobs are not sorted.
 
-        Without claims room only shrinks in a round; after claims everybody is asked once more.
+        Without preemptions room only shrinks during a cycle; after preemptions all classes are tried once more.
         """
-        for line in standing.queue.open_lines():
-            if standing.right(line.size) is not Right.SURPLUS or self._may_preempt(standing, line):
+        for queue in project.queue.open_classes():
+            if project.entitlement(queue.size) is not Entitlement.SURPLUS or self._may_preempt(project, queue):
                 continue
-            if self._fits_nowhere(line):
-                forbidden = self._forbidden(standing, line, Right.SURPLUS)
-                line.blocked = forbidden or self._no_room(standing, line.size, self._idle_code(standing, line))
+            if self._fits_nowhere(queue):
+                forbidden = self._forbidden(project, queue, Entitlement.SURPLUS)
+                queue.blocked = forbidden or self._no_room(project, queue.size, self._idle_code(project, queue))
 
-    def _fits_nowhere(self, line: Line) -> bool:
-        """Not even in the place that is kept, where who ends before its planned start may overtake."""
-        request, lent = line.shape.request, line.shape.preemptible
-        is_refused = isinstance(place(self.ledger, request, lent=lent), Refusal)
-        if not is_refused or self.kept is None or not self._place_has_room():
+    def _fits_nowhere(self, queue: ClassQueue) -> bool:
+        """Whether a class has no room, not even on the reserved devices: a job that ends in time may run there."""
+        request, borrowed = queue.job_class.request, queue.job_class.preemptible
+        is_refused = isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
+        if not is_refused or self.backfill is None or not self._backfill_has_room():
             return is_refused
-        with self._place_lent(given_up=False):
-            return isinstance(place(self.ledger, request, lent=lent), Refusal)
+        with self._without_backfill(drop_if_taken=False):
+            return isinstance(place(self.ledger, request, borrowed=borrowed), Refusal)
 
-    def _place_has_room(self) -> bool:
-        """Whether a device of the place that is kept is not all occupied now."""
-        pieces, free_now = self.kept.pieces if self.kept else (), self.ledger.free_now
+    def _backfill_has_room(self) -> bool:
+        """Whether a device of the backfill reservation has free room now."""
+        pieces, free_now = self.backfill.pieces if self.backfill else (), self.ledger.free_now
         return any(free_now(one.device) > 0 for one in pieces)
 
     @staticmethod
-    def _idle_code(standing: Standing, line: Line) -> ReasonCode:
-        at_limit = standing.at_limit(line.size)
+    def _idle_code(project: QuotaState, queue: ClassQueue) -> ReasonCode:
+        at_limit = project.at_limit(queue.size)
         return ReasonCode.ABOVE_LIMIT if at_limit else ReasonCode.ABOVE_FAIR_SHARE
 
-    def _may_preempt(self, standing: Standing, line: Line) -> bool:
+    def _may_preempt(self, project: QuotaState, queue: ClassQueue) -> bool:
         if not self.may_claim:
             return False
-        if standing.lowest < line.shape.priority or standing.movable.has_elastic:
+        if project.lowest < queue.job_class.priority or project.movable.has_elastic:
             return True
         borrowers = self.pool.borrowers
-        return bool(borrowers) and any(holder.project is standing for holder in borrowers)
+        return bool(borrowers) and any(victim.project is project for victim in borrowers)
 
-    def _serve_what_claims_left(self) -> None:
-        """A victim may free more than its claimer needs, so that something free now is promised to nobody any more."""
+    def _serve_freed_by_preemption(self) -> None:
+        """Serve jobs on free devices that are no longer reserved: victims may free more than their preemptor needs."""
         self.may_claim = False
-        for standing in self.pool.standings.values():
-            standing.queue.reopen()
-            self._close_idle(standing)
-        self._serve_offers(Right.SURPLUS)
+        for project in self.pool.projects.values():
+            project.queue.reopen()
+            self._close_classes_without_room(project)
+        self._serve_in_order(Entitlement.SURPLUS)
 
-    def _serve(self, standing: Standing, line: Line) -> None:
-        right = standing.right(line.size)
-        if (forbidden := self._forbidden(standing, line, right)) is not None:
-            line.blocked = forbidden
+    def _serve(self, project: QuotaState, queue: ClassQueue) -> None:
+        entitlement = project.entitlement(queue.size)
+        if (forbidden := self._forbidden(project, queue, entitlement)) is not None:
+            queue.blocked = forbidden
             return
-        at_limit = standing.at_limit(line.size)
-        if at_limit and not standing.over_limit(line.size):  # it is under the limit when who leaves is gone
-            line.blocked = self._no_room(standing, line.size, ReasonCode.ABOVE_LIMIT)
+        at_limit = project.at_limit(queue.size)
+        if at_limit and not project.over_limit(queue.size):  # it fits under the limit when the leaving work is gone
+            queue.blocked = self._no_room(project, queue.size, ReasonCode.ABOVE_LIMIT)
             return
-        lent_too = line.shape.preemptible and right is not Right.GUARANTEE
-        before = self._goes_before(standing, line, right)
-        if not at_limit and self._start_unkept(standing, line, right, before=before, lent_too=lent_too):
-            return
-        within = self._within(standing, line, right)
-        claimed = self._claim(standing, line, right, within, before=before)
-        if claimed is not None:
-            self._keep_or_start(claimed, line.take())
-            return
-        may_borrow = line.shape.preemptible and not line.shape.exhausted and not at_limit
-        before = self.kept is not None  # within its guarantee it goes before any
-        if (
-            may_borrow
-            and right is Right.GUARANTEE
-            and self._start_unkept(standing, line, right, before=before, lent_too=True)
+        can_borrow = queue.job_class.preemptible and entitlement is not Entitlement.GUARANTEE
+        before = self._goes_before(project, queue, entitlement)
+        if not at_limit and self._start_beside_backfill(
+            project, queue, entitlement, before=before, can_borrow=can_borrow
         ):
             return
-        line.blocked = self._why_blocked(standing, line, right, within, at_limit=at_limit)
-        if right <= Right.FAIR and not at_limit:
-            self._keep_place((standing, line))
+        within = self._within(project, queue, entitlement)
+        preemption = self._claim(project, queue, entitlement, within, before=before)
+        if preemption is not None:
+            self._preempt_or_start(preemption, queue.take())
+            return
+        may_borrow = queue.job_class.preemptible and not queue.job_class.exhausted and not at_limit
+        before = self.backfill is not None  # within its guarantee a job comes before any reservation
+        if (
+            may_borrow
+            and entitlement is Entitlement.GUARANTEE
+            and self._start_beside_backfill(project, queue, entitlement, before=before, can_borrow=True)
+        ):
+            return
+        queue.blocked = self._why_blocked(project, queue, entitlement, within, at_limit=at_limit)
+        if entitlement <= Entitlement.FAIR and not at_limit:
+            self._reserve_backfill((project, queue))
 
     def _claim(
-        self, standing: Standing, line: Line, right: Right, within: Standing | None, *, before: bool
-    ) -> Claimed | None:
-        """The place that is kept stops neither a claim within guarantee nor one that stands before its job."""
+        self,
+        project: QuotaState,
+        queue: ClassQueue,
+        entitlement: Entitlement,
+        within: QuotaState | None,
+        *,
+        before: bool,
+    ) -> Preemption | None:
+        """Find a preemption. ``before``: the backfill reservation does not block this claim."""
         if not self.may_claim:
             return None
-        if within is standing and not is_own_enough(self.pool, standing, line.shape.priority, line.size):
+        if within is project and not own_project_suffices(self.pool, project, queue.job_class.priority, queue.size):
             return None
-        asker = self._asker(standing, line, right, within)
+        preemptor = self._preemptor(project, queue, entitlement, within)
         if not before:
-            return claim(self.pool, asker)
-        with self._place_lent():
-            return claim(self.pool, asker)
+            return find_preemption(self.pool, preemptor)
+        with self._without_backfill():
+            return find_preemption(self.pool, preemptor)
 
-    def _start_unkept(self, standing: Standing, line: Line, right: Right, *, before: bool, lent_too: bool) -> bool:
-        """Start beside the place that is kept for another, or in it where that may be overtaken."""
-        if not before and self._start_free(standing, line, right, lent_too=lent_too):
+    def _start_beside_backfill(
+        self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement, *, before: bool, can_borrow: bool
+    ) -> bool:
+        """Start a job beside the backfill reservation, or on its devices where the job may overtake it."""
+        if not before and self._start_free(project, queue, entitlement, can_borrow=can_borrow):
             return True
-        if self.kept is None or not (self._place_has_room() or self.kept.takes_host):  # to lend it gives nothing
-            return before and self._start_free(standing, line, right, lent_too=lent_too)
-        job = None if before or self._may_overtake(standing, line) else line.first_within(self._time_left_s())
-        if not before and job is None and not self._may_overtake(standing, line):
+        if self.backfill is None or not (
+            self._backfill_has_room() or self.backfill.takes_cpu_or_memory
+        ):  # releasing it would give nothing
+            return before and self._start_free(project, queue, entitlement, can_borrow=can_borrow)
+        job = None if before or self._may_overtake(project, queue) else queue.first_within(self._time_left_s())
+        if not before and job is None and not self._may_overtake(project, queue):
             return False
-        with self._place_lent(given_up=before):
-            return self._start_free(standing, line, right, lent_too=lent_too, job=job)
+        with self._without_backfill(drop_if_taken=before):
+            return self._start_free(project, queue, entitlement, can_borrow=can_borrow, job=job)
 
     def _time_left_s(self) -> int:
-        """How long something may run in the kept place and end before the planned start."""
-        return (self.kept.starts_at - self.pool.now) // SECOND if self.kept else 0
+        """How long a job may run on the reserved devices and still end before the planned start, in seconds."""
+        return (self.backfill.starts_at - self.pool.now) // SECOND if self.backfill else 0
 
-    def _goes_before(self, standing: Standing, line: Line, right: Right) -> bool:
-        if self.kept is None:
+    def _goes_before(self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> bool:
+        if self.backfill is None:
             return False
-        if right is Right.GUARANTEE or line is self.kept.line:  # the place is its own, or does not stop it
+        if (
+            entitlement is Entitlement.GUARANTEE or queue is self.backfill.queue
+        ):  # the reservation is its own, or does not block it
             return True
-        return stands_before(standing, line, self.kept.standing, self.kept.line)
+        return stands_before(project, queue, self.backfill.project, self.backfill.queue)
 
-    def _may_overtake(self, standing: Standing, line: Line) -> bool:
-        assert self.kept is not None, "there is a place to overtake in"
-        return self.kept.may_be_overtaken(self.pool, standing, line, line.first().time_limit_s)
+    def _may_overtake(self, project: QuotaState, queue: ClassQueue) -> bool:
+        """Whether the first job of a class may start on the devices of the backfill reservation."""
+        assert self.backfill is not None, "there is a place to overtake in"
+        return self.backfill.may_be_overtaken(self.pool, project, queue, queue.first().time_limit_s)
 
     @contextmanager
-    def _place_lent(self, *, given_up: bool = True, only: Container[int] | None = None) -> Iterator[None]:
-        """Do something as if no place were kept (``only``: on these devices).
+    def _without_backfill(self, *, drop_if_taken: bool = True, only: Container[int] | None = None) -> Iterator[None]:
+        """Release the backfill reservation inside the block (``only``: on these devices).
 
-        ``given_up``: it is kept no longer where that was taken.
+        ``drop_if_taken``: give the reservation up if the block used its devices.
         """
-        pieces = [piece for piece in self.kept.pieces if only is None or piece.device in only] if self.kept else []
-        before = [beside(self.ledger, piece) for piece in pieces if given_up]
-        promise(self.ledger, pieces, lent=False, sign=-1)
+        pieces = (
+            [piece for piece in self.backfill.pieces if only is None or piece.device in only] if self.backfill else []
+        )
+        before = [beside(self.ledger, piece) for piece in pieces if drop_if_taken]
+        reserve(self.ledger, pieces, borrowed=False, sign=-1)
         mark = self.ledger.mark()
         yield
-        given_up = given_up and self.ledger.mark() != mark
-        promise(self.ledger, pieces, lent=False)
-        if given_up and any(is_taken(self.ledger, *row) for row in zip(pieces, before, strict=True)):
-            self._give_place_up()
+        drop_if_taken = drop_if_taken and self.ledger.mark() != mark
+        reserve(self.ledger, pieces, borrowed=False)
+        if drop_if_taken and any(is_taken(self.ledger, *row) for row in zip(pieces, before, strict=True)):
+            self._drop_backfill()
 
-    def _give_place_up(self) -> None:
-        promise(self.ledger, self.kept.pieces if self.kept else (), lent=False, sign=-1)
-        self.kept = None
-        self.place_given_up = self.pool.room_came_back = True
+    def _drop_backfill(self) -> None:
+        reserve(self.ledger, self.backfill.pieces if self.backfill else (), borrowed=False, sign=-1)
+        self.backfill = None
+        self.backfill_dropped = self.pool.room_came_back = True
 
-    def _trim(self) -> None:
-        """Who is put back may stay on a place that was planned behind it; no claim goes to one in its stead."""
-        claims = self.draft.claims
+    def _minimize_victims(self) -> None:
+        """Restore the victims that are not needed.
+
+        A restored victim may keep a slot that a later reservation planned to use. No preemptor takes over that slot.
+        """
+        preemptions = self.builder.preemptions
         leaving = {
             piece.device
-            for claimed in claims
-            for holder in (*claimed.victims, *(moved.holder for moved in claimed.moved))
-            for piece in holder.pieces
+            for preemption in preemptions
+            for victim in (*preemption.victims, *(move.victim for move in preemption.moves))
+            for piece in victim.pieces
         }
-        with self._place_lent(only=leaving):
-            trim(self.pool, claims)
-        if self.place_given_up:
-            trim(self.pool, claims)  # on the room of the place that is kept no more
-            self._keep_place(first_blocked(self.pool))
+        with self._without_backfill(only=leaving):
+            minimize_victims(self.pool, preemptions)
+        if self.backfill_dropped:
+            minimize_victims(self.pool, preemptions)  # with the room of the dropped reservation
+            self._reserve_backfill(first_blocked(self.pool))
 
-    def _forget_place_of_served(self) -> None:
-        """Who was given another place needs the one that is kept no more."""
-        if self.kept is not None and self.draft.serves(self.kept.job):
-            self._give_place_up()
+    def _drop_backfill_of_served(self) -> None:
+        """Drop the backfill reservation if its job was given other devices."""
+        if self.backfill is not None and self.builder.serves(self.backfill.job):
+            self._drop_backfill()
 
-    def _keep_place(self, blocked: tuple[Standing, Line] | None) -> None:
-        """Keep a place for the first job of a line, unless one is kept for a job that stands before it."""
-        kept = self.kept
-        if blocked is None or not self.keeps_left or not may_be_kept(*blocked):
+    def _reserve_backfill(self, blocked: tuple[QuotaState, ClassQueue] | None) -> None:
+        """Reserve devices for the first job of a class, unless the reservation is for a job that comes before it."""
+        backfill = self.backfill
+        if blocked is None or not self.backfill_tries_left or not may_reserve_backfill(*blocked):
             return
-        if kept is not None and not stands_before(*blocked, kept.standing, kept.line):
+        if backfill is not None and not stands_before(*blocked, backfill.project, backfill.queue):
             return
-        self.keeps_left -= 1
-        promise(self.ledger, kept.pieces if kept else (), lent=False, sign=-1)
-        planned = keep(self.pool, *blocked)
-        self.place_given_up |= kept is not None and planned is not None
-        self.pool.room_came_back |= self.place_given_up
-        self.kept = planned or kept
-        promise(self.ledger, self.kept.pieces if self.kept else (), lent=False)
+        self.backfill_tries_left -= 1
+        reserve(self.ledger, backfill.pieces if backfill else (), borrowed=False, sign=-1)
+        planned = plan_backfill(self.pool, *blocked)
+        self.backfill_dropped |= backfill is not None and planned is not None
+        self.pool.room_came_back |= self.backfill_dropped
+        self.backfill = planned or backfill
+        reserve(self.ledger, self.backfill.pieces if self.backfill else (), borrowed=False)
 
-    def _forbidden(self, standing: Standing, line: Line, right: Right) -> Why | None:
-        if not line.shape.preemptible and not standing.fixed_fits(line.size):
-            return partial(reasons.above_training_quota, standing, line.size, standing.fixed_use)
-        if line.shape.exhausted and right is not Right.GUARANTEE:
-            return partial(reasons.pauses_used_up, standing, line.size, standing.use, self.pool.policy)
+    def _forbidden(self, project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> Why | None:
+        """Why no job of a class may start: its training quota is used, or its pauses are used up above guarantee.
+
+        Rule R43.
+        """
+        if not queue.job_class.preemptible and not project.fixed_fits(queue.size):
+            return partial(reasons.above_training_quota, project, queue.size, project.fixed_use)
+        if queue.job_class.exhausted and entitlement is not Entitlement.GUARANTEE:
+            return partial(reasons.pauses_used_up, project, queue.size, project.use, self.pool.policy)
         return None
 
     def _start_free(
-        self, standing: Standing, line: Line, right: Right, *, lent_too: bool, job: Job | None = None
+        self,
+        project: QuotaState,
+        queue: ClassQueue,
+        entitlement: Entitlement,
+        *,
+        can_borrow: bool,
+        job: Job | None = None,
     ) -> bool:
-        """Start the first job of a line, or the given one, where it is free now."""
-        for lent in (False, True) if lent_too and self.ledger.holds else (False,):
-            fit = place(self.ledger, line.shape.request, lent=lent)
+        """Start the first job of a class, or the given one, on devices that are free now."""
+        for borrowed in (False, True) if can_borrow and self.ledger.has_unbooked else (False,):
+            fit = place(self.ledger, queue.job_class.request, borrowed=borrowed)
             if isinstance(fit, Fit):
-                job = line.take() if job is None else line.pick(job)
-                reason = reasons.started(standing, line.size, line.size, right, lent=lent)
-                occupy(self.ledger, fit.pieces, lent=lent)
-                standing.add(line.size, job.user, fixed=not job.preemptible)
-                self.draft.start(job, fit.pieces, lent=lent, reason=reason)
+                job = queue.take() if job is None else queue.pick(job)
+                reason = reasons.started(project, queue.size, queue.size, entitlement, borrowed=borrowed)
+                occupy(self.ledger, fit.pieces, borrowed=borrowed)
+                project.add(queue.size, job.user, fixed=not job.preemptible)
+                self.builder.start(job, fit.pieces, borrowed=borrowed, reason=reason)
                 begins = job if job.started_at is None else replace(job, started_at=None)
-                self.pool.running.append(Running(begins, fit.pieces, standing, line.size))
+                self.pool.running.append(Running(begins, fit.pieces, project, queue.size))
                 return True
         return False
 
     @staticmethod
-    def _asker(standing: Standing, line: Line, right: Right, within: Standing | None) -> Asker:
-        job, shape = line.first(), line.shape
-        return Asker(
+    def _preemptor(
+        project: QuotaState, queue: ClassQueue, entitlement: Entitlement, within: QuotaState | None
+    ) -> Preemptor:
+        job, job_class = queue.first(), queue.job_class
+        return Preemptor(
             id=job.id,
-            standing=standing,
+            project=project,
             user=job.user,
-            request=shape.request,
-            right=right,
-            priority=shape.priority,
-            preemptible=shape.preemptible,
-            lent_too=shape.preemptible and right is not Right.GUARANTEE,
-            spares=None if right is Right.GUARANTEE else job.paused_for,
+            request=job_class.request,
+            entitlement=entitlement,
+            priority=job_class.priority,
+            preemptible=job_class.preemptible,
+            can_borrow=job_class.preemptible and entitlement is not Entitlement.GUARANTEE,
+            spares=None if entitlement is Entitlement.GUARANTEE else job.paused_for,
             within=within,
         )
 
     @staticmethod
-    def _within(standing: Standing, line: Line, right: Right) -> Standing | None:
-        """Whose work it may take: a weak right reaches its own project only, a limit only what is below it."""
-        if right is Right.SURPLUS or (right is Right.FAIR and (standing.weight == 0 or not line.shape.preemptible)):
-            return standing
-        return next((one for one in standing.levels if one.use + one.leaving + line.size > one.ceiling), None)
+    def _within(project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> QuotaState | None:
+        """The project or department that all victims must belong to; None for any.
+
+        Above the fair share a job takes from its own project only, and so does a job of a project with weight 0 or a
+        non-preemptible one above its guarantee. At a limit a job takes from the work under that limit only.
+        """
+        if entitlement is Entitlement.SURPLUS or (
+            entitlement is Entitlement.FAIR and (project.weight == 0 or not queue.job_class.preemptible)
+        ):
+            return project
+        return next((one for one in project.levels if one.use + one.leaving + queue.size > one.ceiling), None)
 
     def _why_blocked(
-        self, standing: Standing, line: Line, right: Right, within: Standing | None, *, at_limit: bool
+        self,
+        project: QuotaState,
+        queue: ClassQueue,
+        entitlement: Entitlement,
+        within: QuotaState | None,
+        *,
+        at_limit: bool,
     ) -> Why:
         code = ReasonCode.NO_FREE_GPU
         if at_limit:
             code = ReasonCode.ABOVE_LIMIT
-        elif right is Right.SURPLUS:
+        elif entitlement is Entitlement.SURPLUS:
             code = ReasonCode.ABOVE_FAIR_SHARE
-        elif right is Right.FAIR and within is not standing:
-            self.draft.failed.append(self._asker(standing, line, right, within))
-        return self._no_room(standing, line.size, code)
+        elif entitlement is Entitlement.FAIR and within is not project:
+            self.builder.failed.append(self._preemptor(project, queue, entitlement, within))
+        return self._no_room(project, queue.size, code)
 
     @staticmethod
-    def _no_room(standing: Standing, size: int, code: ReasonCode) -> Why:
-        """It is told with the books of now, and only where somebody asks."""
-        return partial(reasons.no_room, standing, size, code, standing.use)
+    def _no_room(project: QuotaState, size: int, code: ReasonCode) -> Why:
+        """The reason with the present use of the project; it is made only when it is read."""
+        return partial(reasons.no_room, project, size, code, project.use)
 
 
-def _may_use_guarantee(standing: Standing) -> bool:
-    """Whether anybody in its lines could start within its guarantee."""
-    left = standing.guarantee - standing.use
-    return left > 0 and any(line.size <= left for line in standing.queue.open_lines())
+def _may_use_guarantee(project: QuotaState) -> bool:
+    """Whether any job of the project could start within its guarantee."""
+    left = project.guarantee - project.use
+    return left > 0 and any(queue.size <= left for queue in project.queue.open_classes())

@@ -1,6 +1,6 @@
-"""Elastic jobs: they grow into devices that nobody else takes, and shrink before anybody is paused.
+"""Elastic jobs: they grow into devices that no other work needs, and shrink before any job is paused.
 
-A change of size is a pause and a start on a place that is reserved for the job itself; it counts in no limit of pauses.
+A change of size is a pause and a start on devices that are reserved for the job itself; no limit of pauses counts it.
 Source: docs/scheduling.md, sections 5 and 7.
 """
 
@@ -10,28 +10,31 @@ from collections.abc import Iterable
 
 from ..model import Job, JobState, Policy
 from ..placement.place import Fit, Piece, occupy, place, request_of
-from ..queue.pool_state import Pool
-from ..queue.quota_state import SECOND, Holder, Standing
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import SECOND, QuotaState, Victim
 from . import reasons
-from .plan_builder import Draft
+from .plan_builder import PlanBuilder
 
 GRACES_BEFORE_GROWTH = 10
-"""A running job grows when it has run for so many graces, so that what it gains is more than what a restart costs."""
+"""A running job grows after it has run for this many graces, so that it gains more than a restart costs."""
 
 
-def grow(pool: Pool, draft: Draft) -> None:
-    """Give what is free after everybody was served to elastic jobs: those that start now, then those that run."""
-    for job, pieces in draft.started_elastic():
+def grow(pool: PoolState, builder: PlanBuilder) -> None:
+    """Give the devices that are left free to elastic jobs: those that start now, then those that run.
+
+    Rule R39.
+    """
+    for job, pieces in builder.started_elastic():
         more = _more(pool, job, pieces)
         if more:
-            draft.extend_start(job, (*pieces, *more))
+            builder.extend_start(job, (*pieces, *more))
     for job, base in _running_elastic(pool):
         pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
         if _may_restart(pool, job, base) and len({piece.rank for piece in pieces}) == job.held_ranks:
             more = _more(pool, job, pieces)
             if more:
                 larger = (*pieces, *more)
-                draft.restart(job.id, larger, reasons.grown(pool, job, larger))
+                builder.restart(job.id, larger, reasons.grown(pool, job, larger))
 
 
 def may_grow_at(job: Job, policy: Policy) -> int | None:
@@ -41,40 +44,40 @@ def may_grow_at(job: Job, policy: Policy) -> int | None:
     return job.started_at + GRACES_BEFORE_GROWTH * policy.preemption.grace_s * SECOND
 
 
-def _running_elastic(pool: Pool) -> list[tuple[Job, Holder]]:
+def _running_elastic(pool: PoolState) -> list[tuple[Job, Victim]]:
     jobs = {one.job.id: one.job for one in pool.running if one.job.min_ranks is not None}
-    owners = {pool.standing(job.project) for job in jobs.values()}
-    found = [(jobs[one.id], one) for owner in owners for one in owner.holders if one.id in jobs]
+    owners = {pool.project(job.project) for job in jobs.values()}
+    found = [(jobs[one.id], one) for owner in owners for one in owner.victims if one.id in jobs]
     found.sort(key=lambda row: (row[0].submitted_at, row[0].id))
     return found
 
 
-def _may_restart(pool: Pool, job: Job, base: Holder) -> bool:
+def _may_restart(pool: PoolState, job: Job, base: Victim) -> bool:
     ran_ms = pool.now - base.started_at
     long_enough = ran_ms >= GRACES_BEFORE_GROWTH * pool.policy.preemption.grace_s * SECOND
-    whole = base.above is None or base.above in base.project.surplus
+    whole = base.above is None or base.above in base.project.elastic_surplus
     return long_enough and whole and job.state is JobState.RUNNING
 
 
-def _more(pool: Pool, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
-    """Places for further ranks, one after the other, until the job has all or no room is left."""
-    ranks, standing = {piece.rank for piece in pieces}, pool.standing(job.project)
+def _more(pool: PoolState, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
+    """Pieces for further ranks, one rank after the other, until the job has all or no room is left."""
+    ranks, project = {piece.rank for piece in pieces}, pool.project(job.project)
     more: list[Piece] = []
     request = request_of(job, 1)
-    while len(ranks) < job.ranks and _may_use(standing, job):
+    while len(ranks) < job.ranks and _may_use(project, job):
         fit = place(pool.ledger, request)
         if not isinstance(fit, Fit):
             break
         rank = max(ranks) + 1
         found = [piece._replace(rank=rank) for piece in fit.pieces]
-        occupy(pool.ledger, found, lent=False)
-        standing.add(job.gpu_milli, job.user, fixed=not job.preemptible)
+        occupy(pool.ledger, found, borrowed=False)
+        project.add(job.gpu_milli, job.user, fixed=not job.preemptible)
         ranks.add(rank)
         more += found
     return more
 
 
-def _may_use(standing: Standing, job: Job) -> bool:
-    fits_user = standing.has_room_for(job.gpu_milli)
-    fixed = job.preemptible or standing.fixed_fits(job.gpu_milli)
-    return fixed and not standing.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))
+def _may_use(project: QuotaState, job: Job) -> bool:
+    fits_user = project.has_room_for(job.gpu_milli)
+    fixed = job.preemptible or project.fixed_fits(job.gpu_milli)
+    return fixed and not project.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))

@@ -1,46 +1,48 @@
-"""The plan of one pool while it is made: what was decided, put in the order in which it is committed."""
+"""The plan of one pool under construction: the decisions, in the order in which they are committed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 from ..model import Job, JobState, Notebook
 from ..placement.place import Piece, numbered, placements
-from ..plan import Action, Lend, Pause, Reason, ReasonCode, Refuse, Release, Reserve, Resume, Start, Unreserve
-from ..preemption.defragmentation import Moved
-from ..preemption.rules import Asker
-from ..preemption.search import Claimed, would_need_protected
-from ..queue.job_queue import Shape
-from ..queue.pool_state import Pool
-from ..queue.quota_state import Holder
+from ..plan import Action, Lend, Pause, Refuse, Release, Reserve, Resume, Start, Unreserve
+from ..preemption.defragmentation import Move
+from ..preemption.rules import Preemptor
+from ..preemption.search import Preemption, would_need_protected
+from ..queue.job_queue import JobClass
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import Victim
+from ..reasons import DrainTakenOver, Reason, ReasonCode
 from . import reasons
-from .backfill import Kept
+from .backfill import BackfillReservation
 
 
-class Draft:
+class PlanBuilder:
     """Collects decisions; :meth:`actions` puts them in order."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolState) -> None:
         self.pool = pool
         self.refused: list[tuple[Notebook, Reason]] = []
         self.lent_or_released: list[Lend | Release] = []
-        self.failed: list[Asker] = []
-        """Claims above guarantee that found nobody; :meth:`waits` tells if only protection stood before them."""
-        self.kept: Kept | None = None
-        """The place of the first job that cannot start."""
-        self._steps: list[Action | Claimed] = []
-        self._dropped: dict[str, ReasonCode] = {}
+        self.failed: list[Preemptor] = []
+        """Claims above guarantee without victims; :meth:`waits` finds out whether only protection prevented them."""
+        self.backfill: BackfillReservation | None = None
+        """For the first job that cannot start."""
+        self._steps: list[Action | Preemption] = []
+        self._dropped: dict[str, Reason] = {}
         self._started: set[str] = set()
         self._claimers: set[str] = set()
         self._elastic: dict[str, tuple[Job, tuple[Piece, ...]]] = {}
         self._waits: dict[str, Reason] = {}
 
-    def drop(self, workload: str, code: ReasonCode) -> None:
+    def drop(self, workload: str, reason: Reason) -> None:
         """Give up a reservation."""
-        self._dropped[workload] = code
+        self._dropped[workload] = reason
 
-    def start(self, work: Job | Notebook, pieces: tuple[Piece, ...], *, lent: bool, reason: Reason) -> None:
+    def start(self, work: Job | Notebook, pieces: tuple[Piece, ...], *, borrowed: bool, reason: Reason) -> None:
         """Give a workload its devices now."""
         where = placements(self.pool.ledger, pieces)
         self._started.add(work.id)
@@ -51,15 +53,15 @@ class Draft:
         if work.min_ranks is not None:
             self._elastic[work.id] = work, pieces
         self._steps.append(
-            action(workload=work.id, attempt=work.attempt + 1, placements=where, borrower=lent, reason=reason)
+            action(workload=work.id, attempt=work.attempt + 1, placements=where, borrower=borrowed, reason=reason)
         )
 
     def started_elastic(self) -> list[tuple[Job, tuple[Piece, ...]]]:
-        """The elastic jobs that start in this plan, in the order in which they were decided, with their places."""
+        """The elastic jobs that start in this plan, in the order of the decisions, with their pieces."""
         return list(self._elastic.values())
 
     def extend_start(self, job: Job, pieces: tuple[Piece, ...]) -> None:
-        """Let an elastic job start with more ranks than it needs."""
+        """Start an elastic job with more ranks than its minimum."""
         where = placements(self.pool.ledger, pieces)
         self._steps = [
             replace(step, placements=where) if isinstance(step, Start | Resume) and step.workload == job.id else step
@@ -67,100 +69,101 @@ class Draft:
         ]
 
     def restart(self, workload: str, pieces: tuple[Piece, ...], reason: Reason) -> None:
-        """Ask a running job to leave and start again on these places."""
+        """Pause a running job and reserve these pieces for its next start."""
         grace_s = self.pool.policy.preemption.grace_s
         self._steps.append(Pause(workload=workload, claimer=workload, grace_s=grace_s, reason=reason))
         where = placements(self.pool.ledger, numbered(pieces))
         self._steps.append(Reserve(workload=workload, placements=where, reason=reason))
 
-    def claim(self, claimed: Claimed) -> None:
-        """Keep a place for a workload, and ask its victims to leave."""
-        self._steps.append(claimed)
-        self._claimers.add(claimed.asker.id)
-        self._wait_behind(claimed)
+    def preempt(self, preemption: Preemption) -> None:
+        """Reserve devices for a workload, and pause its victims."""
+        self._steps.append(preemption)
+        self._claimers.add(preemption.preemptor.id)
+        self._wait_behind(preemption)
 
     def serves(self, workload: str) -> bool:
         """Whether a workload starts in this plan, or has a claim in it."""
         return workload in self._started or workload in self._claimers
 
-    def take_over(self, claimed: Claimed) -> None:
-        """Drop the reservations that a claim takes over, for one that starts at once."""
-        self._steps += [self._leave(claimed, victim) for victim in claimed.victims]
-        self._wait_behind(claimed)
+    def take_over(self, preemption: Preemption) -> None:
+        """Drop the reservations that a claim takes over which starts at once."""
+        self._steps += [self._leave(preemption, victim) for victim in preemption.victims]
+        self._wait_behind(preemption)
 
-    def _wait_behind(self, claimed: Claimed) -> None:
-        for victim in claimed.victims:
-            if victim.promised:
+    def _wait_behind(self, preemption: Preemption) -> None:
+        for victim in preemption.victims:
+            if victim.reserved:
                 self.wait(victim.id, reasons.behind_others(victim.project, victim.size))
 
     @property
-    def claims(self) -> list[Claimed]:
+    def preemptions(self) -> list[Preemption]:
         """The claims so far, in the order in which they were decided."""
-        return [step for step in self._steps if isinstance(step, Claimed)]
+        return [step for step in self._steps if isinstance(step, Preemption)]
 
     def wait(self, workload: str, reason: Reason) -> None:
-        """Note why something waits."""
+        """Record why a workload waits."""
         self._waits[workload] = reason
 
     def actions(self) -> list[Action]:
-        """Reservations dropped, refusals, then starts and claims as they were decided: each is legal after the last.
+        """Dropped reservations, refusals, then starts and preemptions as decided: each is legal after the last.
 
-        A claim is its pauses, then what it reserves.
+        A preemption is its pauses, then its reservation.
         """
-        reserved = {claimed.asker.id for claimed in self.claims}
+        reserved = {preemption.preemptor.id for preemption in self.preemptions}
         dropped: list[Action] = [
-            Unreserve(workload=workload, reason=Reason(code=code))
-            for workload, code in sorted(self._dropped.items())
+            Unreserve(workload=workload, reason=reason)
+            for workload, reason in sorted(self._dropped.items(), key=itemgetter(0))
             if workload not in reserved and workload not in self._started
         ]
         refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
         steps = [action for step in self._steps for action in self._spelled(step)]
         return [*dropped, *refused, *self.lent_or_released, *steps]
 
-    def _spelled(self, step: Action | Claimed) -> list[Action]:
-        return self._claim(step) if isinstance(step, Claimed) else [step]
+    def _spelled(self, step: Action | Preemption) -> list[Action]:
+        return self._claim(step) if isinstance(step, Preemption) else [step]
 
-    def _claim(self, claimed: Claimed) -> list[Action]:
-        preemption = self.pool.policy.preemption
-        asker = claimed.asker
-        shrunk = claimed.shrunk
-        leaving = [victim for victim in claimed.victims if victim.base is None or victim in shrunk]
-        actions: list[Action] = [self._leave(claimed, victim) for victim in leaving]
-        actions += [self._keep_minimum(claimed, victim) for victim in shrunk]
-        for moved in claimed.moved:
-            actions += self._move(claimed, moved)
+    def _claim(self, preemption: Preemption) -> list[Action]:
+        limits = self.pool.policy.preemption
+        preemptor = preemption.preemptor
+        shrunk = preemption.shrunk
+        leaving = [victim for victim in preemption.victims if victim.base is None or victim in shrunk]
+        actions: list[Action] = [self._leave(preemption, victim) for victim in leaving]
+        actions += [self._keep_minimum(preemption, victim) for victim in shrunk]
+        for move in preemption.moves:
+            actions += self._move(preemption, move)
         waits_s = max(
-            (preemption.lent_grace_s if one.borrower else preemption.grace_s for one in claimed.victims), default=0
+            (limits.lent_grace_s if one.borrower else limits.grace_s for one in preemption.victims), default=0
         )
-        reason = reasons.reserved(asker, claimed.victims, waits_s)
-        where = placements(self.pool.ledger, claimed.pieces)
-        return [*actions, Reserve(workload=asker.id, placements=where, reason=reason)]
+        reason = reasons.reserved(preemptor, preemption.victims, waits_s)
+        where = placements(self.pool.ledger, preemption.pieces)
+        return [*actions, Reserve(workload=preemptor.id, placements=where, reason=reason)]
 
-    def _leave(self, claimed: Claimed, victim: Holder) -> Action:
-        preemption = self.pool.policy.preemption
-        if victim.promised:
-            figures = (("claimer", claimed.asker.id), ("claimer_project", claimed.asker.standing.name))
-            reason = Reason(code=ReasonCode.DRAIN_TAKEN_OVER, figures=figures)
-            return Unreserve(workload=victim.id, reason=reason)
-        grace_s = preemption.lent_grace_s if victim.borrower else preemption.grace_s
+    def _leave(self, preemption: Preemption, victim: Victim) -> Action:
+        limits = self.pool.policy.preemption
+        if victim.reserved:
+            taken_over = DrainTakenOver(
+                claimer=preemption.preemptor.id, claimer_project=preemption.preemptor.project.name
+            )
+            return Unreserve(workload=victim.id, reason=taken_over)
+        grace_s = limits.lent_grace_s if victim.borrower else limits.grace_s
         if victim.base is not None:
-            reason = reasons.shrunk(claimed, victim, grace_s)
+            reason = reasons.shrunk(preemption, victim, grace_s)
         else:
-            reason = reasons.paused(self.pool, claimed, victim, grace_s)
-        return Pause(workload=victim.id, claimer=claimed.asker.id, grace_s=grace_s, reason=reason)
+            reason = reasons.paused(self.pool, preemption, victim, grace_s)
+        return Pause(workload=victim.id, claimer=preemption.preemptor.id, grace_s=grace_s, reason=reason)
 
-    def _move(self, claimed: Claimed, moved: Moved) -> list[Action]:
+    def _move(self, preemption: Preemption, move: Move) -> list[Action]:
         grace_s = self.pool.policy.preemption.grace_s
-        reason = reasons.moved(claimed, moved.holder, grace_s)
-        where = placements(self.pool.ledger, moved.pieces)
+        reason = reasons.moved(preemption, move.victim, grace_s)
+        where = placements(self.pool.ledger, move.pieces)
         return [
-            Pause(workload=moved.holder.id, claimer=claimed.asker.id, grace_s=grace_s, reason=reason),
-            Reserve(workload=moved.holder.id, placements=where, reason=reason),
+            Pause(workload=move.victim.id, claimer=preemption.preemptor.id, grace_s=grace_s, reason=reason),
+            Reserve(workload=move.victim.id, placements=where, reason=reason),
         ]
 
-    def _keep_minimum(self, claimed: Claimed, above: Holder) -> Reserve:
+    def _keep_minimum(self, preemption: Preemption, above: Victim) -> Reserve:
         assert above.base is not None, "what is above a minimum has one"
-        reason = reasons.shrunk(claimed, above, self.pool.policy.preemption.grace_s)
+        reason = reasons.shrunk(preemption, above, self.pool.policy.preemption.grace_s)
         where = placements(self.pool.ledger, numbered(above.base.pieces))
         return Reserve(workload=above.id, placements=where, reason=reason)
 
@@ -168,27 +171,27 @@ class Draft:
         """Why each job of the pool that this plan does not start waits."""
         self._blame_protection()
         waits = dict(self._waits)
-        for job in self.pool.hopeless:
-            waits[job.id] = reasons.hopeless(self.pool, job)
-        for standing in self.pool.standings.values():
-            for line in standing.queue.lines.values():
-                for job in line.jobs():
-                    if not line.takes(job.user):
-                        waits[job.id] = reasons.above_user_ceiling(standing, line.size, job.user)
+        for job in self.pool.unstartable:
+            waits[job.id] = reasons.unstartable(self.pool, job)
+        for project in self.pool.projects.values():
+            for queue in project.queue.classes.values():
+                for job in queue.jobs():
+                    if not queue.takes(job.user):
+                        waits[job.id] = reasons.above_user_ceiling(project, queue.size, job.user)
                     else:
-                        waits[job.id] = why() if (why := line.blocked) else reasons.behind_others(standing, line.size)
-        if self.kept is not None:
-            waits[self.kept.job] = reasons.place_kept(self.kept, waits[self.kept.job], self.pool.now)
-        for claimed in self.claims:
-            drain = reasons.waits_for_drain(self.pool.name, claimed.asker.request.size, claimed.victims)
-            waits[claimed.asker.id] = drain
+                        waits[job.id] = why() if (why := queue.blocked) else reasons.behind_others(project, queue.size)
+        if self.backfill is not None:
+            waits[self.backfill.job] = reasons.backfill_reserved(self.backfill, waits[self.backfill.job], self.pool.now)
+        for preemption in self.preemptions:
+            drain = reasons.waits_for_drain(self.pool.name, preemption.preemptor.request.size, preemption.victims)
+            waits[preemption.preemptor.id] = drain
         return waits
 
     def _blame_protection(self) -> None:
-        for asker in self.failed:
-            if would_need_protected(self.pool, asker):
-                shape = Shape(asker.request, asker.preemptible, asker.priority, exhausted=False)
-                asked, code = asker.request.size, ReasonCode.VICTIMS_PROTECTED
-                why = partial(reasons.no_room, asker.standing, asked, code, asker.standing.use)
-                asker.standing.queue.lines[shape].blocked = why
+        for preemptor in self.failed:
+            if would_need_protected(self.pool, preemptor):
+                job_class = JobClass(preemptor.request, preemptor.preemptible, preemptor.priority, exhausted=False)
+                asked, code = preemptor.request.size, ReasonCode.VICTIMS_PROTECTED
+                why = partial(reasons.no_room, preemptor.project, asked, code, preemptor.project.use)
+                preemptor.project.queue.classes[job_class].blocked = why
         self.failed = []

@@ -1,4 +1,4 @@
-"""Reading: from a part of the snapshot to the pool as ``decide`` works on it, once in a tick."""
+"""Build the pool state that ``decide`` works on from one pool's part of the snapshot, once in a tick."""
 
 from __future__ import annotations
 
@@ -7,83 +7,87 @@ from functools import partial
 
 from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, Notebook, NotebookState, Policy, Project, Snapshot
 from ..placement.ledger import Ledger
-from ..placement.place import Piece, host_needs, with_host
-from ..queue.job_queue import Crowd, Line, Shape
-from ..queue.pool_state import Pool, could_start_alone
-from ..queue.quota_state import NO_LIMIT, Running, Standing
-from ..queue.victims import holder_of, is_exhausted, make_holders
+from ..placement.place import Piece, node_needs, with_cpu_memory
+from ..preemption.victims import is_exhausted, make_victims, victim_of
+from ..queue.job_queue import ClassQueue, JobClass, WaitingJobs
+from ..queue.pool_state import PoolState, could_start_alone
+from ..queue.quota_state import NO_LIMIT, QuotaState, Running
 from ..quota.in_force import in_force
-from .cache.snapshot_index import Kind, Part, Parts, kind_of
+from .cache.snapshot_index import Kind, PoolSnapshot, SnapshotIndex, kind_of
 
 
-def read_pools(snapshot: Snapshot, policy: Policy, stopping: Container[str]) -> list[Pool]:
+def read_pools(snapshot: Snapshot, policy: Policy, stopping: Container[str]) -> list[PoolState]:
     """Every pool of the policy, in name order, with the amounts of this instant.
 
-    ``stopping``: jobs that this plan asks to leave for good.
+    ``stopping``: jobs that this plan stops for good.
     """
-    parts = Parts(policy.pools, snapshot.devices, snapshot.nodes)
-    parts.follow(snapshot)
+    index = SnapshotIndex(policy.pools, snapshot.devices, snapshot.nodes)
+    index.follow(snapshot)
     policy = in_force(policy, snapshot.now)
-    return [read_pool(part, parts, snapshot, policy, stopping) for part in parts.of.values()]
+    return [read_pool(part, index, snapshot, policy, stopping) for part in index.of.values()]
 
 
 def read_pool(
-    part: Part,
-    parts: Parts,
+    part: PoolSnapshot,
+    index: SnapshotIndex,
     snapshot: Snapshot,
     policy: Policy,
     stopping: Container[str],
     changed: Mapping[str, Job] | None = None,
-) -> Pool:
-    """One pool under the amounts of ``policy``. ``changed``: jobs that are to be read as these."""
+) -> PoolState:
+    """The state of one pool under the amounts of ``policy``. ``changed``: jobs that replace those of the snapshot."""
     departments = {one.name: _standing(one, part.name) for one in policy.departments}
     part.learn(snapshot.demand)
-    pool = Pool(
+    pool = PoolState(
         name=part.name,
         now=snapshot.now,
         policy=policy,
         ledger=part.bare.emptied(),
         empty=part.empty,
-        standings={one.name: _of(one, part.name, departments) for one in policy.projects if part.name in one.amounts},
-        newcomer=_newcomer(part.name, policy, departments),
+        projects={one.name: _of(one, part.name, departments) for one in policy.projects if part.name in one.amounts},
+        unknown_project=_newcomer(part.name, policy, departments),
         devices=len(part.devices),
         departments=departments,
         reservations=part.reservations,
         waiting=part.waiting,
     )
     for used in snapshot.usage if policy.history.k_milli else ():
-        if used.pool == part.name and used.project in pool.standings:
-            pool.standings[used.project].used_before = used.milli_s
+        if used.pool == part.name and used.project in pool.projects:
+            pool.projects[used.project].used_before = used.milli_s
     for notebook in part.notebooks:
         _read_notebook(pool, notebook)
-    _read_strangers(pool, part, parts)
+    _read_strangers(pool, part, index)
     _read_busy(pool, part, stopping, changed or {})
     _read_waiting(pool, part)
-    pool.borrowers.sort(key=lambda holder: holder.order)
+    pool.borrowers.sort(key=lambda victim: victim.order)
     pool.requested.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
-    for standing in pool.standings.values():
-        standing.make_holders = partial(make_holders, policy, pool.now)
+    for project in pool.projects.values():
+        project.make_victims = partial(make_victims, policy, pool.now)
     return pool
 
 
-# --- whose the pool is ----------------------------------------------------------------------------------------------
-def _newcomer(pool: str, policy: Policy, departments: Mapping[str, Standing]) -> Callable[[str], Standing]:
-    """Where a project stands that has nothing in a pool; one that is gone from the policy may have nothing either."""
+# --- projects and departments ---------------------------------------------------------------------------------------
+def _newcomer(pool: str, policy: Policy, departments: Mapping[str, QuotaState]) -> Callable[[str], QuotaState]:
+    """Makes the state of a project that has nothing in this pool.
 
-    def standing(name: str) -> Standing:
-        project = next((one for one in policy.projects if one.name == name), None)
-        return Standing(name=name, limit=0) if project is None else _of(project, pool, departments)
+    A project that was taken out of the policy has quota 0 and weight 0, and may have nothing.
+    Rule R57.
+    """
 
-    return standing
+    def unknown(name: str) -> QuotaState:
+        owner = next((one for one in policy.projects if one.name == name), None)
+        return QuotaState(name=name, limit=0) if owner is None else _of(owner, pool, departments)
+
+    return unknown
 
 
-def _of(project: Project, pool: str, departments: Mapping[str, Standing]) -> Standing:
+def _of(project: Project, pool: str, departments: Mapping[str, QuotaState]) -> QuotaState:
     return _standing(project, pool, departments.get(project.department or ""))
 
 
-def _standing(owner: Project | Department, pool: str, parent: Standing | None = None) -> Standing:
+def _standing(owner: Project | Department, pool: str, parent: QuotaState | None = None) -> QuotaState:
     amounts = owner.amounts.get(pool) or NO_AMOUNTS
-    return Standing(
+    return QuotaState(
         name=owner.name,
         known=True,
         priority=owner.priority,
@@ -102,19 +106,19 @@ def _ceiling(milli: int | None) -> int:
     return NO_LIMIT if milli is None else milli
 
 
-# --- what is there --------------------------------------------------------------------------------------------------
-def _read_notebook(pool: Pool, notebook: Notebook) -> None:
+# --- notebooks and running work -------------------------------------------------------------------------------------
+def _read_notebook(pool: PoolState, notebook: Notebook) -> None:
     if notebook.state is NotebookState.BOOKED or notebook.state is NotebookState.LENT:
-        pool.standing(notebook.project).book(notebook)
+        pool.project(notebook.project).book(notebook)
         pool.slices.append(notebook)
     elif notebook.state is NotebookState.REQUESTED:
         pool.requested.append(notebook)
 
 
-def _read_strangers(pool: Pool, part: Part, parts: Parts) -> None:
-    """What is not a job's of the pool: a booked slice stays, and so does work of other pools, until it ends.
+def _read_strangers(pool: PoolState, part: PoolSnapshot, index: SnapshotIndex) -> None:
+    """Read the allocations of no job of the pool: booked slices and work of other pools stay until they end.
 
-    Anything else leaves, and occupies its device until it is gone.
+    Anything else is leaving, and occupies its device until it is gone.
     """
     booked = {notebook.id for notebook in part.notebooks if notebook.state is NotebookState.BOOKED}
     here = {notebook.id for notebook in part.notebooks}
@@ -122,7 +126,7 @@ def _read_strangers(pool: Pool, part: Part, parts: Parts) -> None:
         at = pool.ledger.number.get(one.device)
         if at is None:
             continue
-        if one.workload in booked or (one.workload not in here and parts.stays(one.workload)):
+        if one.workload in booked or (one.workload not in here and index.stays(one.workload)):
             pool.ledger.firm[at] += one.gpu_milli
             pool.booked_milli += one.gpu_milli
         else:
@@ -134,7 +138,7 @@ def _read_strangers(pool: Pool, part: Part, parts: Parts) -> None:
 _PAUSING, _HOLDS = JobState.PAUSING, frozenset({JobState.STARTING, JobState.RUNNING})
 
 
-def _read_busy(pool: Pool, part: Part, stopping: Container[str], changed: Mapping[str, Job]) -> None:
+def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job]) -> None:
     for job in part.busy.values():
         job = changed.get(job.id, job)
         pieces = part.pieces(job.id)
@@ -147,57 +151,57 @@ def _read_busy(pool: Pool, part: Part, stopping: Container[str], changed: Mappin
 
 
 def _read_strays(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
-    """What a job still occupies that is asked to leave, or was before it began to wait."""
+    """Count as leaving what a job still occupies that is being stopped, or that waits again."""
     for piece in pieces:
         ledger.leaving[piece.device] += piece.gpu_milli
     if job.cpu_milli or job.memory_mib:
-        for node, host in host_needs(with_host(pieces, job.cpu_milli, job.memory_mib), ledger).items():
-            ledger.hosts.add(node, leaving=host)
+        for node, host in node_needs(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib), ledger).items():
+            ledger.node_resources.add(node, leaving=host)
 
 
-def _read_running(pool: Pool, job: Job, pieces: tuple[Piece, ...]) -> None:
-    ledger, standing = pool.ledger, pool.standing(job.project)
-    column = ledger.lent if job.borrower else ledger.firm
+def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
+    ledger, project = pool.ledger, pool.project(job.project)
+    column = ledger.borrowed if job.borrower else ledger.firm
     for piece in pieces:
         column[piece.device] += piece.gpu_milli
     if job.cpu_milli or job.memory_mib:
-        pieces = tuple(with_host(pieces, job.cpu_milli, job.memory_mib))
-        for node, host in host_needs(pieces, ledger).items():
-            ledger.hosts.add(node, used=host)
+        pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
+        for node, host in node_needs(pieces, ledger).items():
+            ledger.node_resources.add(node, used=host)
     size = job.held_milli
-    running = Running(job, pieces, standing, size)
+    running = Running(job, pieces, project, size)
     pool.running.append(running)
-    standing.add(size, job.user, fixed=not job.preemptible)
-    wanted = size if not job.preemptible else job.gpu_milli * job.least_ranks  # what is fixed shrinks for nobody
-    standing.want(wanted, job.user, fixed=not job.preemptible)
+    project.add(size, job.user, fixed=not job.preemptible)
+    wanted = size if not job.preemptible else job.gpu_milli * job.least_ranks  # non-preemptible work does not shrink
+    project.want(wanted, job.user, fixed=not job.preemptible)
     if not job.preemptible:
-        for level in standing.levels:
+        for level in project.levels:
             level.fixed_here += sum(piece.gpu_milli for piece in pieces)
         return
     if job.borrower:
-        pool.borrowers.append(holder_of(pool.policy, pool.now, running))
+        pool.borrowers.append(victim_of(pool.policy, pool.now, running))
     else:
-        standing.running.append(running)
-        if job.priority < standing.lowest:
-            standing.lowest = job.priority
+        project.running.append(running)
+        if job.priority < project.lowest:
+            project.lowest = job.priority
 
 
-def _read_leaving(pool: Pool, job: Job, pieces: tuple[Piece, ...]) -> None:
-    size, standing = job.held_milli, pool.standing(job.project)
-    for level in standing.levels:
+def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
+    size, project = job.held_milli, pool.project(job.project)
+    for level in project.levels:
         level.leaving += size
         level.fixed_use += 0 if job.preemptible else size
     _read_strays(pool.ledger, job, pieces)
     if job.state is JobState.PAUSING and job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
         least = job.gpu_milli * job.least_ranks
-        standing.want(least, job.user, fixed=not job.preemptible)
-        standing.returning.append(least)
+        project.want(least, job.user, fixed=not job.preemptible)
+        project.returning.append(least)
         pool.returning[job.id] = job
 
 
-# --- who waits ------------------------------------------------------------------------------------------------------
-def _read_waiting(pool: Pool, part: Part) -> None:
-    """The lines: one for each kind of job that waits. Who has a place reserved does not stand in line."""
+# --- waiting jobs ---------------------------------------------------------------------------------------------------
+def _read_waiting(pool: PoolState, part: PoolSnapshot) -> None:
+    """Fill the job queues: one class for each kind of waiting job. Jobs with reserved devices are not queued."""
     for name in part.held.keys() & part.waiting.keys():
         _read_strays(pool.ledger, part.waiting[name], part.pieces(name))
     paused = _paused_before(pool, part)
@@ -206,47 +210,57 @@ def _read_waiting(pool: Pool, part: Part) -> None:
         job = part.waiting.get(reservation.workload)
         if job is not None:
             reserved.setdefault(kind_of(job), []).append(job)
-    for kind, crowd in part.crowds.items():
+    for kind, waiting_jobs in part.waiting_by_class.items():
         fresh = paused.pop((kind, False), None)
-        _line_up(pool, kind, crowd.joined_by(fresh) if fresh else crowd, reserved.get(kind, ()), exhausted=False)
+        _line_up(
+            pool,
+            kind,
+            waiting_jobs.joined_with(fresh) if fresh else waiting_jobs,
+            reserved.get(kind, ()),
+            exhausted=False,
+        )
     for (kind, exhausted), jobs in paused.items():
-        _line_up(pool, kind, Crowd(jobs), reserved.get(kind, ()), exhausted=exhausted)
+        _line_up(pool, kind, WaitingJobs(jobs), reserved.get(kind, ()), exhausted=exhausted)
 
 
-def _paused_before(pool: Pool, part: Part) -> dict[tuple[Kind, bool], list[Job]]:
-    """Who waits and was paused before, by kind and whether their pauses are used up."""
+def _paused_before(pool: PoolState, part: PoolSnapshot) -> dict[tuple[Kind, bool], list[Job]]:
+    """The waiting jobs that were paused before, by kind and by whether their pauses are used up."""
     rows: dict[tuple[Kind, bool], list[Job]] = {}
     for job in part.paused.values():
         rows.setdefault((kind_of(job), is_exhausted(pool.policy, job, pool.now)), []).append(job)
     return rows
 
 
-def _line_up(pool: Pool, kind: Kind, crowd: Crowd, reserved: Collection[Job], *, exhausted: bool) -> None:
-    """Let a crowd stand in its project's queue and count what it wants, where it could start in the empty pool."""
-    project, request, preemptible, priority = kind
-    standing, shape = pool.standing(project), Shape(request, preemptible, priority, exhausted)
+def _line_up(
+    pool: PoolState, kind: Kind, waiting_jobs: WaitingJobs, reserved: Collection[Job], *, exhausted: bool
+) -> None:
+    """Queue the jobs of one kind and count what they want, if they could start in the empty pool."""
+    name, request, preemptible, priority = kind
+    project, job_class = pool.project(name), JobClass(request, preemptible, priority, exhausted)
     out = {job.id for job in reserved if _is_exhausted(pool, job) == exhausted} if reserved else ()
-    if not standing.known or not could_start_alone(pool, standing, request, preemptible=preemptible):
-        pool.hopeless += (job for job in crowd.jobs() if job.id not in out)
+    if not project.known or not could_start_alone(pool, project, request, preemptible=preemptible):
+        pool.unstartable += (job for job in waiting_jobs.jobs() if job.id not in out)
         return
-    fits_user = standing.has_room_for(request.size)
-    line = standing.queue.lines[shape] = Line(shape, crowd, pool.turns(standing), fits_user, out)
-    counts = line.counts() if fits_user else {"": line.count}  # what each user wants is counted for ceilings only
+    fits_user = project.has_room_for(request.size)
+    queue = project.queue.classes[job_class] = ClassQueue(
+        job_class, waiting_jobs, pool.use_by_user(project), fits_user, out
+    )
+    counts = queue.counts() if fits_user else {"": queue.count}  # what each user wants is counted for ceilings only
     for user, count in counts.items():
-        standing.want(line.size * count, user, fixed=not preemptible)
+        project.want(queue.size * count, user, fixed=not preemptible)
 
 
-def _is_exhausted(pool: Pool, job: Job) -> bool:
+def _is_exhausted(pool: PoolState, job: Job) -> bool:
     return bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)
 
 
-def enqueue(pool: Pool, job: Job) -> None:
-    """Let a job that had a place reserved stand in line again."""
+def enqueue(pool: PoolState, job: Job) -> None:
+    """Queue a job again that had devices reserved."""
     _, request, preemptible, priority = kind_of(job)
-    standing, exhausted = pool.standing(job.project), is_exhausted(pool.policy, job, pool.now)
-    line = standing.queue.lines.get(Shape(request, preemptible, priority, exhausted))
-    if line is None:
-        pool.hopeless.append(job)
+    project, exhausted = pool.project(job.project), is_exhausted(pool.policy, job, pool.now)
+    queue = project.queue.classes.get(JobClass(request, preemptible, priority, exhausted))
+    if queue is None:
+        pool.unstartable.append(job)
         return
-    line.put_back(job)
-    standing.want(request.size, job.user, fixed=not preemptible)
+    queue.put_back(job)
+    project.want(request.size, job.user, fixed=not preemptible)

@@ -1,6 +1,6 @@
-"""What earlier ticks reserved: promised again, or dropped where its job is gone or its devices are.
+"""Reservations of earlier ticks: entered in the ledger again, or dropped if their job or their devices are gone.
 
-A reservation is what a claim was promised while others leave; of who only changes place or size, what it comes back to.
+Devices are reserved for a claim while its victims leave, and for a job that moves or changes its size.
 """
 
 from __future__ import annotations
@@ -8,30 +8,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Job, Notebook, Reservation
-from ..placement.place import Piece, host_needs, promise, request_of, with_host
-from ..plan import ReasonCode
-from ..queue.pool_state import Pool
-from ..queue.quota_state import Holder
-from .plan_builder import Draft
+from ..placement.place import Piece, node_needs, request_of, reserve, with_cpu_memory
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import Victim
+from ..reasons import ClaimEnded, ReservedDeviceLost
+from .plan_builder import PlanBuilder
 from .read_pool import enqueue
 
 
 def read_reservations(
-    pool: Pool, draft: Draft, slices: Sequence[Notebook]
+    pool: PoolState, builder: PlanBuilder, slices: Sequence[Notebook]
 ) -> tuple[list[Notebook], list[tuple[Notebook, Piece]]]:
-    """Promise every place that still holds, and drop the others; ``slices`` are those that are to have a device.
+    """Enter every valid reservation in the ledger, and drop the others; ``slices`` are those that need a device.
 
-    Returns the slices that have no place, and those that have one with it.
+    Returns the slices without a reservation, and those with one, each with its piece.
+    Rule R23.
     """
-    reading = _Reading(pool, draft, slices)
+    reading = _Reading(pool, builder, slices)
     reading.run()
     placed = {notebook.id for notebook, _ in reading.placed}
     return [notebook for notebook in slices if notebook.id not in placed], reading.placed
 
 
 class _Reading:
-    def __init__(self, pool: Pool, draft: Draft, slices: Sequence[Notebook]) -> None:
-        self.pool, self.ledger, self.draft = pool, pool.ledger, draft
+    def __init__(self, pool: PoolState, builder: PlanBuilder, slices: Sequence[Notebook]) -> None:
+        self.pool, self.ledger, self.builder = pool, pool.ledger, builder
         self.slices = {notebook.id: notebook for notebook in slices}
         self.placed: list[tuple[Notebook, Piece]] = []
 
@@ -42,14 +43,14 @@ class _Reading:
             returning = self.pool.returning.get(reservation.workload)
             known = reservation.workload in slices or reservation.workload in self.pool.waiting or returning
             if not known:
-                self.draft.drop(reservation.workload, ReasonCode.CLAIM_ENDED)
+                self.builder.drop(reservation.workload, ClaimEnded())
             elif pieces is None or not self._has_room(pieces):
-                self.draft.drop(reservation.workload, ReasonCode.RESERVED_DEVICE_LOST)
+                self.builder.drop(reservation.workload, ReservedDeviceLost())
                 self._queue_again(reservation.workload)
             elif returning is not None:
                 self._promise_returning(returning, pieces)
             elif reservation.workload in slices:
-                promise(self.ledger, pieces, lent=False)
+                reserve(self.ledger, pieces, borrowed=False)
                 self.placed.append((slices[reservation.workload], pieces[0]))
             else:
                 self._promise_job(reservation.workload, pieces)
@@ -60,14 +61,14 @@ class _Reading:
             return None
         pieces = [Piece(part.rank, number[part.device], part.gpu_milli) for part in reservation.placements]
         job = self.pool.waiting.get(reservation.workload) or self.pool.returning.get(reservation.workload)
-        return tuple(with_host(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
+        return tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
 
     def _has_room(self, pieces: tuple[Piece, ...]) -> bool:
         wanted: dict[int, int] = {}
         for piece in pieces:
             wanted[piece.device] = wanted.get(piece.device, 0) + piece.gpu_milli
-        hosts = host_needs(pieces, self.ledger)
-        fits = all(self.ledger.hosts.after(node).covers(host) for node, host in hosts.items())
+        hosts = node_needs(pieces, self.ledger)
+        fits = all(self.ledger.node_resources.after(node).covers(host) for node, host in hosts.items())
         return fits and all(self.ledger.lendable_after(at) >= milli for at, milli in wanted.items())
 
     def _queue_again(self, workload: str) -> None:
@@ -75,30 +76,30 @@ class _Reading:
             enqueue(self.pool, self.pool.waiting[workload])
 
     def _promise_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
-        """A job that is being paused only changes its place or size."""
-        standing = self.pool.standing(job.project)
-        promise(self.ledger, pieces, lent=False)
-        standing.add(sum(piece.gpu_milli for piece in pieces), job.user, fixed=not job.preemptible)
-        standing.returning.remove(job.gpu_milli * job.least_ranks)
-        for level in standing.levels:  # what it leaves and comes back to counts once
+        """Reserve for a job that is paused only to move or to change its size."""
+        project = self.pool.project(job.project)
+        reserve(self.ledger, pieces, borrowed=False)
+        project.add(sum(piece.gpu_milli for piece in pieces), job.user, fixed=not job.preemptible)
+        project.returning.remove(job.gpu_milli * job.least_ranks)
+        for level in project.levels:  # what it leaves and what it returns to count once
             level.leaving -= min(job.held_milli, sum(piece.gpu_milli for piece in pieces))
 
     def _promise_job(self, workload: str, pieces: tuple[Piece, ...]) -> None:
         job = self.pool.waiting[workload]
-        standing = self.pool.standing(job.project)
+        project = self.pool.project(job.project)
         size = sum(piece.gpu_milli for piece in pieces)
-        over = not job.preemptible and not standing.fixed_fits(size)
-        if not standing.known or over or standing.over_limit(size):
-            self.draft.drop(workload, ReasonCode.CLAIM_ENDED)
+        over = not job.preemptible and not project.fixed_fits(size)
+        if not project.known or over or project.over_limit(size):
+            self.builder.drop(workload, ClaimEnded())
             self._queue_again(workload)
             return
-        promise(self.ledger, pieces, lent=False)
-        standing.add(size, job.user, fixed=not job.preemptible)
-        standing.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
-        self.pool.promised.append(
-            Holder(
+        reserve(self.ledger, pieces, borrowed=False)
+        project.add(size, job.user, fixed=not job.preemptible)
+        project.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
+        self.pool.reserved.append(
+            Victim(
                 id=job.id,
-                project=standing,
+                project=project,
                 user=job.user,
                 size=size,
                 pieces=pieces,
@@ -107,24 +108,24 @@ class _Reading:
                 priority=job.priority,
                 lost_ms=0,
                 started_at=self.pool.now,
-                promised=True,
+                reserved=True,
             )
         )
 
 
-def sort_borrowers(pool: Pool) -> None:
-    """A promised place that reaches into held room is a borrower's, unless a guarantee stands behind it.
+def sort_borrowers(pool: PoolState) -> None:
+    """Make a job whose reservation reaches into held room a borrower, unless it is within its guarantee.
 
-    Then less is held until somebody drains: what was promised is kept.
+    Within a guarantee the reservation stays, and less room is held until other work drains.
     """
-    for holder in sorted(pool.promised, key=lambda one: one.id):
-        short = [piece.device for piece in holder.pieces if pool.ledger.plain_after(piece.device) < 0]
-        firm = not holder.preemptible or holder.project.use <= holder.project.guarantee
+    for victim in sorted(pool.reserved, key=lambda one: one.id):
+        short = [piece.device for piece in victim.pieces if pool.ledger.plain_after(piece.device) < 0]
+        firm = not victim.preemptible or victim.project.use <= victim.project.guarantee
         if short and not firm:
-            promise(pool.ledger, holder.pieces, lent=False, sign=-1)
-            promise(pool.ledger, holder.pieces, lent=True)
-            holder.borrower = True
-    for at in {piece.device for holder in pool.promised for piece in holder.pieces}:
+            reserve(pool.ledger, victim.pieces, borrowed=False, sign=-1)
+            reserve(pool.ledger, victim.pieces, borrowed=True)
+            victim.borrower = True
+    for at in {piece.device for victim in pool.reserved for piece in victim.pieces}:
         short_milli = -pool.ledger.plain_after(at)
         if short_milli > 0:
-            pool.ledger.shift(pool.ledger.held, at, -min(short_milli, pool.ledger.held[at]))
+            pool.ledger.shift(pool.ledger.unbooked, at, -min(short_milli, pool.ledger.unbooked[at]))

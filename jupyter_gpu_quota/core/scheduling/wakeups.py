@@ -12,12 +12,12 @@ from .elastic import may_grow_at
 from .lending import release_at
 
 
-def next_instant(
+def next_wakeup(
     jobs: Iterable[Job], notebooks: Iterable[Notebook], nodes: Iterable[Node], policy: Policy, now: int, *, wanted: bool
 ) -> int | None:
     """The first of these instants after ``now``; None where there is none.
 
-    Jobs that wait and were never paused have none of their own. ``wanted``: somebody wants more than they have, so that
+    Jobs that wait and were never paused have none of their own. ``wanted``: some work wants more than it has, so that
     other amounts would matter.
     """
     found = [at for job in jobs for at in _of_job(job, policy)]

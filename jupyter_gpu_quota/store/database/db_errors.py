@@ -1,4 +1,4 @@
-"""The database's troubles as sentences that say what to do."""
+"""Errors of the database as StoreUnavailable, with a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from ..records.protocol import StoreUnavailable
 
-WHAT_TO_DO = {
+ADVICE = {
     "SQLITE_FULL": "the disk is full; make room on it, and the next request goes through",
     "SQLITE_BUSY": "another process has kept it locked; if this goes on, look for a backup or a shell that holds it",
     "SQLITE_LOCKED": "another process has kept it locked; if this goes on, look for a backup or a shell that holds it",
@@ -29,17 +29,32 @@ WHAT_TO_DO = {
 }
 """By SQLite's primary result code; extended ones (SQLITE_IOERR_FSYNC) begin with it."""
 
-A_BUG = (IntegrityError, ProgrammingError, DataError)
-"""What the database refuses because we asked for nonsense: never the database's trouble."""
+SERVER_ADVICE = {
+    "08": "the connection to it was lost; the next request makes a new one",
+    "25006": "it is read-only; connect to the primary server, not to a replica",
+    "28": "it refused the login; correct the user and the password in its address",
+    "42501": "access was refused; give the service's account all rights on this database",
+    "53100": "the disk of its server is full; make room on it, and the next request goes through",
+    "53300": "its server has too many connections; raise max_connections or stop other programs",
+    "55P03": "another process has kept it locked; if this goes on, look for a session that holds the lock",
+    "57014": "the statement took too long and was stopped; look at the load of its server",
+    "57P": "its server is stopping or starting; try again",
+}
+"""By the beginning of PostgreSQL's SQLSTATE."""
+
+CALLER_ERRORS = (IntegrityError, ProgrammingError, DataError)
+"""Errors that a wrong statement of ours causes; they are raised unchanged."""
 
 
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Turn every failing of the database inside the block into a StoreUnavailable."""
+    """Turn every error of the database inside the block into a StoreUnavailable."""
     try:
         yield
-    except A_BUG:
-        raise
+    except CALLER_ERRORS as error:
+        if _server_advice(error) is None:
+            raise
+        raise StoreUnavailable(f"The database {_name(url)} cannot be used now: {_why(error)}.") from error
     except NoConnection as error:
         message = f"The database {_name(url)} has no free connection: too many calls at once; try again."
         raise StoreUnavailable(message) from error
@@ -53,7 +68,7 @@ def is_read_only(error: StoreUnavailable) -> bool:
     return str(getattr(original, "sqlite_errorname", "")).startswith("SQLITE_READONLY")
 
 
-def gone(path: str) -> StoreUnavailable:
+def missing_file(path: str) -> StoreUnavailable:
     """The sentence for a database file that is not where it was."""
     return StoreUnavailable(
         f"The database {path} is not there any more; put it back or restore a backup, then ask again."
@@ -64,10 +79,15 @@ def _name(url: URL) -> str:
     return url.database or url.render_as_string(hide_password=True)
 
 
+def _server_advice(error: DBAPIError) -> str | None:
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    return next((advice for code, advice in SERVER_ADVICE.items() if state.startswith(code)), None)
+
+
 def _why(error: DBAPIError) -> str:
     original = error.orig
     code = getattr(original, "sqlite_errorname", "") if isinstance(original, sqlite3.Error) else ""
-    for name, advice in WHAT_TO_DO.items():
+    for name, advice in ADVICE.items():
         if code == name or code.startswith(f"{name}_"):
             return advice
-    return f"{original}; see that it runs and that this service may use it"
+    return _server_advice(error) or f"{original}; see that it runs and that this service may use it"

@@ -10,6 +10,11 @@ from sqlalchemy import Connection, Engine
 
 from ..records.protocol import StoreUnavailable
 
+MIGRATION_LOCK = 6_714_802
+"""Number of the advisory lock that a PostgreSQL migration holds; any number that nothing else uses."""
+
+MIGRATION_WAIT_MS = 60_000
+
 
 class NewerDatabase(StoreUnavailable):
     """The database was written by a newer release; this one would not understand what it says."""
@@ -26,6 +31,10 @@ def migrate(engine: Engine) -> None:
         connection.rollback()
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {MIGRATION_WAIT_MS}")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
         if _revision(connection, script) != script.get_current_head():  # another process may have been quicker
             _upgrade(connection, config)
         connection.commit()

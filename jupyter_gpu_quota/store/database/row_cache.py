@@ -1,14 +1,13 @@
-"""Rows that a process remembers, so that it does not read back what it wrote: for the scheduler, the chief writer.
+"""Live rows kept in memory, so that the process that writes most of them does not read them back.
 
-What is remembered is true as of one head, the row that every writer changes. Each transaction reads the head anew:
+The cache is valid for one head, the row that every writer changes. Each transaction reads the head first:
 
-* it is the one that is known: what is remembered is all there is;
-* it is a later one of the same history: others wrote, and what they changed is read, once, by its version;
-* it is of another reign or another history (a backup was restored), or a transaction failed on the way: everything is
-  forgotten and read from the beginning.
+* it is the cached head: the cache is complete;
+* it is a later head of the same history: the rows that other processes changed are read by their version;
+* the leader or the history is another one (a restored backup), or a transaction failed: the cache starts empty.
 
-Remembered are live rows; those that are over are asked of the database. Ranks carry no version, so that another's
-writing of them would not be noticed: only who decides writes them, and another reign makes us forget.
+Rows that have ended are read from the database. Ranks have no version. Only the leader writes them, and the cache is
+cleared when the leader changes.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ from .tables import (
 
 R = TypeVar("R")
 VERSIONED: tuple[Table[Any], ...] = (NODES, DEVICES, JOBS, NOTEBOOKS, ALLOCATIONS, RESERVATIONS)
-REMEMBERED = {table.name for table in (*VERSIONED, RANKS)}
-WHOLE = {table.name for table in VERSIONED if table.ended is None} | {RESERVATIONS.name}
-"""Remembered with what is over: what is not remembered of these is not there."""
+CACHED = {table.name for table in (*VERSIONED, RANKS)}
+CACHED_WHOLE = {table.name for table in VERSIONED if table.ended is None} | {RESERVATIONS.name}
+"""Cached with their ended rows: a row of these that is not cached does not exist."""
 
-NEWS_VERSIONS, NEWS_ROWS = 16, 20_000
-"""News are kept of so many versions at least, and of earlier ones while there are no more rows in all."""
+RECENT_VERSIONS, RECENT_ROWS = 16, 20_000
+"""Recent changes cover at least so many versions, and more while they have at most so many rows."""
 
 
-class _News:
-    """What changed in the last versions, for those who ask what is new: complete after ``since``."""
+class _RecentChanges:
+    """The rows that changed in the last versions, complete after version ``since``."""
 
     def __init__(self, since: int) -> None:
         self.since = since
@@ -80,9 +79,9 @@ class _News:
 
     def trim(self, version: int) -> None:
         """Forget the oldest, as of a version."""
-        while sum(map(len, self._rows.values())) > NEWS_ROWS:
+        while sum(map(len, self._rows.values())) > RECENT_ROWS:
             oldest = min(rows[0][0] for rows in self._rows.values() if rows)
-            if oldest > version - NEWS_VERSIONS:
+            if oldest > version - RECENT_VERSIONS:
                 return
             for rows in self._rows.values():
                 while rows and rows[0][0] == oldest:
@@ -90,8 +89,8 @@ class _News:
             self.since = oldest
 
 
-class _Known:
-    """What is remembered, as of ``head``; None: nothing is."""
+class _Cache:
+    """The cached rows, valid for ``head``; None: the cache is empty."""
 
     def __init__(self) -> None:
         self.forget()
@@ -99,30 +98,30 @@ class _Known:
     def forget(self) -> None:
         """Start anew."""
         self.head: Head | None = None
-        self.news = _News(0)
-        self.rows: dict[str, dict[Key, Any]] = {name: {} for name in REMEMBERED}
+        self.news = _RecentChanges(0)
+        self.rows: dict[str, dict[Key, Any]] = {name: {} for name in CACHED}
         self.live: dict[str, dict[Value, dict[Key, None]]] = {column: {} for column in ALLOCATIONS.live_indexes}
         self.ranks: dict[str, set[Key]] = {}
 
     def follow(self, scope: Scope, head: Head) -> None:
-        """Be as the head says: by what changed since, or from the beginning."""
+        """Bring the cache up to a head: by the changes since, or by reading everything."""
         if self.head is not None and not _continues(scope, head, self.head):
             self.forget()
         if self.head is None:
             for table in VERSIONED:
-                self._put_all(table, scope.changed(table, -1, live=table.name not in WHOLE))
-            self.news = _News(head.version)
+                self._put_all(table, scope.changed(table, -1, live=table.name not in CACHED_WHOLE))
+            self.news = _RecentChanges(head.version)
         elif head.version > self.head.version:
             for table in VERSIONED:
                 self._put_all(table, scope.changed(table, self.head.version, live=False))
         self.head = head
 
     def absorb(self, writes: Iterable[TableWrites]) -> None:
-        """Remember what was just committed."""
+        """Take over what was just committed."""
         for change in writes:
             if change.table is HEAD:
                 self.head = change.updates[0]
-            elif change.table.name in REMEMBERED:
+            elif change.table.name in CACHED:
                 self._put_all(change.table, (*change.inserts, *change.updates))
                 for key in change.deletes:
                     self._drop(change.table, key)
@@ -135,13 +134,13 @@ class _Known:
             self._put(table, row)
 
     def _put(self, table: Table[Any], row: Any) -> None:
-        """A row is there, or is another now."""
+        """Add or replace a row."""
         key = table.key(row)
         if table is RANKS:
             self._put_rank(key, row)
             return
         self.news.add(table, key, row)
-        if table.name not in WHOLE and _is_over(table, row):
+        if table.name not in CACHED_WHOLE and _is_over(table, row):
             self._drop(table, key)
             return
         self.rows[table.name][key] = row
@@ -150,14 +149,14 @@ class _Known:
                 index.setdefault(table.fields[column](row), {})[key] = None
 
     def _put_rank(self, key: Key, row: RankRow) -> None:
-        """Remembered for as long as its job; the job is written before it."""
+        """A rank is cached as long as its job, which is written before it."""
         job = row.record.job
         if (job,) in self.rows[JOBS.name]:
             self.ranks.setdefault(job, set()).add(key)
             self.rows[RANKS.name][key] = row
 
     def _drop(self, table: Table[Any], key: Key) -> None:
-        """A row is gone, or is of no interest any more."""
+        """Remove a row that was deleted or has ended."""
         row = self.rows[table.name].pop(key, None)
         if table is JOBS:
             for rank in self.ranks.pop(str(key[0]), ()):
@@ -170,12 +169,12 @@ class _Known:
                     del index[value]
 
     def changed(self, table: Table[R], since: int, *, live: bool) -> list[R] | None:
-        """What a scope's ``changed`` answers; None: only the database can say."""
+        """The answer to a scope's ``changed``; None: the database must answer."""
         if table.name not in self.rows or table is RANKS:
             return None
         if since >= self.news.since:
             rows = self.news.of(table, since)
-        elif live or table.name in WHOLE:
+        elif live or table.name in CACHED_WHOLE:
             rows = [row for row in self.rows[table.name].values() if row.changed > since]
         else:
             return None
@@ -196,10 +195,10 @@ def _continues(scope: Scope, head: Head, known: Head) -> bool:
     return not known.audit_seq or (last is not None and last.hash == known.audit_hash)
 
 
-class _RecalledScope:
-    """A transaction that answers from memory what it can."""
+class _CachedScope:
+    """A transaction that reads cached rows from memory."""
 
-    def __init__(self, scope: WriteScope, known: _Known) -> None:
+    def __init__(self, scope: WriteScope, known: _Cache) -> None:
         self._scope, self._known = scope, known
         self.applied: list[TableWrites] = []
         known.follow(scope, scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY])
@@ -208,11 +207,11 @@ class _RecalledScope:
     def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
         if table.name == HEAD.name:
             return {HEAD_KEY: cast("R", self._known.head)}
-        if table.name not in REMEMBERED:
+        if table.name not in CACHED:
             return self._scope.get_many(table, keys)
         rows: dict[Key, R] = self._known.rows[table.name]
         here = {key: rows[key] for key in keys if key in rows}
-        missing = [key for key in keys if key not in here] if table.name not in WHOLE else []
+        missing = [key for key in keys if key not in here] if table.name not in CACHED_WHOLE else []
         return here | self._scope.get_many(table, missing) if missing else here
 
     def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
@@ -246,25 +245,25 @@ class _RecalledScope:
         return self._scope.delete_below(table, column, value, limit)
 
 
-class RecalledRows:
-    """Rows of which this process remembers the live ones. One transaction after the other."""
+class CachedRows:
+    """Rows whose live ones are cached in this process. Transactions run one after the other."""
 
     def __init__(self, rows: Rows) -> None:
-        self._rows, self._known, self._lock = rows, _Known(), threading.RLock()
+        self._rows, self._known, self._lock = rows, _Cache(), threading.RLock()
         self.settle: Callable[[], bool] = rows.settle
         self.close: Callable[[], None] = rows.close
 
     @contextmanager
-    def reading(self) -> Iterator[_RecalledScope]:
+    def reading(self) -> Iterator[_CachedScope]:
         with self._lock, self._rows.reading() as scope:
-            yield _RecalledScope(cast("WriteScope", scope), self._known)
+            yield _CachedScope(cast("WriteScope", scope), self._known)
 
     @contextmanager
-    def writing(self, *, seen_again: bool = False) -> Iterator[_RecalledScope]:
+    def writing(self, *, seen_again: bool = False) -> Iterator[_CachedScope]:
         with self._lock:
             try:
                 with self._rows.writing(seen_again=seen_again) as scope:
-                    recalled = _RecalledScope(scope, self._known)
+                    recalled = _CachedScope(scope, self._known)
                     yield recalled
             except BaseException:  # whether it was committed is not known
                 self._known.forget()

@@ -1,4 +1,4 @@
-"""Rows in an SQL database: SQLite by default; nothing but the pragmas and the way a transaction begins is SQLite's."""
+"""Rows in an SQL database, SQLite or PostgreSQL. They differ in how a transaction begins and waits for the disk."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from sqlalchemy import (
 )
 
 from ..records.protocol import Page, StoreUnavailable
-from .codecs import CODINGS, Columns
+from .codecs import Columns
 from .db_errors import is_read_only, translated
 from .schema import metadata
-from .tables import HEAD, TABLES, Key, Table, TableWrites, Value, Where
-from .write_lock import Turns, impatient, unhurried
+from .tables import TABLES, Key, Table, TableWrites, Value, Where
+from .write_lock import WriteLock, lock_head, no_lock_wait, relaxed_sync
 
 R = TypeVar("R")
-AT_A_TIME = 500
+KEYS_PER_QUERY = 500
 """Keys in one query, well under what any database takes as parameters."""
 
 
@@ -51,7 +51,9 @@ def _is_same(table: Table[Any]) -> ColumnElement[bool]:
     return and_(*(_sql(table).c[name] == bindparam(f"key_{name}") for name in table.keys))
 
 
-SELECTS: Mapping[str, Select[Any]] = {table.name: select(_sql(table)) for table in TABLES}
+SELECTS: Mapping[str, Select[Any]] = {
+    table.name: select(*(_sql(table).c[name] for name in table.coding.names)) for table in TABLES
+}
 ONE: Mapping[str, Select[Any]] = {table.name: SELECTS[table.name].where(_is_same(table)) for table in TABLES}
 """The row with a key. Asked for one by one most often is the head, by every transaction: a text that is made once takes
 a quarter of the time of one that is made anew for as many keys as there are."""
@@ -95,13 +97,13 @@ class SqlScope:
 
     def _rows(self, table: Table[R], query: Select[Any], given: Mapping[str, Value] | None = None) -> list[R]:
         result = self._connection.execute(query, given)
-        names, row_of = tuple(result.keys()), CODINGS[table.name].row
-        return [row_of(dict(zip(names, values, strict=True))) for values in result]
+        row_of = table.coding.row
+        return [row_of(values) for values in result]
 
     def _in_chunks(self, table: Table[R], column: Any, values: Sequence[Any], *also: ColumnElement[bool]) -> list[R]:
         rows: list[R] = []
-        for start in range(0, len(values), AT_A_TIME):
-            some = values[start : start + AT_A_TIME]
+        for start in range(0, len(values), KEYS_PER_QUERY):
+            some = values[start : start + KEYS_PER_QUERY]
             rows += self._rows(table, SELECTS[table.name].where(column.in_(some), *also))
         return rows
 
@@ -114,8 +116,8 @@ class SqlScope:
         elif len(columns) == 1:
             rows = self._in_chunks(table, columns[0], [key[0] for key in keys])
         else:
-            starts = range(0, len(keys), AT_A_TIME)
-            rows = [row for at in starts for row in self._with_keys(table, columns, keys[at : at + AT_A_TIME])]
+            starts = range(0, len(keys), KEYS_PER_QUERY)
+            rows = [row for at in starts for row in self._with_keys(table, columns, keys[at : at + KEYS_PER_QUERY])]
         return {table.key(row): row for row in rows}
 
     def _with_keys(self, table: Table[R], columns: Sequence[Any], keys: Sequence[Key]) -> list[R]:
@@ -150,8 +152,8 @@ class SqlScope:
         columns = [_sql(table).c[name] for name in table.keys]
         query = SELECTS[table.name].order_by(*columns).execution_options(yield_per=1000)
         result = self._connection.execute(query)
-        names, row_of = tuple(result.keys()), CODINGS[table.name].row
-        return (row_of(dict(zip(names, values, strict=True))) for values in result)
+        row_of = table.coding.row
+        return (row_of(values) for values in result)
 
     # --- writing ----------------------------------------------------------------------------------------------------
     def apply(self, writes: Sequence[TableWrites]) -> None:
@@ -162,10 +164,9 @@ class SqlScope:
             self._drop(change)
 
     def _put(self, change: TableWrites) -> None:
-        table, coding = change.table, CODINGS[change.table.name]
-        columns_of, changing_of = coding.columns, coding.changing or coding.columns
-        self._run("insert", table, [columns_of(row) for row in change.inserts])
-        self._run("update", table, [_with_key(table, changing_of(row)) for row in change.updates])
+        table, coding = change.table, change.table.coding
+        self._run("insert", table, [coding.columns(row) for row in change.inserts])
+        self._run("update", table, [_with_key(table, coding.changing(row)) for row in change.updates])
 
     def _drop(self, change: TableWrites) -> None:
         names = [f"key_{name}" for name in change.table.keys]
@@ -215,7 +216,7 @@ class SqlRows:
     def __init__(self, engine: Engine, *, ready: Callable[[], None]) -> None:
         self._engine = engine
         self._ready = ready
-        self._turns = Turns()
+        self._write_lock = WriteLock()
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._texts = _Texts(engine.dialect)
 
@@ -232,8 +233,6 @@ class SqlRows:
     def writing(self, *, seen_again: bool = False) -> Iterator[SqlScope]:
         try:
             with translated(self._engine.url), self._begun(seen_again) as connection:
-                if not self._is_sqlite:  # one writer at a time, as SQLite has it
-                    connection.execute(select(_sql(HEAD).c.id).with_for_update())
                 yield SqlScope(connection, self._texts)
                 connection.commit()
         except StoreUnavailable as error:
@@ -249,12 +248,13 @@ class SqlRows:
 
     @contextmanager
     def _begun(self, seen_again: bool) -> Iterator[Connection]:
-        """A connection that may write until it is left."""
+        """A connection that has the write lock until it is left."""
         with self._connected() as connection:
             if not self._is_sqlite:
+                lock_head(connection, wait_for_disk=not seen_again)
                 yield connection
                 return
-            with unhurried(connection) if seen_again else nullcontext(), self._turns.of(connection):
+            with relaxed_sync(connection) if seen_again else nullcontext(), self._write_lock.of(connection):
                 yield connection
 
     def settle(self) -> bool:
@@ -262,7 +262,7 @@ class SqlRows:
         if not self._is_sqlite:
             return True
         try:
-            with translated(self._engine.url), self._engine.connect() as connection, impatient(connection):
+            with translated(self._engine.url), self._engine.connect() as connection, no_lock_wait(connection):
                 return not connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
         except StoreUnavailable:
             return False

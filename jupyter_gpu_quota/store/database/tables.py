@@ -1,7 +1,7 @@
-"""The tables, as typed rows and the few facts about them that a backend must know.
+"""The declaration of every table, once: schema, conversion and indexes are derived from it.
 
-A backend (:mod:`.memory`, :mod:`.sql`) keeps rows and knows nothing of their meaning; what a request, a plan or a
-fact changes is written once, in :mod:`.requests`, :mod:`.commit` and :mod:`.observe`, over :class:`.work.Work`.
+A backend (:mod:`..memory`, :mod:`.sql`) stores rows and does not interpret them. The functions of ``store.writes``
+change them through a :class:`.unit_of_work.UnitOfWork`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
-from ...core.frozen import quickly_made
+from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Node, Reservation
-from ..records.commands import ShareLabel
-from ..records.notifications import NoticeRecord
+from ...core.samples import DeviceSample
+from ..records.activity import Note, NotebookReport
+from ..records.commands import AllocationLabel
+from ..records.notifications import NotificationRecord
 from ..records.protocol import Page
-from ..records.rows import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow
+from ..records.rows import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord
+from .codecs import NAMES, REASON, Codec, Coding, ColumnSpec, coding_of, columns_of, tuple_of
 
 R = TypeVar("R")
 Key = tuple[str | int, ...]
@@ -63,7 +67,7 @@ class DeviceRow:
     fault_loaded: str | None = None
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRow:
     """A device slice that is owned until ``released_at``; ``device_uuid`` is None until it was read back."""
@@ -85,10 +89,10 @@ class ReservationRow:
     changed: int
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """One rank of one attempt, with what judging its end needs."""
+    """One rank of one attempt, with the facts that decide how the attempt ended."""
 
     record: RankRecord
     tree_gone: bool = False
@@ -150,22 +154,66 @@ class HourRow:
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Table(Generic[R]):
-    """One table. ``fields`` are the columns a backend may be asked to compare, by name.
+    """One table: everything that the code of the store says about a record and its columns.
 
-    ``ended`` names the field that is None while the row is live; ``live_indexes`` find live rows only.
-    ``order`` is the listing order, newest first.
+    The columns are those of the fields of ``record`` and of the records in its ``nested`` fields. ``codecs`` has the
+    fields that are stored otherwise than their type says; ``omitted`` fields are not stored; ``computed`` columns are
+    written for queries (type, value). ``changing``: the columns that may change after the row was inserted; None: all.
+    ``in_cluster``: it has the columns cluster and hub, whether the record has such fields or not.
+
+    ``indexes`` and ``live_indexes`` are the columns of :meth:`Scope.find`, which finds live rows only by the latter;
+    ``ended`` names the column that is NULL while a row is live; ``order`` is the order of listings, newest first.
+    ``sql_indexes``, ``checks``, ``unique`` and ``parents`` (column: "table.column") are those of the database.
     """
 
     name: str
+    record: type[R]
     keys: tuple[str, ...]
-    key: Callable[[R], Key]
-    fields: Mapping[str, Callable[[R], Value]] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
+    codecs: Mapping[str, Codec] = field(default_factory=dict)
+    omitted: tuple[str, ...] = ()
+    computed: Mapping[str, tuple[type, bool, Callable[[R], Value]]] = field(default_factory=dict)
+    changing: tuple[str, ...] | None = None
+    in_cluster: bool = True
     indexes: tuple[str, ...] = ()
     live_indexes: tuple[str, ...] = ()
     ended: str | None = None
     order: tuple[str, ...] = ()
+    sql_indexes: tuple[tuple[str, ...], ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
+    unique: tuple[str, ...] = ()
+    parents: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def columns(self) -> tuple[ColumnSpec, ...]:
+        """All columns that this code writes, from the types of the record's fields."""
+        stored = columns_of(self.record, self.nested, self.codecs)
+        return (
+            *(column for column in stored if column.name not in self.omitted),
+            *(
+                ColumnSpec(name=name, type=kind, null=null, computed=compute)
+                for name, (kind, null, compute) in self.computed.items()
+            ),
+        )
+
+    @cached_property
+    def coding(self) -> Coding[R]:
+        """How a record becomes its columns and comes back."""
+        names = [column.name for column in self.columns]
+        changing = names if self.changing is None else (*self.keys, *self.changing)
+        return coding_of(self.record, self.nested, self.columns, changing)
+
+    @cached_property
+    def fields(self) -> Mapping[str, Callable[[R], Any]]:
+        """The value of each column that queries compare, from a record, by the column's name."""
+        return {column.name: column.value_of for column in self.columns}
+
+    @cached_property
+    def key(self) -> Callable[[R], Key]:
+        """The key of a record."""
+        return tuple_of([column for name in self.keys for column in self.columns if column.name == name])
 
 
 def private_to(row: JobRecord) -> str:
@@ -173,163 +221,108 @@ def private_to(row: JobRecord) -> str:
     return row.job.user if row.spec.private else ""
 
 
-HEAD: Table[Head] = Table(name="head", keys=("id",), key=lambda row: (1,))
+HEAD: Table[Head] = Table(
+    name="head", record=Head, keys=("id",), computed={"id": (int, False, lambda row: 1)}, in_cluster=False,
+    checks={"one_row": "id = 1"},
+)  # fmt: skip
 HEAD_KEY: Key = (1,)
 
-USERS: Table[UserRow] = Table(
-    name="users", keys=("id",), key=lambda row: (row.id,), fields={"name": lambda row: row.name}, indexes=("name",)
-)
-NODES: Table[NodeRow] = Table(
-    name="nodes", keys=("id",), key=lambda row: (row.node.id,), fields={"changed": lambda row: row.changed}
-)
+USERS: Table[UserRow] = Table(name="users", record=UserRow, keys=("id",), indexes=("name",), unique=("name",))
+NODES: Table[NodeRow] = Table(name="nodes", record=NodeRow, nested=("node",), keys=("id",), sql_indexes=(("changed",),))
 DEVICES: Table[DeviceRow] = Table(
-    name="devices", keys=("id",), key=lambda row: (row.device.id,), fields={"changed": lambda row: row.changed}
-)
+    name="devices", record=DeviceRow, nested=("device",), keys=("id",), parents={"node": "nodes.id"},
+    sql_indexes=(("changed",),),
+)  # fmt: skip
 JOBS: Table[JobRecord] = Table(
     name="jobs",
+    record=JobRecord,
+    nested=("job",),
     keys=("id",),
-    key=lambda row: (row.job.id,),
-    fields={
-        "id": lambda row: row.job.id,
-        "project": lambda row: row.job.project,
-        "pool": lambda row: row.job.pool,
-        "user": lambda row: row.job.user,
-        "state": lambda row: row.job.state.value,
-        "submitted_at": lambda row: row.job.submitted_at,
-        "bundle": lambda row: row.spec.bundle,
-        "private_to": private_to,
-        "ended_at": lambda row: row.ended_at,
-        "changed": lambda row: row.changed,
-    },
+    codecs={"gpu_models": NAMES, "reason": REASON},
+    computed={"bundle": (str, True, lambda row: row.spec.bundle), "private_to": (str, False, private_to)},
+    changing=(
+        "state", "target", "attempt", "started_at", "checkpoint_at", "pausing_since_at", "paused_for", "paused_at",
+        "borrower", "held_ranks", "reason", "retries_left", "ended_at", "exit_status", "done", "total", "metrics",
+        "pauses", "changed",
+    ),
     ended="ended_at",
     order=("submitted_at", "id"),
-)
+    sql_indexes=(("changed",), ("ended_at",), ("submitted_at", "id"), ("project", "submitted_at"), ("bundle",)),
+    checks={"asks_for_something": "gpu_milli > 0 AND ranks > 0"},
+)  # fmt: skip
 NOTEBOOKS: Table[NotebookRecord] = Table(
     name="notebooks",
+    record=NotebookRecord,
+    nested=("notebook",),
     keys=("id",),
-    key=lambda row: (row.notebook.id,),
-    fields={
-        "id": lambda row: row.notebook.id,
-        "user": lambda row: row.notebook.user,
-        "project": lambda row: row.notebook.project,
-        "pool": lambda row: row.notebook.pool,
-        "state": lambda row: row.notebook.state.value,
-        "requested_at": lambda row: row.notebook.requested_at,
-        "ended_at": lambda row: row.ended_at,
-        "changed": lambda row: row.changed,
-    },
+    codecs={"reason": REASON},
     live_indexes=("user",),
     ended="ended_at",
     order=("requested_at", "id"),
+    sql_indexes=(("changed",), ("user",), ("ended_at",)),
+    checks={"asks_for_something": "gpu_milli > 0"},
 )
-NOTICES: Table[NoticeRecord] = Table(
-    name="notices",
-    keys=("id",),
-    key=lambda row: (row.id,),
-    fields={
-        "id": lambda row: row.id,
-        "channel": lambda row: row.channel,
-        "at": lambda row: row.at,
-        "ended_at": lambda row: row.ended_at,
-    },
-    ended="ended_at",
-    order=("at", "id"),
-)
+NOTIFICATIONS: Table[NotificationRecord] = Table(
+    name="notifications", record=NotificationRecord, keys=("id",), ended="ended_at", order=("at", "id"),
+    sql_indexes=(("channel", "ended_at"), ("ended_at",)),
+)  # fmt: skip
 ALLOCATIONS: Table[AllocationRow] = Table(
     name="allocations",
+    record=AllocationRow,
+    nested=("allocation",),
     keys=("id",),
-    key=lambda row: (row.allocation.id,),
-    fields={
-        "id": lambda row: row.allocation.id,
-        "workload": lambda row: row.allocation.workload,
-        "device": lambda row: row.allocation.device,
-        "gpu_milli": lambda row: row.allocation.gpu_milli,
-        "allocated_at": lambda row: row.allocated_at,
-        "released_at": lambda row: row.released_at,
-        "changed": lambda row: row.changed,
-    },
+    changing=("device_uuid", "released_at", "changed"),
     live_indexes=("device", "workload"),
     ended="released_at",
+    sql_indexes=(("changed",), ("device", "released_at"), ("workload", "released_at"), ("released_at",)),
+    checks={"within_a_device": "gpu_milli BETWEEN 1 AND 1000 AND memory_mib >= 0"},
+    parents={"device": "devices.id"},
 )
 RESERVATIONS: Table[ReservationRow] = Table(
-    name="reservations",
-    keys=("workload",),
-    key=lambda row: (row.reservation.workload,),
-    fields={"dropped_at": lambda row: row.dropped_at, "changed": lambda row: row.changed},
-    ended="dropped_at",
-)
+    name="reservations", record=ReservationRow, nested=("reservation",), keys=("workload",), ended="dropped_at",
+    sql_indexes=(("changed",),),
+)  # fmt: skip
 RANKS: Table[RankRow] = Table(
-    name="ranks",
-    keys=("job", "attempt", "rank"),
-    key=lambda row: (row.record.job, row.record.attempt, row.record.rank),
-    fields={"job": lambda row: row.record.job},
-    indexes=("job",),
+    name="ranks", record=RankRow, nested=("record",), keys=("job", "attempt", "rank"), indexes=("job",),
+    parents={"job": "jobs.id"},
+)  # fmt: skip
+SECRETS: Table[SecretsRow] = Table(
+    name="secrets", record=SecretsRow, keys=("job",), in_cluster=False, parents={"job": "jobs.id"}
 )
-SECRETS: Table[SecretsRow] = Table(name="secrets", keys=("job",), key=lambda row: (row.job,))
 IDEMPOTENCY: Table[IdempotencyRow] = Table(
-    name="idempotency",
-    keys=("user", "key"),
-    key=lambda row: (row.user, row.key),
-    fields={"job": lambda row: row.job},
-    indexes=("job",),
-)
-BUNDLES: Table[BundleRow] = Table(
-    name="bundles",
-    keys=("digest", "user"),
-    key=lambda row: (row.digest, row.user),
-    fields={"user": lambda row: row.user},
-    indexes=("user",),
-)
+    name="idempotency", record=IdempotencyRow, keys=("user", "key"), in_cluster=False, indexes=("job",),
+    sql_indexes=(("job",),), parents={"job": "jobs.id"},
+)  # fmt: skip
+BUNDLES: Table[BundleRow] = Table(name="bundles", record=BundleRow, keys=("digest", "user"), indexes=("user",))
 QUOTA: Table[QuotaRevision] = Table(
-    name="quota_revisions",
-    keys=("revision",),
-    key=lambda row: (row.revision,),
-    fields={"revision": lambda row: row.revision},
-    order=("revision",),
+    name="quota_revisions", record=QuotaRevision, keys=("revision",), in_cluster=False, order=("revision",)
 )
 AUDIT: Table[AuditRow] = Table(
-    name="audit",
-    keys=("seq",),
-    key=lambda row: (row.seq,),
-    fields={"seq": lambda row: row.seq, "at": lambda row: row.at, "project": lambda row: row.project},
-    order=("seq",),
+    name="audit", record=AuditRow, keys=("seq",), in_cluster=False, order=("seq",),
+    sql_indexes=(("at",), ("project", "seq")),
+)  # fmt: skip
+SAMPLES: Table[DeviceSample] = Table(
+    name="samples", record=DeviceSample, keys=("device", "at"), omitted=("processes",), sql_indexes=(("at",),)
 )
-SAMPLES: Table[SampleRow] = Table(
-    name="samples", keys=("device", "at"), key=lambda row: (row.device, row.at), fields={"at": lambda row: row.at}
-)
-LATEST: Table[SampleRow] = Table(
-    name="latest_samples", keys=("device",), key=lambda row: (row.device,), fields={"at": lambda row: row.at}
-)
+LATEST: Table[DeviceSample] = Table(name="latest_samples", record=DeviceSample, keys=("device",))
 BATCHES: Table[BatchRow] = Table(
-    name="sample_batches",
-    keys=("node", "sequence"),
-    key=lambda row: (row.node, row.sequence),
-    fields={"at": lambda row: row.at},
+    name="sample_batches", record=BatchRow, keys=("node", "sequence"), sql_indexes=(("at",),)
 )
 HOURS: Table[HourRow] = Table(
-    name="usage_hours",
-    keys=("hour_at", "workload", "device"),
-    key=lambda row: (row.hour_at, row.workload, row.device),
-    indexes=("hour_at",),
-    fields={
-        "hour_at": lambda row: row.hour_at,
-        "workload": lambda row: row.workload,
-        "device": lambda row: row.device,
-        "user": lambda row: row.user,
-        "project": lambda row: row.project,
-        "pool": lambda row: row.pool,
-        "allocated_milli_s": lambda row: row.allocated_milli_s,
-        "allocated_s": lambda row: row.allocated_s,
-        "used_milli_s": lambda row: row.used_milli_s,
-        "seen_s": lambda row: row.seen_s,
-    },
+    name="usage_hours", record=HourRow, keys=("hour_at", "workload", "device"), indexes=("hour_at",)
 )
-
-LABELS: Table[ShareLabel] = Table(name="share_labels", keys=("allocation",), key=lambda row: (row.allocation,))
+LABELS: Table[AllocationLabel] = Table(name="enforcement_labels", record=AllocationLabel, keys=("allocation",))
+REPORTS: Table[NotebookReport] = Table(
+    name="notebook_reports", record=NotebookReport, keys=("notebook",), order=("at",), sql_indexes=(("at",),)
+)
+NOTES: Table[Note] = Table(
+    name="controller_notes", record=Note, keys=("kind", "subject", "slot"), indexes=("subject",), order=("at",),
+    sql_indexes=(("subject",), ("kind", "at")),
+)  # fmt: skip
 
 TABLES: tuple[Table[Any], ...] = (
-    HEAD, USERS, NODES, DEVICES, JOBS, NOTEBOOKS, NOTICES, ALLOCATIONS, RESERVATIONS, RANKS, SECRETS, IDEMPOTENCY,
-    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, LABELS,
+    HEAD, USERS, NODES, DEVICES, JOBS, NOTEBOOKS, NOTIFICATIONS, ALLOCATIONS, RESERVATIONS, RANKS, SECRETS, IDEMPOTENCY,
+    BUNDLES, QUOTA, AUDIT, SAMPLES, LATEST, BATCHES, HOURS, LABELS, REPORTS, NOTES,
 )  # fmt: skip
 """In the order of their foreign keys: a row's parent is in a table before it."""
 

@@ -30,7 +30,7 @@ def _hash_of(link: Link) -> str:
     return digest(link)
 
 
-class Work:
+class UnitOfWork:
     """What one transaction sees and does.
 
     ``now`` is the caller's instant; ``new_id`` makes ULIDs. Nothing reaches the rows before :meth:`writes` is

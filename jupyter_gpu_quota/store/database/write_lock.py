@@ -1,7 +1,7 @@
-"""Whose turn it is to write to an SQLite file: who waits looks often, and who held the lock for long steps back.
+"""The write lock of the database: polling with a yield for SQLite, a row lock for PostgreSQL.
 
-SQLite has no queue. Left alone, one that waits looks every 100 ms at last, and misses the moment between two long
-transactions of another process each time, until its patience ends.
+SQLite has no queue of writers. Its own busy handler polls every 100 ms in the end and so misses the gap between two
+long transactions of another process, until its time-out.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-LOOK_S = 0.003
-"""Who waits for the lock looks so often."""
+POLL_INTERVAL_S = 0.003
+"""Interval at which a waiting writer tries to take the lock."""
 
-LONG_S = 0.050
-"""Who held the lock for so long lets others have it first."""
+LONG_HOLD_S = 0.050
+"""A process that held the lock for so long waits before it takes the lock again."""
 
-STEP_BACK_PART, STEP_BACK_S = 0.2, (0.010, 0.100)
-"""For such a part of that time, within these limits: on a busy machine who waits looks late."""
+YIELD_PART, YIELD_LIMITS_S = 0.2, (0.010, 0.100)
+"""The wait is this part of the time that the lock was held, within these limits."""
 
 
-class Turns:
-    """The turns of one process at one file; its writers take turns among themselves."""
+class WriteLock:
+    """The write lock of one SQLite file, as one process takes it. The caller lets one thread at a time write."""
 
     def __init__(self) -> None:
         self._free_from = 0.0
 
     @contextmanager
     def of(self, connection: Connection) -> Iterator[None]:
-        """A writing transaction, begun here and ended by the caller. Raises OperationalError when patience ends."""
+        """Begin a writing transaction, which the caller ends. Raises OperationalError after the busy time-out."""
         time.sleep(max(0.0, self._free_from - time.monotonic()))
         _begin(connection)
         begun = time.monotonic()
@@ -40,18 +40,18 @@ class Turns:
             yield
         finally:
             ended = time.monotonic()
-            self._free_from = ended + _step_back_s(ended - begun)
+            self._free_from = ended + _yield_s(ended - begun)
 
 
-def _step_back_s(held_s: float) -> float:
-    """How long to leave the lock to others after holding it for so long."""
-    least, most = STEP_BACK_S
-    return min(max(held_s * STEP_BACK_PART, least), most) if held_s >= LONG_S else 0.0
+def _yield_s(held_s: float) -> float:
+    """Seconds to leave the lock to other processes after it was held for ``held_s``."""
+    least, most = YIELD_LIMITS_S
+    return min(max(held_s * YIELD_PART, least), most) if held_s >= LONG_HOLD_S else 0.0
 
 
 def _begin(connection: Connection) -> None:
-    """Take the lock; waits as long as the connection's time-out says."""
-    with impatient(connection) as patience_s:
+    """Take the lock, waiting at most as long as the connection's time-out says."""
+    with no_lock_wait(connection) as patience_s:
         until = time.monotonic() + patience_s
         while True:
             try:
@@ -59,7 +59,7 @@ def _begin(connection: Connection) -> None:
             except OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= until:
                     raise
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
             else:
                 return
 
@@ -69,10 +69,10 @@ def _is_busy(error: OperationalError) -> bool:
 
 
 @contextmanager
-def impatient(connection: Connection) -> Iterator[float]:
-    """A connection that waits for no lock while this is open; yields how long it did before, in seconds.
+def no_lock_wait(connection: Connection) -> Iterator[float]:
+    """Set the busy time-out of a connection to 0 meanwhile; yields what it was, in seconds.
 
-    The driver is asked itself: these three would be half of the statements of a small transaction.
+    The statements go to the driver directly: through the engine they cost half of a small transaction.
     """
     driver = _driver_of(connection)
     (patience_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
@@ -84,10 +84,10 @@ def impatient(connection: Connection) -> Iterator[float]:
 
 
 @contextmanager
-def unhurried(connection: Connection) -> Iterator[None]:
-    """A connection whose transactions do not wait for the disk while this is open; the next that does waits for all.
+def relaxed_sync(connection: Connection) -> Iterator[None]:
+    """Let the transactions of a connection not wait for the disk meanwhile; the next one that waits takes them along.
 
-    Killed processes take nothing back, a loss of power does: whole transactions, the newest first. Source: SQLite's
+    A killed process loses nothing. A loss of power loses whole transactions, the newest first. Source: SQLite's
     documentation of ``PRAGMA synchronous`` for a write-ahead log.
     """
     driver = _driver_of(connection)
@@ -99,7 +99,18 @@ def unhurried(connection: Connection) -> Iterator[None]:
         driver.execute("PRAGMA synchronous=FULL")
 
 
+def lock_head(connection: Connection, *, wait_for_disk: bool) -> None:
+    """PostgreSQL's write lock: the row that every writer changes, until the transaction ends.
+
+    Raises OperationalError after ``lock_timeout``. A transaction that does not wait for the disk may be lost with the
+    server, as a whole and the newest first; the next one that waits takes it along.
+    """
+    if not wait_for_disk:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+    connection.exec_driver_sql("SELECT id FROM head FOR UPDATE")
+
+
 def _driver_of(connection: Connection) -> sqlite3.Connection:
     driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection), "only SQLite is spoken to past the engine"
+    assert isinstance(driver, sqlite3.Connection), "only SQLite is used without the engine"
     return driver

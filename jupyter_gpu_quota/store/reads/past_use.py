@@ -65,6 +65,7 @@ class PastUse:
     """The past use that counts under a policy, followed minute by minute; with k = 0 nothing is read or kept.
 
     ``usage`` is as of the last look; ``news`` counts the looks at which it changed.
+    Rule R19.
     """
 
     def __init__(self) -> None:

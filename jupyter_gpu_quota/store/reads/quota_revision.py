@@ -1,7 +1,7 @@
 """What is in force where the newest stored quota file cannot be read: the last one that can.
 
-Nothing records such a file; a database that another release wrote may hold one. Work goes on under the last file that
-is readable, under the newest number, so that plans and edits still meet the revision that the store has.
+A database that another release wrote may hold such a file. Plans and edits continue under the last file that
+can be read, with the newest revision number, so that they still match the revision in the store.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ...core.canonical import record_digest, snapshot_digest, table_digest
-from ...core.frozen import altered
+from ...core.frozen import with_changes
 from ...core.lifecycle import FINAL, NOTEBOOK_FINAL
 from ...core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
 from ..records.protocol import Store
@@ -257,4 +257,4 @@ def _began(before: Job, job: Job) -> bool:
     """Whether a job that was started runs now, and all else about it is as it was."""
     if before.state is not JobState.STARTING or job.state is not JobState.RUNNING or before.target is not job.target:
         return False
-    return altered(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job
+    return with_changes(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...core.frozen import quickly_made
+from ...core.frozen import fast_frozen
 from ...core.model import Device, Job, Node, Policy
-from ...core.plan import Reason
-from .notifications import ChangeNotice, NewNotice
+from ...core.reasons import Reason
+from .activity import KeepNotes, PostponeWarning, RecordReport, WakeNotebook
+from .notifications import ChangeNotification, NewNotification
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What was submitted, as it was charged. ``gpu_asked`` is the text the person wrote ("1/3", "8GiB").
@@ -131,7 +132,7 @@ class ReturnNotebook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskAgain:
+class RequestSliceAgain:
     """Ask again for a slice that was released while its server ran on; one that is live is left as it is.
 
     Refused for a slice whose server ended.
@@ -142,45 +143,48 @@ class AskAgain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeNotebook:
-    """How a notebook's use was judged, and what is under way: the stage as ``core.stages.to_document`` writes it.
+class RecordIdleState:
+    """Store the classification of a notebook and its idle state, as ``core.idle.state_document`` writes it.
 
     ``activity`` is busy, idle or unknown; ``seen_empty``: a reading showed that nothing of it is on its device.
-    ``turn`` and ``why`` are kept in the audit where something happened; ``notices`` are queued with it, all or none.
-    A slice that has ended is left alone.
+    ``event`` and ``why`` go to the audit; without an event nothing is audited. ``notifications`` are queued in the same
+    transaction.
+    Refused as ``stale`` where the notebook's state is not ``expected`` any more: a person or their server changed it.
+    None: whatever it is. A slice that has ended is left alone.
     """
 
     notebook: str
     activity: str
     seen_empty: bool
-    stage: Mapping[str, object]
+    state: Mapping[str, object]
     actor: str = "system:idle"
-    turn: str | None = None
+    event: str | None = None
     why: str = ""
-    notices: tuple[NewNotice, ...] = ()
+    notifications: tuple[NewNotification, ...] = ()
+    expected: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoliceNotebook:
+class RecordMemoryEnforcement:
     """A notebook does not keep to its share: it is warned (``over_share``; ``too_weak``: the share is held by
     less than the policy accepts), or its server is to be ``stopped``.
 
     ``why`` of a stop stays with the notebook, and is stored before the hub is asked to; the same stop again changes
-    nothing. ``notices`` are queued with it, all or none. Refused for a slice that has ended.
+    nothing. ``notifications`` are queued in the same transaction. Refused for a slice that has ended.
     """
 
     notebook: str
     actor: str
-    turn: Literal["over_share", "too_weak", "stopped"]
+    event: Literal["over_share", "too_weak", "stopped"]
     why: Reason
-    notices: tuple[NewNotice, ...] = ()
+    notifications: tuple[NewNotification, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareLabel:
+class AllocationLabel:
     """How the share of one allocation is held, as was read back at an instant.
 
-    ``memory`` and ``compute`` are words of ``enforcement.protocol.Strength``; ``why``: why by nothing stronger.
+    ``memory`` and ``compute`` are words of ``core.enforcement.EnforcementLevel``; ``why``: why by nothing stronger.
     """
 
     allocation: str
@@ -196,10 +200,10 @@ class ShareLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelShares:
+class RecordEnforcementLabels:
     """What was read back of shares; where a label changed, the audit says so. Shares that are over are left alone."""
 
-    labels: tuple[ShareLabel, ...]
+    labels: tuple[AllocationLabel, ...]
     actor: str = "system:enforcement"
 
 
@@ -265,11 +269,15 @@ Request = (
     | ChangeJob
     | RequestNotebook
     | ReturnNotebook
-    | AskAgain
-    | JudgeNotebook
-    | PoliceNotebook
-    | LabelShares
-    | ChangeNotice
+    | RequestSliceAgain
+    | RecordIdleState
+    | RecordMemoryEnforcement
+    | RecordEnforcementLabels
+    | RecordReport
+    | PostponeWarning
+    | WakeNotebook
+    | KeepNotes
+    | ChangeNotification
     | ApplyQuota
     | SetInventory
     | ChangeNode

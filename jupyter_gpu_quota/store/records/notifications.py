@@ -1,6 +1,6 @@
-"""What the store keeps of messages that leave the hub: what is asked of it, and what it knows of each.
+"""Notifications: the requests to queue and change them, and the stored record.
 
-They are queued with the judgement that they tell of, in one transaction, and sent afterwards by somebody else.
+A notification is queued in the transaction of the event that it reports. A controller sends it afterwards.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewNotice:
+class NewNotification:
     """A message for the owner of a notebook, to be sent by one channel while that is of use: before ``until``.
 
     ``facts`` are what it tells beside what the notebook's own record says: ids and instants, never names.
     """
 
-    notice: str
+    notification: str
     event: str
     channel: str
     facts: Mapping[str, object]
@@ -24,13 +24,13 @@ class NewNotice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeNotice:
+class ChangeNotification:
     """What becomes of a message: ``try`` before each attempt, then ``sent``, ``retry`` or ``given_up``.
 
     ``next_at``: when it is tried again, of ``try`` in case nobody lives to tell how it ended. ``why`` holds no names.
     """
 
-    notice: str
+    notification: str
     change: str  # try | sent | retry | given_up
     next_at: int | None = None
     why: str = ""
@@ -38,7 +38,7 @@ class ChangeNotice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeRecord:
+class NotificationRecord:
     """A message in every state. ``state``: pending, sent or given_up; ``fault``: how the newest attempt failed."""
 
     id: str

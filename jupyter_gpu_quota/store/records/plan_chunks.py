@@ -1,8 +1,8 @@
-"""A large plan in pieces, each a transaction of its own: whoever else writes waits for one of them, not for the plan.
+"""A large plan in chunks, each written in a transaction of its own: other writers wait for one chunk, not for the plan.
 
-A plan's actions are legal one after the other, so what stands after any piece is legal, and a controller that is killed
-there leaves what another one decides on anew. Actions that belong together (the pauses of a claim and what it reserves,
-all that is done to one workload) are never divided. Source: scheduling.md, sections 4 and 9.
+A plan's actions are legal one after the other, so the state after each chunk is legal. When a controller is killed
+between two chunks, its successor decides again from there. Actions that belong together are never divided: the pauses
+of a claim with its reservation, and all actions on one workload. Source: scheduling.md, sections 4 and 9.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from ...core.canonical import digest
 from ...core.plan import Action, Pause, Plan, Reserve, Resume, Start
 
-MOST_ROWS = 2_000
-"""About so many rows are written in one piece: well under a tenth of the time that others wait for the lock."""
+MAX_ROWS = 2_000
+"""Rows written in one chunk: it takes well under a tenth of the time that other writers wait for the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Some actions of a plan, in its order, from the ``first`` of ``of``; ``whole``: the digest of the whole plan."""
+class PlanChunk:
+    """Some actions of a plan, in its order, from number ``first`` of ``of``; ``whole``: the digest of the plan."""
 
     plan: Plan
     first: int
@@ -27,34 +27,34 @@ class Piece:
     whole: str
 
     @property
-    def is_all(self) -> bool:
-        """Whether there is no other piece."""
+    def is_whole_plan(self) -> bool:
+        """Whether the plan has no other chunk."""
         return len(self.plan.actions) == self.of
 
 
-def whole(plan: Plan) -> Piece:
-    """The plan in one piece, whatever it writes."""
-    return Piece(plan=plan, first=0, of=len(plan.actions), whole=digest(plan))
+def whole(plan: Plan) -> PlanChunk:
+    """The plan as a single chunk of any size."""
+    return PlanChunk(plan=plan, first=0, of=len(plan.actions), whole=digest(plan))
 
 
-def pieces_of(plan: Plan, most_rows: int = MOST_ROWS) -> Iterator[Piece]:
-    """The plan in its order, cut where nothing is divided that belongs together; one piece where it is small.
+def chunks_of(plan: Plan, max_rows: int = MAX_ROWS) -> Iterator[PlanChunk]:
+    """Divide a plan, in its order, between actions that do not belong together; a small plan is one chunk.
 
-    A piece writes more than ``most_rows`` only where its actions all belong together.
+    A chunk writes more than ``max_rows`` rows only where all its actions belong together.
     """
     every, first = whole(plan), 0
-    for end in _ends(plan.actions, most_rows):
+    for end in _ends(plan.actions, max_rows):
         part = replace(plan, actions=plan.actions[first:end])
         yield replace(every, plan=part, first=first)
         first = end
 
 
-def _ends(actions: tuple[Action, ...], most_rows: int) -> Iterator[int]:
-    """Where each piece ends: before the run of actions that would make it too large."""
+def _ends(actions: tuple[Action, ...], max_rows: int) -> Iterator[int]:
+    """Where each chunk ends: before the actions that would make it too large."""
     begun = ended = rows = 0
     for cut in _cuts(actions):
         more = sum(map(_rows, actions[ended:cut]))
-        if ended > begun and rows + more > most_rows:
+        if ended > begun and rows + more > max_rows:
             yield ended
             begun, rows = ended, 0
         ended, rows = cut, rows + more

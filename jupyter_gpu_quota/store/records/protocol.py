@@ -9,10 +9,12 @@ from typing import Protocol
 from ...core.facts import Fact
 from ...core.model import JobState, NotebookState, Policy
 from ...core.plan import Plan
-from .commands import Recorded, Refusal, Request, ShareLabel
-from .notifications import NoticeRecord
-from .plan_chunks import Piece
-from .rows import AuditRow, Changes, Holding, JobRecord, NotebookRecord, QuotaRevision, RankRecord, SampleRow, UsageHour
+from ...core.samples import DeviceSample
+from .activity import Note, NotebookReport, NoteKind
+from .commands import AllocationLabel, Recorded, Refusal, Request
+from .notifications import NotificationRecord
+from .plan_chunks import PlanChunk
+from .rows import AuditRow, Changes, Holding, JobRecord, NotebookRecord, QuotaRevision, RankRecord, UsageHour
 
 
 # --- the lease and the commit -------------------------------------------------------------------------------------
@@ -71,6 +73,10 @@ class StoreUnavailable(Exception):
     """The database cannot be used now (full, locked, read-only, gone). Nothing of this call was written."""
 
 
+class LeaseLost(Exception):
+    """Another controller holds the lease, or it ended: nothing of this call was written."""
+
+
 class NotOpenYet(StoreUnavailable):
     """The process has just begun and opens the database: that is waited for, and nobody needs to be told."""
 
@@ -80,8 +86,11 @@ class Store(Protocol):
 
     def version(self) -> int: ...
 
-    def record(self, requests: Sequence[Request], *, now: int) -> list[Recorded | Refusal]:
-        """Record requests in order, in one transaction; each stands or falls by itself."""
+    def record(self, requests: Sequence[Request], *, now: int, lease: Lease | None = None) -> list[Recorded | Refusal]:
+        """Record requests in order, in one transaction; each stands or falls by itself.
+
+        ``lease``: of the controller that decided them; where it is not in force, nothing is written: raises LeaseLost.
+        """
 
     def changes(self, since: int, *, ended: bool = True) -> Changes:
         """What changed after a version; from 0, everything (``ended`` False: only what has not ended).
@@ -98,9 +107,9 @@ class Store(Protocol):
         """The lease as it was last taken, over or not; None where nobody holds one."""
 
     def commit(
-        self, plan: Plan | Piece, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int
+        self, plan: Plan | PlanChunk, *, policy: Policy, snapshot_digest: str, lease: Lease, now: int
     ) -> Committed | Stale:
-        """Write a whole plan, or one whole piece of it, or nothing.
+        """Write a whole plan, or one whole chunk of it, or nothing.
 
         Stale if the lease is lost, a row the plan names changed after ``plan.seen_version``, the quota revision
         is not ``policy.revision``, or a device would carry more than it has (allocations of draining work count).
@@ -142,9 +151,9 @@ class Store(Protocol):
     ) -> tuple[list[NotebookRecord], int]:
         """Slices in every state, newest first, and how many there are; ``ended_since``: that ended then or later."""
 
-    def notices(
+    def notifications(
         self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE
-    ) -> tuple[list[NoticeRecord], int]:
+    ) -> tuple[list[NotificationRecord], int]:
         """The messages of one channel, newest first, and how many there are; ``pending``: those not ended."""
 
     def bundle_owned(self, digest: str, user: str) -> bool: ...
@@ -166,10 +175,10 @@ class Store(Protocol):
     def audit_verify(self) -> int | str:
         """The number of rows when the chain holds, else a sentence naming the first row that does not."""
 
-    def add_samples(self, node: str, sequence: int, rows: Sequence[SampleRow], *, now: int) -> bool:
+    def add_samples(self, node: str, sequence: int, rows: Sequence[DeviceSample], *, now: int) -> bool:
         """Ingest one batch; False if this node's sequence number was seen already. Own tables, own transaction."""
 
-    def latest_samples(self) -> dict[str, SampleRow]: ...
+    def latest_samples(self) -> dict[str, DeviceSample]: ...
 
     def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
         """Every hour that begins in [begin, end), by workload and device, in any order; both are whole hours.
@@ -177,7 +186,15 @@ class Store(Protocol):
         The hour of ``now`` is told as far as it went.
         """
 
-    def labels(self, allocations: Sequence[str]) -> dict[str, ShareLabel]:
+    def reports(self, since: int) -> list[NotebookReport]:
+        """The newest report of each notebook's server that arrived at an instant or later, oldest first."""
+
+    def report(self, notebook: str) -> NotebookReport | None: ...
+
+    def notes(self, kind: NoteKind, *, since: int = 0) -> list[Note]:
+        """What controllers noted of one kind, written at an instant or later, oldest first."""
+
+    def labels(self, allocations: Sequence[str]) -> dict[str, AllocationLabel]:
         """How shares were found to be held, by allocation; those that nobody looked at yet are left out."""
 
     def forget(self, *, jobs_ended_before: int, samples_before: int, usage_before: int = 0) -> list[str]:

@@ -7,17 +7,16 @@ mutable record carries ``changed``: the store's version at which it last changed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...core.frozen import quickly_made
-from ...core.idle.activity import ProcessUse
+from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
-from ...core.plan import Reason
+from ...core.reasons import Reason
 from .commands import JobSpec
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
     """What is known of one rank of one attempt; ``fencing`` is that of the leader that started it."""
@@ -34,7 +33,7 @@ class RankRecord:
     fencing: int = 0
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """A job in every state, ended ones included. ``job`` is what the core sees of it."""
@@ -58,7 +57,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookRecord:
-    """A notebook's slice in every state. ``stage``: where it is on the idle ladder, None before it was judged."""
+    """A notebook's slice in every state. ``idle_state``: None before the first classification."""
 
     notebook: Notebook
     server: str
@@ -68,7 +67,7 @@ class NotebookRecord:
     changed: int
     cluster: str = "local"
     hub: str = "local"
-    stage: Mapping[str, object] | None = None
+    idle_state: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class QuotaRevision:
     comment: str
 
 
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
     """One decision or edit. ``payload`` is canonical JSON; ``hash`` covers it and ``previous``."""
@@ -98,32 +97,6 @@ class AuditRow:
     payload: str
     previous: str
     hash: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRow:
-    """One reading of one device; None is unknown. ``coverage`` is the part of expected readings seen, in permille.
-
-    ``workloads`` is the percentage that each holder used, ``workload_memory_mib`` what it held; ``foreign_mib`` is held
-    by processes of nobody of ours. ``processes`` are those of each holder of which all are known; a holder that is not
-    there may have others. They are kept with the newest reading only. ``why`` has a sentence for each figure, and for
-    each holder, that is unknown.
-    """
-
-    node: str
-    device: str
-    at: int
-    utilisation_percent: int | None
-    memory_used_mib: int | None
-    coverage_permille: int | None
-    simulated: bool
-    workloads: Mapping[str, int | None] = field(default_factory=dict)
-    workload_memory_mib: Mapping[str, int | None] = field(default_factory=dict)
-    processes: Mapping[str, tuple[ProcessUse, ...]] = field(default_factory=dict)
-    foreign_mib: int | None = None
-    temperature_c: int | None = None
-    power_w: int | None = None
-    why: Mapping[str, str] = field(default_factory=dict)
 
 
 class UsageHour(NamedTuple):

@@ -5,46 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ...core import transitions
 from ...core.facts import NotebookFact
-from ...core.frozen import altered
-from ...core.lifecycle import NOTEBOOK_FINAL, notebook_after
-from ...core.model import Activity, Allocation, NotebookState, Placement
-from ...core.plan import Reason
+from ...core.frozen import with_changes
+from ...core.lifecycle import NOTEBOOK_FINAL
+from ...core.model import Activity, Placement
+from ...core.reasons import Reason
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RESERVATIONS, SECRETS, AllocationRow
-from ..database.unit_of_work import Work
+from ..database.unit_of_work import UnitOfWork
 from ..records.rows import JobRecord, NotebookRecord
 
 
-def put_job(work: Work, record: JobRecord, **changes: Any) -> None:
+def put_job(work: UnitOfWork, record: JobRecord, **changes: Any) -> None:
     """Write a job, with these fields of its record changed, as of this transaction; an ended one keeps no secret."""
-    row = altered(record, **changes, changed=work.stamp())
+    row = with_changes(record, **changes, changed=work.stamp())
     work.put(JOBS, row)
     if row.ended_at is not None and row.spec.secret_names:
         work.delete(SECRETS, (row.job.id,))
 
 
-def move_notebook(work: Work, record: NotebookRecord, event: str, reason: Reason | None) -> NotebookRecord:
+def move_notebook(work: UnitOfWork, record: NotebookRecord, event: str, reason: Reason | None) -> NotebookRecord:
     """Apply one event to a notebook's slice; raises IllegalMove."""
-    state = notebook_after(record.notebook.state, event)
-    is_lent = state is NotebookState.LENT
-    moved = altered(
+    was, is_lent = record.notebook, event == "lend"
+    becomes = transitions.lent(was, device=was.device, now=work.now) if is_lent else transitions.moved(was, event)
+    moved = with_changes(
         record,
-        notebook=altered(
-            record.notebook,
-            state=state,
-            device=record.notebook.device if is_lent else None,
-            lent_at=record.notebook.lent_at if is_lent else None,
-        ),
+        notebook=becomes,
         reason=reason,
         booked_at=work.now if event == "book" else record.booked_at,
-        ended_at=work.now if state in NOTEBOOK_FINAL else None,
+        ended_at=work.now if becomes.state in NOTEBOOK_FINAL else None,
         changed=work.stamp(),
     )
     work.put(NOTEBOOKS, moved)
     return moved
 
 
-def observe_notebook(work: Work, fact: NotebookFact) -> None:
+def observe_notebook(work: UnitOfWork, fact: NotebookFact) -> None:
     """Record how a notebook with a slice is used; one that is not known, or has no slice any more, is left alone.
 
     What plans rest on goes into the audit: whether it is idle, and empty. Busy and unknown are the same to them.
@@ -52,10 +48,10 @@ def observe_notebook(work: Work, fact: NotebookFact) -> None:
     record = work.get(NOTEBOOKS, (fact.notebook,))
     if record is None or record.ended_at is not None:
         return
-    seen = altered(record.notebook, activity=Activity(fact.activity), seen_empty=fact.seen_empty)
+    seen = with_changes(record.notebook, activity=Activity(fact.activity), seen_empty=fact.seen_empty)
     if seen == record.notebook:
         return
-    work.put(NOTEBOOKS, altered(record, notebook=seen, changed=work.stamp()))
+    work.put(NOTEBOOKS, with_changes(record, notebook=seen, changed=work.stamp()))
     before = record.notebook
     if (before.activity is Activity.IDLE, before.seen_empty) == (seen.activity is Activity.IDLE, seen.seen_empty):
         return
@@ -63,20 +59,12 @@ def observe_notebook(work: Work, fact: NotebookFact) -> None:
     work.audit("system:controller", "notebook.activity", seen.id, payload, seen.project)
 
 
-def give_devices(work: Work, workload: str, attempt: int, placements: Iterable[Placement]) -> None:
+def give_devices(work: UnitOfWork, workload: str, attempt: int, placements: Iterable[Placement]) -> None:
     """Write the allocations of a workload that starts; capacity was checked for the whole plan."""
     for placement in placements:
         device = work.get(DEVICES, (placement.device,))
-        allocation = Allocation(
-            id=work.new_id(),
-            workload=workload,
-            rank=placement.rank,
-            device=placement.device,
-            gpu_milli=placement.gpu_milli,
-            memory_mib=placement.memory_mib,
-        )
         row = AllocationRow(
-            allocation=allocation,
+            allocation=transitions.allocation(work.new_id(), workload, placement),
             device_uuid=device.device.uuid if device else None,
             attempt=attempt,
             allocated_at=work.now,
@@ -86,14 +74,14 @@ def give_devices(work: Work, workload: str, attempt: int, placements: Iterable[P
         work.put(ALLOCATIONS, row)
 
 
-def release_devices(work: Work, workload: str) -> None:
-    """The workload's processes are gone: what it held is free from now on."""
+def release_devices(work: UnitOfWork, workload: str) -> None:
+    """The workload's processes are gone: what it held is free from now on. Rule R46."""
     for row in work.find(ALLOCATIONS, "workload", [workload]):
-        work.put(ALLOCATIONS, altered(row, released_at=work.now, changed=work.stamp()))
+        work.put(ALLOCATIONS, with_changes(row, released_at=work.now, changed=work.stamp()))
 
 
-def drop_reservation(work: Work, workload: str) -> None:
+def drop_reservation(work: UnitOfWork, workload: str) -> None:
     """Drop the workload's reservation, if it has one."""
     row = work.get(RESERVATIONS, (workload,))
     if row is not None and row.dropped_at is None:
-        work.put(RESERVATIONS, altered(row, dropped_at=work.now, changed=work.stamp()))
+        work.put(RESERVATIONS, with_changes(row, dropped_at=work.now, changed=work.stamp()))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import assert_never
 
-from ...core.frozen import altered
-from ...core.lifecycle import JobEvent, after
-from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy, Reservation
+from ...core import transitions
+from ...core.frozen import with_changes
+from ...core.model import WHOLE_DEVICE, Allocation, Device, Health, Job, JobTarget, Placement, Policy
 from ...core.plan import (
-    HELD_BY_ENFORCEMENT,
     RESIZED,
     Action,
     Lend,
@@ -23,9 +22,10 @@ from ...core.plan import (
     Stop,
     Unreserve,
 )
+from ...core.reasons import HELD_BY_ENFORCEMENT
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, RankRow, ReservationRow
-from ..database.unit_of_work import Work
-from ..records.plan_chunks import Piece
+from ..database.unit_of_work import UnitOfWork
+from ..records.plan_chunks import PlanChunk
 from ..records.protocol import Lease, Stale
 from ..records.rows import JobRecord, NotebookRecord, RankRecord
 from .allocations import drop_reservation, give_devices, move_notebook, put_job, release_devices
@@ -34,24 +34,26 @@ from .lease import why_lost
 CONTROLLER = "system:controller"
 
 
-def commit_piece(work: Work, piece: Piece, *, policy: Policy, snapshot_digest: str, lease: Lease) -> Stale | None:
+def commit_chunk(
+    work: UnitOfWork, chunk: PlanChunk, *, policy: Policy, snapshot_digest: str, lease: Lease
+) -> Stale | None:
     """Write every action of a plan, or of a piece of it, or say why it is stale; an empty plan writes nothing.
 
     Raises IllegalMove and ValueError for a plan that is wrong whatever changed: a bug of the one who made it.
     """
-    plan = piece.plan
+    plan = chunk.plan
     named = _read_ahead(work, plan)
     if why := why_lost(work, lease) or _why_stale(work, plan, policy, named):
         return Stale(seen=plan.seen_version, current=work.version(), why=why)
     for action in plan.actions:
         _apply(work, action, policy=policy, lease=lease)
     if plan.actions:
-        _audit_plan(work, piece, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
+        _audit_plan(work, chunk, policy=policy, snapshot_digest=snapshot_digest, lease=lease)
     return None
 
 
 # --- stale or not ---------------------------------------------------------------------------------------------------
-def _read_ahead(work: Work, plan: Plan) -> list[str]:
+def _read_ahead(work: UnitOfWork, plan: Plan) -> list[str]:
     """Read every row the plan names in a few queries; returns the ids of jobs and notebooks it rests on."""
     named = [action.workload for action in plan.actions]
     named += [action.claimer for action in plan.actions if isinstance(action, Pause)]
@@ -67,7 +69,7 @@ def _placements(action: Action) -> tuple[Placement, ...]:
     return action.placements if isinstance(action, (Start, Resume, Reserve)) else ()
 
 
-def _why_stale(work: Work, plan: Plan, policy: Policy, named: Iterable[str]) -> str | None:
+def _why_stale(work: UnitOfWork, plan: Plan, policy: Policy, named: Iterable[str]) -> str | None:
     present = work.head.quota_revision
     if present != policy.revision:
         return f"The plan was made for quota revision {policy.revision}, but revision {present} is in force."
@@ -80,7 +82,7 @@ def _why_stale(work: Work, plan: Plan, policy: Policy, named: Iterable[str]) -> 
     return _why_no_room(work, plan)
 
 
-def _why_no_room(work: Work, plan: Plan) -> str | None:
+def _why_no_room(work: UnitOfWork, plan: Plan) -> str | None:
     """Whether each device named is unchanged, healthy and carries what it would be given beside what it has."""
     given = [p for action in plan.actions if isinstance(action, (Start, Resume)) for p in action.placements]
     started = {p.device for p in given}
@@ -114,7 +116,7 @@ def _why_too_much(device: Device, milli: int, memory_mib: int) -> str | None:
 
 
 # --- what each action changes ---------------------------------------------------------------------------------------
-def _apply(work: Work, action: Action, *, policy: Policy, lease: Lease) -> None:
+def _apply(work: UnitOfWork, action: Action, *, policy: Policy, lease: Lease) -> None:
     match action:
         case Start() | Resume():
             project = _start(work, action, lease)
@@ -141,26 +143,26 @@ def _apply(work: Work, action: Action, *, policy: Policy, lease: Lease) -> None:
     work.audit(CONTROLLER, type(action).__name__.lower(), action.workload, {"action": action}, project)
 
 
-def _job(work: Work, id: str) -> JobRecord:
+def _job(work: UnitOfWork, id: str) -> JobRecord:
     record = work.get(JOBS, (id,))
     if record is None:
         raise ValueError(f"{id} is not a job, so it cannot be started, paused or stopped as one")
     return record
 
 
-def _notebook(work: Work, id: str) -> NotebookRecord:
+def _notebook(work: UnitOfWork, id: str) -> NotebookRecord:
     record = work.get(NOTEBOOKS, (id,))
     if record is None:
         raise ValueError(f"{id} is not a notebook slice, so it cannot be booked or refused")
     return record
 
 
-def _project(work: Work, id: str) -> str:
+def _project(work: UnitOfWork, id: str) -> str:
     job = work.get(JOBS, (id,))
     return job.job.project if job is not None else _notebook(work, id).notebook.project
 
 
-def _start(work: Work, action: Start | Resume, lease: Lease) -> str:
+def _start(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
     _check_placements(action)
     drop_reservation(work, action.workload)
     give_devices(work, action.workload, action.attempt, action.placements)
@@ -178,23 +180,13 @@ def _check_placements(action: Start | Resume) -> None:
             raise ValueError(f"{action.workload} cannot start on {placement}")
 
 
-def _start_job(work: Work, action: Start | Resume, lease: Lease) -> str:
+def _start_job(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
     record = _job(work, action.workload)
     if action.attempt != record.job.attempt + 1:
         raise ValueError(f"job {record.job.id} has had {record.job.attempt} attempts; {action.attempt} is not the next")
     nodes = {p.rank: p.device for p in reversed(action.placements)}
     _check_ranks(record.job, nodes)
-    job = altered(
-        record.job,
-        state=after(record.job.state, JobEvent.START),
-        target=JobTarget.RUNNING,
-        attempt=action.attempt,
-        started_at=None,
-        pausing_since_at=None,
-        paused_for=None,
-        borrower=action.borrower,
-        held_ranks=None if record.job.min_ranks is None else len(nodes),
-    )
+    job = transitions.started(record.job, action)
     put_job(work, record, job=job, reason=action.reason, exit_status=None)
     for rank, device in sorted(nodes.items()):
         work.put(RANKS, _new_rank(work, action, rank=rank, device=device, fencing=lease.fencing))
@@ -208,7 +200,7 @@ def _check_ranks(job: Job, ranks: Collection[int]) -> None:
         raise ValueError(f"job {job.id} has {least}{job.ranks} ranks and cannot start with the ranks {sorted(ranks)}")
 
 
-def _new_rank(work: Work, action: Start | Resume, *, rank: int, device: str, fencing: int) -> RankRow:
+def _new_rank(work: UnitOfWork, action: Start | Resume, *, rank: int, device: str, fencing: int) -> RankRow:
     row = work.get(DEVICES, (device,))
     record = RankRecord(
         job=action.workload,
@@ -225,70 +217,54 @@ def _new_rank(work: Work, action: Start | Resume, *, rank: int, device: str, fen
     return RankRow(record=record)
 
 
-def _pause(work: Work, action: Pause, policy: Policy) -> str:
+def _pause(work: UnitOfWork, action: Pause, policy: Policy) -> str:
     record = _job(work, action.workload)
-    window_ms = policy.preemption.per_s * 1000
-    counted = tuple(at for at in record.job.paused_at if at > work.now - window_ms)
-    new = () if action.reason.code in RESIZED else (work.now,)
-    job = altered(
-        record.job,
-        state=after(record.job.state, JobEvent.PAUSE),
-        target=JobTarget.PAUSED,
-        pausing_since_at=work.now,
-        paused_for=action.claimer,
-        paused_at=(*counted, *new),
-    )
-    put_job(work, record, job=job, reason=action.reason, pauses=record.pauses + len(new))
+    job = transitions.paused(record.job, action, per_s=policy.preemption.per_s, now=work.now)
+    put_job(work, record, job=job, reason=action.reason, pauses=record.pauses + (action.reason.code not in RESIZED))
     return job.project
 
 
-def _stop(work: Work, action: Stop) -> str:
+def _stop(work: UnitOfWork, action: Stop) -> str:
     if action.target is JobTarget.RUNNING:
         raise ValueError(f"job {action.workload} cannot be stopped in order to be {action.target}")
     record = _job(work, action.workload)
-    job = altered(
-        record.job,
-        state=after(record.job.state, JobEvent.PAUSE),
-        target=action.target,
-        pausing_since_at=work.now,
-        paused_for=None,
-    )
+    job = transitions.stopped(record.job, action, now=work.now)
     put_job(work, record, job=job, reason=action.reason)
     return job.project
 
 
-def _with_its_reason(work: Work, action: Stop) -> Stop:
+def _with_its_reason(work: UnitOfWork, action: Stop) -> Stop:
     """The stop with why it is asked for: a plan knows that a job is to be held, the job's row knows by whom."""
     reason = _job(work, action.workload).reason
-    return altered(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
+    return with_changes(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
 
 
-def _lend(work: Work, action: Lend) -> str:
+def _lend(work: UnitOfWork, action: Lend) -> str:
     """The slice stays booked and gives its device up; where it comes back to is remembered."""
     record = _notebook(work, action.workload)
     held = work.find(ALLOCATIONS, "workload", [action.workload])
     if not held:
         raise ValueError(f"notebook {action.workload} has no device that could be lent")
     release_devices(work, action.workload)
-    lent = altered(record.notebook, device=held[0].allocation.device, lent_at=work.now)
-    return move_notebook(work, altered(record, notebook=lent), "lend", action.reason).notebook.project
+    lent = with_changes(record.notebook, device=held[0].allocation.device)
+    return move_notebook(work, with_changes(record, notebook=lent), "lend", action.reason).notebook.project
 
 
-def _reserve(work: Work, action: Reserve) -> str:
-    reservation = Reservation(workload=action.workload, placements=action.placements, reserved_at=work.now)
+def _reserve(work: UnitOfWork, action: Reserve) -> str:
+    reservation = transitions.reserved(action, now=work.now)
     work.put(RESERVATIONS, ReservationRow(reservation=reservation, dropped_at=None, changed=work.stamp()))
     return _project(work, action.workload)
 
 
-def _audit_plan(work: Work, piece: Piece, *, policy: Policy, snapshot_digest: str, lease: Lease) -> None:
+def _audit_plan(work: UnitOfWork, chunk: PlanChunk, *, policy: Policy, snapshot_digest: str, lease: Lease) -> None:
     payload: dict[str, object] = {
         "snapshot": snapshot_digest,
-        "seen_version": piece.plan.seen_version,
+        "seen_version": chunk.plan.seen_version,
         "revision": policy.revision,
-        "plan": piece.whole,
-        "actions": len(piece.plan.actions),
+        "plan": chunk.whole,
+        "actions": len(chunk.plan.actions),
         "fencing": lease.fencing,
     }
-    if not piece.is_all:
-        payload |= {"first": piece.first, "of": piece.of}
+    if not chunk.is_whole_plan:
+        payload |= {"first": chunk.first, "of": chunk.of}
     work.audit(CONTROLLER, "plan", str(work.version()), payload, None)

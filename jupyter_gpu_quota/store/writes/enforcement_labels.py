@@ -1,16 +1,16 @@
-"""How shares were found to be held: one row for each allocation, and an audit row where that changes."""
+"""How each allocation is enforced: one row for each, and an audit row when the level changes."""
 
 from __future__ import annotations
 
 from ..database.tables import ALLOCATIONS, JOBS, LABELS, NOTEBOOKS
-from ..database.unit_of_work import Work
-from ..records.commands import LabelShares, Recorded, ShareLabel
+from ..database.unit_of_work import UnitOfWork
+from ..records.commands import AllocationLabel, Recorded, RecordEnforcementLabels
 
 NOTHING = ("none", "none")
 
 
-def label_shares(work: Work, request: LabelShares) -> Recorded:
-    """Keep the newest labels; of shares that are over, or say nothing new, nothing is written."""
+def record_labels(work: UnitOfWork, request: RecordEnforcementLabels) -> Recorded:
+    """Store new labels. Labels of released allocations and unchanged labels are not written."""
     keys = [(each.allocation,) for each in request.labels]
     work.fetch(LABELS, keys)
     work.fetch(ALLOCATIONS, keys)
@@ -26,8 +26,8 @@ def label_shares(work: Work, request: LabelShares) -> Recorded:
     return Recorded(id="labels", version=work.version())
 
 
-def _audit(work: Work, actor: str, workload: str, before: ShareLabel | None, new: ShareLabel) -> None:
-    """That it is held otherwise than before; before the first look it was held by nothing."""
+def _audit(work: UnitOfWork, actor: str, workload: str, before: AllocationLabel | None, new: AllocationLabel) -> None:
+    """Audit a changed level; the level before the first label is none."""
     was = NOTHING if before is None else (before.memory, before.compute)
     if was == (new.memory, new.compute):
         return
@@ -38,7 +38,7 @@ def _audit(work: Work, actor: str, workload: str, before: ShareLabel | None, new
     work.audit(actor, "share.enforcement", workload, payload, _project(work, workload))
 
 
-def _project(work: Work, workload: str) -> str | None:
+def _project(work: UnitOfWork, workload: str) -> str | None:
     job = work.get(JOBS, (workload,))
     if job is not None:
         return job.job.project

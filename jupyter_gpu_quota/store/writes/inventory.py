@@ -9,11 +9,11 @@ from dataclasses import replace
 from ...core.facts import DeviceFact
 from ...core.model import Device, Health, Node, Upkeep
 from ..database.tables import ALLOCATIONS, DEVICES, NODES, DeviceRow, NodeRow
-from ..database.unit_of_work import Work
+from ..database.unit_of_work import UnitOfWork
 from ..records.commands import ChangeNode, Recorded, Refusal, SetInventory
 
 
-def set_inventory(work: Work, request: SetInventory) -> Recorded | Refusal:
+def set_inventory(work: UnitOfWork, request: SetInventory) -> Recorded | Refusal:
     """Make the nodes and devices those of the request.
 
     What is not named any more stays, unschedulable or unhealthy. Of a device that is known already, quarantine,
@@ -85,13 +85,13 @@ def _as_seen(device: Device, row: DeviceRow | None) -> Device:
     )
 
 
-def _put_nodes(work: Work, before: dict[str, Node], after: dict[str, Node]) -> None:
+def _put_nodes(work: UnitOfWork, before: dict[str, Node], after: dict[str, Node]) -> None:
     for id, node in after.items():
         if before.get(id) != node:
             work.put(NODES, NodeRow(node=node, changed=work.stamp()))
 
 
-def _put_devices(work: Work, before: dict[str, DeviceRow], after: dict[str, Device]) -> None:
+def _put_devices(work: UnitOfWork, before: dict[str, DeviceRow], after: dict[str, Device]) -> None:
     for id, device in after.items():
         row = before.get(id)
         if row is None:
@@ -104,7 +104,7 @@ def _put_devices(work: Work, before: dict[str, DeviceRow], after: dict[str, Devi
 UPKEEP = {"cordon": Upkeep.CORDONED, "uncordon": Upkeep.NONE, "drain": Upkeep.DRAINING}
 
 
-def change_node(work: Work, request: ChangeNode) -> Recorded | Refusal:
+def change_node(work: UnitOfWork, request: ChangeNode) -> Recorded | Refusal:
     """Cordon, uncordon or drain a node. Its devices count as changed, so that a plan made before places nothing there.
 
     A cordon of a node that is being drained ends the drain: what still runs there stays. Who uncordons a node says
@@ -131,7 +131,7 @@ def change_node(work: Work, request: ChangeNode) -> Recorded | Refusal:
 
 
 # --- what is seen of a device ---------------------------------------------------------------------------------------
-def observe_device(work: Work, fact: DeviceFact) -> None:
+def observe_device(work: UnitOfWork, fact: DeviceFact) -> None:
     """Record a device's health, its trouble, foreign use, UUID or fault; a device that is not known is left alone."""
     row = work.get(DEVICES, (fact.device,))
     if row is None:
@@ -187,6 +187,6 @@ def _trouble(device: Device, fact: DeviceFact, health: Health) -> str | None:
     return device.trouble if fact.trouble is None and fact.health is None else fact.trouble
 
 
-def _name_uuid(work: Work, device: Device) -> None:
+def _name_uuid(work: UnitOfWork, device: Device) -> None:
     for row in work.find(ALLOCATIONS, "device", [device.id]):
         work.put(ALLOCATIONS, replace(row, device_uuid=device.uuid, changed=work.stamp()))

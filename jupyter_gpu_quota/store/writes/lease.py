@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..database.unit_of_work import Work
+from ..database.unit_of_work import UnitOfWork
 from ..records.protocol import Lease
 
 LONGEST_LEASE_MS = 3_000
 
 
-def acquire(work: Work, holder: str, *, ttl_ms: int) -> Lease | None:
+def acquire(work: UnitOfWork, holder: str, *, ttl_ms: int) -> Lease | None:
     """Take or renew the lease; None while another holder's stands. Raises ValueError for a time to live out of range.
 
     A lease that would end later than any can was taken before the clock was set back, and counts as over.
@@ -27,14 +27,14 @@ def acquire(work: Work, holder: str, *, ttl_ms: int) -> Lease | None:
     return lease
 
 
-def release(work: Work, lease: Lease) -> None:
+def release(work: UnitOfWork, lease: Lease) -> None:
     """Give the lease back before its end; a lease that is not ours any more is left alone."""
     head = work.head
     if (head.holder, head.fencing) == (lease.holder, lease.fencing):
         work.head = replace(head, holder=None, expires_at=0)
 
 
-def why_lost(work: Work, lease: Lease) -> str | None:
+def why_lost(work: UnitOfWork, lease: Lease) -> str | None:
     """The sentence that says why this lease gives no right to write now; None while it does."""
     head = work.head
     if (head.holder, head.fencing) != (lease.holder, lease.fencing):

@@ -1,30 +1,30 @@
-"""Queue messages with the judgement that they tell of, and keep what becomes of each."""
+"""Queue notifications, and record the outcome of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..database.tables import NOTEBOOKS, NOTICES, Where
-from ..database.unit_of_work import Work
+from ..database.tables import NOTEBOOKS, NOTIFICATIONS, Where
+from ..database.unit_of_work import UnitOfWork
 from ..records.commands import Recorded, Refusal
-from ..records.notifications import ChangeNotice, NewNotice, NoticeRecord
+from ..records.notifications import ChangeNotification, NewNotification, NotificationRecord
 from ..records.rows import NotebookRecord
 
-MOST_PENDING = 1_000
-"""Messages of one channel that may wait; whatever comes then is given up at once, and the audit says so."""
+MAX_PENDING = 1_000
+"""Pending notifications of one channel; the next one is given up at once, which is audited."""
 
 SENDER = "system:notices"
 PENDING, SENT, GIVEN_UP = "pending", "sent", "given_up"
 
 
-def queue_notices(work: Work, notebook: NotebookRecord, notices: Iterable[NewNotice]) -> None:
-    """Put messages into the queue of their channel, due now. One that is there already stays as it is."""
-    for each in notices:
-        if work.get(NOTICES, (each.notice,)) is not None:
+def queue_notifications(work: UnitOfWork, notebook: NotebookRecord, notifications: Iterable[NewNotification]) -> None:
+    """Queue notifications for their channels, due now. One that exists already is left unchanged."""
+    for each in notifications:
+        if work.get(NOTIFICATIONS, (each.notification,)) is not None:
             continue
-        row = NoticeRecord(
-            id=each.notice,
+        row = NotificationRecord(
+            id=each.notification,
             notebook=notebook.notebook.id,
             event=each.event,
             channel=each.channel,
@@ -37,37 +37,39 @@ def queue_notices(work: Work, notebook: NotebookRecord, notices: Iterable[NewNot
             ended_at=None,
             fault="",
         )
-        if _pending(work, each.channel) < MOST_PENDING:
-            work.put(NOTICES, row)
+        if _pending(work, each.channel) < MAX_PENDING:
+            work.put(NOTIFICATIONS, row)
         else:
-            _end(work, row, notebook, GIVEN_UP, SENDER, f"{MOST_PENDING} messages wait for this channel already")
+            _end(work, row, notebook, GIVEN_UP, SENDER, f"{MAX_PENDING} messages wait for this channel already")
 
 
-def _pending(work: Work, channel: str) -> int:
+def _pending(work: UnitOfWork, channel: str) -> int:
     where = Where(among={"channel": [channel]}, live=True)
-    return work.count(NOTICES, where, lambda row: row.channel == channel and row.ended_at is None)
+    return work.count(NOTIFICATIONS, where, lambda row: row.channel == channel and row.ended_at is None)
 
 
-def change_notice(work: Work, request: ChangeNotice) -> Recorded | Refusal:
-    """Take an attempt or its outcome; a message that has ended is left as it is, whatever comes late."""
-    row = work.get(NOTICES, (request.notice,))
+def change_notification(work: UnitOfWork, request: ChangeNotification) -> Recorded | Refusal:
+    """Record an attempt or its outcome. A notification that has ended is left unchanged."""
+    row = work.get(NOTIFICATIONS, (request.notification,))
     if row is None or row.ended_at is not None:
-        return Refusal(code="ended", message=f"The message {request.notice} is not waiting any more.")
+        return Refusal(code="ended", message=f"The message {request.notification} is no longer pending.")
     match request.change:
         case "try":
-            work.put(NOTICES, replace(row, attempts=row.attempts + 1, next_at=request.next_at or work.now))
+            work.put(NOTIFICATIONS, replace(row, attempts=row.attempts + 1, next_at=request.next_at or work.now))
         case "retry":
-            work.put(NOTICES, replace(row, next_at=request.next_at or work.now, fault=request.why))
+            work.put(NOTIFICATIONS, replace(row, next_at=request.next_at or work.now, fault=request.why))
         case "sent" | "given_up":
             _end(work, row, work.get(NOTEBOOKS, (row.notebook,)), request.change, request.actor, request.why)
         case _:
-            return Refusal(code="invalid", message=f"{request.change!r} is nothing that becomes of a message.")
+            return Refusal(code="invalid", message=f"{request.change!r} is no change of a notification.")
     return Recorded(id=row.id, version=work.version())
 
 
-def _end(work: Work, row: NoticeRecord, notebook: NotebookRecord | None, state: str, actor: str, why: str) -> None:
+def _end(
+    work: UnitOfWork, row: NotificationRecord, notebook: NotebookRecord | None, state: str, actor: str, why: str
+) -> None:
     fault = why if state == GIVEN_UP else ""
-    work.put(NOTICES, replace(row, state=state, ended_at=work.now, fault=fault))
+    work.put(NOTIFICATIONS, replace(row, state=state, ended_at=work.now, fault=fault))
     payload = {"notice": row.id, "event": row.event, "channel": row.channel, "attempts": row.attempts, "why": why}
     project = None if notebook is None else notebook.notebook.project
     work.audit(actor, f"notice.{state}", row.notebook, payload, project)

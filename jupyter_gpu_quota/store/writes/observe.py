@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from ...core import transitions
 from ...core.facts import DeviceFact, Fact, NotebookFact, RankFact
-from ...core.frozen import altered
-from ...core.lifecycle import FINAL, HOLDS_GPU, LEFT_AS_ASKED, JobEvent, after, judge_exit
+from ...core.frozen import with_changes
+from ...core.lifecycle import FINAL, HOLDS_GPU, LEFT_AS_ASKED, JobEvent, judge_exit
 from ...core.model import Job, JobState, JobTarget
-from ...core.plan import ReasonCode
+from ...core.reasons import ReasonCode
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, RANKS, Key, RankRow
-from ..database.unit_of_work import Work
+from ..database.unit_of_work import UnitOfWork
 from ..records.rows import JobRecord
 from .allocations import observe_notebook, put_job, release_devices
 from .inventory import observe_device
@@ -21,7 +22,7 @@ CANNOT_EXECUTE = 126
 """The exit status that a refused order is judged by, as a shell reports a command that cannot be run."""
 
 
-def observe_facts(work: Work, facts: Sequence[Fact]) -> list[RankFact]:
+def observe_facts(work: UnitOfWork, facts: Sequence[Fact]) -> list[RankFact]:
     """Apply facts in order; those that say nothing new write nothing.
 
     Returns the rank facts that were about an attempt which still holds its devices afterwards.
@@ -43,7 +44,7 @@ def observe_facts(work: Work, facts: Sequence[Fact]) -> list[RankFact]:
     return seen
 
 
-def _observe_rank(work: Work, fact: RankFact, tallies: _Tallies, *, is_last: bool) -> bool:
+def _observe_rank(work: UnitOfWork, fact: RankFact, tallies: _Tallies, *, is_last: bool) -> bool:
     """Whether the fact was about the job's present attempt and that attempt goes on.
 
     The attempt is judged where a rank ends, and after its last fact, by what its ranks were counted to be: to look at
@@ -78,7 +79,7 @@ def _merged(row: RankRow, fact: RankFact) -> RankRow:
     """The rank with what the fact adds. An end that was recorded is never rewritten, and nothing becomes unknown."""
     record, goes_on = row.record, row.record.ended_at is None
     refused = None if fact.refused is None else _text(fact.refused)
-    record = altered(
+    record = with_changes(
         record,
         pid=fact.pid if record.pid is None else record.pid,
         pid_started=fact.pid_started if record.pid_started is None else record.pid_started,
@@ -95,17 +96,17 @@ def _merged(row: RankRow, fact: RankFact) -> RankRow:
     )
 
 
-def _progressed(work: Work, record: JobRecord, fact: RankFact, tally: _Tally) -> JobRecord:
+def _progressed(work: UnitOfWork, record: JobRecord, fact: RankFact, tally: _Tally) -> JobRecord:
     """The job with its first process seen, its newest checkpoint, and the progress that rank 0 reports."""
     job = record.job
     if fact.pid is not None and (job.started_at is None or job.state is JobState.STARTING):
         job = _seen_running(work, job, fact, tally)
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
-        job = altered(job, checkpoint_at=saved_at)
+        job = with_changes(job, checkpoint_at=saved_at)
     if fact.rank != 0 or (fact.done is None and fact.total is None and not fact.metrics):
-        return record if job is record.job else altered(record, job=job)
-    return altered(
+        return record if job is record.job else with_changes(record, job=job)
+    return with_changes(
         record,
         job=job,
         done=record.done if _number(fact.done) is None else fact.done,
@@ -114,14 +115,14 @@ def _progressed(work: Work, record: JobRecord, fact: RankFact, tally: _Tally) ->
     )
 
 
-def _seen_running(work: Work, job: Job, fact: RankFact, tally: _Tally) -> Job:
+def _seen_running(work: UnitOfWork, job: Job, fact: RankFact, tally: _Tally) -> Job:
     """It started with its first process, and runs once each rank was begun: one that is missing is ordered again."""
     started_at = job.started_at or fact.started_at or work.now
     if job.state is not JobState.STARTING or tally.begun < len(tally.ranks):
-        return altered(job, started_at=started_at)
+        return with_changes(job, started_at=started_at)
     payload = {"attempt": fact.attempt, "rank": fact.rank, "pid": fact.pid, "started_at": started_at}
     work.audit(CONTROLLER, "job.running", job.id, payload, job.project)
-    return altered(job, state=after(job.state, JobEvent.SEEN_RUNNING), started_at=started_at)
+    return transitions.seen_running(job, started_at)
 
 
 def _number(value: int | None) -> int | None:
@@ -174,7 +175,7 @@ class _Tally:
 class _Tallies:
     """The tally of each attempt that an observation tells of, made from its rows when the first fact comes."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: UnitOfWork) -> None:
         self._work = work
         self._known: dict[tuple[str, int], _Tally] = {}
 
@@ -186,17 +187,20 @@ class _Tallies:
 
 
 # --- what an end means ----------------------------------------------------------------------------------------------
-def _judge_attempt(work: Work, record: JobRecord, tally: _Tally) -> None:
-    """End the attempt when every rank's processes are gone; ask the others to leave when one rank failed."""
+def _judge_attempt(work: UnitOfWork, record: JobRecord, tally: _Tally) -> None:
+    """End the attempt when every rank's processes are gone; ask the others to leave when one rank failed.
+
+    Rule R45.
+    """
     job = record.job
     if tally.ranks and tally.gone == len(tally.ranks):
         _end_attempt(work, record, _ranks_of(work, job))
     elif job.target is JobTarget.RUNNING and tally.failed and tally.ended < len(tally.ranks):
-        put_job(work, record, job=altered(job, target=JobTarget.FAILED))  # the others would wait for it for ever
+        put_job(work, record, job=with_changes(job, target=JobTarget.FAILED))  # the others would wait for it for ever
         work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
 
 
-def _ranks_of(work: Work, job: Job) -> list[RankRow]:
+def _ranks_of(work: UnitOfWork, job: Job) -> list[RankRow]:
     """The ranks of its present attempt."""
     keys: list[Key] = [(job.id, job.attempt, rank) for rank in range(job.held_ranks or job.ranks)]
     work.fetch(RANKS, keys)
@@ -284,17 +288,18 @@ def _without_bereft(record: JobRecord, rows: Sequence[RankRow]) -> Sequence[Rank
     return [row for row in rows if (row.record.ended_at or 0) < since or row.record.exit_status in OBEYED]
 
 
-def _end_attempt(work: Work, record: JobRecord, rows: Sequence[RankRow]) -> None:
+def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRow]) -> None:
     job, row = record.job, _deciding(record, rows)
     event = _as_asked(_verdict(record, row), job.target)
-    state = after(job.state, event)
+    ended = transitions.attempt_ended(job, event)
+    state = ended.state
     release_devices(work, job.id)
     known = row.record.exit_status is not None or row.refused is not None
     uses_retry = event is JobEvent.RETRY and known and not _left_a_sick_device(record)
     put_job(
         work,
         record,
-        job=_rested(job, state) if state not in FINAL else altered(job, state=state, held_ranks=None),
+        job=ended,
         reason=None if state is JobState.QUEUED else record.reason,
         retries_left=record.retries_left - (1 if uses_retry else 0),
         ended_at=work.now if state in FINAL else None,
@@ -312,21 +317,7 @@ def _as_asked(event: JobEvent, target: JobTarget) -> JobEvent:
     return event
 
 
-def _rested(job: Job, state: JobState) -> Job:
-    """The job without processes: it waits for the queue, or for a person."""
-    return altered(
-        job,
-        state=state,
-        target=JobTarget.HELD if state is JobState.HELD else JobTarget.RUNNING,
-        started_at=None,
-        pausing_since_at=None,
-        paused_for=job.paused_for if state is JobState.PAUSED else None,
-        borrower=False,
-        held_ranks=None,
-    )
-
-
-def _audit_end(work: Work, job: Job, row: RankRow, *, event: JobEvent, state: JobState) -> None:
+def _audit_end(work: UnitOfWork, job: Job, row: RankRow, *, event: JobEvent, state: JobState) -> None:
     payload = {
         "attempt": job.attempt,
         "rank": row.record.rank,

@@ -10,7 +10,7 @@ from ...core.canonical import digest
 from ...core.facts import NotebookFact
 from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, after
 from ...core.model import Activity, JobState, JobTarget, Notebook, NotebookState
-from ...core.plan import Reason, ReasonCode
+from ...core.reasons import CancelledByPerson, HeldByPerson, Reason
 from ..database.tables import (
     BUNDLES,
     IDEMPOTENCY,
@@ -23,36 +23,38 @@ from ..database.tables import (
     SecretsRow,
     Where,
 )
-from ..database.unit_of_work import Work
+from ..database.unit_of_work import UnitOfWork
+from ..records.activity import KeepNotes, PostponeWarning, RecordReport, WakeNotebook
 from ..records.commands import (
     ApplyQuota,
-    AskAgain,
     ChangeJob,
     ChangeNode,
-    JudgeNotebook,
     KeepBundle,
-    LabelShares,
-    PoliceNotebook,
     Recorded,
+    RecordEnforcementLabels,
+    RecordIdleState,
+    RecordMemoryEnforcement,
     Refusal,
     Request,
     RequestNotebook,
+    RequestSliceAgain,
     ReturnNotebook,
     SetInventory,
     SubmitJob,
 )
-from ..records.notifications import ChangeNotice
+from ..records.notifications import ChangeNotification
 from ..records.rows import JobRecord, NotebookRecord, QuotaRevision
+from .activity import forget_activity, keep_notes, postpone_warning, record_report, wake_notebook
 from .allocations import drop_reservation, move_notebook, observe_notebook, put_job, release_devices
-from .enforcement_labels import label_shares
-from .idle_state import judge_notebook
+from .enforcement_labels import record_labels
+from .idle_state import record_idle_state
 from .inventory import change_node, set_inventory
-from .memory_enforcement import is_stopped, police_notebook, why_it_ended
-from .notification_queue import change_notice
-from .slice_requests import ask_again, close
+from .memory_enforcement import is_stopped, record_memory_enforcement, why_it_ended
+from .notification_queue import change_notification
+from .slice_requests import close, request_slice_again
 
 
-def record_all(work: Work, requests: Sequence[Request]) -> list[Recorded | Refusal]:
+def record_all(work: UnitOfWork, requests: Sequence[Request]) -> list[Recorded | Refusal]:
     """Record requests in order; each stands or falls by itself."""
     readable = {id(request) for request in requests if _is_text(request)}
     _read_ahead(work, [request for request in requests if id(request) in readable])
@@ -71,7 +73,7 @@ def _is_text(request: Request) -> bool:
         return False
 
 
-def _read_ahead(work: Work, requests: Sequence[Request]) -> None:
+def _read_ahead(work: UnitOfWork, requests: Sequence[Request]) -> None:
     """Read in a few queries what these requests will look at one by one."""
     submits = [request for request in requests if isinstance(request, SubmitJob)]
     named = [request.job for request in requests if isinstance(request, ChangeJob)]
@@ -79,7 +81,7 @@ def _read_ahead(work: Work, requests: Sequence[Request]) -> None:
     work.fetch(IDEMPOTENCY, [(s.user, s.idempotency_key) for s in submits if s.idempotency_key is not None])
 
 
-def _record_one(work: Work, request: Request) -> Recorded | Refusal:
+def _record_one(work: UnitOfWork, request: Request) -> Recorded | Refusal:
     """Record one request; what a ValueError says (a text that is not Unicode, a move that is illegal) is a Refusal."""
     mark = work.mark()
     try:
@@ -89,7 +91,7 @@ def _record_one(work: Work, request: Request) -> Recorded | Refusal:
         return Refusal(code="invalid", message=f"The request was not stored: {error}.")
 
 
-def _record(work: Work, request: Request) -> Recorded | Refusal:
+def _record(work: UnitOfWork, request: Request) -> Recorded | Refusal:
     match request:
         case SubmitJob():
             return _submit(work, request)
@@ -99,16 +101,24 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             return _request_notebook(work, request)
         case ReturnNotebook():
             return _return_notebook(work, request)
-        case AskAgain():
-            return ask_again(work, request)
-        case JudgeNotebook():
-            return judge_notebook(work, request)
-        case PoliceNotebook():
-            return police_notebook(work, request)
-        case LabelShares():
-            return label_shares(work, request)
-        case ChangeNotice():
-            return change_notice(work, request)
+        case RequestSliceAgain():
+            return request_slice_again(work, request)
+        case RecordIdleState():
+            return record_idle_state(work, request)
+        case RecordMemoryEnforcement():
+            return record_memory_enforcement(work, request)
+        case RecordEnforcementLabels():
+            return record_labels(work, request)
+        case RecordReport():
+            return record_report(work, request)
+        case PostponeWarning():
+            return postpone_warning(work, request)
+        case WakeNotebook():
+            return wake_notebook(work, request)
+        case KeepNotes():
+            return keep_notes(work, request)
+        case ChangeNotification():
+            return change_notification(work, request)
         case ApplyQuota():
             return _apply_quota(work, request)
         case SetInventory():
@@ -121,11 +131,11 @@ def _record(work: Work, request: Request) -> Recorded | Refusal:
             assert_never(request)
 
 
-def _done(work: Work, id: str) -> Recorded:
+def _done(work: UnitOfWork, id: str) -> Recorded:
     return Recorded(id=id, version=work.stamp())
 
 
-def _existed(work: Work, id: str) -> Recorded:
+def _existed(work: UnitOfWork, id: str) -> Recorded:
     return Recorded(id=id, version=work.version(), existed=True)
 
 
@@ -134,7 +144,7 @@ def _unknown(kind: str, id: str) -> Refusal:
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
-def _submit(work: Work, request: SubmitJob) -> Recorded | Refusal:
+def _submit(work: UnitOfWork, request: SubmitJob) -> Recorded | Refusal:
     if request.idempotency_key is not None:
         earlier = work.get(IDEMPOTENCY, (request.user, request.idempotency_key))
         if earlier is not None:
@@ -158,7 +168,7 @@ def _submit(work: Work, request: SubmitJob) -> Recorded | Refusal:
 NOT_STARTED = (JobState.QUEUED, JobState.PAUSED, JobState.HELD)
 
 
-def _queue_full(work: Work, request: SubmitJob) -> Refusal | None:
+def _queue_full(work: UnitOfWork, request: SubmitJob) -> Refusal | None:
     """Refuse one job too many of one person: a loop that submits would else fill the disk and everybody's queue."""
     if request.most_waiting is None:
         return None
@@ -200,7 +210,7 @@ def _check_text(values: object) -> None:
     digest(values)
 
 
-def _queued(work: Work, request: SubmitJob) -> JobRecord:
+def _queued(work: UnitOfWork, request: SubmitJob) -> JobRecord:
     spec = request.spec
     return JobRecord(
         job=spec.queued(request.job, request.user, work.now),
@@ -219,7 +229,7 @@ def _queued(work: Work, request: SubmitJob) -> JobRecord:
     )
 
 
-def _audit_submit(work: Work, request: SubmitJob) -> None:
+def _audit_submit(work: UnitOfWork, request: SubmitJob) -> None:
     """Values of variables and the account stay out: the audit outlives the job and holds nobody's name."""
     spec = request.spec
     payload = {
@@ -241,7 +251,7 @@ def _audit_submit(work: Work, request: SubmitJob) -> None:
     work.audit(request.user, "job.submit", request.job, payload, spec.project)
 
 
-def _change_job(work: Work, request: ChangeJob) -> Recorded | Refusal:
+def _change_job(work: UnitOfWork, request: ChangeJob) -> Recorded | Refusal:
     record = work.get(JOBS, (request.job,))
     if record is None:
         return _unknown("job", request.job)
@@ -262,10 +272,10 @@ def _change_job(work: Work, request: ChangeJob) -> Recorded | Refusal:
     return _done(work, request.job)
 
 
-def _changed(work: Work, record: JobRecord, request: ChangeJob) -> JobRecord:
+def _changed(work: UnitOfWork, record: JobRecord, request: ChangeJob) -> JobRecord:
     match request.change:
         case "hold":
-            return _held(record, request.why or Reason(code=ReasonCode.HELD_BY_PERSON))
+            return _held(record, request.why or HeldByPerson())
         case "release":
             return _released(record)
         case "cancel":
@@ -296,8 +306,8 @@ def _released(record: JobRecord) -> JobRecord:
     return replace(record, job=replace(job, target=JobTarget.RUNNING), reason=None)
 
 
-def _cancelled(work: Work, record: JobRecord) -> JobRecord:
-    job, reason = record.job, Reason(code=ReasonCode.CANCELLED_BY_PERSON)
+def _cancelled(work: UnitOfWork, record: JobRecord) -> JobRecord:
+    job, reason = record.job, CancelledByPerson()
     if job.state in HOLDS_GPU:
         if job.target is JobTarget.CANCELLED:
             return record
@@ -307,7 +317,7 @@ def _cancelled(work: Work, record: JobRecord) -> JobRecord:
 
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
-def _request_notebook(work: Work, request: RequestNotebook) -> Recorded | Refusal:
+def _request_notebook(work: UnitOfWork, request: RequestNotebook) -> Recorded | Refusal:
     if not 1 <= request.gpu_milli <= BIGGEST:
         return Refusal(code="invalid", message=f"A notebook asked for {request.gpu_milli} milli-GPU; 1 is the least.")
     if work.get(NOTEBOOKS, (request.notebook,)) is not None:
@@ -336,13 +346,13 @@ ASKED_OTHERWISE, ASKED_ANEW = (
 )
 
 
-def _wake(work: Work, record: NotebookRecord) -> Recorded:
+def _wake(work: UnitOfWork, record: NotebookRecord) -> Recorded:
     """A server that asks for the slice that it lent is not idle."""
     observe_notebook(work, NotebookFact(notebook=record.notebook.id, activity=Activity.BUSY))
     return _existed(work, record.notebook.id)
 
 
-def _requested(work: Work, request: RequestNotebook) -> NotebookRecord:
+def _requested(work: UnitOfWork, request: RequestNotebook) -> NotebookRecord:
     notebook = Notebook(
         id=request.notebook,
         project=request.project,
@@ -356,7 +366,7 @@ def _requested(work: Work, request: RequestNotebook) -> NotebookRecord:
     )
 
 
-def _return_notebook(work: Work, request: ReturnNotebook) -> Recorded | Refusal:
+def _return_notebook(work: UnitOfWork, request: ReturnNotebook) -> Recorded | Refusal:
     record = work.get(NOTEBOOKS, (request.notebook,))
     if record is None:
         return _unknown("notebook slice", request.notebook)
@@ -366,17 +376,18 @@ def _return_notebook(work: Work, request: ReturnNotebook) -> Recorded | Refusal:
     return _done(work, request.notebook)
 
 
-def _end_notebook(work: Work, record: NotebookRecord, *, actor: str, why: str) -> None:
+def _end_notebook(work: UnitOfWork, record: NotebookRecord, *, actor: str, why: str) -> None:
     """Give a slice back at once: the hub says that its server is gone, so nobody uses the devices any more."""
     notebook = record.notebook
     move_notebook(work, record, "return", why_it_ended(record, work.now))
     release_devices(work, notebook.id)
     drop_reservation(work, notebook.id)
+    forget_activity(work, notebook.id)
     work.audit(actor, "notebook.return", notebook.id, {"was": notebook.state, "why": why}, notebook.project)
 
 
 # --- quota and bundles ----------------------------------------------------------------------------------------------
-def _apply_quota(work: Work, request: ApplyQuota) -> Recorded | Refusal:
+def _apply_quota(work: UnitOfWork, request: ApplyQuota) -> Recorded | Refusal:
     present = work.head.quota_revision
     if (message := request.why_stale(present)) is not None:
         return Refusal(code="stale", message=message)
@@ -397,7 +408,7 @@ def _apply_quota(work: Work, request: ApplyQuota) -> Recorded | Refusal:
     return _done(work, str(revision))
 
 
-def _keep_bundle(work: Work, request: KeepBundle) -> Recorded:
+def _keep_bundle(work: UnitOfWork, request: KeepBundle) -> Recorded:
     if work.get(BUNDLES, (request.digest, request.user)) is not None:
         return _existed(work, request.digest)
     row = BundleRow(digest=request.digest, user=request.user, size_bytes=request.size_bytes, kept_at=work.now)

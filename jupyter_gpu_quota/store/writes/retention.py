@@ -13,21 +13,22 @@ from ..database.tables import (
     JOBS,
     LABELS,
     NOTEBOOKS,
-    NOTICES,
+    NOTIFICATIONS,
     RANKS,
     RESERVATIONS,
     SAMPLES,
     SECRETS,
     Rows,
 )
-from ..database.unit_of_work import Work
+from ..database.unit_of_work import UnitOfWork
+from .activity import forget_activity
 from .usage import fold
 
 JOBS_AT_A_TIME = 1_000
 SAMPLES_AT_A_TIME = 20_000
 
 
-def forget_jobs(work: Work) -> list[str]:
+def forget_jobs(work: UnitOfWork) -> list[str]:
     """Drop jobs and notebooks that ended before ``work.now``, with everything of them; returns the jobs' ids."""
     jobs = [record.job.id for record in work.over(JOBS, JOBS_AT_A_TIME)]
     notebooks = [record.notebook.id for record in work.over(NOTEBOOKS, JOBS_AT_A_TIME)]
@@ -50,9 +51,10 @@ def forget_jobs(work: Work) -> list[str]:
     for id in jobs:
         work.delete(JOBS, (id,))
     for id in notebooks:
+        forget_activity(work, id)
         work.delete(NOTEBOOKS, (id,))
-    for notice in work.over(NOTICES, JOBS_AT_A_TIME):
-        work.delete(NOTICES, (notice.id,))
+    for notification in work.over(NOTIFICATIONS, JOBS_AT_A_TIME):
+        work.delete(NOTIFICATIONS, (notification.id,))
     if jobs or notebooks:
         payload = {"jobs": len(jobs), "notebooks": len(notebooks), "ended_before": work.now}
         last = work.get(AUDIT, (work.last_link[0],))

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...core.samples import DeviceSample
 from ..database.tables import ALLOCATIONS, HOURS, JOBS, NOTEBOOKS, AllocationRow, HourRow, Key, Scope, Table, Where
-from ..database.unit_of_work import Work
-from ..records.rows import SampleRow, UsageHour
+from ..database.unit_of_work import UnitOfWork
+from ..records.rows import UsageHour
 
 HOUR_MS = 3_600_000
 WRITE_EVERY_MS = 60_000
@@ -22,7 +23,7 @@ SPEAKS_MS = 60_000
 """A reading speaks for the time since the one before it of its device, if that is no longer ago than this."""
 
 MILLI_OF_PERCENT = 10
-AT_A_TIME = 500
+KEYS_PER_QUERY = 500
 
 Hour = tuple[int, str, str]
 """When it begins, a workload, a device."""
@@ -49,13 +50,13 @@ class Tally:
         self._seen: Counter[Hour] = Counter()
         self._written_at: int | None = None
 
-    def take(self, rows: Iterable[SampleRow]) -> None:
+    def take(self, rows: Iterable[DeviceSample]) -> None:
         """Readings that are stored; one that is older than the one before says nothing: the clock was set."""
         for row in rows:
             before, self._read_at[row.device] = self._read_at.get(row.device), row.at
             if before is None or not 0 < row.at - before <= SPEAKS_MS:
                 continue
-            for hour_at, spent_ms in pieces(before, row.at):
+            for hour_at, spent_ms in split_by_hour(before, row.at):
                 for workload, percent in row.workloads.items():
                     if percent is not None:
                         self._seen[hour_at, workload, row.device] += spent_ms
@@ -81,7 +82,7 @@ class Tally:
         self._seen = Counter({hour: rest for hour, rest in self._seen.items() if hour[0] in open_hours})
 
 
-def pieces(begin: int, end: int) -> Iterator[tuple[int, int]]:
+def split_by_hour(begin: int, end: int) -> Iterator[tuple[int, int]]:
     """A stretch cut at whole hours: when each hour begins, and how many milliseconds of the stretch are in it."""
     at = begin
     while at < end:
@@ -92,7 +93,7 @@ def pieces(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
-def put_use(work: Work, told: Mapping[Hour, tuple[int, int]]) -> None:
+def put_use(work: UnitOfWork, told: Mapping[Hour, tuple[int, int]]) -> None:
     """Add what readings told to its hours."""
     rows = _hours(work, told)
     for hour, (used_milli_s, seen_s) in told.items():
@@ -100,12 +101,12 @@ def put_use(work: Work, told: Mapping[Hour, tuple[int, int]]) -> None:
         work.put(HOURS, replace(row, used_milli_s=row.used_milli_s + used_milli_s, seen_s=row.seen_s + seen_s))
 
 
-def fold(work: Work, allocations: Sequence[AllocationRow]) -> None:
+def fold(work: UnitOfWork, allocations: Sequence[AllocationRow]) -> None:
     """Write what allocations gave into their hours; they are dropped in the same transaction."""
     milli, seconds = Counter[Hour](), Counter[Hour]()
     for row in allocations:
         part = row.allocation
-        for hour_at, spent_ms in pieces(row.allocated_at, row.released_at or row.allocated_at):
+        for hour_at, spent_ms in split_by_hour(row.allocated_at, row.released_at or row.allocated_at):
             milli[hour_at, part.workload, part.device] += part.gpu_milli * spent_ms
             seconds[hour_at, part.workload, part.device] += spent_ms
     rows = _hours(work, milli)
@@ -115,7 +116,7 @@ def fold(work: Work, allocations: Sequence[AllocationRow]) -> None:
         work.put(HOURS, replace(had, allocated_milli_s=milli_s, allocated_s=allocated_s))
 
 
-def _hours(work: Work, keys: Iterable[Hour]) -> dict[Hour, HourRow]:
+def _hours(work: UnitOfWork, keys: Iterable[Hour]) -> dict[Hour, HourRow]:
     """The rows of hours, new ones where there are none yet, with the owners of their workloads."""
     wanted = list(keys)
     there = {HOURS.key(row): row for row in work.find(HOURS, "hour_at", sorted({hour_at for hour_at, _, _ in wanted}))}
@@ -127,14 +128,14 @@ def _hours(work: Work, keys: Iterable[Hour]) -> dict[Hour, HourRow]:
     }
 
 
-def _owners(work: Work, workloads: Iterable[str]) -> dict[str, Owner]:
+def _owners(work: UnitOfWork, workloads: Iterable[str]) -> dict[str, Owner]:
     keys: list[Key] = [(workload,) for workload in sorted(workloads)]
     work.fetch(NOTEBOOKS, keys)
     work.fetch(JOBS, [key for key in keys if work.get(NOTEBOOKS, key) is None])
     return {str(key[0]): _owner(work, key) for key in keys}
 
 
-def _owner(work: Work, key: Key) -> Owner:
+def _owner(work: UnitOfWork, key: Key) -> Owner:
     notebook = work.get(NOTEBOOKS, key)
     job = None if notebook is not None else work.get(JOBS, key)
     one = notebook.notebook if notebook is not None else None if job is None else job.job
@@ -179,7 +180,7 @@ def _allocated(scope: Scope, begin: int, end: int, now: int) -> dict[Hour, list[
         *_picked(scope, ALLOCATIONS, PARTS, live), *_picked(scope, ALLOCATIONS, PARTS, over)
     ):  # fmt: skip
         last = min(end, now if until is None else until)
-        for hour_at, spent_ms in pieces(max(begin, since), last):
+        for hour_at, spent_ms in split_by_hour(max(begin, since), last):
             row = found.setdefault((hour_at, workload, device), [0, 0])
             row[0] += gpu_milli * spent_ms
             row[1] += spent_ms
@@ -188,8 +189,8 @@ def _allocated(scope: Scope, begin: int, end: int, now: int) -> dict[Hour, list[
 
 def _owners_of(scope: Scope, workloads: Sequence[str]) -> dict[str, Owner]:
     found = dict[str, Owner]()
-    for start in range(0, len(workloads), AT_A_TIME):
-        where = Where(among={"id": workloads[start : start + AT_A_TIME]})
+    for start in range(0, len(workloads), KEYS_PER_QUERY):
+        where = Where(among={"id": workloads[start : start + KEYS_PER_QUERY]})
         for table in (NOTEBOOKS, JOBS):
             found |= {id: Owner(*owner) for id, *owner in _picked(scope, table, OWNERS, where)}
     return found

@@ -50,9 +50,9 @@ def test_code_is_unpacked_once_and_stays_for_the_next_attempt(
     world: LocalWorld, tmp_path: Path, account: str | None
 ) -> None:
     digest = kept(world, tmp_path)
-    status, log = run(world, bundle=digest, directory="steps", account=account)
+    status, log = run(world, bundle=digest, directory="steps", run_as=account)
     assert (status, log.splitlines()[:2]) == (0, ["code", "x"])
-    status, log = run(world, attempt=2, bundle=digest, directory="steps", account=account)
+    status, log = run(world, attempt=2, bundle=digest, directory="steps", run_as=account)
     assert (status, log.splitlines()[:3]) == (0, ["code", "x", "x"])
     assert account is None or log.splitlines()[-1] == account
 

@@ -10,8 +10,10 @@ import pytest
 
 from jupyter_gpu_quota.api.handlers.logs import shown
 from jupyter_gpu_quota.api.handlers.submission import name_of
+from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
 from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
-from jupyter_gpu_quota.backends.local.jobs.rank_log import LogPart, RotatingLog, log_path
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
+from jupyter_gpu_quota.backends.protocol import LogPart
 from jupyter_gpu_quota.bundle import pack
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
@@ -77,6 +79,7 @@ def test_someone_in_two_projects_names_one(world: ServiceWorld) -> None:
     assert world.submit(project="speech")["project"] == "speech"
 
 
+# R10
 def test_a_lead_goes_above_the_usual_priority(world: ServiceWorld) -> None:
     assert world.submit("lea", priority=90)["priority"] == 90
 
@@ -253,7 +256,7 @@ def test_who_was_released_is_said_to_be_held_by_nobody(world: ServiceWorld) -> N
     released = world.post(f"jobs/{job}/actions/release").json
     assert (released["state"], released["target"], released["reason"]) == ("pausing", "paused", None)
     told = world.get(f"explain/{job}").json["reason"]["message"]
-    assert told == "The job is pausing: it saves what it has, then it is queued again in its old place."
+    assert told == "The job is pausing: it saves what it has, then it is queued again at its old position."
     world.see(_gone(job))
     (listed,) = world.get("jobs").json["items"]
     assert listed["state"] == "paused" and "held" not in (listed["reason"] or {}).get("message", "")
@@ -289,7 +292,7 @@ def test_a_paused_job_shows_what_it_waits_for_and_keeps_why_it_was_paused(world:
     explained = world.get(f"explain/{paused['id']}").json["reason"]
     assert listed["reason"]["code"] == shown["reason"]["code"] == explained["code"] == "above_fair_share"
     assert listed["paused_because"]["code"] == "reclaimed" == paused["reason"]["code"]
-    assert "Why it was paused: speech asked for 1.00 GPU" in world.get(f"{PREFIX}jobs/{listed['id']}").body.decode()
+    assert "Why it was paused: speech asked for 1 GPU" in world.get(f"{PREFIX}jobs/{listed['id']}").body.decode()
     world.post(f"jobs/{mine[0] if mine[0] != listed['id'] else mine[1]}/actions/cancel")
     world.step()
     assert world.get(f"jobs/{listed['id']}").json["paused_because"]["code"] == "reclaimed"
@@ -305,7 +308,7 @@ def test_who_is_held_has_no_time_left_to_save(world: ServiceWorld) -> None:
     world.see(_gone(job))
     held = world.get(f"jobs/{job}").json
     assert held["state"] == "held"
-    assert held["reason"]["message"] == "It was held by a person and waits until it is released."
+    assert held["reason"]["message"] == "A person held the job. It waits until it is released."
 
 
 def _gone(job: str) -> RankFact:

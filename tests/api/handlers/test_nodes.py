@@ -40,7 +40,7 @@ def test_a_drain_tells_who_leaves_who_stays_and_whose_training_quota_is_reduced(
         (loose, "paused"), (firm, "stays"), (slice_, "stays")
     ]  # fmt: skip
     assert "stays until it ends." in told["affected"][1]["message"]
-    reduced = "project vision: of its training quota in pool train, 0.00 GPU is in force instead of 2.00"
+    reduced = "project vision: of its training quota in pool train, 0 GPU is in force instead of 2"
     assert reduced in told["guarantees"]
     assert not told["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
 
@@ -56,7 +56,7 @@ def test_a_drained_node_sends_its_job_back_and_an_uncordoned_one_takes_it_again(
     world.see_running(job, ended_at=world.clock(), exit_status=75, tree_gone=True, pause_requested=True)
     assert world.step() == 0
     world.run(world.door.world.refresh())
-    assert world.get(f"explain/{job}").json["reason"]["code"] == "devices_out"
+    assert world.get(f"explain/{job}").json["reason"]["code"] == "device_unavailable"
     change(world, "uncordon")
     world.step()
     assert world.store.job(job).job.state is JobState.STARTING  # type: ignore[union-attr]
@@ -81,7 +81,7 @@ def test_what_stays_on_a_drained_node_is_told_so(world: ServiceWorld) -> None:
     job = running(world, preemptible=False)
     change(world, "drain", deadline="2h")
     told = world.get(f"explain/{job}").json["reason"]
-    assert told["code"] == "node_drained" and "The drain has a deadline" in told["message"]
+    assert told["code"] == "node_drained" and "The drain's deadline is in 2 hours" in told["message"]
 
 
 def test_the_devices_of_a_cordoned_node_say_that_nothing_new_starts_there(world: ServiceWorld) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.controllers.reconciliation import Reconciler, reconcile_once
+from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
 from jupyter_gpu_quota.core.facts import NotebookFact
 from jupyter_gpu_quota.core.model import Health, Lending
 from jupyter_gpu_quota.hub_api import HubAway
@@ -176,13 +176,15 @@ def booked(world: ServiceWorld) -> tuple[ServiceWorld, str, Later]:
         return world, ask(world).json["id"], later
 
 
-def look(world: ServiceWorld, reconciler: Reconciler) -> list[str]:
-    return world.run(reconcile_once(world.door, world.rest_hub, reconciler))
+def look(world: ServiceWorld, reconciler: Reconciliation) -> list[str]:
+    before = set(world.store_live())
+    world.controllers.turn(reconciler)
+    return sorted(before - set(world.store_live()))
 
 
 def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(booked: Any) -> None:
     world, notebook, later = booked
-    reconciler = Reconciler()
+    reconciler = world.controllers.parts.reconciliation()
     world.hub.users["bob"].servers = {}
     later.now += 61_000
     assert look(world, reconciler) == []
@@ -213,7 +215,7 @@ def test_a_slice_whose_server_is_gone_for_a_minute_goes_back_with_the_reason(boo
 def test_which_servers_keep_a_slice(booked: Any, servers: dict[str, Any], kept: bool) -> None:
     world, notebook, later = booked
     world.hub.users["bob"].servers = servers
-    reconciler = Reconciler()
+    reconciler = world.controllers.parts.reconciliation()
     for _ in range(3):
         later.now += 61_000
         look(world, reconciler)
@@ -223,7 +225,7 @@ def test_which_servers_keep_a_slice(booked: Any, servers: dict[str, Any], kept: 
 
 def test_a_server_that_comes_back_between_two_looks_starts_the_count_anew(booked: Any) -> None:
     world, notebook, later = booked
-    reconciler, servers = Reconciler(), world.hub.users["bob"].servers
+    reconciler, servers = world.controllers.parts.reconciliation(), world.hub.users["bob"].servers
     for present in (False, True, False):
         world.hub.users["bob"].servers = servers if present else {}
         later.now += 61_000
@@ -240,7 +242,7 @@ def test_from_a_hub_that_does_not_say_nothing_is_concluded(
         world.hub.away = True
     else:
         monkeypatch.setattr("tests.api.world._model", lambda name, account: {"name": name})
-    reconciler = Reconciler()
+    reconciler = world.controllers.parts.reconciliation()
     for _ in range(3):
         later.now += 61_000
         with pytest.raises(HubAway):
@@ -252,7 +254,7 @@ def test_from_a_hub_that_does_not_say_nothing_is_concluded(
 def test_a_young_booking_is_left_alone(booked: Any) -> None:
     world, _, later = booked
     world.hub.users["bob"].servers = {}
-    reconciler = Reconciler()
+    reconciler = world.controllers.parts.reconciliation()
     later.now += 59_000
     assert look(world, reconciler) == []
     assert reconciler._missed == {}
@@ -319,9 +321,9 @@ def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> N
     world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
     world.step()
     told = {row["kind"]: row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]}
-    assert told["notebook.activity"] == "saw that bob's notebook is idle, which was unknown"
+    assert told["notebook.activity"] == "reported that bob's notebook is idle, which was unknown"
     assert told["lend"].startswith(
-        "lent the slice of bob's notebook. The notebook is idle and nothing of it is on its GPU"
+        "lent the slice of bob's notebook. The notebook is idle and none of its processes is on the GPU"
     )
 
 
@@ -336,7 +338,7 @@ def test_the_audit_tells_of_a_lent_slice_that_it_is_given_back_and_not_that_a_no
     world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=False))
     world.step()
     told = [row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]]
-    assert "saw that bob's notebook is still idle; its slice may not be lent now" in told
+    assert "reported that bob's notebook is still idle; its slice may not be lent now" in told
     [back] = [words for words in told if words.startswith("gave bob's notebook its slice back on ")]
     assert back.endswith("it stayed booked, and the notebook has it back.")
     assert len([words for words in told if words.startswith("started bob's notebook")]) == 1

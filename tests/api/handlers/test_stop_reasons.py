@@ -1,16 +1,15 @@
-"""Why a server was stopped, by the police or by the policy: where its person looks, and in the audit."""
+"""Why a server was stopped, by memory enforcement or by the policy: where its person looks, and in the audit."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.servers import Servers
-from jupyter_gpu_quota.hub_api import HubAway
+from jupyter_gpu_quota.backends.local.host.servers import Servers
+from jupyter_gpu_quota.controllers.enforcement import Enforcement
 from tests.api.world import PREFIX
 from tests.controllers.test_enforcement import Stage, policy, readings, stage
 from tests.gpu.world import share_of
@@ -25,11 +24,14 @@ class Stopped:
         self.stage, self.world = stage, stage.world
         stage.apply(policy(memory))
         self.world.hub.users["bob"].servers[""] = {"name": "", "stopped": False}
-        police = self.world.door.shares.policing
-        police.hands = replace(police.hands, stop=self._stop)
+        self.enforcement.effects.stop_server = self._stop
         self.id = self.ask("0.5")
 
-    async def _stop(self, record: Any) -> None:
+    @property
+    def enforcement(self) -> Enforcement:
+        return self.world.controllers.enforcement
+
+    def _stop(self, record: Any) -> None:
         self.stage.stopped.append(record.notebook.id)
 
     def ask(self, gpu: str) -> str:
@@ -61,7 +63,7 @@ def stopped(stage: Stage) -> Stopped:
     return Stopped(stage)
 
 
-WHY = "The police of shares had this notebook's server stopped: its processes held 7000 MiB of device GPU-"
+WHY = "The service stopped this notebook's server: its processes used 7000 MiB of device GPU-"
 
 
 def test_why_a_server_was_stopped_is_shown_until_it_has_a_slice_again(stopped: Stopped) -> None:
@@ -74,7 +76,7 @@ def test_why_a_server_was_stopped_is_shown_until_it_has_a_slice_again(stopped: S
     (told,) = stopped.world.get("me?user=bob", "hub").json["stopped"]
     assert (told["server"], told["reason"]["message"]) == ("", found["reason"]["message"])
     page = stopped.world.get(PREFIX, "bob").body.decode()
-    assert "stopped</span>" in page and "this notebook&#39;s server stopped" in page
+    assert "stopped</span>" in page and "The service stopped this notebook&#39;s server" in page
     stopped.ask("0.5")
     assert [each["state"] for each in stopped.listed()] == ["booked"]
     assert stopped.world.get("me?user=bob", "hub").json["stopped"] == []
@@ -83,7 +85,7 @@ def test_why_a_server_was_stopped_is_shown_until_it_has_a_slice_again(stopped: S
 def test_who_is_above_its_share_is_warned_where_it_looks(stopped: Stopped) -> None:
     stopped.stage.read(**{stopped.id: 7000})
     (found,) = stopped.listed("")
-    assert found["warning"].startswith("It holds 7000 MiB of device GPU-") and "is stopped at" in found["warning"]
+    assert found["warning"].startswith("It uses 7000 MiB of device GPU-") and "is stopped at" in found["warning"]
     assert found["warning"] in stopped.world.get(PREFIX, "bob").body.decode()
     assert ">memory policed<" in stopped.world.get(PREFIX, "bob").body.decode()
     stopped.stage.read(1_000, **{stopped.id: 100})
@@ -110,24 +112,18 @@ def test_nobody_else_sees_why_a_server_was_stopped(stopped: Stopped) -> None:
 def test_the_audit_says_who_warned_and_stopped_a_server_and_why(stopped: Stopped) -> None:
     stopped.over()
     said = stopped.audited()
-    assert any(line.startswith("the police of shares warned bob's notebook: it holds 7000 MiB") for line in said), said
-    stops = [line for line in said if line.startswith(f"the police of shares had the hub stop bob's notebook. {WHY}")]
+    assert any(line.startswith("memory enforcement warned bob's notebook: it uses 7000 MiB") for line in said), said
+    stops = [line for line in said if line.startswith(f"memory enforcement had the hub stop bob's notebook. {WHY}")]
     assert len(stops) == 1, said
 
 
 def test_a_stop_that_was_decided_is_carried_out_by_who_comes_next(stopped: Stopped) -> None:
     """The hub was away, or the service died: the reason stands in the store, so the server is stopped all the same."""
 
-    async def away(record: Any) -> None:
-        raise HubAway("the hub cannot be asked")
-
-    police = stopped.world.door.shares.policing
-    ours, police.hands = police.hands, replace(police.hands, stop=away)
-    with pytest.raises(HubAway):
-        stopped.over()
-    police.hands = ours
-    police._asked.clear()
-    police.excess.clear()
+    stopped.enforcement.effects.stop_server = lambda record: None
+    stopped.over()
+    stopped.world.controllers.take_over()
+    stopped.enforcement.effects.stop_server = stopped._stop
     stopped.stage.read(1_000, **{stopped.id: 100})
     assert stopped.stage.stopped == [stopped.id]
 
@@ -151,7 +147,7 @@ def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
         readings(stage, 5, **{stopped.id: 100})
         (found,) = stopped.listed("")
         assert "its server is stopped, unless that has changed" in found["warning"] and stage.stopped == []
-        warned = "warned bob's notebook: its share of device GPU-0 is held by memory policed"
+        warned = "warned bob's notebook: its share of device GPU-0 is enforced at memory policed"
         assert any(warned in line for line in stopped.audited()), stopped.audited()
         readings(stage, 15, **{stopped.id: 100})
         assert stage.stopped
@@ -160,7 +156,10 @@ def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
         server.wait()
     stopped.end()
     (found,) = stopped.listed()
-    assert found["reason"]["code"] == "stopped_too_weak" and "accepted memory driver" in found["reason"]["message"]
+    assert (
+        found["reason"]["code"] == "stopped_too_weak"
+        and "requires at least memory driver" in found["reason"]["message"]
+    )
     assert stage.stopped == [stopped.id]
 
 
@@ -173,7 +172,7 @@ def test_the_audit_s_stop_of_a_job_says_that_the_police_held_it_and_why(stage: S
     stage.world.step()
     rows = stage.world.get("audit?limit=100", "root").json["items"]
     (row,) = [row for row in rows if row["kind"] == "stop"]
-    assert row["payload"]["action"]["reason"]["code"] == "over_its_share"
-    assert "to leave, for the police of shares. The job held 7000 MiB of device GPU-" in row["what"]
+    assert row["payload"]["action"]["reason"]["code"] == "over_share"
+    assert " for memory enforcement. The job used 7000 MiB of device GPU-" in row["what"]
     (held,) = [row for row in rows if row["kind"] == "job.hold"]
-    assert held["who"] == "the police of shares" and "which was running. The job held 7000 MiB" in held["what"]
+    assert held["who"] == "memory enforcement" and "which was running. The job used 7000 MiB" in held["what"]

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.cli import listings as places
 from jupyter_gpu_quota.core.amounts import gpu_hours_text
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.wire import UsageView
 from tests.api.world import QUOTA, ServiceWorld, service_world
 
@@ -36,7 +36,7 @@ class Metered:
 
     def read(self, minute: int, percent: int) -> None:
         self.now = BEGIN + minute * MINUTE_MS
-        found = SampleRow(
+        found = DeviceSample(
             node="node-1", device=self.device, at=self.now, utilisation_percent=percent, memory_used_mib=None,
             coverage_permille=1000, simulated=True, workloads={self.job: percent},
         )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.api.views.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, together
 from jupyter_gpu_quota.core.model import Device, Health
-from jupyter_gpu_quota.store.records.rows import SampleRow
+from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.pages.test_pages import page
 from tests.api.world import QUOTA, ServiceWorld, service_world, train_devices
 from tests.patience import until
@@ -22,8 +22,8 @@ WHY = "its processes share the device by MPS"
 
 def row(
     device: str, at: int = NOW, percent: int | None = 50, why: dict[str, str] | None = None, **use: int | None
-) -> SampleRow:
-    return SampleRow(
+) -> DeviceSample:
+    return DeviceSample(
         node="node-1", device=device, at=at, utilisation_percent=percent, memory_used_mib=None, coverage_permille=1000,
         simulated=False, workloads=use, why=why or {},
     )  # fmt: skip
@@ -46,7 +46,7 @@ def row(
         ),
     ],
 )
-def test_what_a_share_uses(found: SampleRow | None, expected: Utilised) -> None:
+def test_what_a_share_uses(found: DeviceSample | None, expected: Utilised) -> None:
     assert of_share(found, "J", NOW) == expected
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog, log_path
+from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.world import PREFIX, ServiceWorld, service_world
 from tests.controllers.test_idleness import watched
@@ -104,7 +105,7 @@ def test_a_job_is_held_released_and_cancelled_by_the_keyboard_alone(world: Servi
         said(page, words)
         page.locator("#hold-or-release", has_text=then).wait_for(timeout=60_000)
         assert focused(page) == "hold-or-release"
-        assert ("held by a person" in page.locator("#reason").text_content()) is (action == "Hold")
+        assert ("A person held the job." in page.locator("#reason").text_content()) is (action == "Hold")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     said(page, "by hand is cancelled.")
@@ -144,7 +145,7 @@ def test_a_running_job_that_is_held_is_announced_when_it_has_left(tmp_path: Path
             )
         )  # fmt: skip
         said(page, "leaves is held.")
-        page.get_by_text("It was held by a person and waits until it is released.").wait_for(timeout=60_000)
+        page.get_by_text("A person held the job. It waits until it is released.").wait_for(timeout=60_000)
         assert focused(page) == "hold-or-release"
         page.context.close()
 

@@ -15,10 +15,12 @@ from jupyter_gpu_quota.api.access import Person
 from jupyter_gpu_quota.api.handlers.submission import may_train
 from jupyter_gpu_quota.api.main import cookie_secret
 from jupyter_gpu_quota.api.pages import text as page_text
+from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
 from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog, log_path
+from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.cli import main
-from jupyter_gpu_quota.core.plan import Reason, ReasonCode
+from jupyter_gpu_quota.core.reason_figures import reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.api.world import PREFIX, ServiceWorld, service_world
 
@@ -120,7 +122,7 @@ def test_simulated_devices_are_labelled_and_shares_say_that_nothing_holds_them(w
 
 
 def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.api.handlers.logs.MOST_FILES", 120)
+    monkeypatch.setattr("jupyter_gpu_quota.api.handlers.logs.MOST_OUTPUTS", 120)
     with service_world(tmp_path) as world:
         job = world.submit()["id"]
         world.step()
@@ -282,7 +284,7 @@ def test_a_list_without_jobs_offers_no_command_that_would_be_refused(tmp_path: P
 
 
 def test_a_time_limit_is_told_as_past_of_a_job_that_has_ended() -> None:
-    reason = Reason(code=ReasonCode.TIME_LIMIT, figures=(("ran_s", 11), ("time_limit_s", 10), ("grace_s", 10)))
+    reason = reason_from(ReasonCode.TIME_LIMIT, (("ran_s", 11), ("time_limit_s", 10), ("grace_s", 10)))
     assert "It has 10 s to save" in sentence(reason)
     assert sentence(reason, ended=True) == (
         "The job ran for 11 s and its time limit was 10 s, so it was ended; submit it again with a longer limit."
@@ -291,5 +293,5 @@ def test_a_time_limit_is_told_as_past_of_a_job_that_has_ended() -> None:
 
 def test_parts_and_devices_are_counted_in_words() -> None:
     books = (("project", "a"), ("pool", "t"), ("asked_milli", 1000), ("capacity_milli", 500))
-    reason = Reason(code=ReasonCode.NEVER_FITS, figures=(*books, ("ranks", 1), ("possible_ranks", 0)))
-    assert "1.00 GPU in 1 part; pool t has 0.50 GPU and room for 0 such parts when" in sentence(reason)
+    reason = reason_from(ReasonCode.NEVER_FITS, (*books, ("ranks", 1), ("possible_ranks", 0)))
+    assert "1 GPU in 1 part; pool t has 0.5 GPU and room for 0 such parts when" in sentence(reason)

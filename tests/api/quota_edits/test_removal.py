@@ -43,6 +43,7 @@ def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: Ser
     assert world.get(f"jobs/{running}", "olga").status == 404
 
 
+# R57
 def test_removal_of_what_has_work_is_refused_until_it_is_accepted(world: ServiceWorld) -> None:
     busy(world)
     refused = world.put_quota(WITHOUT_VISION)
@@ -83,7 +84,7 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
     assert rows[running]["effect"] == "over_quota" and rows[queued]["effect"] == "waits"
     assert rows[slice_["id"]]["message"] == (
         "olga's notebook of 0.125 GPU keeps what it has. Project vision is no longer in the quota file. This notebook"
-        " keeps what it has until its server stops; nobody else is given it before."
+        " keeps its GPUs until its server stops; nothing else starts on them before."
     )
     assert 'bob\'s job "train 0" keeps what it has. Project vision is no longer' in rows[running]["message"]
     assert (

@@ -73,7 +73,7 @@ def test_jobs_that_an_mps_daemon_holds_are_named(stage: Stage, tmp_path: Path, m
     (tmp_path / "nvidia-cuda-mps-control").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     stage.apply(policy())
-    stage.world.door.settings.mps = stage.world.door.offers._mps = {"vision": str(tmp_path)}
+    stage.world.door.settings.mps = stage.enforcement.probe.mps = {"vision": str(tmp_path)}
     (told,) = previewed(stage, "mps")
     assert "Jobs of vision are held so by an MPS daemon, and are not refused." in told, told
     assert "MPS daemon, and are" not in previewed(stage, "driver")[0]

@@ -40,7 +40,8 @@ def test_everybody_whom_it_ends_is_affected_with_what_happens_to_them(root: Stag
     rows = {row["job"]: row for row in seen["affected"]}
     assert {name: row["effect"] for name, row in rows.items()} == {job: "held", slice: "stopped", waiting: "held"}
     assert "is asked to save, and held, 6 minutes after" in rows[job]["message"]
-    assert "read back as memory " in rows[job]["message"] and "accepts memory driver" in rows[job]["message"]
+    assert "is enforced at memory " in rows[job]["message"]
+    assert "requires at least memory driver" in rows[job]["message"]
     assert rows[slice]["message"].startswith("olga's notebook of 0.5 GPU has its server stopped 6 minutes after")
     assert "held before it starts" in rows[waiting]["message"]
     assert seen["stops"] == [

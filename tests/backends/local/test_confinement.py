@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.outputs import OutputRefused, list_outputs, open_output
+from jupyter_gpu_quota.backends.local.jobs.log_reader import read_log
+from jupyter_gpu_quota.backends.local.jobs.outputs import list_outputs, open_output
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import read_log
+from jupyter_gpu_quota.backends.protocol import OutputRefused
 from tests.backends.worlds import LOOP, LocalWorld, alive, is_root, leave, order, passable_folder, shell
 from tests.patience import until
 
@@ -260,9 +261,7 @@ def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(
     tries = "; ".join(f"ls {path} >/dev/null 2>&1 && cat {path} >/dev/null 2>&1 && echo LEAK {path}" for path in hidden)
     own = 'echo x > here && echo x > "$GPU_QUOTA_OUTPUT_DIR/o" && echo x > "$GPU_QUOTA_CHECKPOINT_DIR/c" && echo OWN'
     world.executor.start(
-        shell(
-            "J", f"id -un; id -Gn; echo $HOME $USER; {tries}; {own}; kill -9 $PPID; echo still here", account="nobody"
-        )
+        shell("J", f"id -un; id -Gn; echo $HOME $USER; {tries}; {own}; kill -9 $PPID; echo still here", run_as="nobody")
     )
     fact = world.until(lambda fact: fact.job == "J" and fact.tree_gone)
     log = world.log("J")
@@ -272,7 +271,7 @@ def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(
 
 @as_nobody
 def test_a_job_of_another_account_dies_with_its_supervisor(world: LocalWorld) -> None:
-    world.executor.start(order("J", "runs on", account="nobody"))
+    world.executor.start(order("J", "runs on", run_as="nobody"))
     fact = world.ready("J", "runs on")
     assert fact.pid is not None
     until(lambda: b"sleep" in Path(f"/proc/{fact.pid}/cmdline").read_bytes())
@@ -283,7 +282,7 @@ def test_a_job_of_another_account_dies_with_its_supervisor(world: LocalWorld) ->
 @as_nobody
 def test_the_pause_file_reaches_a_job_of_another_account(world: LocalWorld) -> None:
     script = f"trap 'cat \"$GPU_QUOTA_PAUSE_FILE\"; exit 75' TERM; echo ready; {LOOP}"
-    world.executor.start(shell("J", script, account="nobody"))
+    world.executor.start(shell("J", script, run_as="nobody"))
     until(lambda: "ready" in world.log("J"))
     world.executor.leave(leave("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
@@ -297,7 +296,7 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
         f'cd "$(dirname "$GPU_QUOTA_PAUSE_FILE")"; ln -s {state_dir}/target/pause pause; '
         f"trap 'exit 75' TERM; echo ready; {LOOP}"
     )
-    world.executor.start(shell("J", script, account="nobody"))
+    world.executor.start(shell("J", script, run_as="nobody"))
     until(lambda: "ready" in world.log("J"))
     world.executor.leave(leave("J"))
     assert world.until(lambda fact: fact.tree_gone).pause_requested
@@ -306,7 +305,7 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
 
 @as_nobody
 def test_an_account_that_is_not_there_is_refused_with_a_sentence(world: LocalWorld) -> None:
-    world.executor.start(order("J", "ends with 0", account="no-such-account"))
+    world.executor.start(order("J", "ends with 0", run_as="no-such-account"))
     fact = world.until(lambda fact: fact.tree_gone)
     assert fact.pid is None and fact.exit_status == 126
     assert fact.refused and "no account 'no-such-account'" in fact.refused and fact.refused in world.log("J")
@@ -316,7 +315,7 @@ def test_an_account_that_is_not_there_is_refused_with_a_sentence(world: LocalWor
 def test_a_state_directory_below_a_closed_home_is_named_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(0o700)
     world = LocalWorld(tmp_path / "closed" / "state")
-    world.executor.start(order("J", "ends with 0", account="nobody"))
+    world.executor.start(order("J", "ends with 0", run_as="nobody"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 126
     assert "cannot be entered by nobody" in world.log("J") and "move state_dir" in world.log("J")
     world.close()

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.local.enforcement.driver import DriverLimit
-from jupyter_gpu_quota.backends.local.enforcement.labels import MECHANISMS, label, offer, too_weak
+from jupyter_gpu_quota.backends.local.enforcement.labels import MECHANISMS, label, offer
 from jupyter_gpu_quota.backends.local.enforcement.mps import COMPUTE, MEMORY, PIPES, Mps
-from jupyter_gpu_quota.backends.local.enforcement.policed import LEAST_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, watched
-from jupyter_gpu_quota.backends.local.enforcement.protocol import (
+from jupyter_gpu_quota.backends.local.enforcement.protocol import Machine, Seen
+from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
+from jupyter_gpu_quota.core.enforcement import (
     STRONGEST_FIRST,
-    Label,
-    Least,
-    Machine,
-    Part,
-    Seen,
-    Strength,
+    DeviceShare,
+    EnforcementLabel,
+    EnforcementLevel,
+    RequiredEnforcement,
+    is_too_weak,
     is_weaker,
 )
-from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
+from jupyter_gpu_quota.core.over_share import LEAST_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, watched
 
-HALF = Part(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
+HALF = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
 WHOLE = replace(HALF, gpu_milli=1000)
 INSTANCE = replace(WHOLE, device="MIG-0")
 NOTHING = Seen(unread="it was not read yet", no_limit="not asked", no_memory="not read")
@@ -76,7 +76,7 @@ CLIENT = {MEMORY: "0=4000M", PIPES: "/run/mps", COMPUTE: "50"}
         ),
     ],
 )  # fmt: skip
-def test_a_label_is_what_was_read_back(part: Part, seen: Seen, memory: str, compute: str, why: str) -> None:
+def test_a_label_is_what_was_read_back(part: DeviceShare, seen: Seen, memory: str, compute: str, why: str) -> None:
     found = label(part, seen)
     assert (found.memory, found.compute) == (memory, compute), found
     assert why in found.why
@@ -103,18 +103,18 @@ def test_what_was_not_read_is_told_from_what_was_read_otherwise(seen: Seen, unsu
 
 # --- what a policy accepts --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("found", "least", "why"),
+    ("found", "required", "expected"),
     [
-        pytest.param(Label(memory=Strength.DRIVER), Least(memory=Strength.POLICED), "", id="stronger is enough"),
-        pytest.param(Label(memory=Strength.MPS), Least(memory=Strength.DRIVER), "held by mps, and", id="weaker is not"),
-        pytest.param(
-            Label(memory=Strength.DRIVER), Least(compute=Strength.MPS), "compute is held by none", id="each by itself"
-        ),
-        pytest.param(Label(), Least(), "", id="a policy that asks for nothing"),
+        pytest.param({"memory": "driver"}, {"memory": "policed"}, False, id="stronger is enough"),
+        pytest.param({"memory": "mps"}, {"memory": "driver"}, True, id="weaker is not"),
+        pytest.param({"memory": "driver"}, {"compute": "mps"}, True, id="each by itself"),
+        pytest.param({}, {}, False, id="a policy that asks for nothing"),
     ],
 )
-def test_a_policy_refuses_weaker(found: Label, least: Least, why: str) -> None:
-    assert why in too_weak(found, least) and bool(why) == bool(too_weak(found, least))
+def test_a_policy_refuses_weaker(found: dict[str, str], required: dict[str, str], expected: bool) -> None:
+    label = EnforcementLabel(**{name: EnforcementLevel(level) for name, level in found.items()})
+    policy = RequiredEnforcement(**{name: EnforcementLevel(level) for name, level in required.items()})
+    assert is_too_weak(label, policy) == expected
 
 
 ABLE = {"mig": "turned off", "limits": ""}
@@ -230,7 +230,7 @@ def test_pytorch_is_capped_in_kernels(tmp_path: Path, milli: str, before: str, s
     (tmp_path / "torch" / "__init__.py").write_text("from . import cuda\n")
     (tmp_path / "torch" / "cuda.py").write_text(TORCH)
     (tmp_path / "mine.py").write_text(before)
-    spec = importlib.util.find_spec("jupyter_gpu_quota.backends.local.enforcement.torch_hook")
+    spec = importlib.util.find_spec("jupyter_gpu_quota.backends.rendering.torch_hook")
     assert spec is not None and spec.origin is not None
     variables = {"PYTHONPATH": str(tmp_path), "GPU_QUOTA_MILLI": milli, "PATH": "/usr/bin:/bin"}
     if before:

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.local.host.processes import process
+from jupyter_gpu_quota.backends.local.host.record_files import held_lock
 from jupyter_gpu_quota.backends.local.jobs import executor as local
-from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.paths import RankPaths, job_directory, rank_paths
 from jupyter_gpu_quota.backends.local.jobs.supervisor import LEFTOVER_GRACE_S, OVER_LIMIT_GRACE_S, Supervisor
-from jupyter_gpu_quota.backends.local.processes import process
-from jupyter_gpu_quota.backends.local.record_files import held_lock
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.backends.worlds import LOOP, LocalWorld, alive, leave, order, passable_folder, shell
 from tests.patience import PATIENCE_S, Stopwatch, until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -46,13 +46,25 @@ def number_in(path: Path) -> int:
     return int(until(lambda: path.exists() and path.read_text().strip()))
 
 
+def test_processes_are_told_by_job_while_they_live(world: LocalWorld) -> None:
+    for job in ("J", "K"):
+        world.executor.start(order(job, "runs on"))
+    first = {job: world.ready(job, "runs on").pid for job in ("J", "K")}
+    found = world.executor.pids()
+    assert {job: first[job] in found[job] for job in first} == {"J": True, "K": True}
+    assert not found["J"] & found["K"]
+    world.executor.leave(leave("J", grace_s=0))
+    world.until(lambda fact: fact.job == "J" and fact.tree_gone)
+    assert set(world.executor.pids()) == {"K"}
+
+
 # --- outliving the service ----------------------------------------------------------------------------------------
 STARTS_AND_DIES = """
 import os, sys, time
 from pathlib import Path
-from jupyter_gpu_quota.backends.local.jobs.executor import LocalExecutor
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from tests.backends.worlds import KINDS, order
-executor = LocalExecutor(sys.argv[1], simulated_devices=KINDS)
+executor = LocalJobs(sys.argv[1], simulated_devices=KINDS)
 executor.start(order("J", "", command=("sh", "-c", sys.argv[2])))
 while not any(fact.pid for fact in executor.observe()):
     time.sleep(0.01)
@@ -71,13 +83,13 @@ def test_an_exit_is_recorded_while_no_service_is_there(world: LocalWorld, state_
     (state_dir / "go").touch()
     status = Path(rank_paths(str(state_dir), "J", 1, 0).status)
     until(lambda: json.loads(status.read_text()).get("tree_gone"))
-    successor = LocalExecutor(state_dir)
+    successor = LocalJobs(state_dir)
     assert [(fact.exit_status, fact.tree_gone) for fact in successor.observe()] == [(7, True)]
 
 
 def test_a_new_service_adopts_what_runs_and_can_make_it_leave(world: LocalWorld, state_dir: Path) -> None:
     start_in_a_service_that_dies(state_dir, "exec sleep 1000")
-    successor = LocalExecutor(state_dir)
+    successor = LocalJobs(state_dir)
     (fact,) = successor.observe()
     assert fact.pid is not None and alive(fact.pid) and fact.pid in successor.pids()["J"]
     successor.leave(leave("J"))
@@ -85,7 +97,7 @@ def test_a_new_service_adopts_what_runs_and_can_make_it_leave(world: LocalWorld,
 
 
 def test_two_services_that_start_the_same_attempt_at_once_run_it_once(world: LocalWorld, state_dir: Path) -> None:
-    services = [LocalExecutor(state_dir) for _ in range(6)]
+    services = [LocalJobs(state_dir) for _ in range(6)]
     for service in services:
         service.start(shell("J", f"echo began >> {state_dir}/begun; exec sleep 1000"))
     world.executor.start(shell("J", f"echo began >> {state_dir}/begun; exec sleep 1000"))
@@ -343,7 +355,7 @@ def unbegun(state_dir: Path) -> Supervisor:
     paths = rank_paths(str(state_dir), "J", 1, 0)
     for folder in (paths.control, paths.run):
         Path(folder).mkdir(parents=True)
-    return Supervisor(LocalExecutor(state_dir)._rank_order(shell("J", ""), 0, paths, None), paths, None)
+    return Supervisor(LocalJobs(state_dir)._rank_order(shell("J", ""), 0, paths, None), paths, None)
 
 
 def test_no_later_grace_is_longer_than_what_is_left_of_an_earlier_one(state_dir: Path) -> None:

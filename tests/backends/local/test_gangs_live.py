@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from jupyter_gpu_quota.backends.local.jobs.log_reader import read_log
 from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
-from jupyter_gpu_quota.backends.local.jobs.rank_log import read_log
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.main import build
-from jupyter_gpu_quota.controllers.scheduling import Controller
+from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.core.scheduling import elastic
 from jupyter_gpu_quota.store.records.rows import JobRecord
 from tests.api.world import PREFIX, ServiceWorld
@@ -80,7 +80,8 @@ class Live:
         for name in ("bob", "patty"):
             self.door.add(name)
         self.door.apply(QUOTA, devices=())
-        self.controller: Controller = build(self.door.settings, self.door.store)
+        self.controllers = build(self.door.settings, self.door.store, self.door.store)
+        self.controller: SchedulingController = self.controllers.scheduling
         self.controller.tell = lambda version: self.door.loop.call_soon_threadsafe(self.door.door.world.nudge)
         self.until(lambda: len(self.controller.mirror.devices) == 4)
 
@@ -124,6 +125,7 @@ class Live:
         for id in list(self.controller.mirror.jobs):
             self.door.post(f"jobs/{id}/actions/cancel", "ann")
         self.until(lambda: not self.controller.mirror.jobs)
+        self.controllers.close()
         self.controller.executor.close()  # type: ignore[attr-defined]
         self.door.close()
 

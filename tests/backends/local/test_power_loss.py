@@ -15,7 +15,7 @@ from jupyter_gpu_quota.core.facts import Fact
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.protocol import Lease, Page, Stale
-from jupyter_gpu_quota.store.transactions import LedgerStore
+from jupyter_gpu_quota.store.transactions import TransactionalStore
 from tests.backends.fake_executor import Script
 from tests.controllers.test_scheduling import World
 
@@ -39,16 +39,16 @@ def test_an_end_that_was_observed_when_the_power_failed_is_observed_again_and_re
     world = World(
         lambda order: Script(runs_for_ms=1_000, completes=True), store=open_store(f"sqlite:///{folder / 's.sqlite'}")
     )
-    observe = LedgerStore.observe
+    observe = TransactionalStore.observe
 
-    def kept(store: LedgerStore, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
+    def kept(store: TransactionalStore, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
         copied(folder, on_disk)
         return observe(store, facts, lease=lease, now=now)
 
     world.submit("bob", "j")
     world.turn(1, every_ms=1_100)
     with monkeypatch.context() as patched:
-        patched.setattr(LedgerStore, "observe", kept)
+        patched.setattr(TransactionalStore, "observe", kept)
         world.turn(1, every_ms=0)
     assert state(world) is JobState.SUCCEEDED
     assert world.controller.unsettled == {("j", 1)}, "the executor still tells of it"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.processes import ProcessStat
+from jupyter_gpu_quota.backends.local.host.processes import ProcessStat
 from jupyter_gpu_quota.backends.local.sampling import simulated
 from jupyter_gpu_quota.backends.local.sampling.machine import open_sampler
 from jupyter_gpu_quota.backends.local.sampling.nvml_sampler import NvmlSampler

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.local.enforcement.cooperative import variables_of
-from jupyter_gpu_quota.backends.local.processes import process
-from jupyter_gpu_quota.backends.local.servers import Servers, account_of
+from jupyter_gpu_quota.backends.local.host.processes import process
+from jupyter_gpu_quota.backends.local.host.servers import Servers, account_of
 from jupyter_gpu_quota.hub.server_enforcement import ServerHold, limiter_of
 from tests.gpu.world import share_of
 from tests.patience import PATIENCE_S, until

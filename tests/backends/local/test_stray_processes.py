@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local import processes as process_tree
+from jupyter_gpu_quota.backends.local.host import processes as process_tree
+from jupyter_gpu_quota.backends.local.host.processes import mark_of
+from jupyter_gpu_quota.backends.local.host.record_files import read_record
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.processes import mark_of
-from jupyter_gpu_quota.backends.local.record_files import read_record
 from tests.backends.worlds import LOOP, LocalWorld, alive, leave, order, passable_folder, shell
 from tests.patience import Stopwatch, until
 
@@ -65,6 +65,7 @@ def watchers(world: LocalWorld, job: str = "J") -> tuple[int, int]:
 
 
 # --- a supervisor that is killed ----------------------------------------------------------------------------------
+# R46
 @pytest.mark.parametrize(
     ("killed", "how"),
     [
@@ -256,8 +257,8 @@ def test_a_supervisor_that_died_while_it_waited_keeps_no_job_back(world: LocalWo
 
 def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> None:
     script = (
-        "import os, sys, time; from jupyter_gpu_quota.backends.local.jobs.prefork import Spare;"
-        "spare = Spare(); spare.refill();"
+        "import os, sys, time; from jupyter_gpu_quota.backends.local.jobs.prefork import SpareSupervisor;"
+        "spare = SpareSupervisor(); spare.refill();"
         "print(spare._waiting.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)

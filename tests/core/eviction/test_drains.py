@@ -27,6 +27,7 @@ def in_force(made: World) -> dict[str, int]:
     return {project: share.guarantee_milli for (project, _), share in shares.items()}
 
 
+# R55
 def test_a_raised_quota_of_3_is_in_force_for_1_until_the_others_have_drained() -> None:
     made = world(LOWERED + "b queues 3 of 1")
     assert in_force(made)["b"] == 1000
@@ -44,6 +45,7 @@ def test_what_is_preemptible_drains_nothing_because_a_claim_takes_it() -> None:
     assert in_force(world("pool t 4\na 1 of t\nb 3 of t\na runs 3 of 1\nb queues 3 of 1"))["b"] == 3000
 
 
+# R55
 def test_non_preemptible_work_above_a_lowered_quota_drains_and_does_not_grow() -> None:
     made = world(LOWERED + "a queues 1 fixed\nb queues 3 of 1")
     made.settle()
@@ -53,6 +55,7 @@ def test_non_preemptible_work_above_a_lowered_quota_drains_and_does_not_grow() -
     assert made.picture() == "a 2 / b 2"
 
 
+# R56
 def test_nobody_leaves_before_the_deadline_and_no_more_than_is_above_the_quota_at_it() -> None:
     made = due(LOWERED + "b queues 3 of 1", by_s=3)
     made.tick()
@@ -63,8 +66,8 @@ def test_nobody_leaves_before_the_deadline_and_no_more_than_is_above_the_quota_a
         ("a3", JobTarget.PAUSED, GENTLE.grace_s),
     ]
     assert sentence(stops[0].reason) == (
-        "The drain deadline of the quota file is reached: a runs 3.00 GPU of work that may not be preempted in pool t, "
-        "and its training quota there is 1.00. The job saves within 3 s and is queued again in its old place."
+        "The drain deadline of the quota file has passed: a uses 3 GPU for work that may not be preempted in pool t, "
+        "and its training quota there is 1. The job saves within 3 s and is queued again at its old position."
     )
     made.settle()
     assert made.picture() == "a 1 / b 3"
@@ -80,6 +83,7 @@ def test_a_job_that_was_stopped_at_the_deadline_comes_back_when_it_fits_its_quot
     assert made.picture() == "a 1 / b 0" and made.jobs["a2"].attempt == 2
 
 
+# R56
 @pytest.mark.parametrize(
     ("text", "leaves"),
     [
@@ -109,6 +113,7 @@ def test_work_of_a_project_that_is_gone_leaves_at_the_deadline() -> None:
     assert [action.workload for action in made.tick().actions] == ["b1"]
 
 
+# R56
 def test_an_admin_is_warned_of_whom_the_deadline_would_take() -> None:
     made = due(LOWERED, by_s=3600)
     assert above_at_deadline(made.snapshot(), made.policy) == ("a2", "a3")

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import JobState, NotebookState
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from tests.core.world import World, world
 
 
@@ -22,12 +23,15 @@ def without(made: World, *names: str) -> World:
     return made
 
 
+# R57
 def test_queued_jobs_of_a_project_that_is_gone_never_start_and_say_why() -> None:
     made = without(world("pool t 4\na 2 of t\nb 2 of t\na queues 2 of 1"), "a")
     made.settle()
     assert made.jobs["a1"].state is JobState.QUEUED
     told = explain(made.snapshot(), made.policy, "a1")
-    assert told.sentence.startswith("Project a is no longer in the quota file, so this never starts. Ask an admin")
+    assert explanation_sentence(told).startswith(
+        "Project a is no longer in the quota file, so this never starts. Ask an admin"
+    )
     assert told.would_start == ()
 
 
@@ -42,6 +46,7 @@ def test_put_back_under_the_same_name_its_jobs_go_on() -> None:
     assert (made.jobs["a1"].state, made.jobs["a2"].state) == (JobState.RUNNING, JobState.RUNNING)
 
 
+# R57
 def test_running_jobs_run_on_and_are_the_first_that_others_claim() -> None:
     made = without(world("pool t 2\na 2 of t\nb 1 of t\nc 0 of t\na runs 1\nc runs 1"), "a")
     made.settle()
@@ -79,6 +84,7 @@ def test_nothing_of_it_is_moved_because_it_could_not_start_again() -> None:
     assert "moved" not in "".join(made.log), "it is not told that it goes on at once"
 
 
+# R57
 def test_its_notebook_keeps_its_slice_until_the_server_stops() -> None:
     made = world("pool t 1\na 0 of t, notebooks 0.5\nb 1 of t\na notebook 0.5")
     made.settle()
@@ -114,9 +120,9 @@ def test_work_of_a_pool_that_is_gone_keeps_devices_that_are_another_pools_now(ki
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        pytest.param("runs 1", "until it ends, or is paused because others claim its GPU", id="a job"),
-        pytest.param("runs 1 fixed", "This job keeps what it has until it ends", id="one that is not preemptible"),
-        pytest.param("notebook 0.5", "This notebook keeps what it has until its server stops", id="a notebook"),
+        pytest.param("runs 1", "until it ends, or is paused because other projects claim its GPUs", id="a job"),
+        pytest.param("runs 1 fixed", "This job keeps its GPUs until it ends", id="one that is not preemptible"),
+        pytest.param("notebook 0.5", "This notebook keeps its GPUs until its server stops", id="a notebook"),
     ],
 )
 def test_what_outlives_its_project_says_until_when(kind: str, words: str) -> None:
@@ -124,14 +130,14 @@ def test_what_outlives_its_project_says_until_when(kind: str, words: str) -> Non
     made.settle()
     without(made, "a")
     told = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
-    assert words in told.sentence and told.reason is not None and told.reason.code == "project_gone"
+    assert words in explanation_sentence(told) and told.reason is not None and told.reason.code == "project_gone"
 
 
 def test_work_that_drains_until_a_deadline_says_that_too() -> None:
     made = without(world("pool t 1\na 1 of t\na runs 1 fixed"), "a")
     made.policy = dc.replace(made.policy, drain_by_at=made.now + 60_000)
-    assert (
-        "or the quota file's deadline for what drains is over" in explain(made.snapshot(), made.policy, "a1").sentence
+    assert "or the quota file's drain deadline passes" in explanation_sentence(
+        explain(made.snapshot(), made.policy, "a1")
     )
     made.now += 120_000
     made.settle()

@@ -7,15 +7,17 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.eviction.quarantine import quarantine_changes
-from jupyter_gpu_quota.core.explain.projection import dry_run, foresee
+from jupyter_gpu_quota.core.explain.projection import dry_run, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget, Upkeep
 from jupyter_gpu_quota.core.plan import Pause, Resume, Stop
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.core.world import BEGIN, GENTLE, World, world
 
 
 # -- work on an unhealthy device -----------------------------------------------------------------------------------
+# R58
 def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_no_cost() -> None:
     made = world("pool t 2\na 2 of t\na runs 1")
     (device,) = {one.device for one in made.owned["a1"]}
@@ -30,6 +32,7 @@ def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_n
     assert made.jobs["a1"].paused_at == (), "nobody claimed its place, so it uses up no K"
 
 
+# R58
 @pytest.mark.parametrize(
     "text",
     [
@@ -45,14 +48,14 @@ def test_what_may_not_be_preempted_stays_on_an_unhealthy_device_and_is_told(text
     assert made.tick().actions == ()
     told = explain(made.snapshot(), made.policy, name)
     assert told.reason is not None and told.reason.code == "device_unhealthy"
-    assert "Device n1g0 of pool t on node n1 is unhealthy" in told.sentence
+    assert "Device n1g0 of pool t on node n1 is unhealthy" in explanation_sentence(told)
 
 
 def test_who_leaves_and_who_waits_are_told_what_is_wrong_with_the_device() -> None:
     made = world("pool t 2\na 2 of t\na runs 1 on n1g0\na queues 2")
     made.devices["n1g0"] = dc.replace(made.devices["n1g0"], health=Health.UNHEALTHY, trouble="XID 79")
     assert "Device n1g0 of pool t on node n1 is unhealthy or gone (XID 79)" in sentence(made.tick().actions[0].reason)
-    assert "n1g0 among them is unhealthy: XID 79." in sentence(made.decide().waits["a2"])
+    assert "n1g0 is unhealthy: XID 79." in sentence(made.decide().waits["a2"])
 
 
 def test_a_gang_with_one_rank_on_an_unhealthy_device_leaves_whole() -> None:
@@ -102,11 +105,12 @@ def test_foresight_counts_no_pause_of_work_that_leaves_an_unhealthy_device() -> 
     made = world("pool t 2\na 2 of t\na runs 1")
     (device,) = {one.device for one in made.owned["a1"]}
     made.health(device, Health.UNHEALTHY)
-    seen = foresee(made.snapshot(), made.policy)
+    seen = project(made.snapshot(), made.policy)
     assert (seen.paused, seen.started) == ((), ("a1",)) and seen.snapshot.jobs[0].paused_at == ()
 
 
 # -- nodes that an admin cordons and drains --------------------------------------------------------------------------
+# R59
 def test_a_cordoned_node_takes_nothing_new_and_an_uncordoned_one_does_again() -> None:
     made = world("pool t 2x1\na 2 of t\na queues 2 of 1\nn1 cordoned")
     made.settle()
@@ -122,12 +126,13 @@ def test_a_cordoned_node_keeps_what_runs_on_it_and_a_claim_takes_another_nodes()
     assert made.owned["a3"] and made.picture() == "a 2 / b 1"
 
 
+# R59
 def test_a_drained_node_sends_its_preemptible_work_back_to_the_queue_at_no_cost() -> None:
     made = world("pool t 2x1\na 2 of t\na runs 1 on n1g0\nn1 draining")
     (stop,) = made.tick().actions
     assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
     assert (stop.grace_s, stop.reason.code) == (GENTLE.grace_s, "node_drained")
-    assert sentence(stop.reason).startswith("Node n1 is being drained by an admin, and this job has a part of its")
+    assert sentence(stop.reason).startswith("An admin drains node n1, and this job uses its")
     made.settle()
     assert {one.device for one in made.owned["a1"]} == {"n2g0"} and made.jobs["a1"].paused_at == ()
 
@@ -153,14 +158,17 @@ def test_what_may_not_be_preempted_drains_by_itself_and_is_told(text: str) -> No
     assert made.tick().actions == ()
     told = explain(made.snapshot(), made.policy, name)
     assert told.reason is not None and told.reason.code == "node_drained"
-    assert "Node n1 is being drained by an admin" in told.sentence
+    assert "An admin drains node n1" in explanation_sentence(told)
 
 
+# R59
 def test_at_the_deadline_of_a_drain_a_job_that_may_not_be_preempted_leaves_and_not_before() -> None:
     made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0 fixed\nn1 draining by 3")
     assert [made.tick().actions for _ in range(2)] == [(), ()]
     told = explain(made.snapshot(), made.policy, "a1")
-    assert told.sentence.endswith("The drain has a deadline, in 1 s: then such jobs, too, are asked to save and leave.")
+    assert explanation_sentence(told).endswith(
+        "The drain's deadline is in 1 s; after it such jobs, too, are stopped and queued again."
+    )
     (stop,) = made.tick().actions
     assert isinstance(stop, Stop) and (stop.workload, stop.target) == ("a1", JobTarget.PAUSED)
     made.settle()
@@ -188,7 +196,7 @@ def test_a_gang_on_two_drained_nodes_leaves_at_the_earlier_deadline() -> None:
     made = world("pool t 3x1\na 2 of t\na runs 1 of 1 ranks 2 on n1g0,n2g0 fixed\nn1 draining by 60\nn2 draining by 3")
     assert made.tick().actions == ()
     told = explain(made.snapshot(), made.policy, "a1")
-    assert "Node n2 is being drained" in told.sentence
+    assert "An admin drains node n2" in explanation_sentence(told)
     made.now = BEGIN + 3000
     (stop,) = made.tick().actions
     assert isinstance(stop, Stop) and stop.reason.code == "node_drained"
@@ -207,14 +215,14 @@ def test_a_place_that_is_reserved_on_a_node_is_given_up_when_it_is_cordoned() ->
 def test_who_needs_a_cordoned_node_is_told_which() -> None:
     made = world("pool t 2x1\na 2 of t\na queues 1 ranks 2\nn2 cordoned")
     reason = made.decide().waits["a1"]
-    assert reason.code == "devices_out"
-    assert "n2g0 among them is on node n2, which is cordoned." in sentence(reason)
+    assert reason.code == "device_unavailable"
+    assert "n2g0 is on node n2, which is cordoned." in sentence(reason)
 
 
 def test_what_would_be_freed_on_a_cordoned_node_is_no_change_that_starts_a_job() -> None:
     made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0\na runs 1 on n2g0\na queues 1\nn1 cordoned")
-    told = explain(made.snapshot(), made.policy, "a3").sentence
-    assert told.endswith("It would start if 1.00 GPU is freed in pool t, or if pool t grows by 1.00 GPU.")
+    told = explanation_sentence(explain(made.snapshot(), made.policy, "a3"))
+    assert told.endswith("It would start if 1 GPU is freed in pool t, or if pool t grows by 1 GPU.")
 
 
 # -- who waits for devices that come back --------------------------------------------------------------------------
@@ -237,10 +245,10 @@ def test_who_needs_a_quarantined_device_is_told_which_and_why() -> None:
     (device,) = {one.device for one in made.owned["a1"]}
     assert reason.code == "device_quarantined"
     assert sentence(reason) == (
-        f"b asked for 2.00 GPU; device {device} of pool t, which it needs, is quarantined: processes of a1, attempt 1, "
+        f"b asked for 2 GPU; device {device} of pool t, which it needs, is quarantined: processes of a1, attempt 1, "
         "were killed and are still seen. It starts when they are gone."
     )
-    assert explain(made.snapshot(), made.policy, "b1").sentence.startswith(sentence(reason))
+    assert explanation_sentence(explain(made.snapshot(), made.policy, "b1")).startswith(sentence(reason))
 
 
 def test_who_would_submit_it_now_is_told_the_same() -> None:
@@ -259,10 +267,13 @@ def test_it_starts_when_the_processes_are_gone() -> None:
     assert made.picture() == "a 0 / b 2"
 
 
+# R60
 @pytest.mark.parametrize(
     ("text", "out", "code"),
     [
-        pytest.param("pool t 2\na 2 of t\na queues 2", Health.UNHEALTHY, "devices_out", id="an unhealthy device"),
+        pytest.param(
+            "pool t 2\na 2 of t\na queues 2", Health.UNHEALTHY, "device_unavailable", id="an unhealthy device"
+        ),
         pytest.param(
             "pool t 2\na 2 of t\na queues 2", Health.QUARANTINED, "device_quarantined", id="a quarantined one"
         ),
@@ -279,4 +290,4 @@ def test_what_fits_with_devices_that_come_back_waits_for_them(text: str, out: He
 def test_a_pool_whose_node_takes_no_new_work_can_start_a_job_some_day() -> None:
     made = world("pool t 1\na 1 of t\na queues 1")
     made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
-    assert made.decide().waits["a1"].code == "devices_out"
+    assert made.decide().waits["a1"].code == "device_unavailable"

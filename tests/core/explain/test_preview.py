@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.explain.preview import Effect, Preview, preview
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.messages.reasons import is_too_wide, most_milli
+from jupyter_gpu_quota.core.reason_figures import is_too_wide, most_milli
 from tests.core.eviction.test_removal import without
 from tests.core.world import World, world
 
@@ -73,6 +73,7 @@ def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
     return told, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
 
 
+# R54
 @pytest.mark.parametrize("drain_ticks", [1, 3])
 @pytest.mark.parametrize("edit", list(EDITS))
 @pytest.mark.parametrize("text", list(WORLDS))
@@ -106,6 +107,7 @@ def test_an_unchanged_policy_changes_nothing() -> None:
     assert (told.affected, paused) == ((), set())
 
 
+# R54
 def test_whose_wait_ends_is_named_with_what_it_waited_for() -> None:
     told, _, made = compared(world(BUSY), EDITS["b is given more"])
     assert (told.of(Effect.STARTS), told.of(Effect.PAUSED)) == (("b2", "b3"), ("a2", "a3"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.idle.activity import GpuSample, KernelRecord, KernelState, NotebookActivity
-from jupyter_gpu_quota.core.idle.classification import Busy, Idle, Unknown, Verdict
+from jupyter_gpu_quota.core.idle.classification import Busy, Classification, Idle, Unknown
 from tests.core.idle.world import (
     CPU_ONLY,
     MINUTE,
@@ -17,16 +17,16 @@ from tests.core.idle.world import (
     POLICY,
     QUIET,
     TERMINAL,
+    classification,
     quiet_notebook,
     readings,
     reports,
     used,
-    verdict,
     without,
 )
 
 
-def said(found: Verdict) -> str:
+def said(found: Classification) -> str:
     """A verdict as one or two words."""
     return found.reason if isinstance(found, Idle) else f"{type(found).__name__.lower()} {found.reason}"
 
@@ -161,23 +161,23 @@ SITUATIONS = [
 
 @pytest.mark.parametrize(("changes", "expected"), SITUATIONS)
 def test_the_verdict(changes: dict[str, object], expected: str) -> None:
-    assert said(verdict(quiet_notebook(**changes))) == expected
+    assert said(classification(quiet_notebook(**changes))) == expected
 
 
 def test_an_idle_one_names_the_kernels_that_hold_the_gpu_and_since_when() -> None:
-    found = verdict(quiet_notebook(kernels=(QUIET, CPU_ONLY)))
+    found = classification(quiet_notebook(kernels=(QUIET, CPU_ONLY)))
     assert found == Idle(since=NOW - 60 * MINUTE - 10_000, kernels=("k1",), figures=(("for_s", 3610),))
 
 
 def test_with_nobody_waiting_it_takes_longer() -> None:
-    assert said(verdict(quiet_notebook(), waiting=False)) == "busy recent_message"
+    assert said(classification(quiet_notebook(), waiting=False)) == "busy recent_message"
     long_ago = replace(QUIET, last_message_at=NOW - 150 * MINUTE)
     seen = {"samples": readings(150), "reports": reports(150)}
-    assert said(verdict(quiet_notebook(kernels=(long_ago,), **seen), waiting=False)) == "unused"
+    assert said(classification(quiet_notebook(kernels=(long_ago,), **seen), waiting=False)) == "unused"
 
 
 def test_a_recent_use_says_when_it_would_be_idle() -> None:
-    found = verdict(quiet_notebook(kernels=kernel(last_message_at=NOW - 5 * MINUTE)))
+    found = classification(quiet_notebook(kernels=kernel(last_message_at=NOW - 5 * MINUTE)))
     assert isinstance(found, Busy)
     assert (found.since, found.idle_at) == (NOW - 5 * MINUTE, NOW + 15 * MINUTE)
     assert found.figures == (("for_s", 300), ("needed_s", 1200))
@@ -195,20 +195,20 @@ def test_while_nobody_waits_it_says_how_much_sooner_it_is_idle_once_somebody_doe
 ) -> None:
     long_ago = {"last_message_at": NOW - 150 * MINUTE}
     seen = {"samples": readings(150), "reports": reports(150)}
-    found = verdict(quiet_notebook(kernels=kernel(**{**long_ago, **changes}), **seen), waiting=False)
+    found = classification(quiet_notebook(kernels=kernel(**{**long_ago, **changes}), **seen), waiting=False)
     assert isinstance(found, Busy)
     assert found.figures == tuple(zip(("for_s", "needed_s", "waited_for_s"), figures, strict=True))
 
 
 def test_the_longest_busy_kernel_says_since_when_it_leaves_the_gpu_alone() -> None:
-    found = verdict(quiet_notebook(kernels=kernel(**BUSY)))
+    found = classification(quiet_notebook(kernels=kernel(**BUSY)))
     assert isinstance(found, Busy)
     assert (found.since, found.unused_since) == (NOW - 100 * MINUTE, NOW - 60 * MINUTE - 10_000)
 
 
 def test_why_a_reading_is_unknown_is_told() -> None:
     samples = tuple(GpuSample(at=s.at, percent=None, why="under MPS processes have no figures") for s in readings(60))
-    found = verdict(quiet_notebook(samples=samples))
+    found = classification(quiet_notebook(samples=samples))
     assert isinstance(found, Unknown)
     assert found.figures == (("why", "under MPS processes have no figures"),)
 
@@ -222,7 +222,7 @@ def test_why_a_reading_is_unknown_is_told() -> None:
 )
 def test_a_little_jitter_is_no_missing_reading(late_ms: int, expected: str) -> None:
     samples = tuple(replace(s, at=s.at - late_ms * (i % 2)) for i, s in enumerate(readings(60)))
-    assert said(verdict(quiet_notebook(samples=samples))) == expected
+    assert said(classification(quiet_notebook(samples=samples))) == expected
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_little_jitter_is_no_missing_reading(late_ms: int, expected: str) -> N
     ],
 )
 def test_the_bound_is_exact(ago_s: int, expected: str) -> None:
-    assert said(verdict(quiet_notebook(kernels=kernel(last_message_at=NOW - ago_s * 1000)))) == expected
+    assert said(classification(quiet_notebook(kernels=kernel(last_message_at=NOW - ago_s * 1000)))) == expected
 
 
 # --- whatever is seen ---------------------------------------------------------------------------------------------
@@ -286,14 +286,14 @@ def with_something_unknown(activity: NotebookActivity, what: int) -> NotebookAct
 @settings(max_examples=200, deadline=None)
 @given(notebooks(), st.integers(0, 9), st.booleans())
 def test_what_is_unknown_is_never_idle(activity: NotebookActivity, what: int, waiting: bool) -> None:
-    assert not isinstance(verdict(with_something_unknown(activity, what), waiting=waiting), Idle)
+    assert not isinstance(classification(with_something_unknown(activity, what), waiting=waiting), Idle)
 
 
 @settings(max_examples=200, deadline=None)
 @given(notebooks(), st.integers(0, 45 * 60), st.sampled_from(["use", "message", "busy", "program", "keep"]))
 def test_one_more_sign_of_use_never_makes_it_idle(activity: NotebookActivity, ago_s: int, sign: str) -> None:
-    before, at = verdict(activity), NOW - ago_s * 1000
-    after = verdict(with_one_more(activity, at, sign))
+    before, at = classification(activity), NOW - ago_s * 1000
+    after = classification(with_one_more(activity, at, sign))
     assert isinstance(before, Idle) or not isinstance(after, Idle)
 
 
@@ -330,7 +330,7 @@ def test_a_date_that_only_a_clock_that_was_set_can_make_is_not_believed(back_ms:
     used = GpuSample(at=NOW - 5 * MINUTE, percent=30, used_at=NOW - 5 * MINUTE - back_ms)
     before = tuple(s for s in readings(60) if s.at < used.at)
     after = tuple(s for s in readings(60) if s.at > used.at)
-    found = verdict(quiet_notebook(samples=(*before, used, *after)))
+    found = classification(quiet_notebook(samples=(*before, used, *after)))
     assert said(found) == "busy recent_gpu_use"
 
 
@@ -340,7 +340,7 @@ def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_m
     """``seen`` readings after the jump, an hour of them before it."""
     after = readings(40)[-seen:]
     moved = readings(60, until=after[0].at - 10_000 - jump_ms)
-    found = verdict(quiet_notebook(samples=(*moved, *after)))
+    found = classification(quiet_notebook(samples=(*moved, *after)))
     long_enough = (seen - 1) * 10 + 10 >= POLICY.gpu_idle_after_s
     unnoticed = -10_000 < jump_ms <= 25_000
     assert not isinstance(found, Idle) or long_enough or unnoticed
@@ -349,7 +349,7 @@ def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_m
 @settings(max_examples=150, deadline=None)
 @given(notebooks(), st.booleans())
 def test_an_idle_one_was_unused_for_as_long_as_it_says(activity: NotebookActivity, waiting: bool) -> None:
-    found = verdict(activity, waiting=waiting)
+    found = classification(activity, waiting=waiting)
     if isinstance(found, Idle):
         assert NOW - found.since >= POLICY.gpu_after_s(waiting=waiting) * 1000
         assert not any(s.percent for s in activity.samples if s.at > found.since)

@@ -9,9 +9,18 @@ import pytest
 
 from jupyter_gpu_quota.core.idle.activity import GpuSample, IdleMode, IdlePolicy
 from jupyter_gpu_quota.core.idle.classification import Busy, Idle, IdleReason, Unknown
-from jupyter_gpu_quota.core.idle.history import Report, Vigil, simulated_sample
-from jupyter_gpu_quota.core.idle.state_document import NAMES, StageName, from_document, name_of, to_document
-from jupyter_gpu_quota.core.idle.state_machine import Freed, Freeing, InUse, Kept, Reported, Stage, Stopping, Warned
+from jupyter_gpu_quota.core.idle.history import ActivityHistories, Report, simulated_sample
+from jupyter_gpu_quota.core.idle.state_document import NAMES, MachineStateName, from_document, name_of, to_document
+from jupyter_gpu_quota.core.idle.state_machine import (
+    Freed,
+    Freeing,
+    InUse,
+    Kept,
+    MachineState,
+    Reported,
+    Stopping,
+    Warned,
+)
 from jupyter_gpu_quota.messages.idle import WHY, duration, told
 from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, POLICY, QUIET
 
@@ -23,23 +32,23 @@ def after(report: Report, **changes: object) -> Report:
 
 
 def test_readings_and_reports_are_kept_in_the_order_of_arrival() -> None:
-    vigil = Vigil()
+    histories = ActivityHistories()
     for at in (NOW, NOW + 10_000, NOW - 5_000):
-        assert vigil.read("nb", GpuSample(at=at, percent=0), POLICY)
-    assert vigil.report("nb", FIRST, POLICY)
-    found = vigil.activity("nb", kept_at=None, holding=None)
+        assert histories.read("nb", GpuSample(at=at, percent=0), POLICY)
+    assert histories.report("nb", FIRST, POLICY)
+    found = histories.activity("nb", kept_at=None, holding=None)
     assert [sample.at for sample in found.samples] == [NOW, NOW + 10_000, NOW - 5_000]
     assert (found.reports, found.kernels, found.started_at) == ((NOW,), (QUIET,), NOW - MINUTE)
 
 
 def test_a_notebook_that_never_reported_has_no_kernels_that_anybody_knows() -> None:
-    assert Vigil().activity("nb", kept_at=None, holding=()).kernels is None
+    assert ActivityHistories().activity("nb", kept_at=None, holding=()).kernels is None
 
 
 def test_the_same_reading_counts_once() -> None:
-    vigil = Vigil()
+    histories = ActivityHistories()
     sample = GpuSample(at=NOW, percent=0)
-    assert [vigil.read("nb", sample, POLICY), vigil.read("nb", sample, POLICY)] == [True, False]
+    assert [histories.read("nb", sample, POLICY), histories.read("nb", sample, POLICY)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -52,42 +61,42 @@ def test_the_same_reading_counts_once() -> None:
     ],
 )
 def test_which_report_counts(late: Report, taken: bool) -> None:
-    vigil = Vigil()
-    vigil.report("nb", FIRST, POLICY)
-    assert vigil.report("nb", late, POLICY) is taken
+    histories = ActivityHistories()
+    histories.report("nb", FIRST, POLICY)
+    assert histories.report("nb", late, POLICY) is taken
 
 
 def test_a_server_that_has_ended_says_nothing_any_more() -> None:
-    vigil = Vigil()
-    vigil.report("nb", FIRST, POLICY)
-    vigil.report("nb", replace(FIRST, instance="b", at=NOW + 1), POLICY)
-    assert not vigil.report("nb", after(FIRST), POLICY)
+    histories = ActivityHistories()
+    histories.report("nb", FIRST, POLICY)
+    histories.report("nb", replace(FIRST, instance="b", at=NOW + 1), POLICY)
+    assert not histories.report("nb", after(FIRST), POLICY)
 
 
 def test_a_server_that_says_it_is_another_each_time_fills_no_memory() -> None:
-    vigil = Vigil()
+    histories = ActivityHistories()
     for number in range(1_000):
-        vigil.report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
-    assert len(vigil._of("nb").gone) == 100
-    assert not vigil.report("nb", replace(FIRST, instance="i998", at=NOW + 1_000), POLICY)
+        histories.report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
+    assert len(histories._of("nb").gone) == 100
+    assert not histories.report("nb", replace(FIRST, instance="i998", at=NOW + 1_000), POLICY)
 
 
 def test_a_hold_that_a_kernel_cannot_have_stays_denied() -> None:
-    vigil = Vigil()
+    histories = ActivityHistories()
     unknown = replace(QUIET, holds_gpu=None)
-    vigil.report("nb", replace(FIRST, kernels=(unknown, CPU_ONLY)), POLICY)
+    histories.report("nb", replace(FIRST, kernels=(unknown, CPU_ONLY)), POLICY)
     holds = {
-        holding: [kernel.holds_gpu for kernel in vigil.activity("nb", kept_at=None, holding=holding).kernels or ()]
+        holding: [kernel.holds_gpu for kernel in histories.activity("nb", kept_at=None, holding=holding).kernels or ()]
         for holding in (None, (), ("k1",), ("k2",))
     }
     assert holds == {None: [None, False], (): [False, False], ("k1",): [True, False], ("k2",): [False, False]}
 
 
 def test_no_more_is_kept_than_the_judge_looks_back() -> None:
-    vigil = Vigil()
+    histories = ActivityHistories()
     for step in range(5_000):
-        vigil.read("nb", GpuSample(at=NOW + step * 10_000, percent=0), POLICY)
-    kept = vigil.activity("nb", kept_at=None, holding=None).samples
+        histories.read("nb", GpuSample(at=NOW + step * 10_000, percent=0), POLICY)
+    kept = histories.activity("nb", kept_at=None, holding=None).samples
     assert POLICY.when_nobody_waits_s // 10 < len(kept) < 2 * POLICY.when_nobody_waits_s // 10
 
 
@@ -101,17 +110,17 @@ def test_no_more_is_kept_than_the_judge_looks_back() -> None:
     ],
 )
 def test_when_the_gpu_was_last_used(percents: list[int | None], used_at: int | None) -> None:
-    vigil = Vigil()
+    histories = ActivityHistories()
     for step, percent in enumerate(percents):
-        vigil.read("nb", GpuSample(at=NOW + step * 10_000, percent=percent), POLICY)
-    assert vigil.used_at("nb") == used_at
+        histories.read("nb", GpuSample(at=NOW + step * 10_000, percent=percent), POLICY)
+    assert histories.used_at("nb") == used_at
 
 
 def test_what_is_over_is_forgotten() -> None:
-    vigil = Vigil()
-    vigil.report("nb", FIRST, POLICY)
-    vigil.keep_only(set())
-    assert vigil.newest("nb") is None
+    histories = ActivityHistories()
+    histories.report("nb", FIRST, POLICY)
+    histories.keep_only(set())
+    assert histories.newest("nb") is None
 
 
 # --- simulated devices --------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ def test_two_reports_close_together_say_nothing_of_the_cpu() -> None:
 
 
 # --- stages as documents ------------------------------------------------------------------------------------------
-STAGES: list[Stage] = [
+STAGES: list[MachineState] = [
     InUse(kept=Kept(times=2, at=NOW), notified_at=NOW),
     Reported(at=NOW, kernels=("a",)),
     Warned(at=NOW, until=NOW + 1, kernels=("a", "b")),
@@ -152,19 +161,19 @@ STAGES: list[Stage] = [
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=name_of)
-def test_a_stage_is_read_back_as_it_was_written(stage: Stage) -> None:
+def test_a_stage_is_read_back_as_it_was_written(stage: MachineState) -> None:
     assert from_document(to_document(stage)) == stage
 
 
 def test_every_stage_has_a_name() -> None:
-    assert {name_of(stage) for stage in STAGES} == set(NAMES) == set(get_args(StageName))
+    assert {name_of(stage) for stage in STAGES} == set(NAMES) == set(get_args(MachineStateName))
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reason", list(IdleReason))
 def test_every_reason_is_a_sentence_even_without_its_figures(reason: IdleReason) -> None:
-    for verdict in (Busy(reason=reason, since=NOW), Unknown(reason=reason)):
-        sentence = told(verdict, InUse(), IdleMode.REPORT, NOW)
+    for classification in (Busy(reason=reason, since=NOW), Unknown(reason=reason)):
+        sentence = told(classification, InUse(), IdleMode.REPORT, NOW)
         assert sentence.endswith(".")
         assert "{" not in sentence
     assert reason in WHY
@@ -173,16 +182,16 @@ def test_every_reason_is_a_sentence_even_without_its_figures(reason: IdleReason)
 @pytest.mark.parametrize(
     ("stage", "says"),
     [
-        pytest.param(STAGES[1], "Nothing is freed: the policy only reports.", id="only reported"),
+        pytest.param(STAGES[1], "The GPU is not freed: the policy only reports.", id="only reported"),
         pytest.param(
             Warned(at=NOW, until=NOW + 4 * MINUTE, kernels=("a",)),
-            "In 4 minutes its kernels that hold the GPU are shut down and their variables are lost. "
+            "In 4 minutes its kernels that use the GPU are shut down and their variables are lost. "
             "Run a cell, or keep it, to prevent that.",
             id="warned",
         ),
     ],
 )
-def test_what_follows_is_told(stage: Stage, says: str) -> None:
+def test_what_follows_is_told(stage: MachineState, says: str) -> None:
     idle = Idle(since=NOW, kernels=("a",), figures=(("for_s", 1_260),))
     assert told(idle, stage, IdleMode.REPORT, NOW) == f"It has been unused for 21 minutes. {says}"
 
@@ -214,7 +223,7 @@ def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_so() -> None:
         ),
         pytest.param(
             IdleReason.KEPT, (("waited_for_s", 8),),
-            "Somebody asked 21 seconds ago to keep it; that holds for 10 minutes "
+            "A person postponed the warning 21 seconds ago; that lasts for 10 minutes "
             "(8 seconds while somebody waits for a GPU).",
             id="kept: how long that holds depends on who waits",
         ),
@@ -230,8 +239,8 @@ def test_when_it_counts_as_idle_is_told_for_both_cases(
 def test_of_a_freed_gpu_nobody_is_told_that_it_is_not_idle_yet() -> None:
     busy = Busy(reason=IdleReason.RECENT_START, since=NOW, figures=(("for_s", 300), ("needed_s", 600)))
     assert told(busy, Freed(at=NOW, idle_since=None), IdleMode.REPORT, NOW) == (
-        "It was started 5 minutes ago. None of its kernels holds a GPU; its server and files live on, and a new kernel "
-        "gets the GPU again."
+        "It was started 5 minutes ago. None of its kernels uses a GPU; its server goes on, its files are kept, and a "
+        "new kernel gets the GPU again."
     )
 
 

@@ -11,13 +11,12 @@ from jupyter_gpu_quota.core.idle.activity import (
     IdlePolicy,
     KernelRecord,
     KernelState,
-    Place,
-    ProcessUse,
     ProgramKind,
     ProgramRecord,
 )
-from jupyter_gpu_quota.core.idle.history import Report, Vigil
-from jupyter_gpu_quota.core.idle.process_owners import STARTING_TICKS, Belonging, Roots, belonging, suspendable
+from jupyter_gpu_quota.core.idle.history import ActivityHistories, Report
+from jupyter_gpu_quota.core.idle.process_owners import STARTING_TICKS, ProcessOwners, Roots, process_owners, suspendable
+from jupyter_gpu_quota.core.samples import Place, ProcessUse
 
 HERE, THERE = "pid:[1]", "pid:[2]"
 TICKS = 1_000_000
@@ -44,7 +43,7 @@ def use(*parents: tuple[int, int], percent: int | None = 0, at: int | None = Non
     ],
 )
 def test_a_process_is_its_nearest_named_parent_s(process: ProcessUse, holders: set[str]) -> None:
-    assert belonging(ROOTS, [process]) == Belonging(holders=frozenset(holders), strays=(), users={})
+    assert process_owners(ROOTS, [process]) == ProcessOwners(holders=frozenset(holders), strays=(), users={})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_a_process_is_its_nearest_named_parent_s(process: ProcessUse, holders: s
     ],
 )
 def test_what_is_no_kernel_s_is_a_stray(process: ProcessUse) -> None:
-    assert belonging(ROOTS, [process]) == Belonging(holders=frozenset(), strays=(process,), users={})
+    assert process_owners(ROOTS, [process]) == ProcessOwners(holders=frozenset(), strays=(process,), users={})
 
 
 @pytest.mark.parametrize(
@@ -70,16 +69,18 @@ def test_what_is_no_kernel_s_is_a_stray(process: ProcessUse) -> None:
     ],
 )
 def test_what_may_be_a_kernel_nobody_named_leaves_all_unknown(roots: Roots, process: ProcessUse) -> None:
-    assert belonging(roots, [use(KERNEL), process]) is None
+    assert process_owners(roots, [use(KERNEL), process]) is None
 
 
 def test_who_used_it_and_when_is_the_latest_of_its_processes() -> None:
-    found = belonging(ROOTS, [use((300, 9_000), KERNEL, percent=5, at=10), use(KERNEL, percent=1, at=30), use(OTHER)])
+    found = process_owners(
+        ROOTS, [use((300, 9_000), KERNEL, percent=5, at=10), use(KERNEL, percent=1, at=30), use(OTHER)]
+    )
     assert found is not None and (found.holders, dict(found.users)) == ({"k1", "k2"}, {"k1": 30})
 
 
 def test_a_use_that_is_not_dated_may_have_been_the_latest() -> None:
-    found = belonging(ROOTS, [use(KERNEL, percent=5), use((300, 9_000), KERNEL, percent=5, at=30)])
+    found = process_owners(ROOTS, [use(KERNEL, percent=5), use((300, 9_000), KERNEL, percent=5, at=30)])
     assert found is not None and dict(found.users) == {"k1": None}
 
 
@@ -90,19 +91,19 @@ CPU = replace(IDLE, id="k2", holds_gpu=False)
 TERMINAL = ProgramRecord(name="terminal 1", kind=ProgramKind.TERMINAL, holds_gpu=None)
 
 
-def told(found: Belonging | None, *samples: GpuSample) -> tuple[dict[str, bool | None], tuple[ProgramRecord, ...]]:
-    vigil = Vigil()
-    vigil.report("N", Report(instance="i", sequence=1, at=1, started_at=0, kernels=(IDLE, CPU), programs=(TERMINAL,)),
-                 POLICY)  # fmt: skip
+def told(found: ProcessOwners | None, *samples: GpuSample) -> tuple[dict[str, bool | None], tuple[ProgramRecord, ...]]:
+    histories = ActivityHistories()
+    report = Report(instance="i", sequence=1, at=1, started_at=0, kernels=(IDLE, CPU), programs=(TERMINAL,))
+    histories.report("N", report, POLICY)
     for sample in samples:
-        vigil.read("N", sample, POLICY)
+        histories.read("N", sample, POLICY)
     holding = None if found is None else found.holders
-    activity = vigil.activity("N", kept_at=None, holding=holding, belonging=found)
+    activity = histories.activity("N", kept_at=None, holding=holding, process_owners=found)
     return {kernel.id: kernel.holds_gpu for kernel in activity.kernels or ()}, activity.programs
 
 
 def test_a_cpu_kernel_that_turns_to_the_gpu_is_seen() -> None:
-    assert told(belonging(ROOTS, [use(OTHER)]))[0] == {"k1": False, "k2": True}
+    assert told(process_owners(ROOTS, [use(OTHER)]))[0] == {"k1": False, "k2": True}
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
@@ -112,27 +113,27 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
 def test_a_terminal_is_told_with_its_last_use() -> None:
     sample = GpuSample(at=50, percent=10, used_at=40, users=("terminal 1",))
     later = GpuSample(at=60, percent=0)
-    assert told(belonging(ROOTS, [use(SHELL)]), sample, later)[1] == (
+    assert told(process_owners(ROOTS, [use(SHELL)]), sample, later)[1] == (
         replace(TERMINAL, holds_gpu=True, used_gpu_at=40),
     )
 
 
 def test_a_stray_holds_the_device_and_is_named() -> None:
-    _, programs = told(belonging(ROOTS, [use((700, 5_000))]))
+    _, programs = told(process_owners(ROOTS, [use((700, 5_000))]))
     assert programs[1:] == (ProgramRecord(name="process 700", kind=ProgramKind.STRAY, holds_gpu=True),)
 
 
 def test_a_clock_that_went_back_leaves_no_use_in_the_future() -> None:
     before = GpuSample(at=9_000, percent=10, users=("terminal 1",))
     after = GpuSample(at=100, percent=0)
-    assert told(belonging(ROOTS, [use(SHELL)]), before, after)[1][0].used_gpu_at == 100
+    assert told(process_owners(ROOTS, [use(SHELL)]), before, after)[1][0].used_gpu_at == 100
 
 
 def test_a_reading_whose_user_is_told_later_counts_once() -> None:
-    vigil = Vigil()
-    assert vigil.read("N", GpuSample(at=10, percent=5), POLICY)
-    assert not vigil.read("N", GpuSample(at=10, percent=5, users=("k1",)), POLICY)
-    samples = vigil.activity("N", kept_at=None, holding=None).samples
+    histories = ActivityHistories()
+    assert histories.read("N", GpuSample(at=10, percent=5), POLICY)
+    assert not histories.read("N", GpuSample(at=10, percent=5, users=("k1",)), POLICY)
+    samples = histories.activity("N", kept_at=None, holding=None).samples
     assert [(sample.at, sample.users) for sample in samples] == [(10, ("k1",))]
 
 

@@ -9,27 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.idle.activity import IdleMode, IdlePolicy
-from jupyter_gpu_quota.core.idle.classification import Busy, Idle, IdleReason, Unknown, Verdict
+from jupyter_gpu_quota.core.idle.classification import Busy, Classification, Idle, IdleReason, Unknown
 from jupyter_gpu_quota.core.idle.state_machine import (
     BEGINNING,
     Freed,
     Freeing,
+    IdleEvent,
     InUse,
     KeepRefused,
     Kept,
+    MachineState,
     Reported,
     Seen,
-    Stage,
-    Step,
     Stopping,
-    Turn,
+    Transition,
     Warned,
     is_lendable,
     keep,
     seen,
-    step,
+    transition,
 )
-from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, QUIET, quiet_notebook, verdict
+from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, QUIET, classification, quiet_notebook
 
 RECLAIM = IdlePolicy(mode=IdleMode.RECLAIM)
 REPORT = IdlePolicy()
@@ -50,96 +50,98 @@ STOPPING = Stopping(at=NOW - MINUTE, freed_at=NOW - 60 * MINUTE)
 REPORTED = Reported(at=NOW - MINUTE, kernels=("k1",))
 
 
-def look(found: Verdict, *, holds: bool | None = True, reported_at: int | None = NOW) -> Seen:
-    return Seen(verdict=found, holds=holds, reported_at=reported_at)
+def look(found: Classification, *, holds: bool | None = True, reported_at: int | None = NOW) -> Seen:
+    return Seen(classification=found, holds=holds, reported_at=reported_at)
 
 
 STEPS = [
     # idle, mode reclaim
-    pytest.param(BEGINNING, IDLE, NOW, Turn.WARNED, Warned, id="an idle notebook is warned"),
-    pytest.param(BEGINNING, EMPTY, NOW, Turn.FREED, Freed, id="where nothing is held there is nothing to warn of"),
-    pytest.param(REPORTED, IDLE, NOW, Turn.WARNED, Warned, id="reclaim is turned on: a full warning comes first"),
+    pytest.param(BEGINNING, IDLE, NOW, IdleEvent.WARNED, Warned, id="an idle notebook is warned"),
+    pytest.param(BEGINNING, EMPTY, NOW, IdleEvent.FREED, Freed, id="where nothing is held there is nothing to warn of"),
+    pytest.param(REPORTED, IDLE, NOW, IdleEvent.WARNED, Warned, id="reclaim is turned on: a full warning comes first"),
     pytest.param(WARNED, IDLE, LATER - 1, None, Warned, id="the countdown is not over"),
-    pytest.param(WARNED, IDLE, LATER, Turn.FREEING, Freeing, id="the countdown is over"),
-    pytest.param(WARNED, EMPTY, NOW, Turn.FREED, Freed, id="the person shut the kernel down"),
+    pytest.param(WARNED, IDLE, LATER, IdleEvent.FREEING, Freeing, id="the countdown is over"),
+    pytest.param(WARNED, EMPTY, NOW, IdleEvent.FREED, Freed, id="the person shut the kernel down"),
     pytest.param(FREEING, IDLE, LATER, None, Freeing, id="a kernel that still holds the GPU is not gone"),
-    pytest.param(FREEING, EMPTY, LATER, Turn.FREED, Freed, id="no kernel holds the GPU any more"),
+    pytest.param(FREEING, EMPTY, LATER, IdleEvent.FREED, Freed, id="no kernel holds the GPU any more"),
     pytest.param(FREED, EMPTY, LATER, None, Freed, id="a freed GPU stays freed"),
-    pytest.param(FREED, EMPTY, NOW + 12 * 60 * MINUTE, Turn.STOPPING, Stopping, id="much later the server is stopped"),
+    pytest.param(FREED, EMPTY, NOW + 12 * 60 * MINUTE, IdleEvent.STOPPING, Stopping, id="later the server is stopped"),
     # activity in time
-    pytest.param(WARNED, BUSY, NOW, Turn.WITHDRAWN, InUse, id="the GPU is used during the countdown"),
-    pytest.param(WARNED, TYPED, NOW, Turn.WITHDRAWN, InUse, id="a cell is run during the countdown"),
-    pytest.param(FREEING, TYPED, NOW, Turn.WITHDRAWN, InUse, id="a cell is run before the kernel was shut down"),
-    pytest.param(REPORTED, BUSY, NOW, Turn.WITHDRAWN, InUse, id="what was only reported is used again"),
-    pytest.param(FREED, BUSY, NOW, Turn.WOKEN, InUse, id="the owner uses the GPU that was freed"),
-    pytest.param(STOPPING, BUSY, NOW, Turn.WOKEN, InUse, id="the owner uses the GPU before the server stopped"),
+    pytest.param(WARNED, BUSY, NOW, IdleEvent.WITHDRAWN, InUse, id="the GPU is used during the countdown"),
+    pytest.param(WARNED, TYPED, NOW, IdleEvent.WITHDRAWN, InUse, id="a cell is run during the countdown"),
+    pytest.param(FREEING, TYPED, NOW, IdleEvent.WITHDRAWN, InUse, id="a cell is run before the kernel was shut down"),
+    pytest.param(REPORTED, BUSY, NOW, IdleEvent.WITHDRAWN, InUse, id="what was only reported is used again"),
+    pytest.param(FREED, BUSY, NOW, IdleEvent.WOKEN, InUse, id="the owner uses the GPU that was freed"),
+    pytest.param(STOPPING, BUSY, NOW, IdleEvent.WOKEN, InUse, id="the owner uses the GPU before the server stopped"),
     # unknown
-    pytest.param(WARNED, UNKNOWN, LATER, Turn.WITHDRAWN, InUse, id="the agent goes away during the countdown"),
-    pytest.param(FREEING, UNKNOWN, LATER, Turn.WITHDRAWN, InUse, id="the agent goes away before the kernel is gone"),
+    pytest.param(WARNED, UNKNOWN, LATER, IdleEvent.WITHDRAWN, InUse, id="the agent goes away during the countdown"),
+    pytest.param(FREEING, UNKNOWN, LATER, IdleEvent.WITHDRAWN, InUse, id="the agent goes before the kernel is gone"),
     pytest.param(FREED, UNKNOWN, LATER, None, Freed, id="what is freed stays so while nothing is known"),
-    pytest.param(STOPPING, UNKNOWN, LATER, Turn.WITHDRAWN, Freed, id="an unknown server is not stopped"),
+    pytest.param(STOPPING, UNKNOWN, LATER, IdleEvent.WITHDRAWN, Freed, id="an unknown server is not stopped"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("stage", "found", "now", "turn", "to"), STEPS)
-def test_a_step(stage: Stage, found: Verdict, now: int, turn: Turn | None, to: type) -> None:
-    taken = step(stage, look(found), RECLAIM, now)
+def test_a_step(stage: MachineState, found: Classification, now: int, turn: IdleEvent | None, to: type) -> None:
+    taken = transition(stage, look(found), RECLAIM, now)
     assert (taken.turn, type(taken.stage)) == (turn, to)
 
 
 @pytest.mark.parametrize(
     ("stage", "turn", "to"),
     [
-        pytest.param(BEGINNING, Turn.REPORTED, Reported, id="an idle notebook is reported"),
+        pytest.param(BEGINNING, IdleEvent.REPORTED, Reported, id="an idle notebook is reported"),
         pytest.param(REPORTED, None, Reported, id="and reported once"),
-        pytest.param(WARNED, Turn.REPORTED, Reported, id="the admin goes back to report: the warning is withdrawn"),
-        pytest.param(FREEING, Turn.REPORTED, Reported, id="the admin goes back to report: nothing is shut down"),
+        pytest.param(
+            WARNED, IdleEvent.REPORTED, Reported, id="the admin goes back to report: the warning is withdrawn"
+        ),
+        pytest.param(FREEING, IdleEvent.REPORTED, Reported, id="the admin goes back to report: nothing is shut down"),
         pytest.param(FREED, None, Freed, id="what is freed stays freed"),
-        pytest.param(STOPPING, Turn.WITHDRAWN, Freed, id="no server is stopped"),
+        pytest.param(STOPPING, IdleEvent.WITHDRAWN, Freed, id="no server is stopped"),
     ],
 )
-def test_in_mode_report_nothing_is_freed(stage: Stage, turn: Turn | None, to: type) -> None:
-    taken = step(stage, look(IDLE if stage not in (FREED, STOPPING) else EMPTY), REPORT, NOW + 99 * 60 * MINUTE)
+def test_in_mode_report_nothing_is_freed(stage: MachineState, turn: IdleEvent | None, to: type) -> None:
+    taken = transition(stage, look(IDLE if stage not in (FREED, STOPPING) else EMPTY), REPORT, NOW + 99 * 60 * MINUTE)
     assert (taken.turn, type(taken.stage)) == (turn, to)
 
 
 def test_a_warning_that_no_report_fetched_frees_nothing() -> None:
     unheard = look(IDLE, reported_at=WARNED.at)
-    assert step(WARNED, unheard, RECLAIM, LATER).stage == WARNED
+    assert transition(WARNED, unheard, RECLAIM, LATER).stage == WARNED
 
 
 def test_the_countdown_is_as_long_as_the_policy_says() -> None:
-    taken = step(BEGINNING, look(IDLE), RECLAIM, NOW)
+    taken = transition(BEGINNING, look(IDLE), RECLAIM, NOW)
     assert taken.stage == Warned(at=NOW, until=NOW + 300_000, kernels=("k1",))
 
 
 def test_only_kernels_that_hold_the_gpu_are_shut_down() -> None:
     activity = quiet_notebook(kernels=(QUIET, CPU_ONLY))
-    taken = step(WARNED, seen(activity, verdict(activity)), RECLAIM, LATER)
+    taken = transition(WARNED, seen(activity, classification(activity)), RECLAIM, LATER)
     assert taken.stage == Freeing(at=LATER, kernels=("k1",))
 
 
 def test_a_cell_in_a_cpu_kernel_leaves_the_gpu_freed_and_the_server_alive() -> None:
-    taken = step(FREED, look(TYPED, holds=False), RECLAIM, NOW)
-    assert taken == Step(stage=replace(FREED, idle_since=None))
+    taken = transition(FREED, look(TYPED, holds=False), RECLAIM, NOW)
+    assert taken == Transition(stage=replace(FREED, idle_since=None))
 
 
 def test_a_kernel_that_holds_the_gpu_again_wakes_the_notebook() -> None:
     started = Busy(reason=IdleReason.RECENT_START, since=NOW)
-    assert step(FREED, look(started, holds=True), RECLAIM, NOW).turn is Turn.WOKEN
-    assert step(FREED, look(IDLE), RECLAIM, NOW).turn is Turn.WOKEN
+    assert transition(FREED, look(started, holds=True), RECLAIM, NOW).turn is IdleEvent.WOKEN
+    assert transition(FREED, look(IDLE), RECLAIM, NOW).turn is IdleEvent.WOKEN
 
 
 def test_a_use_before_it_was_freed_is_no_wake() -> None:
     before = Busy(reason=IdleReason.RECENT_GPU_USE, since=FREED.at - MINUTE)
-    assert isinstance(step(FREED, look(before, holds=False), RECLAIM, NOW).stage, Freed)
+    assert isinstance(transition(FREED, look(before, holds=False), RECLAIM, NOW).stage, Freed)
 
 
 # --- keep ---------------------------------------------------------------------------------------------------------
 def test_keep_postpones_the_warning_as_if_the_notebook_had_been_used() -> None:
     taken = keep(WARNED, RECLAIM, NOW)
-    assert taken == Step(stage=InUse(kept=Kept(times=1, at=NOW)), turn=Turn.KEPT)
-    again = verdict(quiet_notebook(kept_at=NOW))
+    assert taken == Transition(stage=InUse(kept=Kept(times=1, at=NOW)), turn=IdleEvent.KEPT)
+    again = classification(quiet_notebook(kept_at=NOW))
     assert isinstance(again, Busy)
     assert (again.reason, again.idle_at) == (IdleReason.KEPT, NOW + 20 * MINUTE)
 
@@ -152,7 +154,7 @@ def test_keep_postpones_the_warning_as_if_the_notebook_had_been_used() -> None:
         pytest.param(replace(WARNED, kept=Kept(times=3, at=NOW)), "kept_enough", id="a fourth time"),
     ],
 )
-def test_keep_is_refused(stage: Stage, why: str) -> None:
+def test_keep_is_refused(stage: MachineState, why: str) -> None:
     refused = keep(stage, RECLAIM, NOW)
     assert isinstance(refused, KeepRefused)
     assert (refused.why, refused.most) == (why, 3)
@@ -168,21 +170,21 @@ def test_keep_is_refused(stage: Stage, why: str) -> None:
         pytest.param(IDLE, 1, id="nor does another warning"),
     ],
 )
-def test_how_often_somebody_may_keep_it(found: Verdict, times: int) -> None:
-    assert step(InUse(kept=ONCE), look(found), RECLAIM, NOW).stage.kept.times == times
+def test_how_often_somebody_may_keep_it(found: Classification, times: int) -> None:
+    assert transition(InUse(kept=ONCE), look(found), RECLAIM, NOW).stage.kept.times == times
 
 
 # --- told only ----------------------------------------------------------------------------------------------------
 def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_once_and_never_freed() -> None:
     policy = replace(RECLAIM, busy_notify_after_s=1_800)
-    first = step(BEGINNING, look(BREAKPOINT), policy, NOW)
-    assert (first.turn, first.stage) == (Turn.NOTIFIED, InUse(notified_at=NOW))
-    assert step(first.stage, look(BREAKPOINT), policy, LATER) == Step(stage=first.stage)
-    assert step(first.stage, look(BUSY), policy, LATER).stage == BEGINNING
+    first = transition(BEGINNING, look(BREAKPOINT), policy, NOW)
+    assert (first.turn, first.stage) == (IdleEvent.NOTIFIED, InUse(notified_at=NOW))
+    assert transition(first.stage, look(BREAKPOINT), policy, LATER) == Transition(stage=first.stage)
+    assert transition(first.stage, look(BUSY), policy, LATER).stage == BEGINNING
 
 
 def test_without_that_setting_nobody_is_told() -> None:
-    assert step(BEGINNING, look(BREAKPOINT), RECLAIM, NOW) == Step(stage=BEGINNING)
+    assert transition(BEGINNING, look(BREAKPOINT), RECLAIM, NOW) == Transition(stage=BEGINNING)
 
 
 # --- lending ------------------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def test_without_that_setting_nobody_is_told() -> None:
         pytest.param(FREED, IDLE, False, id="a kernel holds it again"),
     ],
 )
-def test_what_may_be_lent(stage: Stage, found: Verdict, lendable: bool) -> None:
+def test_what_may_be_lent(stage: MachineState, found: Classification, lendable: bool) -> None:
     assert is_lendable(stage, found) is lendable
 
 
@@ -207,16 +209,16 @@ verdicts = st.sampled_from([IDLE, IDLE, IDLE, IDLE, EMPTY, UNKNOWN, BUSY, TYPED,
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(verdicts, st.integers(1, 200), st.sampled_from(list(IdleMode)), st.booleans()), max_size=30))
 def test_nothing_is_freed_but_after_a_whole_countdown_of_idleness_in_mode_reclaim(
-    looks: list[tuple[Verdict, int, IdleMode, bool]],
+    looks: list[tuple[Classification, int, IdleMode, bool]],
 ) -> None:
-    stage: Stage = BEGINNING
+    stage: MachineState = BEGINNING
     now, idle_since = NOW, None
     for found, passed_s, mode, reports in looks:
         now += passed_s * 1000
         policy = replace(RECLAIM, mode=mode)
         counts = found is IDLE and mode is IdleMode.RECLAIM
         idle_since = (idle_since or now) if counts else None
-        taken = step(stage, look(found, reported_at=now if reports else None), policy, now)
+        taken = transition(stage, look(found, reported_at=now if reports else None), policy, now)
         if isinstance(taken.stage, Freeing) and not isinstance(stage, Freeing):
             assert idle_since is not None
             assert now - idle_since >= RECLAIM.warn_for_s * 1000
@@ -232,6 +234,8 @@ def test_nothing_is_freed_but_after_a_whole_countdown_of_idleness_in_mode_reclai
     "found", [IDLE, EMPTY, UNKNOWN, BUSY, TYPED], ids=["idle", "empty", "unknown", "busy", "typed"]
 )
 @pytest.mark.parametrize("policy", [REPORT, RECLAIM], ids=["report", "reclaim"])
-def test_asking_again_at_the_same_instant_changes_nothing(stage: Stage, found: Verdict, policy: IdlePolicy) -> None:
-    once = step(stage, look(found, holds=found is not EMPTY), policy, NOW)
-    assert step(once.stage, look(found, holds=found is not EMPTY), policy, NOW) == Step(stage=once.stage)
+def test_asking_again_at_the_same_instant_changes_nothing(
+    stage: MachineState, found: Classification, policy: IdlePolicy
+) -> None:
+    once = transition(stage, look(found, holds=found is not EMPTY), policy, NOW)
+    assert transition(once.stage, look(found, holds=found is not EMPTY), policy, NOW) == Transition(stage=once.stage)

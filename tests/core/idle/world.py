@@ -13,7 +13,7 @@ from jupyter_gpu_quota.core.idle.activity import (
     ProgramKind,
     ProgramRecord,
 )
-from jupyter_gpu_quota.core.idle.classification import Verdict, judge
+from jupyter_gpu_quota.core.idle.classification import Classification, classify
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000
@@ -59,7 +59,7 @@ def without(samples: tuple[GpuSample, ...], first: int, last: int) -> tuple[GpuS
     return tuple(s for s in samples if not NOW - first * MINUTE <= s.at < NOW - last * MINUTE)
 
 
-def verdict(
+def classification(
     activity: NotebookActivity, *, waiting: bool = True, policy: IdlePolicy = POLICY, now: int = NOW
-) -> Verdict:
-    return judge(activity, policy, waiting=waiting, now=now)
+) -> Classification:
+    return classify(activity, policy, waiting=waiting, now=now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.core.model import Device, Health, Node
-from jupyter_gpu_quota.core.placement.ledger import Ledger, Levels
+from jupyter_gpu_quota.core.placement.ledger import BestFitIndex, Ledger
 from jupyter_gpu_quota.core.placement.place import EmptyPool, Fit, Refusal, Request, place
 
 
@@ -35,17 +35,22 @@ def goes(text: str, request: Request) -> list[str]:
 @pytest.mark.parametrize(
     ("devices", "request_", "expected"),
     [
+        # R61
         pytest.param("a:1000 a:500", Request(250), ["d1"], id="a fraction joins a shared device"),
         pytest.param("a:600 a:300 a:400", Request(250), ["d1"], id="the fullest that takes it"),
         pytest.param("a:200 a:1000", Request(250), ["d1"], id="a whole device where no shared one takes it"),
         pytest.param("a:500 a:500", Request(500), ["d0"], id="ties go by id"),
         pytest.param("a:1000 a:1000 b:1000", Request(1000), ["d2"], id="a whole GPU where the fewest are left"),
         pytest.param("a:1000 a:1000 b:1000", Request(500), ["d2"], id="a new shared device, too, spares whole nodes"),
+        # R61
         pytest.param("a:1000 b:1000", Request(2000), [], id="two GPUs of one rank are never on two nodes"),
         pytest.param("a:1000 b:1000 b:1000", Request(2000), ["d1", "d2"], id="two GPUs of one rank are on one node"),
+        # R8
         pytest.param("a:1000 b:1000", Request(1000, 2), ["d0", "d1"], id="two ranks may be on two nodes"),
+        # R8
         pytest.param("a:1000 b:500", Request(1000, 2), [], id="all ranks or none"),
         pytest.param("a:1000", Request(500, 2), ["d0", "d0"], id="ranks of fractions may share a device"),
+        # R61
         pytest.param("a/Y:1000 a:300", Request(250, 1, "Y"), ["d0"], id="the model is hard"),
         pytest.param("a:1000", Request(250, 1, "Z"), [], id="a model that is not there"),
         pytest.param("a:1000! a:1000", Request(1000), ["d1"], id="an unhealthy device takes nothing"),
@@ -64,22 +69,22 @@ def test_a_refusal_says_how_many_ranks_found_room_and_takes_nothing() -> None:
 
 def test_held_room_is_for_borrowers_only() -> None:
     made = ledger("a:1000")
-    made.held[0] = 300
+    made.unbooked[0] = 300
     assert isinstance(place(made, Request(800)), Refusal)
-    assert isinstance(place(made, Request(800), lent=True), Fit)
+    assert isinstance(place(made, Request(800), borrowed=True), Fit)
     assert isinstance(place(made, Request(700)), Fit)
 
 
 def test_promised_room_is_for_nobody_else() -> None:
     made = ledger("a:1000")
-    made.promised[0] = 600
-    assert isinstance(place(made, Request(500), lent=True), Refusal)
+    made.reserved[0] = 600
+    assert isinstance(place(made, Request(500), borrowed=True), Refusal)
     assert isinstance(place(made, Request(400)), Fit)
 
 
 def test_a_drain_and_a_promise_for_it_count_once() -> None:
     made = ledger("a:1000")
-    made.leaving[0] = made.promised[0] = 600
+    made.leaving[0] = made.reserved[0] = 600
     assert isinstance(place(made, Request(400)), Fit)
     assert isinstance(place(made, Request(401)), Refusal)
 
@@ -89,7 +94,7 @@ def test_undo_gives_everything_back() -> None:
     before = place(made, Request(500))
     mark = made.mark()
     made.shift(made.firm, 0, 700)
-    made.shift(made.held, 0, 100)
+    made.shift(made.unbooked, 0, 100)
     made.shift(made.leaving, 1, 1000)
     assert place(made, Request(500)) != before
     made.undo(mark)
@@ -120,7 +125,7 @@ def test_amounts_that_mean_nothing_fit_nowhere(milli: int) -> None:
 
 
 def test_levels_find_the_smallest_that_suffices_after_changes() -> None:
-    levels = Levels([5, 3, 9, 3])
+    levels = BestFitIndex([5, 3, 9, 3])
     levels.put(1, 7)
     assert [levels.at_least(bound) for bound in (1, 4, 6, 8, 10)] == [3, 0, 1, 2, None]
     levels.put(3, 0)

@@ -28,6 +28,7 @@ a queues 1 of 2
 """Two nodes with one free device each, and a claim within guarantee of two devices of one node."""
 
 
+# R41
 def test_a_job_moves_to_the_other_node_and_nobody_is_paused() -> None:
     made = world(PARTS)
     assert said(made.tick()) == [
@@ -38,6 +39,7 @@ def test_a_job_moves_to_the_other_node_and_nobody_is_paused() -> None:
     assert {one.device for one in made.owned["b1"]} == {"n2g1"}
 
 
+# R41
 def test_two_halves_on_two_devices_come_together_for_a_whole_one() -> None:
     made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 1 of 0.5 on n1g0\nb runs 1 of 0.5 on n1g1\na queues 1 of 1")
     assert [row[:2] for row in said(made.tick())] == [("pause", "b1"), ("reserve", "b1"), ("reserve", "a1")]
@@ -59,6 +61,7 @@ def test_without_room_elsewhere_nothing_moves(change: str, expected: str) -> Non
     assert {row[2] for row in said(plan)} == {"reclaimed", "waits_for_drain"}
 
 
+# R41
 def test_protected_work_is_not_moved() -> None:
     made = world(PARTS, preemption=dc.replace(GENTLE, min_runtime_s=7200))
     assert "moved" not in {row[2] for row in said(made.tick())}

@@ -7,7 +7,10 @@ import pytest
 from jupyter_gpu_quota.api.views.quota_states import shares_of
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Health, Placement, Reservation
-from jupyter_gpu_quota.core.plan import Pause, Reason, ReasonCode, Reserve, Start
+from jupyter_gpu_quota.core.plan import Pause, Reserve, Start
+from jupyter_gpu_quota.core.reason_figures import figures_of, reason_from
+from jupyter_gpu_quota.core.reasons import ReasonCode
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.core.promises import check_plan
 from tests.core.similarity import check_departments_that_change_nothing
@@ -22,6 +25,7 @@ def owners(names: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "picture", "paused"),
     [
+        # R27
         pytest.param(
             """
             pool t 4
@@ -70,6 +74,7 @@ def owners(names: list[str]) -> list[str]:
             ["p1"],
             id="three equal departments come to 2 / 2 / 2 with one pause",
         ),
+        # R14
         pytest.param(
             """
             pool t 8
@@ -86,6 +91,7 @@ def owners(names: list[str]) -> list[str]:
             ["p3", "p3", "p3", "p3"],
             id="the pool is shared between departments and not between projects",
         ),
+        # R28
         pytest.param(
             """
             pool t 4
@@ -102,6 +108,7 @@ def owners(names: list[str]) -> list[str]:
             ["p2", "p2"],
             id="a guarantee whose department is full takes back what a sibling was lent",
         ),
+        # R28
         pytest.param(
             """
             pool t 4
@@ -117,6 +124,7 @@ def owners(names: list[str]) -> list[str]:
             ["p2"],
             id="at its department's limit a guarantee takes from a sibling though devices are free",
         ),
+        # R11
         pytest.param(
             """
             pool t 4
@@ -272,6 +280,7 @@ def test_a_department_at_its_quota_gives_nothing_though_a_project_of_it_is_over(
     assert (made.picture(), made.paused()) == ("p1 1 / p2 1 / p3 0", [])
 
 
+# R4
 def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force() -> None:
     """x wants 1 of its 2, so that y's reduced guarantee may take what x runs above that, in a department or not."""
     made = world("pool t 3\nx 2 of t\ny 2 of t\nx runs 1 ranks 1-2 held 2 on n1g0,n1g1\ny queues 2 of 1")
@@ -281,6 +290,7 @@ def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force()
     check_departments_that_change_nothing(made.snapshot(), made.policy, decision)
 
 
+# R28
 def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
     """p1 claims 2 within guarantee; its department, over quota by p2, may ask D2 for one once p2 has given one."""
     made = world(
@@ -352,6 +362,14 @@ def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
     assert place.device == "n1g4"
 
 
+# R16
+def test_a_job_that_can_never_start_is_not_wanted() -> None:
+    made = world("pool t 8\na 0 of t\nb 0 of t\nc 0 of t\na queues 8 of 1\nb queues 8 of 1\nc queues 100")
+    shares = shares_of(made.snapshot(), made.policy).projects
+    assert [shares[name, "t"].fair_milli for name in ("a", "b", "c")] == [4000, 4000, 0]
+
+
+# R16
 def test_one_user_who_waits_in_two_projects_of_a_department_takes_neither_its_quota() -> None:
     """The department wants one GPU, as its user may have no more; each of the two projects keeps its promise of one."""
     made = world(
@@ -373,6 +391,7 @@ def test_one_user_who_waits_in_two_projects_of_a_department_takes_neither_its_qu
     assert taken == [(Pause, "p32"), (Reserve, "p11")]
 
 
+# R24
 def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promised_to_another_department() -> None:
     """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with what p3 is promised, is above its share."""
     made = world(
@@ -400,6 +419,7 @@ def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promise
     }
 
 
+# R29
 @pytest.mark.parametrize(
     ("asked", "runs"),
     [
@@ -437,6 +457,7 @@ class TestCeilingsForOneUser:
     @pytest.mark.parametrize(
         ("text", "picture"),
         [
+            # R11
             pytest.param("a queues 3 of 1 by ann", "a 2", id="one user's jobs stay below the ceiling"),
             pytest.param("a queues 2 of 1 by ann\na queues 2 of 1 by bob", "a 4", id="another user has a ceiling too"),
             pytest.param("a queues 1 of 2 by ann\na queues 1 of 0.001 by ann", "a 2", id="one milli more waits"),
@@ -458,6 +479,7 @@ class TestCeilingsForOneUser:
         made.settle()
         assert made.decide().waits["a2"].code == "above_user_ceiling"
 
+    # R16
     def test_what_its_users_may_not_have_is_not_wanted(self) -> None:
         made = world("pool t 4\na 0 of t, limit per user 1\nb 0 of t\na queues 4 of 1 by ann\nb queues 4 of 1")
         made.settle()
@@ -482,6 +504,7 @@ class TestCeilingsForOneUser:
         made.tick()
         assert {"a1", "c2"} <= made.owned.keys()
 
+    # R6
     @pytest.mark.parametrize(
         ("asked", "booked"),
         [pytest.param(250, True, id="exactly at it is admitted"), pytest.param(251, False, id="one milli more is not")],
@@ -527,7 +550,7 @@ class TestCeilingsForOneUser:
         waits = made.decide().waits
         assert {waits["b1"].code, waits["b2"].code} == {"above_user_ceiling"}
         assert sentence(waits["b1"]).startswith(
-            "ann asked for 0.50 GPU and uses 1.00; the ceiling for each user of department D is 1.00."
+            "ann asked for 0.5 GPU and uses 1; the ceiling for each user of department D is 1."
         )
 
     def test_of_a_job_that_is_above_it_alone_nothing_is_promised_that_waiting_could_bring(self) -> None:
@@ -535,10 +558,10 @@ class TestCeilingsForOneUser:
         made = world("pool t 4\na 4 of t, limit per user 1\na runs 1 by ann\na queues 2 by ann\na queues 1 by ann")
         waits = made.decide().waits
         assert sentence(waits["a2"]) == (
-            "ann asked for 2.00 GPU; the ceiling for each user of a is 1.00. It cannot start under that, whatever is "
+            "ann asked for 2 GPU; the ceiling for each user of a is 1. It cannot start under that, however much is "
             "free: ask for less, or for a higher ceiling."
         )
-        assert "used_milli" not in dict(waits["a2"].figures), "ann uses 1, which does not matter here, and not 0"
+        assert "used_milli" not in figures_of(waits["a2"]), "ann uses 1, which does not matter here, and not 0"
         assert "It starts when enough of what ann uses is freed." in sentence(waits["a3"])
 
     def test_what_a_departments_users_may_not_have_is_not_wanted(self) -> None:
@@ -578,9 +601,8 @@ def test_who_waits_for_its_departments_limit_is_told_of_that_and_of_the_departme
         """
     )
     assert (
-        "p2 asked for 1.00 GPU; the limit of its department D1 is 2.00, of which 0.00 is kept for notebooks, and 2.00 "
-        "is in use."
-    ) in explain(made.snapshot(), made.policy, "p23").sentence
-    assert sentence(Reason(code=ReasonCode.ABOVE_LIMIT)) == (
+        "p2 asked for 1 GPU; the limit of its department D1 is 2, of which 0 is kept for notebooks, and 2 is in use."
+    ) in explanation_sentence(explain(made.snapshot(), made.policy, "p23"))
+    assert sentence(reason_from(ReasonCode.ABOVE_LIMIT)) == (
         "Its project, or the department of its project, is at its limit."
     )

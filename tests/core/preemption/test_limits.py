@@ -11,6 +11,7 @@ from tests.core.promises import check_plan
 from tests.core.world import world
 
 
+# R11
 def test_exactly_at_the_limit_starts_and_one_more_does_not() -> None:
     made = world("pool t 4\na 1 of t, limit 2\na queues 3 of 1")
     made.settle()
@@ -44,22 +45,22 @@ def test_a_job_above_the_limit_can_never_start() -> None:
     [
         pytest.param(
             "pool t 4\na 1 of t, limit 2\na queues 3", "above_limit",
-            "a asked for 3.00 GPU; the limit of a is 2.00, of which 0.00 is kept for notebooks.",
+            "a asked for 3 GPU; the limit of a is 2, of which 0 is kept for notebooks.",
             id="above its project's limit",
         ),
         pytest.param(
             "pool t 4\na 1 of t, notebooks 1, limit 2\na queues 2", "above_limit",
-            "a asked for 2.00 GPU; the limit of a is 2.00, of which 1.00 is kept for notebooks.",
+            "a asked for 2 GPU; the limit of a is 2, of which 1 is kept for notebooks.",
             id="above what the limit leaves beside notebooks",
         ),
         pytest.param(
             "pool t 4\ndepartment D 2 of t, limit 2\na 1 of t in D\na queues 3", "above_limit",
-            "a asked for 3.00 GPU; the limit of its department D is 2.00, of which 0.00 is kept for notebooks.",
+            "a asked for 3 GPU; the limit of its department D is 2, of which 0 is kept for notebooks.",
             id="above its department's limit",
         ),
         pytest.param(
             "pool t 4\na 1 of t\na queues 2 fixed", "above_training_quota",
-            "a asked for 2.00 GPU that may not be preempted; its training quota is 1.00.",
+            "a asked for 2 GPU that may not be preempted; its training quota is 1.",
             id="above the training quota, and not preemptible",
         ),
     ],
@@ -68,7 +69,9 @@ def test_a_job_that_is_above_it_alone_is_not_told_to_wait(text: str, code: str, 
     made = world(text)
     made.tick()
     reason = made.decide().waits["a1"]
-    assert reason.code == code and sentence(reason).startswith(f"{words} It cannot start under that, whatever is free")
+    assert reason.code == code and sentence(reason).startswith(
+        f"{words} It cannot start under that, however much is free"
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,6 +157,7 @@ AT_ITS_LIMIT = {
 }
 
 
+# R33
 @pytest.mark.parametrize(("owners", "whose", "priority", "paused"), AT_ITS_LIMIT.values(), ids=AT_ITS_LIMIT)
 def test_a_limit_asks_for_no_more_than_it_needs_where_another_device_has_room(
     owners: str, whose: str, priority: str, paused: str

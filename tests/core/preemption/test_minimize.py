@@ -16,7 +16,7 @@ import pytest
 
 from jupyter_gpu_quota.core import model
 from jupyter_gpu_quota.core.canonical import canonical, plain
-from jupyter_gpu_quota.core.frozen import altered, quickly_made
+from jupyter_gpu_quota.core.frozen import fast_frozen, with_changes
 from jupyter_gpu_quota.core.model import Job, JobState
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.store.database import tables as rows
@@ -29,21 +29,21 @@ JOB = Job(id="j", project="p", user="u", pool="t", gpu_milli=1000, submitted_at=
 
 # --- records with some fields changed -------------------------------------------------------------------------------
 def test_an_altered_record_is_what_replacing_its_fields_makes() -> None:
-    changed = altered(JOB, state=JobState.RUNNING, started_at=7)
+    changed = with_changes(JOB, state=JobState.RUNNING, started_at=7)
     assert changed == replace(JOB, state=JobState.RUNNING, started_at=7)
     assert (JOB.state, JOB.started_at) == (JobState.QUEUED, None)
 
 
 def test_a_field_that_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="Job has no field colour"):
-        altered(JOB, colour="red")
+        with_changes(JOB, colour="red")
 
 
 def test_a_field_may_have_any_name() -> None:
     rank = RankRecord(
         job="j", attempt=1, rank=0, node="n", pid=None, pid_started=None, started_at=None, ended_at=None, exit_status=0
     )
-    assert altered(rows.RankRow(record=rank), record=replace(rank, rank=1)).record.rank == 1
+    assert with_changes(rows.RankRow(record=rank), record=replace(rank, rank=1)).record.rank == 1
 
 
 def _records() -> Iterator[type]:
@@ -57,12 +57,12 @@ def _records() -> Iterator[type]:
     "kind", sorted(set(_records()), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
 )
 def test_no_record_checks_or_makes_anything_when_it_is_made(kind: type) -> None:
-    """:func:`altered` would pass that by."""
+    """:func:`with_changes` would pass that by."""
     assert not hasattr(kind, "__post_init__")
 
 
 # --- records that are made quickly ----------------------------------------------------------------------------------
-@quickly_made
+@fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quick:
     kind: str
@@ -86,7 +86,7 @@ def test_a_record_that_is_made_quickly_is_like_any_other() -> None:
 
 
 def test_it_is_as_frozen_as_any_other() -> None:
-    for record in (_Quick(kind="a"), altered(_Quick(kind="a"), size=4)):
+    for record in (_Quick(kind="a"), with_changes(_Quick(kind="a"), size=4)):
         with pytest.raises(FrozenInstanceError):
             record.size = 5  # type: ignore[misc]
 
@@ -98,7 +98,7 @@ def test_a_class_made_from_it_stays_what_it_is_or_is_refused() -> None:
     class Open(_Quick):
         pass
 
-    assert type(Marked(kind="a")) is type(altered(Marked(kind="a"), size=4)) is Marked
+    assert type(Marked(kind="a")) is type(with_changes(Marked(kind="a"), size=4)) is Marked
     with pytest.raises(TypeError, match="layout"):
         Open(kind="a")
 
@@ -136,7 +136,7 @@ def test_a_class_with_more_to_do_than_to_fill_its_slots_is_refused() -> None:
         dataclass(frozen=True, slots=True)(type("Placed", (), {"__annotations__": {"a": int}})),
     ):
         with pytest.raises(TypeError, match="keywords alone"):
-            quickly_made(kind)
+            fast_frozen(kind)
 
 
 # --- one byte string for one value ----------------------------------------------------------------------------------

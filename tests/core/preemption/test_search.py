@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import Health, JobState, JobTarget
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Resume, Start, Stop, Unreserve
+from jupyter_gpu_quota.core.reason_figures import figure_pairs
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.core.world import GENTLE, World, world
 
@@ -33,11 +34,14 @@ def running_for(made: World, name: str, *, ran_s: int = 3600, saved_s: int | Non
 @pytest.mark.parametrize(
     ("jobs", "victim"),
     [
+        # R31
         pytest.param([{"priority": 60}, {"priority": 40}, {}], "b2", id="lowest job priority first"),
+        # R31
         pytest.param(
             [{"saved_s": 300}, {"saved_s": 30}, {"saved_s": 90}], "b2", id="then least work lost since saving"
         ),
         pytest.param([{"ran_s": 900}, {"ran_s": 700}, {"ran_s": 800}], "b2", id="never saved: what ran shortest"),
+        # R31
         pytest.param([{}, {}, {}], "b3", id="then what was submitted last"),
     ],
 )
@@ -58,34 +62,52 @@ def test_a_save_before_the_last_start_does_not_count_as_saved_since() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        # R31
         pytest.param(
             "a 1 of t\nb 1 of t\nc 1 of t\nb runs 2 of 1\nc runs 3 of 1\na queues 1", ["c3"],
             id="the project most above goes first",
         ),
+        # R17
         pytest.param(
             "a 1 of t\nb 1 of t\nc 1 of t, weight 0\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["c2"],
             id="a project of weight 0 is the first victim",
         ),
+        # R30
         pytest.param(
             "a 1 of t\nb 2 of t\nc 2 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 1", ["b3"],
             id="a project at its quota gives nothing",
         ),
+        # R30
         pytest.param(
             "a 1 of t\nb 4 of t\nb runs 5 of 1 fixed\na queues 1", [], id="a non-preemptible job stays",
         ),
+        # R32, R33
         pytest.param(
             "a 2 of t\nb 0 of t\nc 3 of t\nb runs 3 of 1\nc runs 2 of 1\na queues 2", ["b2", "b3"],
             id="the whole claim is freed, and no more",
         ),
+        # R31
         pytest.param(
             "a 2 of t\nb 0 of t\nc 3 of t\nb runs 3 of 1\na queues 2", [], id="free GPUs come before pauses",
         ),
+        # R29
         pytest.param(
             "a 0 of t\nb 0 of t\nb runs 5 of 1\na queues 3", [], id="above the fair share nobody is paused",
         ),
+        # R17
         pytest.param(
             "a 0 of t, weight 0\nb 0 of t, priority 10\nb runs 5 of 1\na queues 1", [],
             id="weight 0 never reclaims surplus",
+        ),
+        # R34
+        pytest.param(
+            "a 0 of t\nb 0 of t\nb runs 5\na queues 1", [],
+            id="no pause after which the claiming project has more above its quota than the other",
+        ),
+        # R34
+        pytest.param(
+            "a 0 of t\nb 0 of t, weight 0\nb runs 5\na queues 1", ["b1"],
+            id="but of a project of weight 0",
         ),
     ],
 )  # fmt: skip
@@ -94,6 +116,7 @@ def test_five_gpus(text: str, expected: list[str]) -> None:
     assert sorted(victims(made.tick())) == expected
 
 
+# R32
 def test_two_gpus_of_one_node_come_from_one_node() -> None:
     made = world("pool t 2x2\na 2 of t\nb 2 of t\nb runs 4 of 1\na queues 2")
     running_for(made, "b1", ran_s=100)
@@ -103,16 +126,19 @@ def test_two_gpus_of_one_node_come_from_one_node() -> None:
     assert sorted(victims(plan)) == ["b3", "b4"]  # b1 alone is cheaper, but with b2 the pair costs more
 
 
+# R30
 def test_a_guarantee_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_quota() -> None:
     made = world("pool t 2x2\na 2 of t\nb 2 of t\nb runs 2 of 1\nb runs 1 fixed\na queues 2")
     assert made.tick().actions == ()  # both nodes have one free or movable GPU; a pair would cost b its quota
 
 
+# R30
 def test_a_fair_share_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_own() -> None:
     text = "pool t 2x2\na 0 of t, priority 60\nb 0 of t\nc 1 of t\nb runs 2 of 1\nc runs 1\na queues 2"
     assert world(text).tick().actions == ()
 
 
+# R33
 def test_who_a_later_claim_of_the_plan_made_unnecessary_runs_on() -> None:
     """The first claim takes b's job, the second all of c's two devices, and then both find room there."""
     text = "pool t 3\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1\nc runs 2\na queues 2 of 1"
@@ -173,12 +199,14 @@ def test_a_fraction_takes_one_device_and_the_smallest_set_on_it() -> None:
     assert made.picture() == "a 0.5 / b 0.3"
 
 
+# R37
 def test_an_indivisible_last_victim_is_avoided_where_another_set_is_legal() -> None:
     made = world("pool t 4\na 1 of t\nb 3 of t\nb runs 3\nb runs 1\na queues 1")
     running_for(made, "b1", ran_s=10)
     assert victims(made.tick()) == ["b2"]
 
 
+# R37
 def test_for_a_gang_too_a_project_ends_below_its_quota_only_where_no_other_set_on_all_devices_avoids_it() -> None:
     """a1 goes first and makes room for two of three ranks; with whoever makes room for the third a would have 0.65."""
     made = world(
@@ -198,6 +226,7 @@ def test_for_a_gang_too_a_project_ends_below_its_quota_only_where_no_other_set_o
     assert victims(made.tick()) == ["a3", "a2"]
 
 
+# R42
 def test_protected_work_is_taken_for_a_guarantee_only_when_nothing_else_is_left() -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600)
     made = world("pool t 2\na 1 of t\nb 0 of t\nb runs 2 of 1\na queues 1", preemption=rules)
@@ -208,9 +237,10 @@ def test_protected_work_is_taken_for_a_guarantee_only_when_nothing_else_is_left(
     assert victims(young.tick()) == ["b1"]
 
 
-SPITE = "the claim is within a training quota and nothing else could satisfy it, so it was allowed."
+SPITE = "the claim is within a training quota and nothing else could satisfy it, so this was allowed."
 
 
+# R42
 @pytest.mark.parametrize(
     ("claim", "ran_s", "paused", "told"),
     [
@@ -219,10 +249,10 @@ SPITE = "the claim is within a training quota and nothing else could satisfy it,
             id="it had not run its minimum",
         ),
         pytest.param(
-            "a queues 1", 900, 2, f"It had been paused 2 times within 1 day, which is as often as it may be; {SPITE}",
+            "a queues 1", 900, 2, f"It had been paused 2 times within 1 day, its limit; {SPITE}",
             id="it had been paused as often as it may be",
         ),
-        pytest.param("a queues 1", 900, 0, "queued again in its old place.", id="it was not protected"),
+        pytest.param("a queues 1", 900, 0, "queued again at its old position.", id="it was not protected"),
     ],
 )  # fmt: skip
 def test_a_pause_of_protected_work_says_that_it_was_protected(claim: str, ran_s: int, paused: int, told: str) -> None:
@@ -245,6 +275,7 @@ def test_protected_work_is_not_taken_for_a_fair_share_and_the_claim_says_so() ->
     assert victims(made.tick()) == ["b2"]
 
 
+# R38
 def test_a_job_of_higher_priority_takes_a_place_inside_its_own_project() -> None:
     made = world("pool t 1\na 1 of t\na runs 1\na queues 1 priority 70\na queues 1 priority 50")
     plan = made.tick()
@@ -278,6 +309,7 @@ class TestClaimInProgress:
         made.submit("a", 1000)
         assert len(victims(made.tick())) == 1
 
+    # R23
     def test_nobody_else_takes_what_drains(self) -> None:
         made = self.made()
         made.submit("c", 1000)
@@ -310,6 +342,7 @@ class TestClaimInProgress:
         made.end(running)
         assert [action.workload for action in made.tick().actions if isinstance(action, Start)] == ["a1"]
 
+    # R24
     def test_a_guarantee_takes_over_what_drains_for_surplus_and_says_so(self) -> None:
         made = world("pool t 2\na 0 of t\nb 0 of t\nc 1 of t\nb runs 2 of 1\na queues 1")
         made.drain_ticks = 3
@@ -320,7 +353,7 @@ class TestClaimInProgress:
         assert isinstance(unreserve, Unreserve)
         assert isinstance(reserve, Reserve)
         assert (unreserve.workload, unreserve.reason.code) == ("a1", "drain_taken_over")
-        assert ("took_over_from", "a1") in reserve.reason.figures
+        assert ("took_over_from", "a1") in figure_pairs(reserve.reason)
         made.settle()
         assert made.jobs["c1"].state is JobState.RUNNING
         assert made.paused() == [pause.workload]
@@ -368,6 +401,7 @@ class TestStops:
         made.tick()
         assert [made.tick().actions for _ in range(3)] == [()] * 3
 
+    # R9
     def test_a_time_limit_ends_an_attempt_when_it_is_reached(self) -> None:
         made = world("pool t 1\na 1 of t\na queues 1 minutes 1")
         made.tick()
@@ -402,7 +436,9 @@ class TestQueueOrder:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
+            # R22
             pytest.param("a queues 1\na queues 1 priority 60", ["a2"], id="job priority first"),
+            # R22
             pytest.param("a queues 2 of 1 by u\na queues 1 by v", ["a1"], id="then first submit time"),
         ],
     )
@@ -415,6 +451,11 @@ class TestQueueOrder:
         made.submit("a", 1000, id="b")
         assert [action.workload for action in made.tick().actions] == ["z"]
 
+    # R20
+    def test_what_fits_the_guarantee_comes_before_an_older_job_that_does_not(self) -> None:
+        assert self.starts("pool t 2\na 1 of t\na queues 2\na queues 1") == ["a2"]
+
+    # R22
     def test_users_take_turns(self) -> None:
         text = "pool t 2\na 2 of t\na queues 2 of 1 by u\na queues 1 by v"
         assert self.starts(text) == ["a1", "a3"]
@@ -430,15 +471,26 @@ class TestQueueOrder:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
+            # R21
             pytest.param("a 0 of t\nb 1 of t\na queues 1\nb queues 1", ["b1"], id="within guarantee first"),
+            # R21
             pytest.param("a 0 of t\nb 0 of t, priority 60\na queues 1\nb queues 1", ["b1"], id="then project priority"),
+            # R21
             pytest.param("a 0 of t\nb 0 of t\nb queues 1\na queues 1", ["b1"], id="then the longest waiting"),
+            # R21
             pytest.param("a 0 of t, weight 0\nb 0 of t\na queues 1\nb queues 1", ["b1"], id="weight 0 last"),
+            # R21
+            pytest.param(
+                "a 0 of t, weight 0, priority 60\nb 0 of t\nc 0 of t\na queues 1\nb queues 1\nc queues 1",
+                ["b1"],
+                id="and of those above their fair share, whatever its priority",
+            ),
         ],
     )
     def test_between_projects(self, text: str, expected: list[str]) -> None:
         assert self.starts("pool t 1\n" + text) == expected
 
+    # R22
     def test_a_paused_job_keeps_its_first_submit_time(self) -> None:
         made = world("pool t 1\na 1 of t\nb 0 of t\nb queues 1")
         made.tick()

@@ -7,6 +7,7 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.plan import Reserve
+from jupyter_gpu_quota.core.reason_figures import figures_of
 from tests.core.promises import check_order_is_irrelevant
 from tests.core.world import GENTLE, World, world
 
@@ -33,11 +34,14 @@ def with_limits(made: World, running_s: int) -> World:
 @pytest.mark.parametrize(
     ("later", "expected"),
     [
+        # R26
         pytest.param("a queues 1 of 1 by bob minutes 5", ["a4"], id="what ends before the planned start overtakes"),
         pytest.param("a queues 1 of 1 by bob minutes 70", [], id="what would still run then waits behind it"),
+        # R26
         pytest.param(
             "a queues 1 of 1 by bob priority 20 minutes 70", ["a4"], id="what it could pause by then overtakes"
         ),
+        # R26
         pytest.param(
             "a queues 1 of 1 by bob minutes 70 priority 20 fixed", [],
             id="what it could not pause, because it is fixed, waits behind it",
@@ -49,15 +53,17 @@ def test_a_large_job_is_not_overtaken_for_ever(later: str, expected: list[str]) 
     assert started(made) == expected
 
 
+# R25
 def test_the_large_job_is_told_when_it_starts_at_the_latest() -> None:
     made = with_limits(world(GANG), running_s=3600)
     made.submit("a", 1000, user="bob", time_limit_s=60)
     decision = made.decide()
-    assert dict(decision.waits["a3"].figures)["within_s"] == 3600
-    (kept,) = decision.kept
+    assert figures_of(decision.waits["a3"])["within_s"] == 3600
+    (kept,) = decision.backfill
     assert (kept.workload, kept.starts_at, len(kept.placements)) == ("a3", made.now + 3_600_000, 4)
 
 
+# R26
 def test_a_kept_place_never_blocks_a_claim_within_guarantee() -> None:
     made = with_limits(world(GANG.replace("a 0 of t", "a 0 of t\nb 1 of t") + "b queues 1 of 1"), running_s=3600)
     assert "b1" in started(made)
@@ -68,9 +74,10 @@ def test_a_job_of_another_project_overtakes_where_the_large_one_may_take_the_pla
     assert started(with_limits(world(text), running_s=3600)) == ["b1"]
 
 
+# R25
 def test_only_the_first_job_that_cannot_start_holds_a_place() -> None:
     made = with_limits(world(GANG + "a queues 1 of 4 by bob\na queues 1 of 1 by carl minutes 5"), running_s=3600)
-    assert [kept.workload for kept in made.decide().kept] == ["a3"]
+    assert [kept.workload for kept in made.decide().backfill] == ["a3"]
 
 
 def test_the_place_that_is_free_soonest_is_kept() -> None:
@@ -82,7 +89,7 @@ def test_the_place_that_is_free_soonest_is_kept() -> None:
     first, second = "a2", "a1"
     made.jobs[first] = dc.replace(made.jobs[first], time_limit_s=600, started_at=made.now)
     made.jobs[second] = dc.replace(made.jobs[second], time_limit_s=6000, started_at=made.now)
-    (kept,) = made.decide().kept
+    (kept,) = made.decide().backfill
     assert {one.device[:2] for one in kept.placements} == {"n2"}
 
 
@@ -93,7 +100,7 @@ def test_who_is_given_another_place_in_the_same_plan_needs_the_one_that_was_kept
     )
     decision = made.decide()
     assert decision.waits["a1"].code == "waits_for_drain"
-    assert decision.kept == ()
+    assert decision.backfill == ()
     made.settle()
     assert made.picture() == "a 3 / b 3"
 
@@ -115,7 +122,7 @@ def test_a_place_is_kept_though_who_runs_there_until_its_planned_start_was_looke
         n1 draining
         """
     )
-    assert [kept.workload for kept in made.decide().kept] == ["a2"]
+    assert [kept.workload for kept in made.decide().backfill] == ["a2"]
 
 
 def test_a_short_job_above_its_fair_share_starts_in_a_place_that_is_kept_for_later() -> None:

@@ -24,10 +24,13 @@ def said(plan: Plan) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        # R39
         pytest.param("pool t 4\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it starts with all that is idle"),
         pytest.param("pool t 4\na 2 of t, limit 3\na queues 1 of 1 ranks 2-4", 3, id="it keeps to the limit"),
         pytest.param("pool t 8\na 2 of t\na queues 1 of 1 ranks 2-4", 4, id="it never has more than it asked for"),
+        # R8
         pytest.param("pool t 1\na 1 of t\na queues 1 of 1 ranks 2-4", 0, id="below its minimum it does not start"),
+        # R39
         pytest.param(
             "pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4\nb queues 1 of 1", 3,
             id="others are served before it grows",
@@ -43,6 +46,7 @@ def test_an_elastic_job_starts(text: str, expected: int) -> None:
     assert ranks(made, "a1") == expected
 
 
+# R40
 def test_it_shrinks_before_anybody_is_paused_and_starts_again_at_once() -> None:
     made = world("pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4")
     made.tick()
@@ -57,6 +61,7 @@ def test_it_shrinks_before_anybody_is_paused_and_starts_again_at_once() -> None:
     assert made.jobs["a1"].state is JobState.RUNNING
 
 
+# R40
 def test_what_is_asked_beyond_its_surplus_pauses_the_whole_job() -> None:
     made = world("pool t 4\na 0 of t\nb 4 of t\na queues 1 of 1 ranks 2-4")
     made.tick()
@@ -66,6 +71,7 @@ def test_what_is_asked_beyond_its_surplus_pauses_the_whole_job() -> None:
     assert (ranks(made, "a1"), ranks(made, "b1")) == (0, 1)
 
 
+# R39
 def test_it_grows_into_idle_gpus_once_it_has_run_for_a_while() -> None:
     made = world("pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1\na queues 1 of 1 ranks 2-4")
     made.settle()
@@ -91,6 +97,7 @@ def test_a_protected_job_does_not_restart_to_grow() -> None:
     assert said(made.tick()) == []
 
 
+# R40
 def test_a_job_of_its_own_project_that_waits_takes_its_surplus_whatever_the_priority() -> None:
     made = world("pool t 4\na 4 of t\na queues 1 of 1 ranks 2-4 priority 60")
     made.tick()
@@ -119,6 +126,7 @@ def test_where_it_has_no_more_than_its_minimum_on_open_nodes_all_of_it_counts_as
     assert said(made.tick()) == [], "c would be left with nothing, and b is above its quota then"
 
 
+# R35
 def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() -> None:
     """Found by random worlds: an elastic job had grown its project over its share, and two jobs took turns for ever."""
     made = world("pool t 4\na 2 of t weight 0\nb 0 of t\nc 0.5 of t weight 0")
@@ -130,6 +138,7 @@ def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() 
     assert said(made.tick()) == [], "a1 would leave, a2 shrink, and a1 or what gave way to it be within the quota again"
 
 
+# R16
 def test_one_that_may_not_be_preempted_is_wanted_with_all_that_it_has() -> None:
     """Found by random worlds: with its minimum alone its project's share was too small for what waits beside it."""
     made = world("pool t 8\na 4 of t\nb 0 of t")

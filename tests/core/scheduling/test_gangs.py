@@ -6,11 +6,12 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.explain.projection import advance, dry_run, foresee
+from jupyter_gpu_quota.core.explain.projection import advance, dry_run, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Job, JobTarget
 from jupyter_gpu_quota.core.plan import Stop
 from jupyter_gpu_quota.core.scheduling.decide import decide
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from tests.core.world import GENTLE, World, world
 
 ELASTIC = "pool t 4\na 2 of t\nb 1 of t\na queues 1 of 1 ranks 2-4"
@@ -38,7 +39,7 @@ def test_the_ranks_that_are_left_of_a_broken_gang_are_asked_to_leave() -> None:
 def test_a_change_of_size_counts_as_no_pause_in_what_is_foreseen() -> None:
     made = shrinking()
     snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, newcomer(made)))
-    seen = foresee(snapshot, made.policy)
+    seen = project(snapshot, made.policy)
     [job] = [job for job in seen.snapshot.jobs if job.id == "a1"]
     assert (seen.paused, seen.started, job.held_ranks, job.paused_at) == ((), ("a1", "new"), 3, ())
 
@@ -49,7 +50,7 @@ def test_what_is_foreseen_of_a_job_knows_the_ranks_it_has() -> None:
     ranks = []
     for _ in range(4):
         ranks += [job.held_ranks for job in snapshot.jobs if job.id == "a1"]
-        snapshot = advance(snapshot, decide(snapshot, made.policy))
+        snapshot = advance(snapshot, decide(snapshot, made.policy), made.policy)
     assert ranks == [4, 4, None, 3], "it has four until its processes are gone, then none, then what is left"
 
 
@@ -70,17 +71,17 @@ def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused(
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
-            "one is kept for it, and by the time limits of what runs there it starts within 1 hour",
+            "some are reserved for it, and by the time limits of the work there it starts within 1 hour",
             id="what could be paused for it is protected",
         ),
     ],
 )
 def test_a_job_whose_place_is_kept_is_told_the_planned_start(text: str, says: str) -> None:
     made = world(text, preemption=dc.replace(GENTLE, min_runtime_s=7200))
-    [kept] = made.decide().kept
+    [kept] = made.decide().backfill
     told = explain(made.snapshot(), made.policy, kept.workload)
     assert (told.state, kept.starts_at, told.estimate_at) == ("queued", made.now + 3_600_000, kept.starts_at)
-    assert says in told.sentence, told.sentence
+    assert says in explanation_sentence(told), explanation_sentence(told)
 
 
 def test_ranks_are_numbered_from_0_again_when_those_before_them_are_out_of_reach() -> None:

@@ -7,10 +7,12 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.api.views.quota_states import shares_of
-from jupyter_gpu_quota.core.explain.projection import advance, foresee
+from jupyter_gpu_quota.core.explain.projection import advance, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState
-from jupyter_gpu_quota.core.plan import Lend, Pause, ReasonCode, Release, Reserve, Start
+from jupyter_gpu_quota.core.plan import Lend, Pause, Release, Reserve, Start
+from jupyter_gpu_quota.core.reasons import WithinNotebookQuota
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.core.promises import check_plan
 from tests.core.world import GENTLE, World, world
@@ -41,11 +43,12 @@ def kinds(made: World) -> list[str]:
     return [f"{type(one).__name__} {one.workload}" for one in made.tick().actions]
 
 
+# R48
 def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> None:
     made = idle_notebook()
     (lend,) = made.tick().actions
     assert isinstance(lend, Lend)
-    assert "its slice of 1.00 GPU in pool t is lent to preemptible jobs. It stays booked for 1 hour" in sentence(
+    assert "its slice of 1 GPU in pool t is lent to preemptible jobs. It stays booked for 1 hour" in sentence(
         lend.reason
     )
     assert kinds(made) == ["Start b1"] and made.jobs["b1"].borrower
@@ -70,6 +73,7 @@ def test_a_slice_whose_device_foreign_work_has_taken_meanwhile_comes_back_elsewh
     assert isinstance(start, Start) and start.placements[0].device != home
 
 
+# R48
 @pytest.mark.parametrize(
     ("activity", "empty", "enabled"),
     [
@@ -86,6 +90,7 @@ def test_nothing_is_lent_of_a_notebook(activity: Activity, empty: bool, enabled:
     assert made.settle() == 0 and made.jobs["b1"].state is JobState.QUEUED
 
 
+# R49
 @pytest.mark.parametrize(
     ("activity", "empty"),
     [
@@ -127,6 +132,7 @@ def test_it_is_not_lent_again_as_a_whole_before_all_eight_are_idle() -> None:
     assert made.jobs["b1"].borrower
 
 
+# R50
 def test_a_wake_takes_borrowers_and_nobody_else() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 1 of t\na notebook 1\nb runs 1 on n1g1\nb queues 1")
     made.lend_for(3600)
@@ -138,6 +144,7 @@ def test_a_wake_takes_borrowers_and_nobody_else() -> None:
     assert made.paused() == ["b2"] and made.owned["nb-a1"][0].device == "n1g0"
 
 
+# R50
 def test_the_owner_comes_back_to_its_own_device_though_another_is_free() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t\na notebook 1")
     made.lend_for(3600)
@@ -154,6 +161,7 @@ def test_the_owner_comes_back_to_its_own_device_though_another_is_free() -> None
     assert made.owned["nb-a1"][0].device == home
 
 
+# R50
 def test_the_owner_takes_its_own_borrower_and_not_the_idle_slice_of_another() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 0 of t, notebooks 1\nc 0 of t\na notebook 1\nb notebook 1")
     made.lend_for(3600)
@@ -189,6 +197,7 @@ def test_an_owner_whose_device_broke_meanwhile_comes_back_elsewhere() -> None:
     assert made.owned["nb-a1"][0].device != home
 
 
+# R51
 def test_lent_for_long_enough_a_slice_returns_to_the_quota_and_another_notebook_starts() -> None:
     made = idle_notebook(more="")
     made.lend_for(3)
@@ -207,6 +216,7 @@ def test_an_owner_who_wakes_in_the_last_moment_is_not_released() -> None:
     assert kinds(made) == ["Start nb-a1"]
 
 
+# R48
 def test_guarantees_do_not_stand_on_what_is_lent() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 2 of t\na notebook 1")
     made.lend_for(3600)
@@ -220,6 +230,25 @@ def test_guarantees_do_not_stand_on_what_is_lent() -> None:
     assert made.picture() == "a 0 / b 1"
 
 
+# R13
+@pytest.mark.parametrize(
+    ("idle", "fair_milli"),
+    [
+        pytest.param(False, 1500, id="without a booked slice"),
+        pytest.param(True, 2000, id="with a lent one"),
+    ],
+)
+def test_the_pool_is_divided(idle: bool, fair_milli: int) -> None:
+    made = world("pool t 4\na 0 of t, notebooks 1\nb 0 of t\nc 0 of t\na notebook 1\nb queues 4 of 1\nc queues 4 of 1")
+    made.lend_for(3600)
+    made.settle()
+    if idle:
+        made.idle("nb-a1")
+        made.settle()
+    shares = shares_of(made.snapshot(), made.policy).projects
+    assert [shares[name, "t"].fair_milli for name in ("b", "c")] == [fair_milli, fair_milli]
+
+
 def test_turning_lending_off_brings_every_slice_back() -> None:
     made = idle_notebook()
     made.settle()
@@ -231,7 +260,7 @@ def test_turning_lending_off_brings_every_slice_back() -> None:
 def test_the_owner_of_a_lent_slice_is_told_and_one_who_wakes_is_told_what_for_it_waits() -> None:
     made = idle_notebook()
     made.settle()
-    assert explain(made.snapshot(), made.policy, "nb-a1").sentence == (
+    assert explanation_sentence(explain(made.snapshot(), made.policy, "nb-a1")) == (
         "Its slice is booked, and lent to preemptible jobs while the notebook is idle."
     )
     made.judge("nb-a1", Activity.BUSY)
@@ -243,13 +272,13 @@ def test_the_owner_of_a_lent_slice_is_told_and_one_who_wakes_is_told_what_for_it
 
 def test_foresight_lends_as_the_scheduler_does() -> None:
     made = idle_notebook()
-    seen = foresee(made.snapshot(), made.policy)
+    seen = project(made.snapshot(), made.policy)
     assert seen.started == ("b1",) and seen.snapshot.notebooks[0].device == "n1g0"
     made.settle()
     made.judge("nb-a1", Activity.BUSY)
-    after = advance(made.snapshot(), made.decide().plan)
+    after = advance(made.snapshot(), made.decide().plan, made.policy)
     assert [type(action) for action in made.decide().plan.actions] == [Pause, Reserve] and after.reservations
-    assert foresee(made.snapshot(), made.policy).snapshot.notebooks[0].device is None
+    assert project(made.snapshot(), made.policy).snapshot.notebooks[0].device is None
 
 
 def test_what_is_told_of_a_loan_and_its_end_says_that_the_slice_stays_booked() -> None:
@@ -261,5 +290,5 @@ def test_what_is_told_of_a_loan_and_its_end_says_that_the_slice_stays_booked() -
     assert sentence(start.reason) == (
         "The slice of 0.125 GPU was lent while the notebook was idle; it stayed booked, and the notebook has it back."
     )
-    borrowed = dc.replace(start.reason, code=ReasonCode.BORROWS_NOTEBOOK_QUOTA)
-    assert "booked" not in sentence(borrowed)
+    assert isinstance(start.reason, WithinNotebookQuota)
+    assert "booked" not in sentence(dc.replace(start.reason, was=None))

@@ -20,10 +20,13 @@ def kinds(plan) -> list[str]:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("asked", "codes"),
     [
+        # R6
         pytest.param(["0.5"], [], id="exactly at the quota is admitted"),
+        # R6
         pytest.param(["0.501"], ["above_notebook_quota"], id="one milli more is not"),
         pytest.param(["0.1", "0.2", "0.2"], [], id="0.1 and 0.2 and 0.2 are exactly 0.5"),
         pytest.param(["0.25", "0.25", "0.001"], ["above_notebook_quota"], id="the request that goes beyond is refused"),
+        # R6
         pytest.param(["0.6", "0.5"], ["above_notebook_quota"], id="a refused request takes no quota from the next"),
     ],
 )
@@ -39,17 +42,17 @@ def test_requests_against_a_notebook_quota_of_a_half(asked: list[str], codes: li
     [
         pytest.param(
             "a 1 of t, notebooks 0.5\na notebook 0.25\na notebook 0.5",
-            "is 0.50 and 0.25 is in use. Choose a smaller slice or stop a notebook.",
+            "is 0.5 and 0.25 is in use. Choose a smaller slice or stop a notebook.",
             id="some of it is left",
         ),
         pytest.param(
             "a 1 of t, notebooks 0.5\na notebook 0.5\na notebook 0.25",
-            "is 0.50 and 0.50 is in use. Stop a notebook.",
+            "is 0.5 and 0.5 is in use. Stop a notebook.",
             id="nothing of it is left",
         ),
         pytest.param(
             "a 1 of t\na notebook 0.25",
-            "is 0.00 and 0.00 is in use. Choose another pool, or ask for notebook quota there.",
+            "is 0 and 0 is in use. Choose another pool, or ask for notebook quota there.",
             id="there is none",
         ),
     ],
@@ -92,6 +95,7 @@ def test_a_request_without_quota_is_refused(text: str, code: str) -> None:
     assert refuse.reason.code == code
 
 
+# R64
 def test_slices_of_several_projects_share_as_few_devices_as_possible() -> None:
     rows = "\n".join(f"p{at} 0 of t, notebooks 0.125\np{at} notebook 0.125" for at in range(8))
     plan = world(f"pool t 4\n{rows}").tick()
@@ -104,6 +108,7 @@ def test_a_slice_has_its_share_of_the_memory_rounded_down() -> None:
     assert part.memory_mib == 16_001 * 125 // 1000 == 2000
 
 
+# R5
 def test_unbooked_quota_runs_preemptible_jobs_as_borrowers() -> None:
     made = world("pool t 2\na 1 of t, notebooks 0.25\nb 0 of t\nb queues 2 of 1")
     starts = {action.workload: action.borrower for action in made.tick().actions if isinstance(action, Start)}
@@ -117,12 +122,14 @@ def test_a_guarantee_starts_beside_unbooked_quota_and_never_on_it() -> None:
     assert not made.jobs["a1"].borrower
 
 
+# R5
 def test_a_non_preemptible_job_never_borrows() -> None:
     made = world("pool t 1\na 0 of t, notebooks 0.5\nb 0.5 of t\nb runs 0.5\nc 0.5 of t\nc queues 0.5 fixed")
     made.settle()
     assert made.picture() == "a 0 / b 0.5 / c 0"
 
 
+# R5
 def test_a_notebook_within_quota_starts_within_lent_grace_however_full_the_pool_is() -> None:
     made = world("pool t 2\na 1 of t, notebooks 0.25\nb 0 of t\nb queues 2 of 1")
     made.settle()
@@ -196,8 +203,8 @@ def test_a_request_to_a_pool_of_sick_devices_waits_with_that_reason() -> None:
     made.health("n1g0", Health.QUARANTINED)
     assert made.tick().actions == ()
     reason = made.decide().waits["nb-a1"]
-    assert reason.code == "devices_out"
-    assert "1 device that cannot be given out now: n1g0 among them is in quarantine" in sentence(reason)
+    assert reason.code == "device_unavailable"
+    assert "1 device that cannot be allocated now: device n1g0 is in quarantine" in sentence(reason)
     made.health("n1g0", Health.HEALTHY)
     assert kinds(made.tick()) == ["Start"]
 
@@ -217,6 +224,7 @@ def test_a_pool_with_only_notebook_quota_serves_notebooks() -> None:
     assert made.devices[part.device].pool == "build"
 
 
+# R64
 def test_a_slice_sends_a_borrower_home_rather_than_open_another_device() -> None:
     """Otherwise slices lie on more devices than the quotas were checked for, and a guarantee finds none whole."""
     made = world("pool t 3\na 0 of t, notebooks 1\nb 1 of t\nc 1 of t\nd 0 of t\nd queues 2 of 1\nd queues 0.5")

@@ -14,14 +14,17 @@ from tests.core.world import World, world
 @pytest.mark.parametrize(
     ("text", "picture"),
     [
+        # R18
         pytest.param(
             "history 1\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 0 / b 4",
             id="who used everything lately waits for who used nothing",
         ),
+        # R15
         pytest.param(
             "history 1\na 1 of t\nb 1 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 1 / b 3",
             id="guarantees know nothing of the past",
         ),
+        # R18
         pytest.param(
             "history 0\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 2 / b 2",
             id="with k 0 it is off",
@@ -54,6 +57,7 @@ def test_four_gpus(text: str, picture: str) -> None:
     assert made.picture() == picture
 
 
+# R18
 def test_one_milli_more_lowers_no_share_by_more_than_one_with_history_too() -> None:
     """Rounds begin where somebody is satisfied: what was given with the weights of before is kept."""
     claims = [
@@ -106,6 +110,7 @@ ENDLESS = [
 ]
 
 
+# R21
 @pytest.mark.parametrize(
     ("gpus", "text", "weights"),
     ENDLESS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jupyter_gpu_quota.core.model import Allocation, Device, Job, JobState, Node, Snapshot
-from jupyter_gpu_quota.core.scheduling.cache.snapshot_index import Part, Parts
+from jupyter_gpu_quota.core.scheduling.cache.snapshot_index import PoolSnapshot, SnapshotIndex
 
 NODES = (Node(id="n1", name="n1", cpu_milli=64_000, memory_mib=512_000),)
 DEVICES = tuple(
@@ -24,53 +24,53 @@ def holding(work: Job, device: str) -> Allocation:
     )
 
 
-def follow(*steps: tuple[tuple[Job, ...], tuple[Allocation, ...]]) -> Part:
+def follow(*steps: tuple[tuple[Job, ...], tuple[Allocation, ...]]) -> PoolSnapshot:
     """The part of the pool after snapshots with these jobs and allocations, the demand learnt after each."""
-    parts = Parts(("train",), DEVICES, NODES)
+    index = SnapshotIndex(("train",), DEVICES, NODES)
     for version, (jobs, owned) in enumerate(steps):
-        parts.follow(Snapshot(version=version, now=0, nodes=NODES, devices=DEVICES, jobs=jobs, allocations=owned))
-        parts.of["train"].learn(())
-    return parts.of["train"]
+        index.follow(Snapshot(version=version, now=0, nodes=NODES, devices=DEVICES, jobs=jobs, allocations=owned))
+        index.of["train"].learn(())
+    return index.of["train"]
 
 
 def test_jobs_that_came_before_the_first_that_asks_for_cpu_count_in_the_demand() -> None:
     few, many = (job("a"), job("b", gpu_milli=500, ranks=8)), (job("c", cpu_milli=8000), job("d", gpu_milli=500))
     before, together = follow((few, ())), follow((few, ()), (few + many, ()))
-    assert before.bare.worth is None
-    assert together.bare.worth is not None
-    assert together.bare.worth is follow((few + many, ())).bare.worth
+    assert before.bare.score is None
+    assert together.bare.score is not None
+    assert together.bare.score is follow((few + many, ())).bare.score
 
 
 def test_the_demand_of_jobs_that_are_gone_is_gone() -> None:
     few, many = (job("a"),), (job("c", cpu_milli=8000), job("d", gpu_milli=500, ranks=4))
-    assert follow((few + many, ()), (few, ())).bare.worth is None
+    assert follow((few + many, ()), (few, ())).bare.score is None
 
 
 def test_a_job_that_moved_is_where_it_is_now() -> None:
     runs = job("a", state=JobState.RUNNING, started_at=1)
     there, here = holding(runs, "n1-0"), holding(runs, "n1-3")
-    parts = Parts(("train",), DEVICES, NODES)
+    index = SnapshotIndex(("train",), DEVICES, NODES)
     found = []
     for owned in ((there,), (there, here), (here,), ()):
-        parts.follow(Snapshot(version=1, now=0, nodes=NODES, devices=DEVICES, jobs=(runs,), allocations=owned))
-        found.append([piece.device for piece in parts.of["train"].pieces("a")])
+        index.follow(Snapshot(version=1, now=0, nodes=NODES, devices=DEVICES, jobs=(runs,), allocations=owned))
+        found.append([piece.device for piece in index.of["train"].pieces("a")])
     assert found == [[0], [0, 3], [3], []]
 
 
 def test_who_differs_only_in_the_most_ranks_stands_in_one_line() -> None:
     small, large = job("a", ranks=2, min_ranks=1), job("b", ranks=4, min_ranks=1)
     part = follow(((small, large), ()))
-    assert [sorted(one.id for one in crowd.jobs()) for crowd in part.crowds.values()] == [["a", "b"]]
+    assert [sorted(one.id for one in crowd.jobs()) for crowd in part.waiting_by_class.values()] == [["a", "b"]]
     part.drop(small)
     part.drop(large)
     part.put(large)
-    assert [[one.id for one in crowd.jobs()] for crowd in part.crowds.values()] == [["b"]]
+    assert [[one.id for one in crowd.jobs()] for crowd in part.waiting_by_class.values()] == [["b"]]
 
 
 def test_newcomers_stand_where_their_time_of_submission_puts_them() -> None:
     first, second, third = (job(name, submitted_at=at) for name, at in (("x", 3), ("y", 1), ("z", 2)))
     part = follow(((first, second), ()), ((first, second, third), ()))
-    (crowd,) = part.crowds.values()
+    (crowd,) = part.waiting_by_class.values()
     assert [one.id for one in crowd.jobs()] == ["y", "z", "x"]
     part.drop(third)
     assert [one.id for one in crowd.jobs()] == ["y", "x"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from .cgroup_entry import kill
 
 if TYPE_CHECKING:
-    from .protocol import Part
+    from ....core.enforcement import DeviceShare
 
 MOUNTS = "/proc/self/mountinfo"
 WANTED = Path("/sys/fs/cgroup")
@@ -51,20 +51,20 @@ def own_group(proc: str = "/proc/self/cgroup") -> str:
     return "/"
 
 
-def job_leaf(job: str, attempt: int, rank: int) -> str:
+def job_cgroup(job: str, attempt: int, rank: int) -> str:
     return f"job.{job}.{attempt}.{rank}"
 
 
-def notebook_leaf(notebook: str) -> str:
+def notebook_cgroup(notebook: str) -> str:
     return f"notebook.{notebook}"
 
 
-def leaf_of(part: Part) -> str:
-    """The leaf of a part's processes."""
-    return notebook_leaf(part.workload) if part.notebook else job_leaf(part.workload, part.attempt, part.rank)
+def cgroup_of(part: DeviceShare) -> str:
+    """The cgroup of a part's processes."""
+    return notebook_cgroup(part.workload) if part.notebook else job_cgroup(part.workload, part.attempt, part.rank)
 
 
-class Leaves:
+class Cgroups:
     """The control groups of one state folder. ``root``: where cgroup v2 is mounted, if that need not be looked for."""
 
     def __init__(self, state_dir: str | os.PathLike[str], root: Path | None = None, within: str = "") -> None:
@@ -90,7 +90,7 @@ class Leaves:
         return f"cgroup v2 is mounted at {self.root}, and the driver looks for it at {WANTED}"
 
     def path(self, name: str) -> Path:
-        """Where a leaf is; raises ValueError for what is no leaf's name."""
+        """Where a cgroup is; raises ValueError for what is no cgroup's name."""
         if not _NAME.match(name) or self._parent is None:
             raise ValueError(f"{name!r} is not the name of a control group of ours")
         return self._parent / name
@@ -99,7 +99,7 @@ class Leaves:
         return self._parent is not None and self.path(name).is_dir()
 
     def make(self, name: str) -> str:
-        """Make a leaf, with the controller of device memory where there is one. Returns why not, or nothing."""
+        """Make a cgroup, with the controller of device memory where there is one. Returns why not, or nothing."""
         if self.why_not or self._parent is None or self._within is None:
             return self.why_not
         try:
@@ -112,7 +112,7 @@ class Leaves:
         return ""
 
     def names(self) -> list[str]:
-        """Every leaf that is there."""
+        """Every cgroup that is there."""
         try:
             found = [] if self._parent is None else sorted(path.name for path in self._parent.iterdir())
         except OSError:
@@ -120,17 +120,17 @@ class Leaves:
         return [name for name in found if _NAME.match(name) and self.exists(name)]
 
     def processes(self, name: str) -> frozenset[int]:
-        """The processes in a leaf; none where it is not there."""
+        """The processes in a cgroup; none where it is not there."""
         with contextlib.suppress(OSError, ValueError):
             return frozenset(map(int, (self.path(name) / "cgroup.procs").read_text().split()))
         return frozenset()
 
     def kill(self, name: str) -> bool:
-        """Kill all that is in a leaf. Returns whether that could be asked for."""
+        """Kill all that is in a cgroup. Returns whether that could be asked for."""
         return self.exists(name) and kill(str(self.path(name)))
 
     def remove(self, name: str) -> bool:
-        """Remove an empty leaf, and what holds the last one. Returns whether it is gone; one in use stays."""
+        """Remove an empty cgroup, and what holds the last one. Returns whether it is gone; one in use stays."""
         try:
             self.path(name).rmdir()
         except FileNotFoundError:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 
 
-def join(leaf: str) -> None:
-    """Put this process, which has no threads beside, into a leaf. Raises OSError where that cannot be."""
-    fd = os.open(f"{leaf}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+def join(cgroup: str) -> None:
+    """Put this process, which has no threads beside, into a cgroup. Raises OSError where that cannot be."""
+    fd = os.open(f"{cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, b"0")
     finally:
         os.close(fd)
 
 
-def kill(leaf: str) -> bool:
-    """Kill all that is in a leaf at once (Linux 5.14 on). Returns whether that could be asked for."""
+def kill(cgroup: str) -> bool:
+    """Kill all that is in a cgroup at once (Linux 5.14 on). Returns whether that could be asked for."""
     try:
-        fd = os.open(f"{leaf}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(f"{cgroup}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

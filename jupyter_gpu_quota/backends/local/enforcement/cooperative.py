@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....core.enforcement import DeviceShare, EnforcementLevel
 from ...rendering.variables import XLA_FRACTION, framework_caps
 from ..sampling.reading import DeviceReading
-from .protocol import Machine, Part, Seen, Strength
+from .protocol import Machine, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +18,23 @@ class Cooperative:
     """Variables for TensorFlow and JAX, and a start-up file by which kernels cap PyTorch."""
 
     name: str = "variables (cooperative)"
-    memory: Strength = Strength.COOPERATIVE
-    compute: Strength = Strength.NONE
+    memory: EnforcementLevel = EnforcementLevel.COOPERATIVE
+    compute: EnforcementLevel = EnforcementLevel.NONE
 
     def probe(self, device: DeviceReading, machine: Machine) -> str:
         return ""
 
-    def render(self, part: Part) -> Mapping[str, str]:
+    def render(self, part: DeviceShare) -> Mapping[str, str]:
         return framework_caps(part.gpu_milli, part.memory_mib)
 
-    def verify(self, part: Part, seen: Seen) -> str:
+    def verify(self, part: DeviceShare, seen: Seen) -> str:
         if not part.is_fraction:
             return "a whole device needs no cap"
         if seen.variables is None:
             return "the variables of its first process cannot be read"
         return "" if XLA_FRACTION in seen.variables else "its first process was started without the frameworks' caps"
 
-    def release(self, part: Part) -> None:
+    def release(self, part: DeviceShare) -> None:
         """Variables end with their process."""
 
 

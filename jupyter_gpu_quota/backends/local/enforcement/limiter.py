@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from .cgroup import Leaves
+from ....core.enforcement import DeviceShare
+from .cgroup import Cgroups
 from .limits_client import Ask, Told, limits
-from .protocol import Part
 
 log = logging.getLogger(__name__)
 
@@ -17,18 +17,18 @@ ASK_AGAIN_S = 300.0
 
 
 class Limiter:
-    """The driver's limits on the leaves of one state folder. Calls may wait for the driver; threads may share it."""
+    """The driver's limits on the cgroups of one state folder. Calls may wait for the driver; threads may share it."""
 
     def __init__(
-        self, leaves: Leaves, limits: Callable[[Sequence[Ask]], Sequence[Told]] = limits,
+        self, cgroups: Cgroups, limits: Callable[[Sequence[Ask]], Sequence[Told]] = limits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.leaves, self._limits, self._clock = leaves, limits, clock
+        self.cgroups, self._limits, self._clock = cgroups, limits, clock
         self._ask_at = float("-inf")
 
-    def limit(self, name: str, parts: Sequence[Part]) -> bool:
-        """Limit a leaf to each fraction of a device. Returns whether all was read back as it was set."""
-        group = str(self.leaves.path(name))
+    def limit(self, name: str, parts: Sequence[DeviceShare]) -> bool:
+        """Limit a cgroup to each fraction of a device. Returns whether all was read back as it was set."""
+        group = str(self.cgroups.path(name))
         asked = [
             Ask(device=part.device, group=group, mib=part.memory_mib)
             for part in parts
@@ -47,18 +47,18 @@ class Limiter:
         return False
 
     def release(self, name: str, devices: Sequence[str]) -> bool:
-        """Take a leaf's limits on devices away, then the leaf, if nothing runs in it. Returns whether it is gone.
+        """Take a cgroup's limits on devices away, then the cgroup, if nothing runs in it. Returns whether it is gone.
 
         The other way round the groups above it would keep its part for ever. Source: NVIDIA, as in :mod:`.driver`.
         """
-        if not self.leaves.exists(name):
+        if not self.cgroups.exists(name):
             return True
-        if self.leaves.processes(name):
+        if self.cgroups.processes(name):
             return False
         if devices and self._clock() >= self._ask_at:
-            group = str(self.leaves.path(name))
+            group = str(self.cgroups.path(name))
             self._limits([Ask(device=device, group=group, mib=0) for device in devices])
-        return self.leaves.remove(name)
+        return self.cgroups.remove(name)
 
 
 def _what_is_wrong(asked: Sequence[Ask], told: Sequence[Told]) -> str:

@@ -22,17 +22,27 @@ from pathlib import Path
 from typing import Any
 
 from ....core.facts import RankFact
-from ...protocol import LeaveOrder, StartOrder
+from ...protocol import Inventory, LeaveOrder, StartOrder
 from ...rendering.variables import rank_environment, without_ours
-from ..background import Background
-from ..enforcement.cgroup import Leaves
-from ..processes import boot_id, children, descendants, is_same_process, is_stopped, kill_all, marked, processes, send
-from ..record_files import held_lock, raise_fence, read_fence, read_record, write_record
+from ..enforcement.cgroup import Cgroups
+from ..host.background import Background
+from ..host.processes import (
+    boot_id,
+    children,
+    descendants,
+    is_same_process,
+    is_stopped,
+    kill_all,
+    marked,
+    processes,
+    send,
+)
+from ..host.record_files import held_lock, raise_fence, read_fence, read_record, write_record
 from ..sampling.machine import open_sampler
-from ..sampling.protocol import Inventory, MachineSampler
+from ..sampling.protocol import MachineSampler
 from .paths import RankPaths, active_directory, active_marker, bundle_file, fence_file, job_directory, rank_paths
-from .prefork import Spare
-from .rank_enforcement import Holding
+from .prefork import SpareSupervisor
+from .rank_enforcement import RankEnforcement
 from .rank_facts import rank_fact
 from .rank_process import RankOrder
 from .rendezvous import meeting_port
@@ -73,7 +83,7 @@ class Leaving:
     heard: bool = False
 
 
-class LocalExecutor:
+class LocalJobs:
     """Executor of one machine.
 
     ``state_dir`` holds everything (see :mod:`.layout`); ``wake`` is the path of a unix datagram socket that is rung
@@ -107,9 +117,9 @@ class LocalExecutor:
         make_layout(self.state_dir)
         self._active: dict[Attempt, None] = dict.fromkeys(_marked_attempts(self.state_dir))
         self._leaving: dict[Attempt, Leaving] = {}
-        self._holding = Holding(Leaves(self.state_dir, within=cgroup), mps=mps)
+        self._enforcement = RankEnforcement(Cgroups(self.state_dir, within=cgroup), mps=mps)
         self._sweep_at = time.monotonic()
-        self._spare = Spare()
+        self._spare = SpareSupervisor()
         self._background = Background(WORKERS)
         self._background.run(("trash",), self._empty_trash)
 
@@ -147,7 +157,7 @@ class LocalExecutor:
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_EVERY_S
-            self._background.run(("leaves",), self._sweep)
+            self._background.run(("cgroups",), self._sweep)
         for attempt, leaving in list(self._leaving.items()):
             if not leaving.heard or now >= leaving.force_at:
                 self._background.run(("leave", *attempt), partial(self._leave, leaving))
@@ -190,7 +200,7 @@ class LocalExecutor:
         for _, status in self._statuses():
             if not status.get("tree_gone") and status["supervisor"]["boot"] == self.boot:
                 found = descendants(status["supervisor"]["pid"], born)
-                found |= self._holding.processes(status["job"], status["attempt"], status["rank"])
+                found |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
                 held[status["job"]] = held.get(status["job"], frozenset()) | found
         return held
 
@@ -212,7 +222,7 @@ class LocalExecutor:
         self._background.run(("spare",), self._spare.refill)
 
     def _rank_order(self, order: StartOrder, rank: int, paths: RankPaths, port: int | None) -> RankOrder:
-        held = self._holding.hold(order, rank)
+        held = self._enforcement.hold(order, rank)
         environment = rank_environment(
             job=order.job, attempt=order.attempt, rank=rank, ranks=order.ranks, placements=order.placements,
             devices=order.devices, places=paths, variables=order.variables,
@@ -221,22 +231,22 @@ class LocalExecutor:
         outputs_mib = order.outputs_limit_mib or self.limits.outputs_mib
         return RankOrder(
             state_dir=self.state_dir, job=order.job, attempt=order.attempt, rank=rank, fencing=order.fencing,
-            account=order.account, command=command_of(order), environment=environment,
+            account=order.run_as, command=command_of(order), environment=environment,
             secrets=without_ours(order.secrets), directory=order.directory, live=order.live,
             bundle=None if order.bundle is None else bundle_file(self.bundles_dir, order.bundle), wake=self.wake,
             log_limit_bytes=self.limits.log_mib * MIB, outputs_limit_bytes=outputs_mib * MIB,
-            work_limit_bytes=self.limits.work_mib * MIB, leaf=held.leaf,
+            work_limit_bytes=self.limits.work_mib * MIB, cgroup=held.cgroup,
         )  # fmt: skip
 
     def _sweep(self) -> None:
         """Release the control groups of ranks that are over, once it is known on which devices they may be limited."""
-        if not self._holding.leaves.names():
+        if not self._enforcement.cgroups.names():
             return
         found = self._sampler.inventory(self.node)
         if found is None:
             self._sweep_at = time.monotonic() + SWEEP_AGAIN_S
             return
-        self._holding.sweep(self._is_live, [each.uuid for each in found[1] if each.uuid and not each.simulated])
+        self._enforcement.sweep(self._is_live, [each.uuid for each in found[1] if each.uuid and not each.simulated])
 
     def _is_live(self, job: str, attempt: int, rank: int) -> bool:
         """Whether a rank may still begin, or run."""
@@ -342,7 +352,7 @@ class LocalExecutor:
         others = self._begun((status["job"], status["attempt"]))
         watched = [descendants(other["supervisor"]["pid"]) for _, other in others if self._is_watched(other)]
         found = marked(marks, status.get("pid"), status.get("mark")).difference(*watched)
-        found |= self._holding.processes(status["job"], status["attempt"], status["rank"])
+        found |= self._enforcement.processes(status["job"], status["attempt"], status["rank"])
         return found | (descendants(watcher["guard"]["pid"]) if _is_guarded(watcher) else set())
 
     def _is_watched(self, status: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import signal
 import time
 from typing import NoReturn
 
-from ..processes import ProcessStat, descendants, kill_all, process
+from ..host.processes import ProcessStat, descendants, kill_all, process
 from .rank_process import adopt_orphans
 
 KILL_AGAIN_S, KILL_SELDOM_S = 0.05, 2.0

@@ -11,26 +11,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
+from ...protocol import MOST_OUTPUTS, Output, OutputRefused
 from .paths import outputs_dir
 
-MOST_FILES = 10_000
 
-
-class Output(NamedTuple):
-    """One file; ``path`` is relative to the outputs folder, with / between its parts."""
-
-    path: str
-    size_bytes: int
-    modified_at: int
-
-
-class OutputRefused(Exception):
-    """This output cannot be given; the message says why."""
-
-
-def list_outputs(state_dir: str, job: str, most: int = MOST_FILES) -> list[Output]:
+def list_outputs(state_dir: str, job: str, most: int = MOST_OUTPUTS) -> list[Output]:
     """The job's regular files below the outputs folder, by path; links, sockets and pipes are left out.
 
     Returns at most ``most`` files. Raises ValueError for what is no job id.

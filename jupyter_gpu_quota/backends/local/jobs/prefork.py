@@ -18,7 +18,7 @@ CLEAN_ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8"}
 """All that a supervisor is told by variables: under one account a job can read its supervisor's."""
 
 
-class Spare:
+class SpareSupervisor:
     """One supervisor that has no order yet. It goes when its standard input is closed: with us, however we end."""
 
     def __init__(self) -> None:

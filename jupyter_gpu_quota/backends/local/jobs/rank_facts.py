@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.facts import RankFact
-from ..record_files import read_record, read_untrusted
+from ..host.record_files import read_record, read_untrusted
 from .paths import RankPaths
 
 MOST_METRICS = 100

@@ -7,23 +7,8 @@ so that rotation is one new file and one unlink, and a reader can resume at any 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
-
-from .paths import rank_paths
 
 _DIGITS = 20
-
-
-class LogPart(NamedTuple):
-    """A part of a log. ``offset`` is where ``data`` begins, ``next_offset`` where to read on.
-
-    ``dropped_bytes`` stood between the offset that was asked for and ``offset``, and are gone.
-    """
-
-    offset: int
-    data: bytes
-    next_offset: int
-    dropped_bytes: int = 0
 
 
 class RotatingLog:
@@ -33,7 +18,7 @@ class RotatingLog:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self.directory, self.segment_bytes = directory, max(4096, limit_bytes // 2)
         self.limit_bytes, self.lost_bytes, self.last = limit_bytes, 0, b"\n"
-        self.end = _end(directory)
+        self.end = end_of(directory)
         self.fd, self.room = -1, 0
 
     def write(self, data: bytes) -> None:
@@ -94,49 +79,6 @@ def segments(directory: str) -> list[tuple[int, str]]:
     return [(int(name), os.path.join(directory, name)) for name in names]
 
 
-def _end(directory: str) -> int:
+def end_of(directory: str) -> int:
     found = segments(directory)
     return found[-1][0] + os.path.getsize(found[-1][1]) if found else 0
-
-
-def log_path(state_dir: str, job: str, attempt: int, rank: int) -> str:
-    """The folder of a rank's log segments; ``read_log`` reads them as one."""
-    return rank_paths(state_dir, job, attempt, rank).log
-
-
-def read_log(state_dir: str, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
-    """Read from ``offset`` (bytes since the attempt began), at most ``limit`` bytes; negative counts from the end.
-
-    Returns an empty part at the end of what there is: ask again later with its ``next_offset``.
-    Raises ValueError for what is no job id.
-    """
-    directory = log_path(state_dir, job, attempt, rank)
-    start = max(0, _end_or_none(directory) + offset) if offset < 0 else offset
-    for _ in range(3):
-        part = _read_once(directory, start, limit)
-        if part is not None:
-            return part
-    return LogPart(start, b"", start)
-
-
-def _end_or_none(directory: str) -> int:
-    try:
-        return _end(directory)
-    except FileNotFoundError:  # a segment was dropped between listing and asking
-        return _end(directory)
-
-
-def _read_once(directory: str, offset: int, limit: int) -> LogPart | None:
-    """None if a segment was dropped while it was being opened: look again."""
-    found = segments(directory)
-    begin = max(offset, found[0][0]) if found else offset
-    data = b""
-    try:
-        for base, path in found:
-            if begin + len(data) >= base and len(data) < limit:
-                with open(path, "rb") as file:
-                    file.seek(begin + len(data) - base)
-                    data += file.read(limit - len(data))
-    except FileNotFoundError:
-        return None
-    return LogPart(begin, data, begin + len(data), begin - offset)

@@ -16,7 +16,7 @@ import signal
 from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
 from ..enforcement.cgroup_entry import join
-from ..processes import take_mark
+from ..host.processes import take_mark
 from .paths import CODE_DIRECTORY, RankPaths
 
 CANNOT_RUN = 126
@@ -29,7 +29,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 class RankOrder(TypedDict):
     """What a supervisor is told on its standard input. ``bundle`` is the path of the code, ``account`` a name.
 
-    ``leaf`` is the control group that the rank begins in, if it has one. Sizes are bytes.
+    ``cgroup`` is the control group that the rank begins in, if it has one. Sizes are bytes.
     ``secrets`` are never written to a disk by us.
     """
 
@@ -49,7 +49,7 @@ class RankOrder(TypedDict):
     log_limit_bytes: int
     outputs_limit_bytes: int
     work_limit_bytes: int
-    leaf: NotRequired[str | None]
+    cgroup: NotRequired[str | None]
 
 
 class Account(NamedTuple):
@@ -127,7 +127,7 @@ def launch(order: RankOrder, paths: RankPaths, account: Account, output: int, ma
 def _become_the_command(order: RankOrder, paths: RankPaths, account: Account, output: int, supervisor: int) -> NoReturn:
     try:
         _stand_alone(output)
-        _join(order.get("leaf"))
+        _join(order.get("cgroup"))
         code = _open_code(order, paths)
         _drop_to(account)
         _die_with(supervisor)
@@ -159,11 +159,11 @@ def _stand_alone(output: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _join(leaf: str | None) -> None:
+def _join(cgroup: str | None) -> None:
     """Enter the rank's control group; who cannot begins outside, and is seen to be there."""
-    if leaf is not None:
+    if cgroup is not None:
         with contextlib.suppress(OSError):
-            join(leaf)
+            join(cgroup)
 
 
 def _drop_to(account: Account) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from ...rendering.variables import gang_ports
-from ..record_files import read_record, write_record
+from ..host.record_files import read_record, write_record
 from .paths import rendezvous_file
 
 

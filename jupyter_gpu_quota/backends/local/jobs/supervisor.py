@@ -29,6 +29,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import kill
+from jupyter_gpu_quota.backends.local.host.processes import (
+    ProcessStat,
+    boot_id,
+    children,
+    descendants,
+    kill_all,
+    new_mark,
+    process,
+    processes,
+    send,
+)
+from jupyter_gpu_quota.backends.local.host.record_files import (
+    held_lock,
+    read_fence,
+    read_record,
+    read_untrusted,
+    write_record,
+)
 from jupyter_gpu_quota.backends.local.jobs.disk_use import Measured, measure
 from jupyter_gpu_quota.backends.local.jobs.guard import go_on_below_a_guard
 from jupyter_gpu_quota.backends.local.jobs.masking import Mask
@@ -43,24 +61,6 @@ from jupyter_gpu_quota.backends.local.jobs.rank_process import (
     adopt_orphans,
     launch,
     prepare_directories,
-)
-from jupyter_gpu_quota.backends.local.processes import (
-    ProcessStat,
-    boot_id,
-    children,
-    descendants,
-    kill_all,
-    new_mark,
-    process,
-    processes,
-    send,
-)
-from jupyter_gpu_quota.backends.local.record_files import (
-    held_lock,
-    read_fence,
-    read_record,
-    read_untrusted,
-    write_record,
 )
 
 LEFTOVER_GRACE_S = 2.0
@@ -329,8 +329,8 @@ class Supervisor:
         """After the grace, kill what is left, again and again: a process in the kernel may take its time to die."""
         if self.kill_at is None or time.monotonic() < self.kill_at or self.status.get("tree_gone"):
             return
-        if (leaf := self.order.get("leaf")) is not None:
-            kill(leaf)
+        if (cgroup := self.order.get("cgroup")) is not None:
+            kill(cgroup)
         kill_all(lambda: descendants(os.getpid()))
         self.kill_at = time.monotonic() + self.kill_again_s
         self.kill_again_s = min(2 * self.kill_again_s, KILL_SELDOM_S)

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....core.idle.activity import Place, ProcessUse
-from ..processes import is_same_process
-from ..servers import Server, account_of
+from ....core.samples import Place, ProcessUse
+from ..host.processes import is_same_process
+from ..host.servers import Server, account_of
 from .process_lineage import cgroup_of, user_of
 from .reading import DeviceReading, GpuProcess
 

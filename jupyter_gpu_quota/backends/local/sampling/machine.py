@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....core.model import Device
-from ..servers import Servers
+from ..host.servers import Servers
 from .nvml_sampler import NvmlSampler
 from .protocol import MachineSampler
 from .reader_client import Silence

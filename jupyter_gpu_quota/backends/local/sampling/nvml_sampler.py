@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ....core.facts import DeviceFact
 from ....core.model import WHOLE_DEVICE, Allocation, Device, Health
-from ....store.records.rows import SampleRow
-from ..servers import Server, Servers
+from ....core.samples import KNOWN, UNKNOWN, DeviceSample
+from ...protocol import DeviceUsers, Inventory
+from ..host.servers import Server, Servers
 from .device_shares import Owners, Shares, shares_of
-from .protocol import KNOWN, UNKNOWN, Holders, Inventory, away_of, machine
+from .protocol import away_of, machine
 from .reader_client import Reader, Silence
 from .reading import DeviceReading, Reading
 from .xids import fatal
@@ -67,13 +68,13 @@ class NvmlSampler:
         """Foreign use, and devices that broke, as the last sample saw them and the store does not know yet."""
         return self._facts
 
-    def sample(self, holders: Holders, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow] | None:
+    def sample(self, users: DeviceUsers, pids: Mapping[str, frozenset[int]], *, now: int) -> list[DeviceSample] | None:
         """One row per real device."""
         told = self._reader.take()
         if told is None:
             return None
         self._facts = []
-        real = {device: held for device, held in holders.items() if not device.simulated}
+        real = {device: held for device, held in users.items() if not device.simulated}
         if isinstance(told, Silence):
             return [_unread(device, held, told.why, now) for device, held in real.items()]
         self._note(told)
@@ -102,7 +103,7 @@ class NvmlSampler:
         owners: Owners,
         lacking: str,
         now: int,
-    ) -> SampleRow:
+    ) -> DeviceSample:
         if found is None:
             return _unread(device, held, lacking, now)
         shares = shares_of(found, sorted({part.workload for part in held}), owners, away_of(held))
@@ -183,11 +184,11 @@ def _milli(mib: int, memory_mib: int) -> int:
 SHOWN = ("utilisation_percent", "memory_used_mib")
 
 
-def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> SampleRow:
+def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> DeviceSample:
     own = {"utilisation_percent": found.why.get("percent"), "memory_used_mib": found.why.get("memory_used_mib")}
     why = {figure: text for figure, text in own.items() if text is not None} | shares.why
     judged = list(shares.percent.values()) or [found.percent if found.parent is None else 0]
-    return SampleRow(
+    return DeviceSample(
         node=device.node,
         device=device.id,
         at=now,
@@ -205,9 +206,9 @@ def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> Samp
     )
 
 
-def _unread(device: Device, held: Sequence[Allocation], why: str, now: int) -> SampleRow:
+def _unread(device: Device, held: Sequence[Allocation], why: str, now: int) -> DeviceSample:
     workloads = sorted({part.workload for part in held})
-    return SampleRow(
+    return DeviceSample(
         node=device.node,
         device=device.id,
         at=now,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from ..processes import boot_id
+from ..host.processes import boot_id
 from .process_lineage import Lineages
 from .reading import MIB, DeviceReading, GpuProcess, Reading, cannot_be
 from .xids import RECOVERY

@@ -6,9 +6,9 @@ import json
 import os
 from typing import NamedTuple
 
-from ....core.idle.activity import Place
+from ....core.samples import Place
 from ...rendering.variables import SHARE_VARIABLE
-from ..processes import ProcessStat, process
+from ..host.processes import ProcessStat, process
 from .reading import GpuProcess
 
 JOB = b"GPU_QUOTA_JOB_ID="

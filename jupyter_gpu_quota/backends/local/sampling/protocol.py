@@ -1,4 +1,4 @@
-"""What a sampler can do: read what there is, and what is used of it. Nothing here waits for a device."""
+"""What the sampler of a machine does: it reads the devices, and what is used of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ....core.facts import DeviceFact
-from ....core.model import Allocation, Device, Node
-from ....store.records.rows import SampleRow
+from ....core.model import Allocation, Node
+from ....core.samples import DeviceSample
+from ...protocol import DeviceUsers, Inventory
 from .reading import MIB
-
-KNOWN, UNKNOWN = 1000, 0
-"""Coverage of a row, in permille of the readings that were expected."""
-
-Holders = Mapping[Device, Sequence[Allocation]]
-"""Each device with the allocations on it; a device that nobody holds has none.
-
-A notebook that lent its slice has one of 0 milli-GPU where the slice comes back to: its own processes are looked for.
-"""
-
-Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
 
 
 def away_of(held: Iterable[Allocation]) -> frozenset[str]:
@@ -28,24 +18,17 @@ def away_of(held: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(part.workload for part in held if not part.gpu_milli)
 
 
-class Sampler(Protocol):
-    """Tells how devices are used, and how they are."""
-
-    def sample(self, holders: Holders, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow] | None:
-        """One row per device; None: they are being read, ask again at the next tick.
-
-        ``pids`` are live processes by job.
-        """
-
-    def facts(self) -> Sequence[DeviceFact]:
-        """What the last sample told of devices beside their use, where it is something new."""
-
-
-class MachineSampler(Sampler, Protocol):
-    """The sampler of one machine, which knows what devices that has."""
+class MachineSampler(Protocol):
+    """The sampler of one machine. Nothing here waits for a device."""
 
     def inventory(self, node: str) -> Inventory | None:
-        """This machine and its devices; None: that cannot be told now."""
+        """This machine and its devices; None: they cannot be read now."""
+
+    def sample(self, users: DeviceUsers, pids: Mapping[str, frozenset[int]], *, now: int) -> list[DeviceSample] | None:
+        """One sample per device; None: they are being read. ``pids`` are live processes by job."""
+
+    def facts(self) -> Sequence[DeviceFact]:
+        """Health and foreign use in the last sample, where that is something new."""
 
     def close(self) -> None: ...
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....core.idle.activity import Place
+from ....core.samples import Place
 
 MIB = 1 << 20
 MOST_MIB = 16 << 20

@@ -9,9 +9,10 @@ from typing import Any
 
 from ....core.facts import DeviceFact
 from ....core.model import Allocation, Device
-from ....store.records.rows import SampleRow
-from ..processes import process
-from .protocol import KNOWN, UNKNOWN, Holders, Inventory, machine
+from ....core.samples import KNOWN, UNKNOWN, DeviceSample
+from ...protocol import DeviceUsers, Inventory
+from ..host.processes import process
+from .protocol import machine
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -44,13 +45,13 @@ class SimulatedSampler:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def sample(self, holders: Holders, pids: Mapping[str, frozenset[int]], *, now: int) -> list[SampleRow]:
+    def sample(self, users: DeviceUsers, pids: Mapping[str, frozenset[int]], *, now: int) -> list[DeviceSample]:
         """One row per simulated device."""
         before, self._ticks = self._ticks, dict(_cpu_ticks(pids))
         elapsed_ms = None if self._read_at is None else now - self._read_at
         self._read_at = now
         use = {workload: self._percent(found, before, elapsed_ms) for workload, found in pids.items()}
-        return [_simulated_row(device, held, use, now) for device, held in holders.items() if device.simulated]
+        return [_simulated_row(device, held, use, now) for device, held in users.items() if device.simulated]
 
     def _percent(
         self, pids: Iterable[int], before: Mapping[int, tuple[int, int]], elapsed_ms: int | None
@@ -91,12 +92,12 @@ def _cpu_ticks(pids: Mapping[str, frozenset[int]]) -> Iterator[tuple[int, tuple[
             yield pid, (found.started, found.cpu_ticks)
 
 
-def _simulated_row(device: Device, held: Sequence[Allocation], use: Mapping[str, int | None], now: int) -> SampleRow:
+def _simulated_row(device: Device, held: Sequence[Allocation], use: Mapping[str, int | None], now: int) -> DeviceSample:
     by_workload = {part.workload: use.get(part.workload) for part in held if part.gpu_milli}
     read = [percent for percent in by_workload.values() if percent is not None]
     whole = len(read) == len(by_workload)
     unseen = {workload: UNSEEN for workload, percent in by_workload.items() if percent is None}
-    return SampleRow(
+    return DeviceSample(
         node=device.node,
         device=device.id,
         at=now,

@@ -1,1 +1,1 @@
-"""Everything that is kept between ticks. Plans are equal with and without it."""
+"""Caches between ticks. Plans are equal with and without them."""

@@ -1,6 +1,6 @@
-"""A snapshot, split by pool, and kept from one decide to the next: only what is another object than before is read.
+"""The snapshot by pool, kept from one ``decide`` to the next: only rows that are other objects than before are read.
 
-What a part holds follows from the snapshot alone, so it is no state of the scheduler: made anew, it is the same.
+Its content follows from the snapshot alone, so it is not state of the scheduler: built anew, it is the same.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from ...model import (
 )
 from ...placement.ledger import Ledger
 from ...placement.place import EmptyPool, Piece, Request, request_of
-from ...placement.workload_profile import Shape as DemandShape
-from ...placement.workload_profile import shape_of, typical_of
-from ...queue.job_queue import Crowd
+from ...placement.workload_profile import RankRequest, rank_request, workload_profile
+from ...queue.job_queue import WaitingJobs
 
 T = TypeVar("T", Job, Allocation)
 Kind = tuple[str, Request, bool, int]
-"""What jobs of one line have in common: project, request, whether they are preemptible, job priority."""
+"""What jobs of one class have in common: project, request, whether they are preemptible, job priority."""
 
 
 _Looks = tuple[str, int, int, int | None, tuple[str, ...], int, int, bool, int]
-"""What a kind is made from. A long queue is read job by job: that is cheaper than a kind for each."""
+"""The fields that determine a kind. A long queue is read job by job: this is cheaper than a kind for each."""
 
 
 def kind_of(job: Job) -> Kind:
-    """With whom a waiting job stands in line."""
+    """The kind of a waiting job."""
     return job.project, request_of(job, job.least_ranks), job.preemptible, job.priority
 
 
@@ -59,36 +58,36 @@ def _looks_of(job: Job) -> _Looks:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Part:
-    """What belongs to one pool. ``busy`` jobs do not wait: they hold devices, leave them, or are kept from starting."""
+class PoolSnapshot:
+    """The rows of one pool. ``busy`` jobs do not wait: they hold devices, leave them, or may not start."""
 
     name: str
     devices: list[Device] = field(default_factory=list)
     waiting: dict[str, Job] = field(default_factory=dict)
-    crowds: dict[Kind, Crowd] = field(default_factory=dict)
-    """Those that wait and were never paused."""
+    waiting_by_class: dict[Kind, WaitingJobs] = field(default_factory=dict)
+    """The waiting jobs that were never paused."""
     paused: dict[str, Job] = field(default_factory=dict)
-    """Those that wait and were."""
+    """The waiting jobs that were paused before."""
     busy: dict[str, Job] = field(default_factory=dict)
     held: dict[str, dict[str, Allocation]] = field(default_factory=dict)
-    """What each workload has of the devices, by the allocations' ids."""
+    """The allocations of each workload, by their ids."""
     notebooks: list[Notebook] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     has_changed: bool = True
-    """Since somebody last said that it had not."""
+    """Since the last decision about the pool."""
     bare: Ledger = field(init=False)
-    """The devices, carrying nothing."""
+    """The devices without allocations."""
     empty: EmptyPool = field(init=False)
-    _crowd_of: dict[_Looks, Crowd] = field(default_factory=dict)
-    """The same crowds, one for several looks where only the most ranks differ."""
-    _asked: dict[DemandShape, int] | None = None
-    """How many ranks of each shape there are; counted from the first job on that asks for more than GPUs."""
+    _crowd_of: dict[_Looks, WaitingJobs] = field(default_factory=dict)
+    """The same waiting jobs by their fields; one entry for several where only the largest number of ranks differs."""
+    _asked: dict[RankRequest, int] | None = None
+    """The number of ranks of each shape; counted from the first job on that asks for more than GPUs."""
     _demand: tuple[Demand, ...] = ()
     _pieces: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
-    """What was found by :meth:`pieces`, until somebody is given something or gives it back."""
+    """The results of :meth:`pieces`, until the allocations of the workload change."""
 
     def put(self, job: Job) -> None:
-        """A job is there."""
+        """Add a job."""
         self.has_changed = True
         if not _waits(job):
             self.busy[job.id] = job
@@ -104,7 +103,7 @@ class Part:
             self._count_everybody()
 
     def drop(self, job: Job) -> None:
-        """A job that was there is gone, or is another now."""
+        """Remove a job that is gone or was replaced."""
         self.has_changed = True
         if self._asked is not None:
             self._count(job, -job.ranks)
@@ -115,22 +114,22 @@ class Part:
         if job.paused_at:
             del self.paused[job.id]
             return
-        crowd = self.crowds[kind := kind_of(job)]
-        crowd.drop(job)
-        if not crowd.count:
-            del self.crowds[kind]
-            self._crowd_of = {looks: other for looks, other in self._crowd_of.items() if other is not crowd}
+        waiting_jobs = self.waiting_by_class[kind := kind_of(job)]
+        waiting_jobs.drop(job)
+        if not waiting_jobs.count:
+            del self.waiting_by_class[kind]
+            self._crowd_of = {looks: other for looks, other in self._crowd_of.items() if other is not waiting_jobs}
 
-    def _new_crowd(self, looks: _Looks, job: Job) -> Crowd:
-        crowd = self._crowd_of[looks] = self.crowds.setdefault(kind_of(job), Crowd())
-        return crowd
+    def _new_crowd(self, looks: _Looks, job: Job) -> WaitingJobs:
+        waiting_jobs = self._crowd_of[looks] = self.waiting_by_class.setdefault(kind_of(job), WaitingJobs())
+        return waiting_jobs
 
     def _count(self, job: Job, ranks: int) -> None:
         assert self._asked is not None, "shapes are counted"
-        shape = shape_of(job)
-        count = self._asked[shape] = self._asked.get(shape, 0) + ranks
+        asked = rank_request(job)
+        count = self._asked[asked] = self._asked.get(asked, 0) + ranks
         if not count:
-            del self._asked[shape]
+            del self._asked[asked]
 
     def _count_everybody(self) -> None:
         self._asked = {}
@@ -138,13 +137,13 @@ class Part:
             self._count(job, job.ranks)
 
     def give(self, one: Allocation) -> None:
-        """Somebody has something of a device."""
+        """Add an allocation."""
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         self.held.setdefault(one.workload, {})[one.id] = one
 
     def release(self, one: Allocation) -> None:
-        """Somebody has it no more."""
+        """Remove an allocation."""
         self.has_changed = True
         self._pieces.pop(one.workload, None)
         rows = self.held[one.workload]
@@ -153,7 +152,7 @@ class Part:
             del self.held[one.workload]
 
     def pieces(self, workload: str) -> tuple[Piece, ...]:
-        """What a workload has of the devices that may be given out, in order."""
+        """The pieces of a workload on schedulable devices, in order."""
         found = self._pieces.get(workload)
         if found is None and (rows := self.held.get(workload)):
             number = self.bare.number
@@ -165,24 +164,24 @@ class Part:
         return found or ()
 
     def learn(self, given: tuple[Demand, ...]) -> None:
-        """Place by this demand from now on; where none is given, by what the jobs of the pool ask for."""
-        demand = given or typical_of(self._asked or {})
+        """Use this demand for placement from now on; if none is given, what the jobs of the pool ask for."""
+        demand = given or workload_profile(self._asked or {})
         if demand != self._demand:
             self._demand = demand
             self.bare.learn(demand)
 
     def wants_more(self) -> bool:
-        """Whether anybody here wants more than they have."""
+        """Whether any work of the pool wants more than it has."""
         asks = any(one.state is NotebookState.REQUESTED for one in self.notebooks)
         return asks or bool(self.waiting) or any(job.min_ranks is not None for job in self.busy.values())
 
     def has_guests(self) -> bool:
-        """Whether work of other pools is on its devices, of which this part does not see what becomes."""
+        """Whether work of other pools is on its devices; changes of that work are not seen here."""
         gone = self._of_no_job()
         return bool(gone) and not {notebook.id for notebook in self.notebooks}.issuperset(gone)
 
     def strangers(self) -> list[Allocation]:
-        """What is held by no job of the pool: by notebooks, by work of other pools, or by nobody that is known."""
+        """The allocations of no job of the pool: of notebooks, of work of other pools, or of unknown work."""
         return [one for workload in self._of_no_job() for one in self.held[workload].values()]
 
     def _of_no_job(self) -> list[str]:
@@ -195,7 +194,7 @@ _STAYS_IN_LINE = frozenset({JobTarget.RUNNING, JobTarget.PAUSED})
 
 
 def _waits(job: Job) -> bool:
-    """Whether it stands in a queue."""
+    """Whether a job is queued."""
     return job.state in _WAITING and job.target in _STAYS_IN_LINE
 
 
@@ -206,9 +205,9 @@ class _Table(Generic[T]):
         self._rows: tuple[T, ...] = ()
 
     def follow(self, rows: tuple[T, ...]) -> tuple[list[T], list[T]]:
-        """Those that are gone, and those that are new, each in order; a row that is another object is both.
+        """The rows that are gone, and those that are new, each in order; a replaced row is in both.
 
-        Both tables are read side by side in the order of their ids. Out of order, what stays may be named too, as both.
+        The tables are compared in the order of their ids. Out of order, an unchanged row may be in both, too.
         """
         gone: list[T] = []
         new: list[T] = []
@@ -236,18 +235,18 @@ def _differing(before: Iterator[T], now: Iterator[T]) -> tuple[T | None, T | Non
     return None, None
 
 
-class Parts:
-    """The parts of the snapshot that was followed last, by pool in name order; ``nowhere`` is of no pool.
+class SnapshotIndex:
+    """The last snapshot by pool, in name order; ``nowhere`` has the rows of no pool.
 
     Made for one inventory: these pools, devices and nodes.
     """
 
     def __init__(self, pools: Iterable[str], devices: Iterable[Device], nodes: Iterable[Node]) -> None:
-        self.of = {name: Part(name=name) for name in sorted(set(pools))}
-        self.nowhere = Part(name="")
+        self.of = {name: PoolSnapshot(name=name) for name in sorted(set(pools))}
+        self.nowhere = PoolSnapshot(name="")
         self._jobs, self._allocations = _Table[Job](), _Table[Allocation]()
-        self._of_work: dict[str, Part] = {}
-        self._of_device: dict[str, Part] = {}
+        self._of_work: dict[str, PoolSnapshot] = {}
+        self._of_device: dict[str, PoolSnapshot] = {}
         nodes, devices = tuple(nodes), tuple(devices)
         for device in devices:
             self._of_device[device.id] = part = self.of.get(device.pool or "", self.nowhere)
@@ -263,8 +262,8 @@ class Parts:
         self._follow_allocations(snapshot.allocations)
         self._read_few(snapshot)
 
-    def everybody(self) -> Iterator[Part]:
-        """Every part, that of no pool too."""
+    def everybody(self) -> Iterator[PoolSnapshot]:
+        """All pools, and the rows of no pool."""
         yield from self.of.values()
         yield self.nowhere
 
@@ -286,7 +285,7 @@ class Parts:
             of.get(one.device, nowhere).give(one)
 
     def _read_few(self, snapshot: Snapshot) -> None:
-        """Notebooks and reservations: few, and read whole."""
+        """Read notebooks and reservations, all of them: there are few."""
         notebooks: dict[str, list[Notebook]] = {}
         reservations: dict[str, list[Reservation]] = {}
         of_work: dict[str, str] = {}
@@ -303,7 +302,7 @@ class Parts:
             part.notebooks, part.reservations = asked, kept
 
     def stays(self, workload: str) -> bool:
-        """Whether work of any pool, or of one that is gone, runs on what it has."""
+        """Whether work of any pool, or of a removed one, keeps its devices."""
         part = self._of_work.get(workload)
         if part is not None:
             job = part.busy.get(workload)
@@ -313,7 +312,7 @@ class Parts:
 
 
 def _shared_nodes(devices: Iterable[Device]) -> Mapping[str, dict[str, tuple[int, int]]]:
-    """Nodes whose devices are in several pools, by pool: how many of a node's devices are there, and how many it has.
+    """Nodes whose devices are in several pools, by pool: how many of a node's devices are in it, and how many it has.
 
     Such a node gives each pool its part of CPU and memory.
     """

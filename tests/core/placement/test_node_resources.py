@@ -22,6 +22,7 @@ from jupyter_gpu_quota.core.model import (
     Project,
     Snapshot,
 )
+from jupyter_gpu_quota.core.placement.fragmentation import SEQUENCES, FragmentationScore, NodeKind, NodeState
 from jupyter_gpu_quota.core.placement.ledger import Ledger
 from jupyter_gpu_quota.core.placement.place import (
     EmptyPool,
@@ -31,12 +32,13 @@ from jupyter_gpu_quota.core.placement.place import (
     Request,
     occupy,
     place,
-    promise,
+    reserve,
     vacate,
 )
-from jupyter_gpu_quota.core.placement.workload_profile import SEQUENCES, Kind, Seen, State, Worth, learnt, typical
+from jupyter_gpu_quota.core.placement.workload_profile import ObservedDemand, commonest_requests, profile_of_jobs
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve, Start
 from jupyter_gpu_quota.core.scheduling.decide import decide, decide_and_explain
+from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from jupyter_gpu_quota.messages.reasons import sentence
 
 NOW = 1_000_000_000
@@ -72,7 +74,9 @@ def two_nodes() -> Ledger:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
+        # R62
         pytest.param(Request(1000, 1, (), 8000), ["a0"], id="CPU that a node has exactly"),
+        # R62
         pytest.param(Request(1000, 1, (), 8001), ["b0"], id="one milli more goes to the larger node"),
         pytest.param(Request(1000, 1, (), 16_001), [], id="more than any node has"),
         pytest.param(Request(1000, 1, (), 0, 51), ["a0"], id="memory counts too"),
@@ -95,18 +99,19 @@ def test_a_node_that_states_nothing_has_plenty() -> None:
     assert where(Ledger(devices("a", "X"), []), Request(1000, 1, (), 1 << 30, 1 << 30)) == ["a0"]
 
 
+# R62
 def test_what_leaves_counts_until_it_is_gone_and_what_is_promised_at_once() -> None:
     ledger = Ledger(devices("a", "XX"), [node("a", 8000)])
     running = [Piece(0, 0, 1000, 6000, 0)]
-    occupy(ledger, running, lent=False)
+    occupy(ledger, running, borrowed=False)
     assert where(ledger, Request(1000, 1, (), 2000)) == ["a1"]
     assert where(ledger, Request(1000, 1, (), 2001)) == []
-    vacate(ledger, running, lent=False)
+    vacate(ledger, running, borrowed=False)
     assert where(ledger, Request(1000, 1, (), 2001)) == []
-    promise(ledger, [Piece(0, 0, 1000, 5000, 0)], lent=False)
+    reserve(ledger, [Piece(0, 0, 1000, 5000, 0)], borrowed=False)
     assert where(ledger, Request(1000, 1, (), 2000)) == ["a1"]
     assert not ledger.is_overfull(0)
-    promise(ledger, [Piece(1, 1, 1000, 3001, 0)], lent=False)
+    reserve(ledger, [Piece(1, 1, 1000, 3001, 0)], borrowed=False)
     assert ledger.is_overfull(0)
 
 
@@ -119,13 +124,14 @@ def test_the_empty_pool_counts_cpu_by_node() -> None:
 
 def test_work_that_names_no_cpu_is_not_kept_from_a_gpu_by_cpu_that_was_promised_twice() -> None:
     ledger = Ledger(devices("a", "XX"), [node("a", 4000)])
-    occupy(ledger, [Piece(0, 0, 1000, 5000, 0)], lent=False)
+    occupy(ledger, [Piece(0, 0, 1000, 5000, 0)], borrowed=False)
     assert where(ledger, Request(1000, 1, (), 1)) == []
     assert where(Ledger(devices("a", "XX"), [node("a", 4000)], demand=SOME), Request(1000)) == ["a0"]
     ledger.learn(SOME)
     assert where(ledger, Request(1000)) == ["a1"]
 
 
+# R62
 def test_a_node_in_two_pools_gives_each_its_part() -> None:
     ledger = Ledger(devices("a", "X"), [node("a", 9000)], parts={"a": (1, 3)})
     assert where(ledger, Request(1000, 1, (), 3000)) == ["a0"]
@@ -143,12 +149,12 @@ def test_shelves_that_were_kept_up_to_date_say_what_new_ones_say(seed: int) -> N
                           random.choice([0, 3000, 12_500]), random.choice([0, 5000, 90_000]))  # fmt: skip
         fresh = Ledger(rows, nodes, demand=SOME)
         for pieces in taken:
-            occupy(fresh, pieces, lent=False)
+            occupy(fresh, pieces, borrowed=False)
         mark, fit, anew = kept.mark(), place(kept, request), place(fresh, request)
         assert isinstance(fit, Fit) == isinstance(anew, Fit)
         if isinstance(fit, Fit) and isinstance(anew, Fit):
             assert _cost(fresh, fit.pieces, request) == _cost(fresh, anew.pieces, request)
-            occupy(kept, fit.pieces, lent=False)
+            occupy(kept, fit.pieces, borrowed=False)
             if random.random() < 0.4:
                 kept.undo(mark)
             else:
@@ -156,13 +162,13 @@ def test_shelves_that_were_kept_up_to_date_say_what_new_ones_say(seed: int) -> N
 
 
 def _cost(ledger: Ledger, pieces: tuple[Piece, ...], request: Request) -> int:
-    """The least that a request costs on the shelf of the node where it went, on a device as full as that one."""
-    ledger.shelves(lent=False).best((0, 0, 0, ()))
-    shelves = ledger.shelves(lent=False)
+    """The least that a request costs on the number of the node where it went, on a device as full as that one."""
+    ledger.node_classes(borrowed=False).best((0, 0, 0, ()))
+    classes = ledger.node_classes(borrowed=False)
     free = ledger.plain_now(pieces[0].device)
     shape = (request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models)
-    shelf = shelves._shelf_of[ledger.node_of[pieces[0].device]]
-    return min(cost for cost, amount in shelves._costs_on(shelf, shape) if amount == free)
+    number = classes._class_of[ledger.node_of[pieces[0].device]]
+    return min(cost for cost, amount in classes._costs_on(number, shape) if amount == free)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -176,13 +182,13 @@ def test_cpu_that_never_binds_changes_no_placement(seed: int) -> None:
         assert isinstance(one, Fit) == isinstance(other, Fit)
         if isinstance(one, Fit) and isinstance(other, Fit):
             assert plain.plain_now(one.pieces[0].device) == stated.plain_now(other.pieces[0].device)
-            occupy(plain, one.pieces, lent=False)
-            occupy(stated, [piece._replace(cpu_milli=1) for piece in one.pieces], lent=False)
+            occupy(plain, one.pieces, borrowed=False)
+            occupy(stated, [piece._replace(cpu_milli=1) for piece in one.pieces], borrowed=False)
 
 
 # --- demand ---------------------------------------------------------------------------------------------------------
 def test_demand_is_learnt_from_what_was_seen_in_growing_steps() -> None:
-    seen, told = Seen(), []
+    seen, told = ObservedDemand(), []
     for number in range(40):
         rows = seen.note((1000 if number % 3 else 470, 1000, 1000, ()))
         if rows is not None:
@@ -192,17 +198,21 @@ def test_demand_is_learnt_from_what_was_seen_in_growing_steps() -> None:
 
 def test_what_is_typical_is_what_the_jobs_of_the_pool_ask_for_by_rank() -> None:
     jobs = [job("a", "ann", 100), job("b", "ann", 100, ranks=2, state=JobState.RUNNING), job("c", "bob", 0)]
-    assert {(row.gpu_milli, row.cpu_milli): row.count for row in typical(jobs)} == {(1000, 100): 3, (1000, 0): 1}
-    assert typical(reversed(jobs)) == typical(jobs)
-    assert typical([job("a", "ann", 0)]) == ()
+    assert {(row.gpu_milli, row.cpu_milli): row.count for row in profile_of_jobs(jobs)} == {
+        (1000, 100): 3,
+        (1000, 0): 1,
+    }
+    assert profile_of_jobs(reversed(jobs)) == profile_of_jobs(jobs)
+    assert profile_of_jobs([job("a", "ann", 0)]) == ()
 
 
 def test_one_job_more_seldom_makes_it_another_demand() -> None:
-    made = [typical([job(f"j{n}", "ann", 100) for n in range(count)]) for count in range(1, 101)]
+    made = [profile_of_jobs([job(f"j{n}", "ann", 100) for n in range(count)]) for count in range(1, 101)]
     assert [row.count for (row,) in made[:14]] == [1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 8, 12, 12, 12]
     assert len(set(made)) == 13
 
 
+# R63
 def test_decide_leaves_the_node_free_that_a_waiting_job_will_need() -> None:
     rows = (*devices("a", "X"), *devices("b", "X"))
     waiting = (job("small", "ann", 1000, gpu_milli=500), job("large", "bob", 8000, at=1))
@@ -213,20 +223,21 @@ def test_decide_leaves_the_node_free_that_a_waiting_job_will_need() -> None:
 
 def test_the_commonest_shapes_are_remembered_and_ties_go_by_shape() -> None:
     counts = {(milli, 0, 0, ()): 1 + (milli == 500) for milli in range(900, 100, -1)}
-    rows = learnt(counts)
+    rows = commonest_requests(counts)
     assert [row.gpu_milli for row in rows[:3]] == [500, 101, 102]
     assert len(rows) == 64
 
 
+# R63
 def test_worth_is_what_typical_work_fills_and_whole_nodes_are_worth_more_to_large_work() -> None:
     one = (Demand(gpu_milli=300, cpu_milli=1000, memory_mib=0, gpu_models=(), count=1),)
-    kind = Kind(("X",), 1, 1)
-    states = [State(kind, cpu, 0, free) for cpu, free in [(10_000, (1000,)), (2000, (1000,)), (10_000, (299,))]]
-    assert [Worth(one).of(state) // SEQUENCES for state in states] == [900 + 300, 600 + 300, 0]
+    kind = NodeKind(("X",), 1, 1)
+    states = [NodeState(kind, cpu, 0, free) for cpu, free in [(10_000, (1000,)), (2000, (1000,)), (10_000, (299,))]]
+    assert [FragmentationScore(one).of(state) // SEQUENCES for state in states] == [900 + 300, 600 + 300, 0]
     large = (Demand(gpu_milli=2000, cpu_milli=1, memory_mib=0, gpu_models=(), count=1),)
-    apart, together = (State(kind, 100, 0, free) for free in [(0, 1000), (1000, 1000)])
-    assert Worth(large).of(apart) == 0
-    assert Worth(large).of(together) > 2000 * SEQUENCES
+    apart, together = (NodeState(kind, 100, 0, free) for free in [(0, 1000), (1000, 1000)])
+    assert FragmentationScore(large).of(apart) == 0
+    assert FragmentationScore(large).of(together) > 2000 * SEQUENCES
 
 
 def test_demand_for_one_model_is_worth_nothing_on_another() -> None:
@@ -237,7 +248,7 @@ def test_demand_for_one_model_is_worth_nothing_on_another() -> None:
 
 def test_plain_demand_keeps_the_plain_rule() -> None:
     rows = (Demand(gpu_milli=500, cpu_milli=0, memory_mib=0, gpu_models=(), count=9),)
-    assert Ledger(devices("a", "X"), [], demand=rows).worth is None
+    assert Ledger(devices("a", "X"), [], demand=rows).score is None
 
 
 # --- decide -------------------------------------------------------------------------------------------------------
@@ -324,14 +335,14 @@ def situation(waiting: Job, rows: list[tuple[Job, Allocation]], *more: Device) -
 @pytest.mark.parametrize(
     ("cpu", "told"),
     [
-        pytest.param(4001, "no node has the 4.001 CPU and 0 MiB", id="a GPU is free and its CPU is not"),
-        pytest.param(8001, "no node has the 8.001 CPU and 0 MiB", id="no node ever has so much"),
+        pytest.param(4001, "no node has 4.001 CPU and 0 MiB", id="a GPU is free and its CPU is not"),
+        pytest.param(8001, "no node has 8.001 CPU and 0 MiB", id="no node ever has so much"),
     ],
 )
 def test_who_waits_for_cpu_is_told_so(cpu: int, told: str) -> None:
     made = situation(job("q", "ann", cpu), [running("r", "ann", 4000, "a0")])
     assert told in sentence(decide_and_explain(made, POLICY).waits["q"])
-    assert told in explain(made, POLICY, "q").sentence
+    assert told in explanation_sentence(explain(made, POLICY, "q"))
 
 
 def test_who_waits_for_a_gpu_is_not_told_of_cpu() -> None:
@@ -343,7 +354,7 @@ def test_an_explanation_knows_that_other_pools_have_their_part_of_the_node() -> 
     alone = situation(job("q", "ann", 4801), [])
     shared = situation(job("q", "ann", 4801), [], *(replace(d, id=f"u{d.id}") for d in devices("a", "ZZ", "u")))
     assert explain(alone, POLICY, "q").estimate_at == NOW
-    assert "no node has the 4.801 CPU" in explain(shared, POLICY, "q").sentence
+    assert "no node has 4.801 CPU" in explanation_sentence(explain(shared, POLICY, "q"))
 
 
 def test_no_plan_ever_gives_more_cpu_than_a_node_has() -> None:

@@ -1,4 +1,4 @@
-"""The simulated world: a clock that moves only when told to, and an executor whose jobs last as the trace says."""
+"""Jobs on a virtual clock, which moves only when told to. They last as long as a trace says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from ..backends.protocol import LeaveOrder, StartOrder
-from ..core.facts import RankFact
-from ..core.lifecycle import CHECKPOINTED
-from ..core.model import Device, Node
+from ...core.facts import RankFact
+from ...core.lifecycle import CHECKPOINTED
+from ...core.model import Device, Node
+from ..protocol import LeaveOrder, StartOrder
 
 TERMINATED, KILLED = -15, -9
 
@@ -31,6 +31,8 @@ class Conduct:
     ``work_ms``: how long it runs in all. ``starts_after_ms``: from the order to its first process, at each attempt.
     ``saves_in_ms``: how long it takes to save and leave when asked; None cannot, dies of SIGTERM at once and loses
     what it did since its last checkpoint. ``checkpoint_every_ms``: it saves by itself so often, at no cost; None never.
+    ``leaves_with`` is its exit status after it saved because it was asked to leave. ``completes``: an exit with 0 means
+    that its work is complete. ``log`` is what each rank writes when it begins, ``outputs`` the files that it leaves.
     """
 
     work_ms: int
@@ -38,6 +40,10 @@ class Conduct:
     saves_in_ms: int | None = None
     checkpoint_every_ms: int | None = None
     exit_status: int = 0
+    leaves_with: int = CHECKPOINTED
+    completes: bool = True
+    log: bytes = b""
+    outputs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,8 +82,8 @@ class Run:
 
 
 @dataclass(eq=False)
-class SimulatedExecutor:
-    """An executor on a virtual clock. ``conduct_of`` says what each job does when it runs.
+class SimulatedJobs:
+    """Jobs on a virtual clock. ``conduct_of`` says what each job does when it runs.
 
     ``observe`` tells what is new, and each end until it is settled; a new leader is told everything again.
     ``runs`` is the work done so far by attempts that ended.
@@ -89,17 +95,18 @@ class SimulatedExecutor:
     conduct_of: Callable[[str], Conduct]
     runs: list[Run] = field(default_factory=list)
     inventory_changed: bool = False
+    fencing: int = 0
     _gone: set[str] = field(default_factory=set)
     _present: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
     _saved: dict[str, int] = field(default_factory=dict)
     _news: dict[tuple[str, int], None] = field(default_factory=dict)
     _agenda: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
     _checkpoints: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
-    _fencing: int = 0
+    _newest: dict[str, int] = field(default_factory=dict)
     _pids: int = 1
     _entries: int = 0
 
-    # --- the executor protocol ------------------------------------------------------------------------------------
+    # --- the protocol of jobs ------------------------------------------------------------------------------------
     def inventory(self) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
         self.inventory_changed = False
         nodes = tuple(node for node in self.nodes if node.id not in self._gone)
@@ -108,7 +115,7 @@ class SimulatedExecutor:
     def start(self, order: StartOrder) -> None:
         key = order.job, order.attempt
         nodes = frozenset(device.node for device in order.devices)
-        if order.fencing < self._fencing or key in self._present or nodes & self._gone:
+        if order.fencing < self.fencing or key in self._present or nodes & self._gone:
             return  # an order to a lost node arrives nowhere
         conduct, now = self.conduct_of(order.job), self.clock()
         had = self._saved.get(order.job, 0)
@@ -136,14 +143,16 @@ class SimulatedExecutor:
     def leave(self, order: LeaveOrder) -> None:
         now = self.clock()
         attempt = self._present.get((order.job, order.attempt))
-        if order.fencing >= self._fencing and attempt is None:
+        if order.fencing >= self.fencing and attempt is None:
             self._never_started(order, now)
-        if order.fencing < self._fencing or attempt is None or attempt.ended:
+        if order.fencing < self.fencing or attempt is None or attempt.ended:
             return
         kill_at = now + order.grace_s * 1000
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         if attempt.asked_at is None:
             attempt.asked_at = now
+            if attempt.begun:
+                self._news[order.job, order.attempt] = None
         self._plan_to_leave(attempt, attempt.asked_at, attempt.kill_at)
 
     def observe(self) -> Sequence[RankFact]:
@@ -158,18 +167,17 @@ class SimulatedExecutor:
 
     def forget(self, job: str) -> None:
         self._saved.pop(job, None)
+        if not any(key[0] == job for key in self._present):
+            self._newest.pop(job, None)
 
-    def pids(self) -> Mapping[str, frozenset[int]]:
+    def has_begun(self, job: str, attempt: int) -> bool:
+        """Whether an attempt has had a process; for readers of logs."""
         self._pass_time()
-        return {
-            attempt.job: frozenset(range(attempt.first_pid, attempt.first_pid + attempt.ranks))
-            for attempt in self._present.values()
-            if attempt.begun and not attempt.ended and attempt.first_pid is not None
-        }
+        return attempt <= self._newest.get(job, 0)
 
     def fence(self, fencing: int) -> None:
-        if fencing > self._fencing:
-            self._fencing = fencing
+        if fencing > self.fencing:
+            self.fencing = fencing
             self._news = {key: None for key, attempt in self._present.items() if attempt.begun}
 
     # --- what happens to the world --------------------------------------------------------------------------------
@@ -252,7 +260,7 @@ class SimulatedExecutor:
         if saves_in is None:
             at, status = asked_at, TERMINATED
         elif asked_at + saves_in <= kill_at:
-            at, status = asked_at + saves_in, CHECKPOINTED
+            at, status = asked_at + saves_in, attempt.conduct.leaves_with
         else:
             at, status = kill_at, KILLED
         if at < attempt.begins_at:
@@ -269,6 +277,8 @@ class SimulatedExecutor:
             attempt = self._present[key]
             self._news[key] = None
             attempt.begun = True
+            if attempt.first_pid is not None:
+                self._newest[attempt.job] = max(attempt.attempt, self._newest.get(attempt.job, 0))
             if attempt.ends_at <= at:
                 self._end(attempt)
 
@@ -299,7 +309,7 @@ class SimulatedExecutor:
 
 def _facts(attempt: _Attempt) -> list[RankFact]:
     """What there is to tell of an attempt, rank by rank; all ranks start and end together."""
-    completed = attempt.ended and attempt.exit_status == attempt.conduct.exit_status == 0
+    completed = attempt.ended and attempt.conduct.completes and attempt.exit_status == 0
     return [
         RankFact(
             job=attempt.job,

@@ -1,0 +1,1 @@
+"""The simulated backend: jobs on a virtual clock, and devices that exist in name only."""

@@ -1,0 +1,137 @@
+"""The simulated backend: its jobs, samples, enforcement, logs and outputs. Nothing of it is on a machine."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from ...core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
+from ...core.facts import DeviceFact
+from ...core.model import Allocation, Device
+from ...core.samples import KNOWN, UNKNOWN, DeviceSample
+from ..protocol import (
+    MOST_OUTPUTS,
+    SIMULATED,
+    Capabilities,
+    DeviceUsers,
+    LogPart,
+    Output,
+    OutputRefused,
+    StopOrder,
+)
+from .jobs import SimulatedJobs
+
+NOT_SIMULATED = "the simulated backend reads no real device"
+UNSEEN = "nothing is said of its use"
+NO_MEMORY = "a simulated device has no memory"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSamples:
+    """Samples of simulated devices. ``use_of`` is the percentage that a workload uses now; None: unknown."""
+
+    use_of: Callable[[str], int | None]
+
+    def samples(self, users: DeviceUsers, *, now: int) -> Sequence[DeviceSample]:
+        """One sample per simulated device."""
+        return [self._sample(device, held, now) for device, held in users.items() if device.simulated]
+
+    def device_facts(self) -> Sequence[DeviceFact]:
+        """Nothing: simulated devices do not break, and nothing else uses them."""
+        return ()
+
+    def _sample(self, device: Device, held: Sequence[Allocation], now: int) -> DeviceSample:
+        use = {one.workload: self.use_of(one.workload) for one in held if one.gpu_milli}
+        read = [percent for percent in use.values() if percent is not None]
+        whole = len(read) == len(use)
+        unseen = {name: UNSEEN for name, percent in use.items() if percent is None}
+        return DeviceSample(
+            node=device.node,
+            device=device.id,
+            at=now,
+            utilisation_percent=min(100, sum(read)) if whole else None,
+            memory_used_mib=None,
+            coverage_permille=KNOWN if whole else UNKNOWN,
+            simulated=True,
+            workloads=use,
+            why={"memory_used_mib": NO_MEMORY, **({} if whole else {"utilisation_percent": UNSEEN}), **unseen},
+        )
+
+
+@dataclass(slots=True)
+class SimulatedEnforcement:
+    """Enforces nothing, and says so. ``stopped`` are the notebooks of stop orders that were carried out."""
+
+    jobs: SimulatedJobs
+    stopped: list[str] = field(default_factory=list)
+
+    def capabilities(self, devices: Sequence[Device], *, gpu_milli: int, project: str | None) -> Capabilities:
+        """No enforcement on a simulated device; nothing is known of any other."""
+        offers = (
+            EnforcementOffer(device=each.id, why=_why(each.simulated), unsure=not each.simulated) for each in devices
+        )
+        return Capabilities(offers=tuple(offers), read_at=self.jobs.clock())
+
+    def read_back(
+        self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
+    ) -> Mapping[str, EnforcementLabel]:
+        """The same of shares."""
+        return {
+            name: EnforcementLabel(why=_why(share.simulated), unsure=not share.simulated)
+            for name, share in shares.items()
+        }
+
+    def stop_notebook(self, order: StopOrder) -> None:
+        """Note it, unless a newer leader rules."""
+        if order.fencing >= self.jobs.fencing and order.notebook not in self.stopped:
+            self.stopped.append(order.notebook)
+
+    def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
+        """Nothing is left of anything."""
+        self.stopped = [name for name in self.stopped if name in notebooks]
+
+
+def _why(simulated: bool) -> str:
+    return SIMULATED if simulated else NOT_SIMULATED
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedOutputs:
+    """What the conduct of jobs says that they write."""
+
+    jobs: SimulatedJobs
+
+    def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
+        """At most ``limit`` bytes from ``offset``."""
+        whole = self.jobs.conduct_of(job).log if self.jobs.has_begun(job, attempt) else b""
+        start = max(0, len(whole) + offset) if offset < 0 else offset
+        part = whole[start : start + limit]
+        return LogPart(start, part, start + len(part))
+
+    def outputs(self, job: str, most: int = MOST_OUTPUTS) -> Sequence[Output]:
+        """The files of a job, by path."""
+        return [Output(path, len(content), 0) for path, content in sorted(self._files(job).items())][:most]
+
+    def open_output(self, job: str, path: str) -> BinaryIO:
+        """One output. Raises OutputRefused where there is none."""
+        if path not in self._files(job):
+            raise OutputRefused(f"{path!r} cannot be given out: no such file.")
+        return io.BytesIO(self._files(job)[path])
+
+    def _files(self, job: str) -> Mapping[str, bytes]:
+        return self.jobs.conduct_of(job).outputs if self.jobs.has_begun(job, 1) else {}
+
+
+class SimulatedBackend:
+    """All parts around one set of simulated jobs."""
+
+    def __init__(self, jobs: SimulatedJobs, use_of: Callable[[str], int | None] = lambda workload: None) -> None:
+        self.jobs = jobs
+        self.samples = SimulatedSamples(use_of)
+        self.enforcement = SimulatedEnforcement(jobs)
+        self.outputs = SimulatedOutputs(jobs)
+
+    def close(self) -> None:
+        """Nothing to release."""

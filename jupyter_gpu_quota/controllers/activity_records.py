@@ -1,0 +1,187 @@
+"""Activity of notebooks in the store: the reports of their servers, and notes of what was seen.
+
+A controller that takes over classifies with the same evidence. A note holds the samples and reports of five minutes;
+the newest note is written again every ten seconds, so that a takeover loses less than classification tolerates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.idle.activity import GpuSample, IdlePolicy, KernelRecord, KernelState, ProgramKind, ProgramRecord
+from ..core.idle.history import ActivityHistories, Report
+from ..core.idle.process_owners import Roots
+from ..store.records.activity import KeepNotes, Note, NotebookReport, NoteKind
+
+SPAN_MS = 300_000
+WRITE_EVERY_MS = 10_000
+
+
+@dataclass(slots=True)
+class _Span:
+    """What was seen of one notebook from ``begins_at`` on: readings, and when its server's reports arrived."""
+
+    begins_at: int
+    instance: str
+    samples: list[GpuSample] = field(default_factory=list)
+    reports: list[int] = field(default_factory=list)
+    is_new: bool = True
+    is_written: bool = True
+
+
+class ActivityRecorder:
+    """Notes what an activity history takes in. ``note`` is what is due to be written."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, _Span] = {}
+        self._over: set[str] = set()
+        self._written_at: int | None = None
+
+    def keep_only(self, notebooks: Set[str]) -> None:
+        """Forget the notebooks that are over."""
+        for name in self._spans.keys() - notebooks:
+            del self._spans[name]
+            self._over.add(name)
+
+    def read(self, notebook: str, sample: GpuSample) -> None:
+        span = self._span(notebook, sample.at)
+        if span.samples and span.samples[-1].at == sample.at:
+            span.samples.pop()
+        span.samples.append(sample)
+        span.is_written = False
+
+    def report(self, notebook: str, instance: str, at: int) -> None:
+        span = self._span(notebook, at, instance)
+        span.reports.append(at)
+        span.is_written = False
+
+    def _span(self, notebook: str, at: int, instance: str | None = None) -> _Span:
+        span = self._spans.get(notebook)
+        if span is None:
+            span = self._spans[notebook] = _Span(at, instance or "")
+        elif not span.begins_at <= at < span.begins_at + SPAN_MS or instance not in (None, span.instance):
+            begins_at = at if at != span.begins_at else at + 1
+            self._spans[notebook] = span = _Span(begins_at, span.instance if instance is None else instance)
+        return span
+
+    def note(self, policy: IdlePolicy, now: int) -> KeepNotes | None:
+        """What is new since it was noted last, at most every ten seconds; None where nothing is due."""
+        rest_ms = min(WRITE_EVERY_MS, policy.hole_ms(min(policy.sample_every_s, policy.report_every_s)) // 4)
+        if self._written_at is not None and 0 <= now - self._written_at < rest_ms:
+            return None
+        self._written_at = now
+        due = {name: span for name, span in self._spans.items() if not span.is_written}
+        over: tuple[tuple[NoteKind, str], ...] = tuple(("activity", name) for name in sorted(self._over))
+        self._over = set()
+        oldest = now - looks_back_ms(policy)
+        below: tuple[tuple[NoteKind, str, int], ...] = tuple(
+            ("activity", name, oldest - SPAN_MS) for name, span in due.items() if span.is_new
+        )
+        for span in due.values():
+            span.is_written, span.is_new = True, False
+        if not due and not over:
+            return None
+        notes = tuple(_note_of(name, span, now) for name, span in due.items())
+        return KeepNotes(notes=notes, over=over, below=below)
+
+
+def looks_back_ms(policy: IdlePolicy) -> int:
+    """How far back classification may look."""
+    longest_s = max(
+        policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False), policy.busy_notify_after_s or 0
+    )
+    return longest_s * 1250
+
+
+def restored(notes: list[Note], reports: Mapping[str, Report], policy: IdlePolicy) -> ActivityHistories:
+    """The history that these notes, and the newest report of each server, tell of."""
+    histories = ActivityHistories()
+    for note in sorted(notes, key=lambda note: note.slot):
+        _replay(histories, note, policy)
+    for name, report in reports.items():
+        histories.report(name, report, policy)
+    return histories
+
+
+def _replay(histories: ActivityHistories, note: Note, policy: IdlePolicy) -> None:
+    document: Mapping[str, Any] = note.document
+    for at, percent, why, used_at, users in document["samples"]:
+        sample = GpuSample(at=at, percent=percent, why=why, used_at=used_at, users=tuple(users))
+        histories.read(note.subject, sample, policy)
+    for at in document["reports"]:
+        newest = histories.newest(note.subject)
+        sequence = newest.sequence + 1 if newest and newest.instance == document["instance"] else -(2**62)
+        old = Report(
+            instance=document["instance"], sequence=sequence, at=at, started_at=at, kernels=(), programs=()
+        )  # fmt: skip
+        histories.report(note.subject, old, policy)
+
+
+def _note_of(name: str, span: _Span, now: int) -> Note:
+    samples = [[each.at, each.percent, each.why, each.used_at, list(each.users)] for each in span.samples]
+    document = {"instance": span.instance, "samples": samples, "reports": span.reports}
+    return Note(kind="activity", subject=name, slot=span.begins_at, at=now, document=document)
+
+
+# --- reports of servers ---------------------------------------------------------------------------------------------
+WHY_NOT = {"off": "its server has not tried whether it can", "testing": "its server is finding out whether it can"}
+"""Why a server suspends no kernel, where it gives no reason itself."""
+
+STATES = {"idle": KernelState.IDLE, "busy": KernelState.BUSY}
+Body = Mapping[str, Any]
+
+
+def report_of(row: NotebookReport) -> Report:
+    """A report with instants of the service's clock; a message is never dated earlier than it was."""
+    body: Body = row.body
+    kernels, programs = body["kernels"], body["programs"]
+    return Report(
+        instance=row.instance,
+        sequence=row.sequence,
+        at=row.at,
+        started_at=row.at - body["running_ms"],
+        kernels=tuple(_kernel(kernel, row.at) for kernel in kernels),
+        programs=tuple(_program(program) for program in programs),
+        cpu_ms={
+            **{kernel["id"]: kernel["cpu_ms"] for kernel in kernels if kernel["asks_gpu"]},
+            **{f"{program['name']} {program['pid']}": program["cpu_ms"] for program in programs},
+        },
+        roots=roots_of(body),
+        asks_first=body["asks_first"],
+        suspends=body["suspension"] == "ready",
+        why_not=body["suspension_why"] or WHY_NOT.get(body["suspension"], ""),
+        suspended=sum(kernel["suspended"] for kernel in kernels),
+    )
+
+
+def roots_of(body: Body) -> Roots:
+    """The processes that a report names; a kernel without one, such as a remote one, may be any process."""
+    return Roots(
+        namespace=body["namespace"],
+        ticks=body["ticks"],
+        by_process={(pid, started): name for name, pid, started in _named(body) if pid and started is not None},
+        rootless=any(pid is None or started is None for _, pid, started in _named(body)),
+    )
+
+
+def _named(body: Body) -> Iterator[tuple[str, int | None, int | None]]:
+    yield from ((kernel["id"], kernel["pid"], kernel["started"]) for kernel in body["kernels"])
+    yield from ((program["name"], program["pid"], program["started"]) for program in body["programs"])
+
+
+def _kernel(kernel: Body, now: int) -> KernelRecord:
+    state, running_ms, quiet_ms = kernel["state"], kernel["running_ms"], kernel["quiet_ms"]
+    return KernelRecord(
+        id=kernel["id"],
+        state=None if state is None else STATES[state],
+        started_at=None if running_ms is None else now - running_ms,
+        last_message_at=None if quiet_ms is None else now - quiet_ms,
+        holds_gpu=None if kernel["asks_gpu"] else False,
+        connections=kernel["connections"],
+    )
+
+
+def _program(program: Body) -> ProgramRecord:
+    return ProgramRecord(name=program["name"], kind=ProgramKind(program["kind"]), holds_gpu=None)

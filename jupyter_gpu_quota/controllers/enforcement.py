@@ -1,0 +1,157 @@
+"""How every share is enforced: read back again and again, stored, and compared with what the policy requires."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from ..backends.protocol import EnforcementBackend
+from ..core.enforcement import DeviceShare, EnforcementLabel, RequiredEnforcement
+from ..core.lifecycle import HOLDS_SLICE
+from ..core.model import Allocation, JobState
+from ..core.reasons import EnforcementTooWeak, OverShare
+from ..messages.reasons import warning
+from ..store.reads.followed_store import FollowedStore
+from ..store.records.activity import KeepNotes, Note, NoteKind
+from ..store.records.commands import AllocationLabel, RecordEnforcementLabels
+from .enforcement_effects import Effects
+from .memory_enforcement import MemoryEnforcement
+from .weak_shares import ACTOR, WeakShares, document_of
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_MS = 2_000
+SWEEP_EVERY_MS = 60_000
+Held = Sequence[tuple[Allocation, DeviceShare]]
+
+
+class Enforcement:
+    """Labels of all shares that are held now, warnings, and stops."""
+
+    name = "enforcement"
+
+    def __init__(self, view: FollowedStore, backend: EnforcementBackend, effects: Effects) -> None:
+        self.view, self.backend, self.effects = view, backend, effects
+        self.memory = MemoryEnforcement(view, effects)
+        self.weak = WeakShares(view, effects, self.memory, backend)
+        self.labels: dict[str, AllocationLabel] = {}
+        self._noted: dict[str, dict[str, Any]] = {}
+        self._is_restored = False
+        self._sweep_at = 0
+
+    @property
+    def least(self) -> RequiredEnforcement:
+        """What the policy in force requires."""
+        return self.view.quota_file.least if self.view.quota_file else RequiredEnforcement()
+
+    def run_once(self, now: int) -> int:
+        """Read back every share that is held now, keep what is new, and stop what must be stopped."""
+        self.view.refresh()
+        self._restore()
+        held, least, samples = list(self._held()), self.least, self.view.samples
+        self.memory.read(((allocation.device, part) for allocation, part in held), samples)
+        found = self.backend.read_back(
+            {allocation.id: share for allocation, share in held},
+            {one.id: samples[one.device] for one, _ in held if one.device in samples},
+            policed=least.stops_over_share,
+            now=now,
+        )
+        self._keep(held, found, now)
+        self.memory.act(now, acts=least.stops_over_share)
+        self._sweep(now)
+        self.weak.act(held, found, least, now)
+        self._note(held, now)
+        return now + LOOK_EVERY_MS
+
+    def _restore(self) -> None:
+        """Begin with what was last stored, so that nobody is told less, or warned twice."""
+        if self._is_restored:
+            return
+        self.labels = dict(self.view.store.labels([each.id for each in self.view.allocations]))
+        for note in self.view.store.notes("enforcement"):
+            self._noted[note.subject] = dict(note.document)
+            self.memory.restore(note.subject, note.document)
+            self.weak.restore(note.subject, note.document)
+        self._is_restored = True
+
+    def _held(self) -> Iterator[tuple[Allocation, DeviceShare]]:
+        """Shares of jobs that run and of notebooks whose slice is booked, as far as their devices are known."""
+        for allocation in self.view.allocations:
+            part = self._part(allocation)
+            if part is not None:
+                yield allocation, part
+
+    def _part(self, allocation: Allocation) -> DeviceShare | None:
+        mirror, device = self.view.mirror, self.view.device(allocation.device)
+        job, notebook = mirror.jobs.get(allocation.workload), mirror.notebooks.get(allocation.workload)
+        runs = job is not None and job.job.state in (JobState.RUNNING, JobState.PAUSING)
+        booked = notebook is not None and notebook.notebook.state in HOLDS_SLICE
+        if device is None or not (runs or booked):
+            return None
+        return DeviceShare(
+            workload=allocation.workload, device=device.uuid, gpu_milli=allocation.gpu_milli,
+            memory_mib=allocation.memory_mib, rank=allocation.rank, attempt=0 if job is None else job.job.attempt,
+            notebook=booked, simulated=device.simulated,
+        )  # fmt: skip
+
+    def _keep(self, held: Held, found: Mapping[str, EnforcementLabel], now: int) -> None:
+        """Store the labels that say something new."""
+        acts, told = self.least.stops_over_share, dict[str, AllocationLabel]()
+        for allocation, _ in held:
+            each = found[allocation.id]
+            clause = self.memory.clause(allocation.workload, allocation.device, acts=acts)
+            weak = " ".join(self._said(each, allocation.workload) for each in self.weak.warnings(allocation.workload))
+            why = "; ".join(filter(None, (clause, each.why, weak)))
+            told[allocation.id] = AllocationLabel(
+                allocation=allocation.id, memory=each.memory, compute=each.compute, why=why, read_at=now
+            )
+        known = self.labels
+        new = tuple(each for name, each in told.items() if name not in known or known[name].says != each.says)
+        if new:
+            self.effects.store.record(RecordEnforcementLabels(labels=new, actor=ACTOR))
+        self.labels = told
+
+    def _said(self, why: EnforcementTooWeak, workload: str) -> str:
+        """A warning, with what follows and when."""
+        if why.stop_at is None:
+            return warning(why)
+        end = "its server is stopped" if workload in self.view.mirror.notebooks else "it is asked to save, and held"
+        at = datetime.fromtimestamp(why.stop_at / 1000, UTC)
+        return f"{warning(why)} At {at:%H:%M:%SZ} {end}, unless that has changed."
+
+    def _note(self, held: Held, now: int) -> None:
+        """Note the countdowns that are under way: the api shows them, and a successor goes on with them."""
+        by_workload = sorted((allocation.workload, allocation.id) for allocation, _ in held)
+        found = dict[str, dict[str, Any]]()
+        for workload, pairs in groupby(by_workload, key=lambda pair: pair[0]):
+            document = self._document(workload, [allocation for _, allocation in pairs])
+            if document:
+                found[workload] = document
+        notes = tuple(
+            Note(kind="enforcement", subject=name, at=now, document=document)
+            for name, document in found.items()
+            if self._noted.get(name) != document
+        )
+        over: tuple[tuple[NoteKind, str], ...] = tuple(("enforcement", name) for name in self._noted.keys() - found)
+        if notes or over:
+            self.effects.store.record(KeepNotes(notes=notes, over=over))
+        self._noted = found
+
+    def _document(self, workload: str, allocations: Sequence[str]) -> dict[str, Any]:
+        warnings: list[OverShare | EnforcementTooWeak] = [
+            *self.memory.warnings(workload, acts=self.least.stops_over_share),
+            *self.weak.warnings(workload),
+        ]
+        shown = {"warnings": [document_of(each) for each in warnings]} if warnings else {}
+        return {**shown, **self.memory.document(workload), **self.weak.document(workload, allocations)}
+
+    def _sweep(self, now: int) -> None:
+        """Clear up, now and then, after notebooks whose slice is given back."""
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_EVERY_MS
+            self.effects.store.check()
+            real = [device.uuid for device in self.view.mirror.devices.values() if not device.simulated]
+            self.backend.sweep(frozenset(self.view.mirror.notebooks), [uuid for uuid in real if uuid])

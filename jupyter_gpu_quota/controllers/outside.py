@@ -1,0 +1,95 @@
+"""What control loops use outside the store and the backend: the hub, and the channels that messages leave by.
+
+Their libraries are asynchronous. All calls run in one event loop, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ..hub_api import Hub, HubAway, Server
+from ..notifications.channel import Channel, Outcome
+from ..notifications.message import Message
+
+log = logging.getLogger(__name__)
+R = TypeVar("R")
+
+LONGEST_CALL_S = 300.0
+"""Every call ends within its own, shorter time; this is for an event loop that hangs."""
+
+
+class EventLoopThread:
+    """An event loop in a thread of its own, for calls from other threads."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LONGEST_CALL_S)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine without waiting."""
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+class HubCalls:
+    """The hub, for loops that are not asynchronous."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub, self._events = hub, EventLoopThread("hub-calls")
+
+    def servers(self) -> Sequence[Server]:
+        """Every server that is active or pending. Raises HubAway."""
+        return self._events.run(self._hub.servers())
+
+    def stop(self, user: str, server: str) -> None:
+        """Ask the hub to stop a server, without waiting; where that fails, the log says so, and it is asked again."""
+        self._events.start(self._stop(user, server))
+
+    async def _stop(self, user: str, server: str) -> None:
+        try:
+            await self._hub.stop(user, server)
+        except HubAway as error:
+            log.warning("a server could not be stopped: %s", error)
+
+
+class _Channel:
+    """A channel whose calls run in the event loop that it lives in."""
+
+    def __init__(self, channel: Channel, events: EventLoopThread) -> None:
+        self._channel, self._events = channel, events
+        self.name, self.where, self.width = channel.name, channel.where, channel.width
+
+    async def send(self, message: Message) -> Outcome:
+        return await asyncio.to_thread(self._events.run, self._channel.send(message))
+
+    async def probe(self) -> Outcome:
+        return await asyncio.to_thread(self._events.run, self._channel.probe())
+
+    def close(self) -> None:
+        self._events.run(self._close())
+
+    async def _close(self) -> None:
+        self._channel.close()
+
+
+class ChannelList:
+    """The channels that ``make`` makes, which needs a running event loop."""
+
+    def __init__(self, make: Callable[[], Sequence[Channel]]) -> None:
+        events = EventLoopThread("channels")
+        self.all: Sequence[Channel] = [_Channel(each, events) for each in events.run(_made(make))]
+
+    def close(self) -> None:
+        for channel in self.all:
+            channel.close()
+
+
+async def _made(make: Callable[[], Sequence[Channel]]) -> Sequence[Channel]:
+    return make()

@@ -1,0 +1,88 @@
+"""The controllers beside scheduling, made from what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from ..backends.protocol import EnforcementBackend
+from ..hub_api import Server
+from ..notifications.channel import Channel
+from ..notifications.message import Event
+from ..store.reads.followed_store import FollowedStore
+from ..store.records.ids import new_ulid
+from ..store.records.protocol import Store
+from ..store.records.rows import NotebookRecord
+from .enforcement import Enforcement
+from .enforcement_effects import Effects
+from .idleness import Idleness
+from .lease import FencedStore
+from .loop import Controller
+from .notifications import ChannelSender, NotificationQueue, give_up_others
+from .reconciliation import Reconciliation
+
+
+class HubControl(Protocol):
+    """What controllers ask of the hub."""
+
+    def servers(self) -> Sequence[Server]:
+        """Every server that is active or pending. Raises HubAway."""
+
+    def stop(self, user: str, server: str) -> None:
+        """Ask the hub to stop a server, without waiting for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the controllers share. ``page`` is the address of the page on which a warning is postponed."""
+
+    store: Store
+    fenced: FencedStore
+    hub: HubControl
+    enforcement: EnforcementBackend
+    channels: Sequence[Channel]
+    clock: Callable[[], int]
+    events: Sequence[Event]
+    hub_name: str = "local"
+    page: str | None = None
+    new_id: Callable[[int], str] = field(default=new_ulid)
+
+    def controllers(self) -> Mapping[str, Callable[[], Controller]]:
+        """What makes each controller, by its name."""
+        senders = {f"notifications.{each.name}": partial(self.sender, each) for each in self.channels}
+        return {
+            "idleness": self.idleness,
+            "enforcement": self.enforcer,
+            "reconciliation": self.reconciliation,
+            **senders,
+        }
+
+    @property
+    def queue(self) -> NotificationQueue:
+        return NotificationQueue([each.name for each in self.channels], self.events, self.new_id)
+
+    def idleness(self) -> Idleness:
+        view = FollowedStore(self.store)
+        give_up_others(self.store, self.fenced, self.queue.channels)
+        return Idleness(view, self.fenced, self.queue, partial(self._stop, view))
+
+    def enforcer(self) -> Enforcement:
+        view = FollowedStore(self.store)
+        effects = Effects(self.fenced, self.enforcement, self.queue, partial(self._stop, view), self.clock)
+        return Enforcement(view, self.enforcement, effects)
+
+    def reconciliation(self) -> Reconciliation:
+        return Reconciliation(FollowedStore(self.store), self.fenced, self.hub.servers)
+
+    def sender(self, channel: Channel) -> ChannelSender:
+        return ChannelSender(
+            channel, self.store, self.fenced, clock=self.clock, hub=self.hub_name, page=self.page
+        )  # fmt: skip
+
+    def _stop(self, view: FollowedStore, record: NotebookRecord) -> None:
+        """Ask the hub to stop a notebook's server."""
+        user = record.notebook.user
+        view.learn_names([user])
+        self.hub.stop(view.names.get(user, user), record.server)

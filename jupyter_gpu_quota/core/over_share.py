@@ -1,0 +1,49 @@
+"""Use of more device memory than a share has: from the first sample above it to the stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SLACK_MIB = 64
+"""So much above the share is ignored: the figures of NVML are rounded, and the size of a CUDA context varies."""
+
+WARN_FOR_MS = 60_000
+"""From the first sample above the share to the stop: time to free memory, or to save."""
+
+LEAST_READINGS = 3
+"""Samples above the share, the first included, before a workload is stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """A workload above its share: since when, in how many samples, and how much in the last."""
+
+    since: int
+    readings: int
+    read_at: int
+    used_mib: int
+    share_mib: int
+
+    @property
+    def ends_at(self) -> int:
+        return self.since + WARN_FOR_MS
+
+    def is_over(self, now: int) -> bool:
+        """Whether the warning was long enough, and confirmed by enough samples, that the workload is stopped."""
+        return now >= self.ends_at and self.readings >= LEAST_READINGS
+
+
+def watched(before: Excess | None, *, used_mib: int | None, share_mib: int, read_at: int) -> Excess | None:
+    """The excess after one more sample. An unknown figure changes nothing.
+
+    Takes MiB and the sample's instant. Returns None for a workload within its share; the same value for a sample that
+    was counted already.
+    """
+    if before is not None and read_at <= before.read_at:
+        return before
+    if used_mib is None:
+        return before
+    if used_mib <= share_mib + SLACK_MIB:
+        return None
+    since, readings = (read_at, 0) if before is None else (before.since, before.readings)
+    return Excess(since=since, readings=readings + 1, read_at=read_at, used_mib=used_mib, share_mib=share_mib)

@@ -1,0 +1,214 @@
+"""The fragmentation score of a node: how much of the expected work could still go there.
+
+A request is placed where the score falls least. For the expected work (common requests with their counts) it sums
+
+* the GPUs that a few sequences of it, each offered to the node one by one, would fill on average;
+* what the next request of it would take on the node (0 where it does not fit);
+* for requests of several devices per rank, how many fit side by side: only they need whole nodes.
+
+It is computed in integers and without randomness: the sequences step through the counts by the golden ratio. States are
+rounded to a grid, so that few scores are computed: the rest of a device counts as far as expected fractions can fill
+it, CPU and memory count to the nearest step of the node's size and no more than its free GPUs could use.
+Source: docs/scheduling.md, section 7.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..model import WHOLE_DEVICE, Demand
+from .workload_profile import MOST_REQUESTS, RankRequest
+
+SEQUENCES, LENGTH = 8, 40
+CPU_STEPS, MEMORY_STEPS = 32, 16
+"""The grid: the number of steps of a node's CPU and memory."""
+_GOLDEN, _TURN = 2_654_435_769, 1 << 32
+Work = tuple[int, int, int]
+"""A rank's request on a node whose model fits: gpu_milli, cpu_milli, memory_mib."""
+
+
+class NodeKind(NamedTuple):
+    """What nodes of a state have in common: the model of each device (one name where all are equal), and the grid."""
+
+    models: tuple[str, ...]
+    cpu_step: int
+    memory_step: int
+
+
+class NodeState(NamedTuple):
+    """What is free on a node: CPU, memory, and each device, the fullest first (on mixed nodes in the order of ids)."""
+
+    kind: NodeKind
+    cpu_milli: int
+    memory_mib: int
+    free: tuple[int, ...]
+
+
+@lru_cache(maxsize=4)
+def score_for(demand: tuple[Demand, ...]) -> FragmentationScore:
+    """The scores under a demand; they are kept while the demand stays the same."""
+    return FragmentationScore(demand)
+
+
+class FragmentationScore:
+    """The scores of node states under one demand, in milli-GPU times SEQUENCES times the demand's total count.
+
+    Rule R63.
+    """
+
+    def __init__(self, demand: Sequence[Demand]) -> None:
+        self._rows = sorted(demand, key=lambda row: (-row.count, _request(row)))[:MOST_REQUESTS]
+        self._total = sum(row.count for row in self._rows)
+        self._steps = _reachable([row.gpu_milli for row in self._rows])
+        gpu_rows = [row for row in self._rows if row.gpu_milli]
+        self._most_cpu = _most_per_gpu([(row.cpu_milli, row.gpu_milli) for row in gpu_rows])
+        self._most_memory = _most_per_gpu([(row.memory_mib, row.gpu_milli) for row in gpu_rows])
+        self._walk = _walk(self._rows)
+        self._of_models: dict[tuple[str, ...], _ExpectedWork] = {}
+        self._useful: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {}
+        self._known: dict[NodeState, int] = {}
+
+    def of(self, state: NodeState) -> int:
+        """The score of a state, rounded to the grid."""
+        seen = self._on_grid(state)
+        known = self._known.get(seen)
+        if known is None:
+            known = self._known[seen] = self._expected(seen.kind).score(seen, self._total)
+        return known
+
+    def _on_grid(self, state: NodeState) -> NodeState:
+        kind, cpu, memory, free = state
+        useful = self._useful.get(free)
+        if useful is None:
+            useful = self._useful[free] = self._useful_of(free)
+        free, most_cpu, most_memory = useful
+        cpu = min(cpu, most_cpu) + kind.cpu_step // 2
+        memory = min(memory, most_memory) + kind.memory_step // 2
+        return NodeState(kind, cpu - cpu % kind.cpu_step, memory - memory % kind.memory_step, free)
+
+    def _useful_of(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+        """What expected work could fill of each device, and the CPU and memory that it could use with it."""
+        free = tuple(sorted(filter(None, map(self._steps.__getitem__, free))))
+        milli, (cpu, cpu_per), (memory, memory_per) = sum(free), self._most_cpu, self._most_memory
+        return free, -(-milli * cpu // cpu_per), -(-milli * memory // memory_per)
+
+    def _expected(self, kind: NodeKind) -> _ExpectedWork:
+        if kind.models not in self._of_models:
+            fits = [not row.gpu_models or not set(row.gpu_models).isdisjoint(kind.models) for row in self._rows]
+            self._of_models[kind.models] = _ExpectedWork(self._rows, self._walk, fits)
+        return self._of_models[kind.models]
+
+
+class _ExpectedWork:
+    """The expected work that devices of some models take."""
+
+    def __init__(self, rows: Sequence[Demand], walk: Sequence[Sequence[int]], fits: Sequence[bool]) -> None:
+        works = [(row.gpu_milli, row.cpu_milli, row.memory_mib) for row in rows]
+        chosen = [at for at, row in enumerate(rows) if fits[at] and row.gpu_milli]
+        self._sequences = [[works[at] for at in order if fits[at] and rows[at].gpu_milli] for order in walk]
+        self._small_enough: dict[int, list[list[Work]]] = {}
+        self.counted = [(works[at], rows[at].count * rows[at].gpu_milli) for at in chosen]
+        self.least = min((works[at][0] for at in chosen), default=WHOLE_DEVICE)
+
+    def score(self, state: NodeState, total: int) -> int:
+        """See the module's docstring; ``total``: the sum of all counts."""
+        _, cpu, memory, free = state
+        if not free:
+            return 0
+        sequences = self._up_to(free.count(WHOLE_DEVICE) * WHOLE_DEVICE or free[-1])
+        filled = sum([_filled(order, cpu, memory, list(free), self.least) for order in sequences])
+        return total * filled + SEQUENCES * self._next(cpu, memory, free)
+
+    def _up_to(self, gpu: int) -> list[list[Work]]:
+        """The sequences without larger requests."""
+        if gpu not in self._small_enough:
+            self._small_enough[gpu] = [[work for work in order if work[0] <= gpu] for order in self._sequences]
+        return self._small_enough[gpu]
+
+    def _next(self, cpu: int, memory: int, free: Sequence[int]) -> int:
+        """What one more expected request would take, side by side if it needs several devices, weighted by counts."""
+        whole, largest, found = free.count(WHOLE_DEVICE), free[-1], 0
+        for (gpu, cpu_each, memory_each), weight in self.counted:
+            if cpu_each > cpu or memory_each > memory:
+                continue
+            if gpu <= WHOLE_DEVICE:
+                found += weight if gpu <= largest else 0
+            else:
+                copies = _copies((gpu, cpu_each, memory_each), cpu, memory, whole)
+                found += weight * (copies + 1) if copies else 0
+        return found
+
+
+def _filled(order: Sequence[Work], cpu: int, memory: int, free: list[int], least: int) -> int:
+    """The milli-GPU that a sequence takes, each request on the fullest device with room for it."""
+    filled = 0
+    for gpu, cpu_each, memory_each in order:
+        if cpu_each > cpu or memory_each > memory:
+            continue
+        if gpu < WHOLE_DEVICE:
+            at = bisect_left(free, gpu)
+            if at == len(free):
+                continue
+            rest = free.pop(at) - gpu
+            if rest >= least:
+                insort(free, rest)
+        else:
+            many = gpu // WHOLE_DEVICE
+            if many > len(free) or free[-many] < WHOLE_DEVICE:
+                continue
+            del free[-many:]
+        cpu, memory, filled = cpu - cpu_each, memory - memory_each, filled + gpu
+        if not free:
+            break
+    return filled
+
+
+def _copies(work: Work, cpu: int, memory: int, whole: int) -> int:
+    gpu, cpu_each, memory_each = work
+    copies = whole // (gpu // WHOLE_DEVICE)
+    copies = min(copies, cpu // cpu_each) if cpu_each else copies
+    return min(copies, memory // memory_each) if memory_each else copies
+
+
+def _request(row: Demand) -> RankRequest:
+    return row.gpu_milli, row.cpu_milli, row.memory_mib, row.gpu_models
+
+
+def _reachable(sizes: Sequence[int]) -> list[int]:
+    """For each rest of a device, what expected fractions can fill of it; a whole device stays whole."""
+    reached = 1
+    for size in {size for size in sizes if 0 < size < WHOLE_DEVICE}:
+        for _ in range(WHOLE_DEVICE // size):
+            reached |= reached << size
+    steps, last = [], 0
+    for milli in range(WHOLE_DEVICE):
+        last = milli if reached >> milli & 1 else last
+        steps.append(last)
+    return [*steps, WHOLE_DEVICE]
+
+
+def _most_per_gpu(rows: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The largest ratio of an amount to milli-GPU, as a fraction."""
+    most = (0, 1)
+    for amount, gpu in rows:
+        if amount * most[1] > most[0] * gpu:
+            most = (amount, gpu)
+    return most
+
+
+def _walk(rows: Sequence[Demand]) -> list[list[int]]:
+    """Sequences of row numbers with each row in proportion to its count."""
+    ends, total = list[int](), 0
+    for row in rows:
+        total += row.count
+        ends.append(total)
+    steps = (number * _GOLDEN % _TURN * total // _TURN for number in range(SEQUENCES * LENGTH))
+    order = [_row_at(ends, at) for at in steps] if total else []
+    return [order[first : first + LENGTH] for first in range(0, len(order), LENGTH)]
+
+
+def _row_at(ends: Sequence[int], at: int) -> int:
+    return bisect_left(ends, at + 1)

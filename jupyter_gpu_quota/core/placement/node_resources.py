@@ -1,0 +1,90 @@
+"""CPU and host memory of the nodes of one pool. They have no quota; a rank only needs room for them on its node.
+
+A node that does not state an amount (0) has plenty of it. A node with devices in several pools gives each pool a
+proportional part. Columns: ``used`` (work that stays), ``leaving`` (still there), ``reserved``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..model import Node
+
+PLENTY = 1 << 40
+"""CPU and memory of a node that does not state them."""
+
+
+class CpuMemory(NamedTuple):
+    """An amount of CPU and host memory."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+    def covers(self, need: CpuMemory) -> bool:
+        """Whether there is enough of both."""
+        return self.cpu_milli >= need.cpu_milli and self.memory_mib >= need.memory_mib
+
+
+NOTHING = CpuMemory()
+
+
+class NodeResources:
+    """The use of every node, by its number in the ledger. Rule R62."""
+
+    def __init__(self, sizes: Sequence[CpuMemory]) -> None:
+        self.sizes = list(sizes)
+        count = len(self.sizes)
+        self._capacity = [CpuMemory(size.cpu_milli or PLENTY, size.memory_mib or PLENTY) for size in sizes]
+        self._used, self._leaving, self._promised = [NOTHING] * count, [NOTHING] * count, [NOTHING] * count
+
+    def add(
+        self, node: int, used: CpuMemory = NOTHING, leaving: CpuMemory = NOTHING, reserved: CpuMemory = NOTHING
+    ) -> None:
+        """Add these amounts to one node's use."""
+        self._used[node] = _sum(self._used[node], used)
+        self._leaving[node] = _sum(self._leaving[node], leaving)
+        self._promised[node] = _sum(self._promised[node], reserved)
+
+    def size(self, node: int) -> CpuMemory:
+        """What the node has."""
+        return self._capacity[node]
+
+    def now(self, node: int) -> CpuMemory:
+        """What is free now and not reserved; an amount that is not stated does not shrink."""
+        used, leaving, reserved = self._used[node], self._leaving[node], self._promised[node]
+        cpu = used.cpu_milli + max(leaving.cpu_milli, reserved.cpu_milli)
+        memory = used.memory_mib + max(leaving.memory_mib, reserved.memory_mib)
+        return self._less(node, cpu, memory)
+
+    def unoccupied(self, node: int) -> CpuMemory:
+        """What is unoccupied now, reserved or not."""
+        used, leaving = self._used[node], self._leaving[node]
+        return self._less(node, used.cpu_milli + leaving.cpu_milli, used.memory_mib + leaving.memory_mib)
+
+    def after(self, node: int, gone: CpuMemory = NOTHING) -> CpuMemory:
+        """What is free after all drains, and after ``gone`` has left; below 0 for an overcommitted node."""
+        used, reserved = self._used[node], self._promised[node]
+        cpu = used.cpu_milli + reserved.cpu_milli - gone.cpu_milli
+        return self._less(node, cpu, used.memory_mib + reserved.memory_mib - gone.memory_mib)
+
+    def _less(self, node: int, cpu: int, memory: int) -> CpuMemory:
+        capacity = self._capacity[node]
+        return CpuMemory(
+            PLENTY if capacity.cpu_milli == PLENTY else capacity.cpu_milli - cpu,
+            PLENTY if capacity.memory_mib == PLENTY else capacity.memory_mib - memory,
+        )
+
+
+def node_sizes(nodes: Iterable[Node], names: Sequence[str], parts: Mapping[str, tuple[int, int]]) -> list[CpuMemory]:
+    """The nodes' sizes in the order of ``names``; ``parts``: for nodes in several pools, (devices here, all)."""
+    stated = {node.id: CpuMemory(node.cpu_milli, node.memory_mib) for node in nodes}
+    sizes = []
+    for name in names:
+        size, (here, among) = stated.get(name, NOTHING), parts.get(name, (1, 1))
+        sizes.append(CpuMemory(size.cpu_milli * here // among, size.memory_mib * here // among))
+    return sizes
+
+
+def _sum(one: CpuMemory, other: CpuMemory) -> CpuMemory:
+    return CpuMemory(one.cpu_milli + other.cpu_milli, one.memory_mib + other.memory_mib)

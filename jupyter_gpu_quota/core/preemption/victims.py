@@ -1,0 +1,90 @@
+"""Who may be a victim: preemptible running work, and when it is protected.
+
+A project's lists of victims are made when a preemptor first looks at them: in most ticks none does, and building them
+would be a large part of the cost of reading a pool. :mod:`.candidates` chooses among them, :mod:`.rules` compares.
+Source: docs/scheduling.md, section 4.
+"""
+
+from __future__ import annotations
+
+from ..model import Job, Policy
+from ..placement.place import request_of
+from ..queue.pool_state import PoolState
+from ..queue.quota_state import SECOND, QuotaState, Running, Victim
+
+
+def is_protected(policy: Policy, job: Job, started_at: int, now: int) -> bool:
+    """Whether a job is within its minimum run time, or has used up its pauses. Rule R42."""
+    return now - started_at < policy.preemption.min_runtime_s * SECOND or is_exhausted(policy, job, now)
+
+
+def is_exhausted(policy: Policy, job: Job, now: int) -> bool:
+    """Whether a job has used up its pauses in the period that ends now."""
+    if len(job.paused_at) < policy.preemption.max_pauses:
+        return False
+    begins = now - policy.preemption.per_s * SECOND
+    return sum(begins < at for at in job.paused_at) >= policy.preemption.max_pauses
+
+
+def has_protected(pool: PoolState) -> bool:
+    """Whether any running job of a pool is protected now."""
+    if pool.has_protected is None:
+        policy, now = pool.policy, pool.now
+        pool.has_protected = any(
+            is_protected(policy, one.job, now if one.job.started_at is None else one.job.started_at, now)
+            for one in pool.running
+        )
+    return pool.has_protected
+
+
+def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
+    """Fill a project's lists of victims, each in order."""
+    for running in project.running:
+        for victim in _parts(policy, now, running):
+            if victim.base is not None:
+                project.elastic_surplus.append(victim)
+            elif victim.protected:
+                project.protected_victims.append(victim)
+            else:
+                project.victims.append(victim)
+    for rows in (project.victims, project.protected_victims, project.elastic_surplus):
+        rows.sort(key=lambda victim: victim.order)
+
+
+def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
+    """A running job; an elastic job above its minimum as two: the minimum, and what it has above."""
+    job, pieces = running.job, running.pieces
+    if job.min_ranks is None or not running.project.known:  # a job of a removed project could not start again
+        return [victim_of(policy, now, running)]
+    kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
+    stays = tuple(piece for piece in pieces if piece.rank in kept)
+    goes = tuple(piece for piece in pieces if piece.rank not in kept)
+    if not goes:
+        return [victim_of(policy, now, running)]
+    base = victim_of(policy, now, running._replace(pieces=stays, size=job.gpu_milli * len(kept)))
+    above = victim_of(policy, now, running._replace(pieces=goes, size=running.size - base.size))
+    above.base, base.above = base, above
+    return [base, above]
+
+
+def victim_of(policy: Policy, now: int, running: Running) -> Victim:
+    """Running work as a victim."""
+    job, pieces, project, size = running
+    started_at = now if job.started_at is None else job.started_at
+    saved_at = max(started_at, job.checkpoint_at or started_at)
+    return Victim(
+        id=job.id,
+        project=project,
+        user=job.user,
+        size=size,
+        pieces=pieces,
+        request=request_of(job, job.held_ranks or job.ranks),
+        elastic=job.min_ranks is not None,
+        preemptible=job.preemptible,
+        priority=job.priority,
+        lost_ms=max(0, now - saved_at),
+        started_at=started_at,
+        submitted_at=job.submitted_at,
+        borrower=job.borrower,
+        protected=is_protected(policy, job, started_at, now),
+    )

@@ -1,0 +1,134 @@
+"""A reason as its code and figures: how it is stored, and how stored rows of every release are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import get_type_hints
+
+from .reasons import (
+    RECORDS,
+    AboveLimit,
+    AboveTrainingQuota,
+    AboveUserCeiling,
+    Figure,
+    OtherReason,
+    Pairs,
+    Reason,
+    ReasonCode,
+)
+
+OLD_CODES: Mapping[str, ReasonCode] = {
+    "held_too_weakly": ReasonCode.ENFORCEMENT_TOO_WEAK,
+    "nothing_holds_it": ReasonCode.ENFORCEMENT_UNAVAILABLE,
+    "place_kept": ReasonCode.BACKFILL_RESERVED,
+    "devices_out": ReasonCode.DEVICE_UNAVAILABLE,
+    "over_its_share": ReasonCode.OVER_SHARE,
+}
+"""Codes of releases before 0.2, by which stored rows are read; they are never written."""
+
+OLD_FIGURES: Mapping[str, str] = {"holder": "workload"}
+"""The same of the names of figures."""
+
+
+def code_of(reason: Reason) -> str:
+    """The public code; of an :class:`OtherReason` the one that was stored."""
+    return str(reason.code)
+
+
+def figures_of(reason: Reason) -> dict[str, Figure]:
+    """The figures that are told, in the order of their declaration. Several values of one name are one text."""
+    found: dict[str, Figure] = {}
+    for name, value in figure_pairs(reason):
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def figure_pairs(reason: Reason) -> Pairs:
+    """The figures as they are stored: pairs of name and value, a name once for each of its values."""
+    if isinstance(reason, OtherReason):
+        return reason.figures
+    found: list[tuple[str, Figure]] = []
+    for name in FIGURES[type(reason)]:
+        value = getattr(reason, name)
+        if isinstance(value, tuple):
+            found += [(name, each) for each in value]
+        elif value is not None:
+            found.append((name, value))
+    return tuple(found)
+
+
+def reason_from(code: str, figures: Iterable[tuple[str, Figure]] = ()) -> Reason:
+    """The record of a stored reason; an :class:`OtherReason` where its code or figures are not those of a record."""
+    pairs = tuple((OLD_FIGURES.get(name, name), value) for name, value in figures)
+    known = OLD_CODES.get(code, code)
+    if known not in RECORDS:
+        return OtherReason(code=known, figures=pairs)
+    new = ReasonCode(known)
+    return _recorded(RECORDS[new], pairs) or OtherReason(code=new, figures=pairs)
+
+
+def _recorded(kind: type, pairs: Pairs) -> Reason | None:
+    """The record with these figures; None where one is missing, unknown or of another type."""
+    types, values = figure_types(kind), dict[str, Figure | tuple[Figure, ...]]()
+    for name, value in pairs:
+        if types.get(name) is tuple:
+            values[name] = (*_several(values.get(name)), value)
+        elif name in values or types.get(name) is not type(value):
+            return None
+        else:
+            values[name] = value
+    if not values.keys() >= needed_figures(kind):
+        return None
+    made: Reason = kind(**values)
+    return made
+
+
+def _several(value: object) -> tuple[Figure, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+@cache
+def figure_types(kind: type) -> Mapping[str, type]:
+    """The type of each figure of a record: int, str, or tuple for several texts."""
+    hints = get_type_hints(kind)
+    return {name: next((one for one in (int, str) if hints[name] in (one, one | None)), tuple) for name in _names(kind)}
+
+
+@cache
+def needed_figures(kind: type) -> frozenset[str]:
+    """The figures without which there is no such record."""
+    found = {field.name: field.default for field in fields(kind)}
+    return frozenset(name for name, default in found.items() if default is not None and default != ())
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+FIGURES: Mapping[type, tuple[str, ...]] = {kind: _names(kind) for kind in RECORDS.values()}
+"""The names of the figures of each record, in the order in which they are told."""
+
+
+def most_milli(reason: Reason) -> int | None:
+    """What the limit, training quota or ceiling of a reason leaves to jobs in all; None for any other reason."""
+    match reason:
+        case AboveLimit(limit_milli=int() as limit):
+            return limit - (reason.notebook_milli or 0)
+        case AboveTrainingQuota():
+            return reason.quota_milli
+        case AboveUserCeiling():
+            return reason.ceiling_milli
+        case _:
+            return None
+
+
+def is_too_wide(reason: Reason) -> bool:
+    """Whether a job alone asks for more than its project, department or user may have in all."""
+    match reason:
+        case AboveLimit() | AboveTrainingQuota() | AboveUserCeiling():
+            most = most_milli(reason)
+            return most is not None and reason.asked_milli > most
+        case _:
+            return False

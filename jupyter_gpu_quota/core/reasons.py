@@ -1,0 +1,600 @@
+"""Why a thing was done, or is not done yet: one record for each code, with the figures behind it.
+
+The name of a figure ends in its unit. A figure that is None is not told. :mod:`..messages.reasons` renders sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import ClassVar, TypeVar, dataclass_transform, get_args
+
+from .frozen import fast_frozen
+
+T = TypeVar("T")
+Figure = int | str
+Pairs = tuple[tuple[str, Figure], ...]
+
+
+class ReasonCode(StrEnum):
+    """The same word in REST, pages, events, logs and audit."""
+
+    WITHIN_GUARANTEE = "within_guarantee"
+    WITHIN_FAIR_SHARE = "within_fair_share"
+    IDLE_SURPLUS = "idle_surplus"
+    BORROWS_NOTEBOOK_QUOTA = "borrows_notebook_quota"
+    WITHIN_NOTEBOOK_QUOTA = "within_notebook_quota"
+    RECLAIMED = "reclaimed"
+    FAIR_SHARE_RECLAIMED = "fair_share_reclaimed"
+    PREEMPTED_IN_PROJECT = "preempted_in_project"
+    BORROWER_RETURNS = "borrower_returns"
+    MOVED = "moved"
+    SHRUNK = "shrunk"
+    GROWN = "grown"
+    TIME_LIMIT = "time_limit"
+    RANK_FAILED = "rank_failed"
+    HELD_BY_PERSON = "held_by_person"
+    CANCELLED_BY_PERSON = "cancelled_by_person"
+    OVER_SHARE = "over_share"
+    ENFORCEMENT_TOO_WEAK = "enforcement_too_weak"
+    ENFORCEMENT_UNAVAILABLE = "enforcement_unavailable"
+    STOPPED_OVER_SHARE = "stopped_over_share"
+    STOPPED_TOO_WEAK = "stopped_too_weak"
+    STOPPED_IDLE = "stopped_idle"
+    DEVICE_UNHEALTHY = "device_unhealthy"
+    NODE_DRAINED = "node_drained"
+    DRAIN_DEADLINE = "drain_deadline"
+    PROJECT_GONE = "project_gone"
+    POOL_GONE = "pool_gone"
+    LENT_WHILE_IDLE = "lent_while_idle"
+    SLICE_RELEASED = "slice_released"
+    NO_FREE_GPU = "no_free_gpu"
+    WAITS_FOR_DRAIN = "waits_for_drain"
+    BEHIND_OTHERS = "behind_others"
+    BACKFILL_RESERVED = "backfill_reserved"
+    ABOVE_FAIR_SHARE = "above_fair_share"
+    ABOVE_LIMIT = "above_limit"
+    ABOVE_TRAINING_QUOTA = "above_training_quota"
+    ABOVE_NOTEBOOK_QUOTA = "above_notebook_quota"
+    ABOVE_USER_CEILING = "above_user_ceiling"
+    VICTIMS_PROTECTED = "victims_protected"
+    PAUSES_USED_UP = "pauses_used_up"
+    DEVICE_QUARANTINED = "device_quarantined"
+    DEVICE_UNAVAILABLE = "device_unavailable"
+    NEVER_FITS = "never_fits"
+    NO_SUCH_PROJECT = "no_such_project"
+    NO_SUCH_POOL = "no_such_pool"
+    NO_DEVICE = "no_device"
+    CLAIM_ENDED = "claim_ended"
+    RESERVED_DEVICE_LOST = "reserved_device_lost"
+    DRAIN_TAKEN_OVER = "drain_taken_over"
+
+
+HELD_BY_ENFORCEMENT = frozenset(
+    {ReasonCode.OVER_SHARE, ReasonCode.ENFORCEMENT_TOO_WEAK, ReasonCode.ENFORCEMENT_UNAVAILABLE}
+)
+"""Of a job that a controller holds; the reason stays while the job leaves."""
+
+SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TOO_WEAK, ReasonCode.STOPPED_IDLE})
+"""Of a notebook whose server the service stopped; the reason stays after the slice was returned."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _record(kind: type[T]) -> type[T]:
+    """A frozen dataclass with slots. Codes with the same figures are subclasses that add nothing but their code."""
+    made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    return fast_frozen(made) if fields(made) else made  # type: ignore[arg-type]
+
+
+@_record
+class Position:
+    """What a project asked for, used, has guaranteed and is entitled to in a pool."""
+
+    project: str
+    asked_milli: int
+    used_milli: int
+    guarantee_milli: int
+    fair_milli: int
+
+
+class WithinGuarantee(Position):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.WITHIN_GUARANTEE
+
+
+class WithinFairShare(Position):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.WITHIN_FAIR_SHARE
+
+
+class IdleSurplus(Position):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.IDLE_SURPLUS
+
+
+class BorrowsNotebookQuota(Position):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.BORROWS_NOTEBOOK_QUOTA
+
+
+@_record
+class WithinNotebookQuota:
+    """``was`` is "lent" for a slice that its notebook takes back."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.WITHIN_NOTEBOOK_QUOTA
+    project: str
+    asked_milli: int
+    used_milli: int
+    quota_milli: int
+    was: str | None = None
+
+
+@_record
+class Preempted:
+    """The preemptor (``claimer``), the victim's project, and the protection that the rule set aside, if any."""
+
+    claimer: str
+    claimer_project: str
+    asked_milli: int
+    claimer_used_milli: int
+    claimer_guarantee_milli: int
+    claimer_fair_milli: int
+    project: str
+    used_milli: int
+    guarantee_milli: int
+    fair_milli: int
+    priority: int
+    claimer_priority: int
+    grace_s: int
+    ran_s: int | None = None
+    min_runtime_s: int | None = None
+    max_pauses: int | None = None
+    per_s: int | None = None
+
+
+class Reclaimed(Preempted):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.RECLAIMED
+
+
+class FairShareReclaimed(Preempted):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.FAIR_SHARE_RECLAIMED
+
+
+class PreemptedInProject(Preempted):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.PREEMPTED_IN_PROJECT
+
+
+class BorrowerReturns(Preempted):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.BORROWER_RETURNS
+
+
+@_record
+class Moved:
+    code: ClassVar[ReasonCode] = ReasonCode.MOVED
+    claimer: str
+    claimer_project: str
+    asked_milli: int
+    project: str
+    grace_s: int
+
+
+@_record
+class Shrunk:
+    code: ClassVar[ReasonCode] = ReasonCode.SHRUNK
+    claimer: str
+    claimer_project: str
+    asked_milli: int
+    project: str
+    given_milli: int
+    kept_milli: int
+    grace_s: int
+
+
+@_record
+class Grown:
+    code: ClassVar[ReasonCode] = ReasonCode.GROWN
+    project: str
+    given_milli: int
+    kept_milli: int
+    grace_s: int
+
+
+@_record
+class TimeLimit:
+    code: ClassVar[ReasonCode] = ReasonCode.TIME_LIMIT
+    ran_s: int
+    time_limit_s: int
+    grace_s: int
+
+
+@_record
+class RankFailed:
+    code: ClassVar[ReasonCode] = ReasonCode.RANK_FAILED
+    user: str
+    grace_s: int
+
+
+@_record
+class ByPerson:
+    """Both figures are None once the job has stopped."""
+
+    user: str | None = None
+    grace_s: int | None = None
+
+
+class HeldByPerson(ByPerson):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.HELD_BY_PERSON
+
+
+class CancelledByPerson(ByPerson):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.CANCELLED_BY_PERSON
+
+
+@_record
+class MemoryOverShare:
+    """``stop_at`` (ms since 1970) belongs to a warning, ``warned_s`` to what follows it."""
+
+    used_mib: int
+    device: str
+    share_mib: int
+    stop_at: int | None = None
+    warned_s: int | None = None
+
+
+class OverShare(MemoryOverShare):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.OVER_SHARE
+
+
+class StoppedOverShare(MemoryOverShare):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.STOPPED_OVER_SHARE
+
+
+@_record
+class WeakEnforcement:
+    """The enforcement levels of a share and the least that the policy accepts. ``stop_at`` belongs to a warning."""
+
+    device: str
+    memory: str
+    compute: str
+    least_memory: str
+    least_compute: str
+    stop_at: int | None = None
+
+
+class EnforcementTooWeak(WeakEnforcement):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.ENFORCEMENT_TOO_WEAK
+
+
+class EnforcementUnavailable(WeakEnforcement):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.ENFORCEMENT_UNAVAILABLE
+
+
+class StoppedTooWeak(WeakEnforcement):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.STOPPED_TOO_WEAK
+
+
+@_record
+class StoppedIdle:
+    code: ClassVar[ReasonCode] = ReasonCode.STOPPED_IDLE
+    freed_s: int
+
+
+@_record
+class DeviceUnhealthy:
+    code: ClassVar[ReasonCode] = ReasonCode.DEVICE_UNHEALTHY
+    device: str
+    pool: str
+    node: str
+    kind: str
+    trouble: str
+
+
+@_record
+class NodeDrained:
+    """``left_s``: the time until the drain's deadline."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.NODE_DRAINED
+    device: str
+    pool: str
+    node: str
+    kind: str
+    left_s: int | None = None
+
+
+@_record
+class DrainDeadline:
+    code: ClassVar[ReasonCode] = ReasonCode.DRAIN_DEADLINE
+    project: str
+    pool: str
+    used_milli: int
+    quota_milli: int
+    grace_s: int
+
+
+@_record
+class Outlived:
+    """``kind`` of workload: it decides until when the devices are kept."""
+
+    project: str
+    pool: str
+    kind: str
+
+
+class ProjectGone(Outlived):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.PROJECT_GONE
+
+
+class PoolGone(Outlived):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.POOL_GONE
+
+
+@_record
+class IdleSlice:
+    project: str
+    pool: str
+    gpu_milli: int
+    release_after_s: int
+    lent_grace_s: int
+
+
+class LentWhileIdle(IdleSlice):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.LENT_WHILE_IDLE
+
+
+class SliceReleased(IdleSlice):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.SLICE_RELEASED
+
+
+# --- waiting or refused ---------------------------------------------------------------------------------------------
+@_record
+class Waiting:
+    """A project's position. ``limit_milli``, with its ``notebook_milli``, may be that of the ``department``.
+
+    ``within_s``: when a backfill reservation lets it start. ``cpu_milli``, ``memory_mib``: what each rank needs and
+    no node has beside free GPUs.
+    """
+
+    project: str
+    asked_milli: int
+    used_milli: int
+    guarantee_milli: int
+    fair_milli: int
+    limit_milli: int | None = None
+    notebook_milli: int | None = None
+    department: str | None = None
+    within_s: int | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+class NoFreeGpu(Waiting):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.NO_FREE_GPU
+
+
+class BehindOthers(Waiting):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.BEHIND_OTHERS
+
+
+class BackfillReserved(Waiting):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.BACKFILL_RESERVED
+
+
+class AboveFairShare(Waiting):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.ABOVE_FAIR_SHARE
+
+
+class VictimsProtected(Waiting):
+    __slots__ = ()
+    code: ClassVar = ReasonCode.VICTIMS_PROTECTED
+
+
+@_record
+class PausesUsedUp:
+    code: ClassVar[ReasonCode] = ReasonCode.PAUSES_USED_UP
+    project: str
+    asked_milli: int
+    used_milli: int
+    guarantee_milli: int
+    fair_milli: int
+    max_pauses: int
+    per_s: int
+    within_s: int | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+@_record
+class AboveLimit:
+    """Where the limit is too small for the job alone, ``pool`` is told and nobody's use is."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.ABOVE_LIMIT
+    project: str
+    pool: str | None = None
+    asked_milli: int
+    used_milli: int | None = None
+    guarantee_milli: int | None = None
+    fair_milli: int | None = None
+    limit_milli: int | None = None
+    notebook_milli: int | None = None
+    department: str | None = None
+    within_s: int | None = None
+
+
+@_record
+class WaitsForDrain:
+    """``leaving``: how many workloads still leave its devices; ``took_over_from``: whose reservations it got."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.WAITS_FOR_DRAIN
+    project: str | None = None
+    pool: str | None = None
+    asked_milli: int
+    leaving: int | None = None
+    grace_s: int | None = None
+    took_over_from: tuple[str, ...] = ()
+    within_s: int | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+@_record
+class AboveTrainingQuota:
+    code: ClassVar[ReasonCode] = ReasonCode.ABOVE_TRAINING_QUOTA
+    project: str
+    asked_milli: int
+    used_milli: int
+    quota_milli: int
+    within_s: int | None = None
+
+
+@_record
+class AboveNotebookQuota:
+    code: ClassVar[ReasonCode] = ReasonCode.ABOVE_NOTEBOOK_QUOTA
+    project: str
+    pool: str
+    asked_milli: int
+    used_milli: int
+    quota_milli: int
+
+
+@_record
+class AboveUserCeiling:
+    """``used_milli`` is None where the ceiling is below what was asked for."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.ABOVE_USER_CEILING
+    project: str
+    user: str
+    asked_milli: int
+    used_milli: int | None = None
+    ceiling_milli: int
+    within_s: int | None = None
+
+
+@_record
+class DeviceQuarantined:
+    """``workload`` and its ``attempt``: whose processes are still seen on the device."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.DEVICE_QUARANTINED
+    project: str
+    pool: str
+    asked_milli: int
+    device: str
+    devices: int
+    workload: str | None = None
+    attempt: int | None = None
+
+
+@_record
+class DeviceUnavailable:
+    """``device`` is the first of so many ``devices``, and ``trouble`` is why it is unavailable."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.DEVICE_UNAVAILABLE
+    project: str
+    pool: str
+    asked_milli: int
+    device: str
+    devices: int
+    trouble: str
+
+
+@_record
+class NeverFits:
+    """A job has ranks and the capacity of its pool, a notebook's slice its quota."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.NEVER_FITS
+    project: str
+    pool: str
+    asked_milli: int
+    used_milli: int | None = None
+    quota_milli: int | None = None
+    capacity_milli: int | None = None
+    ranks: int | None = None
+    possible_ranks: int | None = None
+    gpu_model: str | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+@_record
+class NoSuchProject:
+    code: ClassVar[ReasonCode] = ReasonCode.NO_SUCH_PROJECT
+    project: str
+    pool: str | None = None
+    asked_milli: int | None = None
+    used_milli: int | None = None
+    quota_milli: int | None = None
+
+
+@_record
+class NoSuchPool:
+    code: ClassVar[ReasonCode] = ReasonCode.NO_SUCH_POOL
+    pool: str
+
+
+@_record
+class NoDevice:
+    code: ClassVar[ReasonCode] = ReasonCode.NO_DEVICE
+    project: str
+    pool: str
+    asked_milli: int
+
+
+@_record
+class ClaimEnded:
+    code: ClassVar[ReasonCode] = ReasonCode.CLAIM_ENDED
+
+
+@_record
+class ReservedDeviceLost:
+    code: ClassVar[ReasonCode] = ReasonCode.RESERVED_DEVICE_LOST
+
+
+@_record
+class DrainTakenOver:
+    code: ClassVar[ReasonCode] = ReasonCode.DRAIN_TAKEN_OVER
+    claimer: str
+    claimer_project: str
+
+
+# --- stored rows of another release ---------------------------------------------------------------------------------
+@_record
+class OtherReason:
+    """A stored reason that none of the records describes: its code and figures as they were written."""
+
+    code: str
+    figures: Pairs = ()
+
+
+Reason = (
+    WithinGuarantee | WithinFairShare | IdleSurplus | BorrowsNotebookQuota | WithinNotebookQuota
+    | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | Moved | Shrunk | Grown
+    | TimeLimit | RankFailed | HeldByPerson | CancelledByPerson
+    | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
+    | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased
+    | NoFreeGpu | WaitsForDrain | BehindOthers | BackfillReserved | AboveFairShare | AboveLimit
+    | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected | PausesUsedUp
+    | DeviceQuarantined | DeviceUnavailable | NeverFits | NoSuchProject | NoSuchPool | NoDevice
+    | ClaimEnded | ReservedDeviceLost | DrainTakenOver | OtherReason
+)  # fmt: skip
+
+RECORDS: Mapping[ReasonCode, type[Reason]] = {kind.code: kind for kind in get_args(Reason) if kind is not OtherReason}
+"""The record of each code."""

@@ -1,0 +1,53 @@
+"""One reading of one device: what was used of it, by which workloads and processes. None is unknown, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+KNOWN, UNKNOWN = 1000, 0
+"""Coverage of one reading, in permille of the readings that were expected."""
+
+Place = tuple[str, int, int]
+"""A process where it runs: its pid namespace ("" where it is not known), its number there, its start in clock ticks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What one process of a workload uses of one device since the reading before; None is unknown.
+
+    ``pid`` is the node's own number. ``used_at``: until when it did at the latest. ``places`` are it and its parents,
+    nearest first, as their own namespace knows them; empty where it is not shown.
+    """
+
+    pid: int
+    memory_mib: int | None
+    percent: int | None
+    used_at: int | None = None
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One reading of one device; None is unknown. ``coverage_permille`` is the part of the expected readings seen.
+
+    ``workloads`` is the percentage that each workload used, ``workload_memory_mib`` the memory it had; ``foreign_mib``
+    is the memory of processes of no workload. ``processes`` has those of each workload of which all are known; a
+    workload that is missing there may have others. They are kept with the newest reading only. ``why`` has a sentence
+    for each figure, and for each workload, that is unknown.
+    """
+
+    node: str
+    device: str
+    at: int
+    utilisation_percent: int | None
+    memory_used_mib: int | None
+    coverage_permille: int | None
+    simulated: bool
+    workloads: Mapping[str, int | None] = field(default_factory=dict)
+    workload_memory_mib: Mapping[str, int | None] = field(default_factory=dict)
+    processes: Mapping[str, tuple[ProcessUse, ...]] = field(default_factory=dict)
+    foreign_mib: int | None = None
+    temperature_c: int | None = None
+    power_w: int | None = None
+    why: Mapping[str, str] = field(default_factory=dict)

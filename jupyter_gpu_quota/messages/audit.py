@@ -1,0 +1,236 @@
+"""Audit rows as sentences: which part or person did what. The row itself, with figures and hash, stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..core.amounts import gpu_text
+from ..core.reason_figures import code_of, figures_of, reason_from
+from ..core.reasons import HELD_BY_ENFORCEMENT, Reason
+from .reasons import named, sentence
+
+Payload = Mapping[str, Any]
+
+PARTS = {
+    "system:idle": "idle detection",
+    "system:controller": "the scheduler",
+    "system:reconcile": "the reconciliation with the hub",
+    "system:hub": "the hub",
+    "system:notices": "the sender of notifications",
+    "system:policing": "memory enforcement",
+    "system:enforcement": "the check of enforcement levels",
+}
+"""The parts of the service, by the actor that their rows name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """What is needed of a row: ``thing`` names its subject for people, ``name_of`` a person by id."""
+
+    kind: str
+    subject: str
+    payload: Payload
+    thing: str
+    name_of: Callable[[str], str]
+
+    @property
+    def action(self) -> Payload:
+        found: Payload = self.payload["action"]
+        return found
+
+    @property
+    def devices(self) -> str:
+        return ", ".join(dict.fromkeys(part["device"] for part in self.action["placements"]))
+
+    def why(self, *, began: bool = False) -> str:
+        """Why the plan did it, as a sentence."""
+        return self.in_words(self.action["reason"], began=began)
+
+    def in_words(self, reason: Payload, *, began: bool = False) -> str:
+        return sentence(named(_stored(reason), self.name_of), began=began)
+
+
+def what(entry: AuditEntry) -> str:
+    """What was done, and to whom: the rest of a sentence that begins with the actor."""
+    words = _WORDS.get(entry.kind)
+    if words is None:
+        return f"{entry.kind} {entry.thing}"
+    try:
+        return words(entry)
+    except (KeyError, TypeError, ValueError):  # a row of another release
+        return f"{entry.kind} {entry.thing}"
+
+
+def _stored(reason: Payload) -> Reason:
+    return reason_from(reason["code"], ((name, value) for name, value in reason["figures"]))
+
+
+def _submitted(entry: AuditEntry) -> str:
+    asked, ranks = gpu_text(entry.payload["gpu_milli"]), entry.payload["ranks"]
+    size = f"{asked} GPU" if ranks == 1 else f"{ranks} ranks of {asked} GPU"
+    return f"queued {entry.thing}: {size} in pool {entry.payload['pool']}"
+
+
+_STATES = {
+    "queued": "is queued again",
+    "paused": "is paused",
+    "held": "is held",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+}
+
+
+def _ended(entry: AuditEntry) -> str:
+    status, state = entry.payload["exit_status"], entry.payload["state"]
+    how = "was lost" if status is None else f"ended with exit status {status}"
+    outcome = _STATES.get(state, f"is {state}")
+    return f"reported that attempt {entry.payload['attempt']} of {entry.thing} {how}; the job {outcome}"
+
+
+def _changed(verb: str) -> Callable[[AuditEntry], str]:
+    def words(entry: AuditEntry) -> str:
+        why = entry.payload.get("reason")
+        return f"{verb} {entry.thing}, which was {entry.payload['was']}" + (f". {entry.in_words(why)}" if why else "")
+
+    return words
+
+
+def _stopped(entry: AuditEntry) -> str:
+    by_enforcement = code_of(_stored(entry.action["reason"])) in HELD_BY_ENFORCEMENT
+    return f"stopped {entry.thing}{' for memory enforcement' if by_enforcement else ''}. {entry.why()}"
+
+
+def _started(entry: AuditEntry) -> str:
+    """A start; a notebook that had lent its slice gets it back."""
+    was_lent = "was" in figures_of(_stored(entry.action["reason"]))
+    did = f"gave {entry.thing} its slice back" if was_lent else f"started {entry.thing}"
+    return f"{did} on {entry.devices}. {entry.why(began=True)}"
+
+
+def _activity(entry: AuditEntry) -> str:
+    """How a notebook is used: a change of that, or else whether any of its processes is on its GPU."""
+    was, now, empty = (entry.payload[name] for name in ("was", "is", "seen_empty"))
+    if was != now:
+        return f"reported that {entry.thing} is {now}, which was {was}"
+    gpu = "none of its processes is on its GPU, so its slice may be lent" if empty else "its slice may not be lent now"
+    return f"reported that {entry.thing} is still {now}; {gpu}"
+
+
+def _too_weak(entry: AuditEntry) -> str:
+    figures = dict(entry.payload["reason"]["figures"])
+    return (
+        f"warned {entry.thing}: its share of device {figures['device']} is enforced at memory {figures['memory']}, "
+        f"compute {figures['compute']}, and the quota file requires at least memory {figures['least_memory']}, compute "
+        f"{figures['least_compute']}"
+    )
+
+
+def _over_share(entry: AuditEntry) -> str:
+    figures = dict(entry.payload["reason"]["figures"])
+    return (
+        f"warned {entry.thing}: it uses {figures['used_mib']} MiB of device {figures['device']}, and its share is "
+        f"{figures['share_mib']} MiB"
+    )
+
+
+def _enforcement(entry: AuditEntry) -> str:
+    now, why = entry.payload, entry.payload["why"]
+    return (
+        f"read the enforcement of {entry.thing}: memory {now['memory']}, compute {now['compute']}; it was memory "
+        f"{now['was_memory']}, compute {now['was_compute']}" + (f" ({why})" if why else "")
+    )
+
+
+def _counted(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}" if len(things) == 1 else f"{len(things)} {name}s"
+
+
+def _plan(entry: AuditEntry) -> str:
+    number = entry.payload["actions"]
+    decisions = "1 scheduling decision" if number == 1 else f"{number} scheduling decisions"
+    return f"applied {decisions} under revision {entry.payload['revision']} of the quota file"
+
+
+def _node(verb: str) -> Callable[[AuditEntry], str]:
+    def words(entry: AuditEntry) -> str:
+        by_at = entry.payload.get("drain_by_at")
+        by = "" if by_at is None else f", by {datetime.fromtimestamp(by_at / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+        return f"{verb} node {entry.subject}{by}"
+
+    return words
+
+
+def _idle(entry: AuditEntry) -> str:
+    return f"{_IDLE[entry.kind.removeprefix('notebook.')]} {entry.thing}: {entry.payload['why']}"
+
+
+_IDLE = {
+    "reported": "would have warned",
+    "warned": "warned",
+    "withdrawn": "withdrew the warning of",
+    "kept": "postponed the warning of",
+    "freeing": "shut down the kernels that hold the GPU in",
+    "freed": "reported that the GPU is free of",
+    "woken": "reported that the GPU is used again by",
+    "stopping": "had the hub stop",
+    "notified": "notified the owner of a busy kernel in",
+}
+
+
+def _notified(words: str) -> Callable[[AuditEntry], str]:
+    return lambda entry: (
+        f"{words} the owner of {entry.thing} by {entry.payload['channel']} ({entry.payload['event']}): "
+        f"{entry.payload['why']}"
+    )
+
+
+_WORDS: Mapping[str, Callable[[AuditEntry], str]] = {
+    "job.submit": _submitted,
+    "job.hold": _changed("held"),
+    "job.release": _changed("released"),
+    "job.cancel": _changed("cancelled"),
+    "job.running": lambda one: f"reported that {one.thing} started (attempt {one.payload['attempt']})",
+    "job.rank_failed": lambda one: f"reported that a rank of {one.thing} failed, so the other ranks are stopped",
+    "attempt.end": _ended,
+    "job.end": _ended,
+    "start": _started,
+    "resume": lambda one: f"resumed {one.thing} on {one.devices}. {one.why(began=True)}",
+    "pause": lambda one: f"paused {one.thing}. {one.why()}",
+    "stop": _stopped,
+    "refuse": lambda one: f"refused {one.thing}. {one.why()}",
+    "reserve": lambda one: f"reserved {one.devices} for {one.thing}",
+    "unreserve": lambda one: f"dropped the reservation for {one.thing}. {one.why()}",
+    "lend": lambda one: f"lent the slice of {one.thing}. {one.why()}",
+    "release": lambda one: f"returned the slice of {one.thing} to its project. {one.why()}",
+    "plan": _plan,
+    "share.enforcement": _enforcement,
+    "notebook.request": lambda one: (
+        f"requested a slice of {gpu_text(one.payload['gpu_milli'])} GPU in pool {one.payload['pool']} for {one.thing}"
+    ),
+    "notebook.return": lambda one: f"returned the slice of {one.thing}: {one.payload['why']}",
+    "notebook.activity": _activity,
+    "notebook.over_share": _over_share,
+    "notebook.too_weak": _too_weak,
+    "notebook.stopped": lambda one: f"had the hub stop {one.thing}. {one.in_words(one.payload['reason'])}",
+    **{f"notebook.{event}": _idle for event in _IDLE},
+    "notice.sent": _notified("notified"),
+    "notice.given_up": _notified("could not notify"),
+    "quota.apply": lambda one: (
+        f"put revision {one.subject} of the quota file in force"
+        + (f": {one.payload['comment']}" if one.payload["comment"] else "")
+    ),
+    "inventory": lambda one: (
+        f"read the nodes again: {_counted(one.payload['nodes'], 'node')} and "
+        f"{_counted(one.payload['devices'], 'device')} listed"
+    ),
+    "device": lambda one: f"reported that device {one.subject} is {one.payload['is']}; it was {one.payload['was']}",
+    "node.cordon": _node("cordoned"),
+    "node.uncordon": _node("uncordoned"),
+    "node.drain": _node("began to drain"),
+    "retention": lambda one: f"deleted {one.payload['jobs']} jobs that had ended long ago",
+    "user.erase_name": lambda _one: "erased the name of a person",
+}

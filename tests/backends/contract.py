@@ -1,0 +1,314 @@
+"""What the contract suite needs of a backend under test, and the backends that it is asked of."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from jupyter_gpu_quota.backends.local.backend import LocalBackend
+from jupyter_gpu_quota.backends.protocol import Backend, LeaveOrder, LogPart, StartOrder, StopOrder
+from jupyter_gpu_quota.backends.simulated.backend import SimulatedBackend
+from jupyter_gpu_quota.backends.simulated.jobs import Conduct, SimulatedJobs
+from jupyter_gpu_quota.core.facts import RankFact
+from jupyter_gpu_quota.core.model import Device, Node
+from tests.backends.fake_executor import FakeJobs
+from tests.backends.remote import Agent, Clock, Network, RemoteBackend
+from tests.backends.worlds import ACTS, KINDS, TRAPS, leave, order
+from tests.patience import until
+
+T = TypeVar("T")
+Rank = tuple[str, int, int]
+FOREVER_MS = 10**9
+AGAIN_MS = 1_000
+"""An order whose effect is not seen is repeated after so long."""
+
+CONDUCT: Mapping[str, Conduct] = {
+    "runs on": Conduct(work_ms=FOREVER_MS),
+    "ends with 0": Conduct(work_ms=0, completes=False),
+    "ends with 3": Conduct(work_ms=0, exit_status=3),
+    "completes and ends": Conduct(work_ms=0),
+    "saves and leaves": Conduct(work_ms=FOREVER_MS, saves_in_ms=0),
+    "ignores SIGTERM": Conduct(work_ms=FOREVER_MS, saves_in_ms=FOREVER_MS),
+    "completes when asked to leave": Conduct(work_ms=FOREVER_MS, saves_in_ms=0, leaves_with=0),
+    "writes": Conduct(work_ms=0, log=b"one\ntwo\n", outputs={"a/model": b"weights", "notes": b"n"}),
+}
+"""What each job of ACTS does on a virtual clock."""
+
+REAL = Device(id="GPU-0", node="here", index=0, model="H200", memory_mib=8000, pool=None, uuid="GPU-0")
+
+
+class World(Protocol):
+    """One backend, with the time that it lives in.
+
+    ``stopped`` are the notebooks whose stop orders were carried out; None: that cannot be seen. ``wait_ms`` is long
+    enough for an order that must have no effect to have had one.
+    """
+
+    backend: Backend
+    wait_ms: int
+
+    def now(self) -> int: ...
+    def pass_ms(self, duration_ms: int) -> None: ...
+    def restart(self) -> None: ...
+    def until(self, seen: Callable[[], T]) -> T: ...
+    def stopped(self) -> Sequence[str] | None: ...
+    def close(self) -> None: ...
+
+
+class Controller:
+    """What the contract's tests hold: it repeats orders until their effect is seen, and keeps the newest facts."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.facts: dict[Rank, RankFact] = {}
+        self.orders: list[StartOrder | LeaveOrder | StopOrder] = []
+        self._again_at = 0
+
+    @property
+    def backend(self) -> Backend:
+        return self.world.backend
+
+    def start(self, job: str, acts: str, **more: Any) -> None:
+        self.give(order(job, acts, **more))
+
+    def leave(self, job: str, **more: Any) -> None:
+        self.give(leave(job, **more))
+
+    def give(self, made: StartOrder | LeaveOrder | StopOrder) -> None:
+        """Give an order, now and again; a job that is to leave is not ordered to start any more."""
+        if isinstance(made, LeaveOrder):
+            self.orders = [each for each in self.orders if _name(each) != (made.job, made.attempt)]
+        self.orders.append(made)
+        self._send(made)
+
+    def _send(self, made: StartOrder | LeaveOrder | StopOrder) -> None:
+        match made:
+            case StartOrder():
+                self.backend.jobs.start(made)
+            case LeaveOrder():
+                self.backend.jobs.leave(made)
+            case StopOrder():
+                self.backend.enforcement.stop_notebook(made)
+
+    def look(self) -> None:
+        """Observe; no fact may go back behind an earlier one."""
+        if self.world.now() >= self._again_at:
+            self._again_at = self.world.now() + AGAIN_MS
+            for made in self.orders:
+                self._send(made)
+        for fact in self.backend.jobs.observe():
+            before = self.facts.get((fact.job, fact.attempt, fact.rank))
+            assert before is None or not _goes_back(before, fact), (before, fact)
+            self.facts[fact.job, fact.attempt, fact.rank] = fact
+
+    def until(self, seen: Callable[[RankFact], object]) -> RankFact:
+        """The first fact that a test waits for."""
+
+        def found() -> list[RankFact]:
+            self.look()
+            return [fact for fact in self.facts.values() if seen(fact)]
+
+        return self.world.until(found)[0]
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass, and look."""
+        until_at = self.world.now() + duration_ms
+        while self.world.now() < until_at:
+            self.world.pass_ms(50)
+            self.look()
+
+    def wait(self) -> None:
+        """Long enough for an order that must have no effect to have had one."""
+        self.pass_ms(self.world.wait_ms)
+
+    def began(self, job: str, acts: str) -> RankFact:
+        """Until a job has begun, and has set its trap if it has one."""
+        fact = self.until(lambda fact: fact.job == job and fact.started_at is not None)
+        if acts in TRAPS:
+            self.world.until(lambda: self.backend.outputs.log(job, fact.attempt, 0).data.startswith(b"ready"))
+        return fact
+
+    def gone(self, job: str) -> RankFact:
+        return self.until(lambda fact: fact.job == job and fact.tree_gone)
+
+    def seen(self) -> list[RankFact]:
+        return list(self.facts.values())
+
+    def take_over(self, fencing: int) -> None:
+        """Another controller takes over; it knows nothing."""
+        self.world.restart()
+        self.facts.clear()
+        self.orders.clear()
+        self.backend.jobs.fence(fencing)
+
+
+def _name(made: StartOrder | LeaveOrder | StopOrder) -> tuple[str, int]:
+    return (made.notebook, 0) if isinstance(made, StopOrder) else (made.job, made.attempt)
+
+
+def _goes_back(before: RankFact, fact: RankFact) -> bool:
+    began = before.started_at is not None and fact.started_at is None
+    ended = before.ended_at is not None and fact.ended_at is None
+    return began or ended or (before.tree_gone and not fact.tree_gone)
+
+
+# --- the backends -----------------------------------------------------------------------------------------------------
+class LocalContract:
+    """Real processes in a folder of their own, on simulated devices."""
+
+    wait_ms = 400
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.backend: Backend = LocalBackend(folder, simulated_devices=KINDS)
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def pass_ms(self, duration_ms: int) -> None:
+        until_at = self.now() + duration_ms
+        until(lambda: self.now() >= until_at)
+
+    def restart(self) -> None:
+        self.backend.close()
+        self.backend = LocalBackend(self.folder, simulated_devices=KINDS)
+
+    def until(self, seen: Callable[[], T]) -> T:
+        return until(seen, what=self.backend.jobs.observe)
+
+    def stopped(self) -> Sequence[str] | None:
+        return None
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        self.restart()
+        jobs = self.backend.jobs
+        for fact in jobs.observe():
+            if not fact.tree_gone:
+                jobs.leave(leave(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
+        until(lambda: all(fact.tree_gone for fact in jobs.observe()), what=jobs.observe)
+        self.backend.close()
+
+
+def _simulated(now: Callable[[], int], acts: Mapping[str, str]) -> SimulatedBackend:
+    node = Node(id="here", name="here", cpu_milli=8000, memory_mib=64_000)
+    device = Device(id="d0", node="here", index=0, model="S", memory_mib=1000, pool=None, simulated=True)
+    jobs = _Told(now, (node,), (device,), lambda job: _conduct(acts[job]))
+    jobs.acts = acts  # type: ignore[assignment]
+    return SimulatedBackend(jobs, use_of=lambda workload: 40 if workload in acts else None)
+
+
+def _conduct(acts: str) -> Conduct:
+    return replace(CONDUCT[acts], log=b"ready\n") if acts in TRAPS else CONDUCT[acts]
+
+
+class _Told(SimulatedJobs):
+    """Simulated jobs that do what their command names."""
+
+    acts: dict[str, str]
+
+    def start(self, order: StartOrder) -> None:
+        self.acts[order.job] = order.command[3]
+        super().start(order)
+
+    def leave(self, order: LeaveOrder) -> None:
+        self.acts.setdefault(order.job, "runs on")
+        super().leave(order)
+
+
+class SimulatedContract:
+    """The simulated backend, on a clock that moves when a test waits."""
+
+    wait_ms = 20_000
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.backend: Backend = _simulated(self.clock, {})
+
+    def now(self) -> int:
+        return self.clock.now
+
+    def pass_ms(self, duration_ms: int) -> None:
+        self.clock.now += duration_ms
+
+    def restart(self) -> None:
+        """The simulated world is what a controller leaves behind."""
+
+    def until(self, seen: Callable[[], T]) -> T:
+        for _ in range(20_000):
+            if found := seen():
+                return found
+            self.pass_ms(10)
+        raise AssertionError(f"never seen: {seen()}")
+
+    def stopped(self) -> Sequence[str] | None:
+        assert isinstance(self.backend, SimulatedBackend)
+        return self.backend.enforcement.stopped
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class ScriptedBackend:
+    """The scripted jobs of other tests; they have no other part but logs that say ready."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        node = Node(id="here", name="here", cpu_milli=8000, memory_mib=64_000)
+        device = Device(id="d0", node="here", index=0, model="S", memory_mib=1000, pool=None, simulated=True)
+        self.jobs = FakeJobs(now, (node,), (device,), lambda order: ACTS[order.command[3]][1])
+        self.outputs = self
+
+    def log(self, job: str, attempt: int, rank: int) -> LogPart:
+        return LogPart(0, b"ready", 5)
+
+
+class ScriptedContract(SimulatedContract):
+    """Scripted jobs on the same clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backend = ScriptedBackend(self.clock)  # type: ignore[assignment]
+
+
+class RemoteContract(SimulatedContract):
+    """The simulated backend behind a bad network."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.network = Network(self.clock, random.Random(seed))
+        assert isinstance(self.backend, SimulatedBackend)
+        self.there = self.backend
+        self.agent = Agent(self.there, self.network)
+        self.backend = RemoteBackend(self.agent)
+
+    def pass_ms(self, duration_ms: int) -> None:
+        self.network.pass_ms(duration_ms)
+
+    def restart(self) -> None:
+        self.backend = RemoteBackend(self.agent)
+
+    def stopped(self) -> Sequence[str] | None:
+        return self.there.enforcement.stopped
+
+
+def opened(kind: str) -> Iterator[Controller]:
+    """A controller of one kind of backend: ``local``, ``simulated``, ``scripted`` or ``remote <seed>``."""
+    if kind == "local":
+        with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
+            world = LocalContract(Path(folder))
+            yield Controller(world)
+            world.close()
+    elif kind == "simulated":
+        yield Controller(SimulatedContract())
+    elif kind == "scripted":
+        yield Controller(ScriptedContract())
+    else:
+        yield Controller(RemoteContract(int(kind.rpartition(" ")[2])))
+
+
+__all__ = ["ACTS", "REAL", "Controller", "RemoteContract", "opened"]

@@ -1,0 +1,168 @@
+"""Two processes with all controllers on one database: one acts, and the other goes on where it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpu_quota.core.model import NotebookState
+from jupyter_gpu_quota.hub.ports import free_ports
+from jupyter_gpu_quota.settings import GPUQuota, database_url
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.activity import RecordReport
+from jupyter_gpu_quota.store.records.commands import RequestNotebook
+from jupyter_gpu_quota.store.records.ids import new_ulid
+from jupyter_gpu_quota.store.records.protocol import Page, Store
+from jupyter_gpu_quota.store.records.rows import NotebookRecord
+from tests.api.world import QUOTA, variables_of_service
+from tests.notifications.receivers import web_receiver
+from tests.patience import PATIENCE_S, Stopwatch, until
+
+IDLE_S, WARN_S = 75, 30
+SOON = f"""
+policy:
+  idle: {{mode: reclaim, gpu_idle_after: {IDLE_S}s, kernel_idle_after: {IDLE_S}s, when_nobody_waits: {IDLE_S}s,
+         warn_for: {WARN_S}s}}
+"""
+HOUR_MS = 3_600_000
+KERNEL = {
+    "id": "k1", "name": "python3", "state": "idle", "quiet_ms": HOUR_MS, "running_ms": HOUR_MS, "pid": 7,
+    "asks_gpu": True, "cpu_ms": 1_000, "started": None, "connections": 0, "suspended": False,
+}  # fmt: skip
+BODY = {
+    "running_ms": HOUR_MS, "namespace": "", "ticks": None, "kernels": [KERNEL], "programs": [], "asks_first": True,
+    "suspension": "off", "suspension_why": "",
+}  # fmt: skip
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Site:
+    """One database, a notebook whose idle server reports, and processes that come and go."""
+
+    def __init__(self, folder: Path, webhook: str) -> None:
+        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+        state = folder / "state"
+        state.mkdir()
+        (folder / "quota.yaml").write_text(QUOTA + SOON)
+        settings: dict[str, object] = {
+            "state_dir": str(state), "quota_file": str(folder / "quota.yaml"), "notification_webhook_url": webhook,
+            "simulated_devices": [{"model": "Simulated 16G", "memory_mib": 16_384, "count": 1}],
+        }  # fmt: skip
+        port, hub_port = free_ports(str(folder), 2)
+        self.environment = variables_of_service(settings, hub_port, port)
+        self.store: Store = open_store(database_url(GPUQuota(**settings)))
+        self.notebook = new_ulid(now_ms())
+        self._ended = threading.Event()
+        self._reporter = threading.Thread(target=self._report, daemon=True)
+
+    def start(self, name: str) -> None:
+        command = [sys.executable, "-m", "jupyter_gpu_quota", "controller"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        os.kill(self.processes[name].pid, number)
+
+    def leads(self, name: str) -> bool:
+        lease = self.store.lease()
+        return lease is not None and lease.holder.endswith(f":{self.processes[name].pid}")
+
+    def book(self) -> None:
+        user = self.store.user_id("bob", now=now_ms())
+        asked = RequestNotebook(
+            notebook=self.notebook, user=user, server="", project="vision", pool="build", gpu_milli=125
+        )
+        self.store.record([asked], now=now_ms())
+        until(lambda: self.record.notebook.state is NotebookState.BOOKED, what="a booked slice")
+        self._reporter.start()
+
+    def _report(self) -> None:
+        sequence = 0
+        while not self._ended.wait(10.0):
+            sequence += 1
+            report = RecordReport(notebook=self.notebook, instance="i", sequence=sequence, body=BODY)
+            self.store.record([report], now=now_ms())
+
+    @property
+    def record(self) -> NotebookRecord:
+        record = self.store.notebook(self.notebook)
+        assert record is not None
+        return record
+
+    def stage(self) -> str:
+        state = self.record.idle_state
+        return "in_use" if state is None else str(state["stage"])
+
+    def audited(self) -> list[str]:
+        rows, _ = self.store.audit(page=Page(limit=1000))
+        kinds = [row.kind.removeprefix("notebook.") for row in reversed(rows) if row.subject == self.notebook]
+        return [kind for kind in kinds if kind in ("warned", "withdrawn", "freeing", "freed")]
+
+    def why(self) -> list[str]:
+        """The payloads of the notebook's audit rows, oldest first."""
+        rows, _ = self.store.audit(page=Page(limit=1000))
+        return [f"{row.at} {row.kind} {row.payload}" for row in reversed(rows) if row.subject == self.notebook]
+
+    def close(self) -> None:
+        self._ended.set()
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            process.communicate(timeout=PATIENCE_S)
+        self.store.close()
+
+
+@contextmanager
+def site(folder: Path) -> Iterator[Site]:
+    with web_receiver() as hook:
+        made = Site(folder, hook.url)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_countdown_goes_on_under_another_leader(tmp_path: Path) -> None:
+    """The first leader is frozen, the second is killed, and the first, thawed, goes on once more."""
+    with site(tmp_path) as made, Stopwatch() as watch:
+        made.start("first")
+        until(lambda: made.leads("first"), what="a leader")
+        made.start("second")
+        made.book()
+        until(lambda: made.stage() == "warned", 2 * IDLE_S + PATIENCE_S, "a warning")
+        state = made.record.idle_state
+        assert state is not None
+        made.signal("first", signal.SIGSTOP)
+        until(lambda: made.leads("second"), what="another leader")
+        time.sleep(5)
+        assert (made.stage(), made.record.idle_state) == ("warned", state)
+        made.signal("first", signal.SIGCONT)
+        time.sleep(5)
+        assert made.leads("second"), "a leader that thaws does not act"
+        made.signal("second", signal.SIGKILL)
+        until(lambda: made.leads("first"), what="the first leader again")
+        until(lambda: made.stage() != "warned", PATIENCE_S + WARN_S, "the end of the countdown")
+        ended_at = now_ms()
+        if watch.lost_s > 3:
+            pytest.skip(f"the machine stood still for {watch.lost_s:.0f} s, and what is not known withdraws a warning")
+        assert (made.stage(), made.audited()) == ("freeing", ["warned", "freeing"]), made.why()
+        assert ended_at >= state["until"], "nothing is freed early"  # type: ignore[operator]
+        rows, _ = made.store.notifications("webhook", page=Page(limit=100))
+        assert [row.event for row in rows] == ["warned"]

@@ -1,0 +1,48 @@
+"""The cache saves work and changes no plan: worlds are stepped with it, without it, and with one that is turned off."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from jupyter_gpu_quota.core.canonical import canonical
+from jupyter_gpu_quota.core.scheduling.cache.decision_cache import DecisionCache
+from jupyter_gpu_quota.core.scheduling.decide import decide
+from tests.core.world import World, world
+
+WORLDS, TICKS = 300, 5
+
+
+def random_world(rng: random.Random) -> World:
+    made = world(f"pool t {rng.randint(1, 4)}\npool u 2x{rng.randint(1, 4)}")
+    for name in "abc"[: rng.randint(1, 3)]:
+        made.project(name, "t", training_milli=rng.choice((0, 500, 1000)), notebook_milli=rng.choice((0, 250)))
+        made.project(name, "u", training_milli=rng.choice((0, 1000)))
+    return made
+
+
+def step(made: World, rng: random.Random) -> None:
+    project = rng.choice(made.policy.projects).name
+    if rng.random() < 0.2:
+        made.ask(project, 250, pool="t")
+    elif rng.random() < 0.8:
+        made.submit(project, rng.choice((250, 500, 1000)), pool=rng.choice("tu"), preemptible=rng.random() < 0.7)
+    elif made.jobs:
+        made.cancel(rng.choice(sorted(made.jobs)))
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_plans_are_equal_with_and_without_the_cache(part: int) -> None:
+    for seed in range(part, WORLDS, 3):
+        rng = random.Random(seed)
+        made, kept, off = random_world(rng), DecisionCache(), DecisionCache(enabled=False)
+        for _ in range(TICKS):
+            step(made, rng)
+            made.pass_time()
+            snapshot = made.snapshot()
+            plan = decide(snapshot, made.policy)
+            for cache in (kept, off):
+                assert canonical(decide(snapshot, made.policy, cache)) == canonical(plan), f"world {seed}"
+            assert kept.next_at() == off.next_at(), f"world {seed}"
+            made.apply(plan)

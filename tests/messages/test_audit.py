@@ -1,0 +1,58 @@
+"""Audit rows of every release are sentences; codes of older releases are read and never written."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_gpu_quota.core.reason_figures import OLD_CODES, figure_pairs
+from jupyter_gpu_quota.core.reasons import OverShare, ReasonCode
+from jupyter_gpu_quota.messages.audit import AuditEntry, what
+from jupyter_gpu_quota.messages.reasons import SENTENCES
+
+HELD = OverShare(used_mib=9, device="d0", share_mib=8, warned_s=30)
+
+
+def entry(kind: str, **payload: object) -> AuditEntry:
+    return AuditEntry(kind=kind, subject="j1", payload=payload, thing="bob's job", name_of=lambda id: f"Dr {id}")
+
+
+def reason(code: str, *figures: object) -> dict[str, object]:
+    return {"code": code, "figures": list(figures)}
+
+
+@pytest.mark.parametrize("code", ["over_share", "over_its_share"])
+def test_a_stop_for_memory_enforcement_says_so_whatever_its_code_was_called(code: str) -> None:
+    said = what(entry("stop", action={"reason": reason(code, *figure_pairs(HELD))}))
+    assert said.startswith("stopped bob's job for memory enforcement. The job used 9 MiB of device d0, and its share")
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_CODES.items())
+def test_a_row_with_an_old_code_says_the_sentence_of_the_new_one(old: str, new: ReasonCode) -> None:
+    assert what(entry("refuse", action={"reason": reason(old)})) == f"refused bob's job. {SENTENCES[new][1]}"
+
+
+def test_people_in_a_reason_are_named() -> None:
+    row = entry("job.hold", was="running", reason=reason("held_by_person", ("user", "ann"), ("grace_s", 5)))
+    assert what(row) == (
+        "held bob's job, which was running. A person held Dr ann's job. It has 5 s to save, and waits until it is "
+        "released."
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        pytest.param(entry("plan", actions=1, revision=3), "applied 1 scheduling decision", id="one decision"),
+        pytest.param(entry("plan", actions=2, revision=3), "applied 2 scheduling decisions", id="two decisions"),
+        pytest.param(entry("job.running", attempt=1), "reported that bob's job started (attempt 1)", id="a start"),
+        pytest.param(
+            entry("job.end", attempt=1, exit_status=0, state="succeeded"),
+            "reported that attempt 1 of bob's job ended with exit status 0; the job succeeded",
+            id="an end",
+        ),
+        pytest.param(entry("of.another.release"), "of.another.release bob's job", id="an unknown kind"),
+        pytest.param(entry("start"), "start bob's job", id="a payload of another release"),
+    ],
+)
+def test_a_row_is_a_sentence(row: AuditEntry, said: str) -> None:
+    assert what(row).startswith(said)
