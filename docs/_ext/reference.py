@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from traitlets import Enum
 
 from jupyter_gpu_quota import client, quotafile, wire
-from jupyter_gpu_quota.api.openapi import openapi
+from jupyter_gpu_quota.api.requests.openapi import openapi
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.quotafile import document as quota_document

@@ -9,9 +9,9 @@ from tornado.web import Application, RequestHandler
 
 from .handlers.bundles import BundleUpload
 from .pages.pages import page_handlers
-from .resource import NoSuchPath, Resource
+from .requests.resource import NoSuchPath, Resource
+from .requests.services import Door
 from .routes import by_path, pattern_of
-from .services import Door
 
 API_PREFIX = "api/v1/"
 HERE = Path(__file__).parent / "pages"

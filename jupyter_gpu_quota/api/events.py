@@ -13,14 +13,14 @@ from ..hub_api import HubAway
 from ..store.records.protocol import StoreUnavailable
 from ..store.records.rows import JobRecord, NotebookRecord
 from ..wire import ChangedView
-from .access import Person, sees_work
+from .access.people import NotAllowed, Reader
+from .access.permissions import Person, sees_work
+from .access.refusals import Refused
+from .access.streams import HEARTBEAT_S, EventStream
 from .handlers.cluster import device_views
-from .people import NotAllowed, Reader
-from .refusals import Refused
-from .resource import Call
-from .services import Door
-from .store_view import Delta
-from .streams import HEARTBEAT_S, EventStream
+from .requests.resource import Call
+from .requests.services import Door
+from .state.store_view import Delta
 from .views.idle_states import shown
 from .views.records import job_view
 

@@ -30,17 +30,17 @@ from ..store import wakeup as bell
 from ..store.open import open_store
 from ..store.records.ids import new_ulid
 from ..store.records.protocol import StoreUnavailable
+from .access.people import Accounts, People
+from .access.rate_limit import Pace
+from .access.streams import Streams
 from .app import make_app
-from .decision_cache import Foresight
-from .people import Accounts, People
-from .rate_limit import Pace
-from .resource import LARGEST_DRAINED
-from .services import Door, StoreSlot, now_ms
-from .store_view import World
-from .streams import Streams
-from .views.offers import Offers
-from .views.stop_reasons import Stops
-from .writer import Writer
+from .requests.resource import LARGEST_DRAINED
+from .requests.services import Door, StoreSlot, now_ms
+from .requests.writer import Writer
+from .state.decision_cache import Foresight
+from .state.offers import Offers
+from .state.stop_reasons import Stops
+from .state.store_view import World
 
 log = logging.getLogger(__name__)
 

@@ -34,15 +34,15 @@ from ..wire.quota import PreviewView, QuotaEdit, QuotaView
 from ..wire.samples import IngestedView, SampleBatch, SampleView
 from ..wire.status import HealthView, MeView, ReadyView, VersionView
 from . import events
-from .access import Scope
+from .access.permissions import Scope
 from .handlers import audit as audits
 from .handlers import bundles, jobs, logs, nodes, notebooks, status, usage
 from .handlers import cluster as places
 from .handlers import kernel_requests as waking
 from .handlers import notebook_reports as activity
 from .handlers import quota as quotas
-from .openapi import openapi
-from .resource import Answer, Call, Route
+from .requests.openapi import openapi
+from .requests.resource import Answer, Call, Route
 
 S = Scope
 PAGED = ("offset", "limit")

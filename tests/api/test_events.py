@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.api import events as events_module
-from jupyter_gpu_quota.api import people
+from jupyter_gpu_quota.api.access import people
+from jupyter_gpu_quota.api.access.streams import MOST_PER_PERSON
 from jupyter_gpu_quota.api.events import MOST_WAITING, _Inbox
 from jupyter_gpu_quota.api.handlers import logs as logs_module
-from jupyter_gpu_quota.api.store_view import Delta
-from jupyter_gpu_quota.api.streams import MOST_PER_PERSON
+from jupyter_gpu_quota.api.state.store_view import Delta
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.store.records.protocol import Changes
 from tests.api.world import QUOTA, ServiceWorld, service_world

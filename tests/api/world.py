@@ -26,7 +26,7 @@ from tornado.web import Application, RequestHandler
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.api import main
 from jupyter_gpu_quota.api.handlers import notebooks
-from jupyter_gpu_quota.api.services import Door, StoreSlot, now_ms
+from jupyter_gpu_quota.api.requests.services import Door, StoreSlot, now_ms
 from jupyter_gpu_quota.core.canonical import digest
 from jupyter_gpu_quota.core.facts import Fact, RankFact
 from jupyter_gpu_quota.core.model import Device, Node

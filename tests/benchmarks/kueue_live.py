@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jupyter_gpu_quota.api.writer import LARGEST_BATCH
+from jupyter_gpu_quota.api.requests.writer import LARGEST_BATCH
 from jupyter_gpu_quota.backends.simulated.jobs import Conduct, SimulatedJobs
 from jupyter_gpu_quota.controllers.main import UNAVAILABLE_PAUSE_S, collect_seldom, now_ms
 from jupyter_gpu_quota.controllers.scheduling import Rhythm, SchedulingController

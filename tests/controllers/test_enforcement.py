@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.views.offers import Offers
+from jupyter_gpu_quota.api.state.offers import Offers
 from jupyter_gpu_quota.backends.local.backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import Ask, Told

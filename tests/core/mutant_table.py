@@ -322,8 +322,8 @@ MUTANTS = (
         "past use is ignored",
         edit(
             "queue/division.py:_divide",
-            "divide(preemptions, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)",
-            "divide(preemptions, amount, firm_milli=firm, history_milli=0)",
+            "divide(claims, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)",
+            "divide(claims, amount, firm_milli=firm, history_milli=0)",
         ),
     ),
     mutant(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.api.main import cookie_secret
-from jupyter_gpu_quota.api.writer import Writer
+from jupyter_gpu_quota.api.requests.writer import Writer
 from jupyter_gpu_quota.deployment import pid_file
 from jupyter_gpu_quota.store.records.commands import KeepBundle, Recorded, Refusal, Request
 from jupyter_gpu_quota.store.records.protocol import StoreUnavailable

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jupyter_gpu_quota.api.openapi import openapi
+from jupyter_gpu_quota.api.requests.openapi import openapi
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.settings import GPUQuota

@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             "settings",
             "core.enforcement",
+            "core.model",
             "wire",
             "client",
             "backends.rendering",
@@ -86,8 +87,7 @@ ROOTS = {"api.main", "controllers.main", "deployment", "demo", "cli", "__main__"
 """They put the parts together, so nothing else imports them."""
 
 TO_BE_BROKEN: dict[str, set[str]] = {
-    "api.services": {"settings"},
-    "hub.form": {"core.model"},
+    "api.requests.services": {"settings"},
 }
 """Arrows that are still there, by module; none may be added."""
 
@@ -179,7 +179,7 @@ ADDED = [
     ("quotafile", "from ..store.records.rows import Row"),
     ("settings", "from .core.model import Policy"),
     ("bundle", "from ..core.model import Policy"),
-    ("store", "from ..api.access import Person"),
+    ("store", "from ..api.access.permissions import Person"),
     ("backends", "from ..store.records.rows import Row"),
     ("notifications", "from ..store.records.rows import Row"),
     ("controllers", "from ..backends.local.host.processes import process"),
@@ -239,12 +239,6 @@ def test_circles_are_found(imports: dict[str, set[str]], found: set[frozenset[st
     assert circles(imports) == found
 
 
-FOLDER_CIRCLES: set[frozenset[str]] = {
-    frozenset(["api", "api.handlers", "api.pages", "api.quota_edits", "api.views"]),
-}
-"""Folders that still import each other; none may be added."""
-
-
 def test_no_folders_import_each_other() -> None:
     def folder(name: str) -> str:
         return name if FILES[name].stem == "__init__" else name.rpartition(".")[0]
@@ -256,18 +250,16 @@ def test_no_folders_import_each_other() -> None:
             imports.setdefault(folder(name), set()).update(others - {folder(name), ""})
     for found in list(imports.values()):
         found &= imports.keys()
-    assert circles(imports) == FOLDER_CIRCLES
+    assert circles(imports) == set()
 
 
 MOST_FILES = 15
-TOO_MANY: dict[str, int] = {}
-"""Folders that still have more files than a reader can keep in mind."""
 
 
 def test_no_folder_has_too_many_files() -> None:
     counts = {str(d.relative_to(PACKAGE)): len(list(d.glob("*.py"))) - 1 for d in PACKAGE.rglob("*") if d.is_dir()}
     large = {name: count for name, count in counts.items() if count > MOST_FILES and not name.endswith("versions")}
-    assert large == TOO_MANY
+    assert not large, "a reader cannot keep so many files in mind: divide the folder"
 
 
 # --- purity -----------------------------------------------------------------------------------------------------------

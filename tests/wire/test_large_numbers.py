@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from jupyter_gpu_quota.api.resource import sentence_of
+from jupyter_gpu_quota.api.requests.resource import sentence_of
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.quotafile import parse
 from jupyter_gpu_quota.simulate import tracefile

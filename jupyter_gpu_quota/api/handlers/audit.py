@@ -7,9 +7,9 @@ from datetime import datetime
 from ...store.records.rows import JobRecord
 from ...wire import VerifiedView
 from ...wire import snapshot_document as snapshotfile
-from ..access import audited_projects, sees_work
-from ..refusals import Refused, not_found
-from ..resource import Answer, Call
+from ..access.permissions import audited_projects, sees_work
+from ..access.refusals import Refused, not_found
+from ..requests.resource import Answer, Call
 from ..views.audit import audit_view, subjects_of
 from ..views.explanations import explanation
 from .jobs import listed, page_of

@@ -12,10 +12,10 @@ from ...bundle.limits import MIB
 from ...store.records.commands import KeepBundle
 from ...store.records.protocol import Store
 from ...wire import BundleView
-from ..access import Person
-from ..refusals import Refused, not_found
-from ..resource import Answer, Call, Resource
-from ..services import Door
+from ..access.permissions import Person
+from ..access.refusals import Refused, not_found
+from ..requests.resource import Answer, Call, Resource
+from ..requests.services import Door
 
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 DRAINED_AT_LEAST = 1 << 30

@@ -14,12 +14,12 @@ from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import ChoiceView, DeviceView, NodeView, PoolView, ProjectView
 from ...wire.samples import IngestedView, SampleBatch, SampleIn
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
-from ..access import Person, sees_project
-from ..refusals import Refused
-from ..resource import Answer, Call
-from ..services import Door
+from ..access.permissions import Person, sees_project
+from ..access.refusals import Refused
+from ..requests.resource import Answer, Call
+from ..requests.services import Door
+from ..state.utilisation import AHEAD_MS, of_devices
 from ..views.records import department_views, device_view, instant, node_view, reason_view, rows_by_owner, sample_view
-from ..views.utilisation import AHEAD_MS, of_devices
 from .jobs import listed, page_of
 from .notebooks import person_called
 

@@ -10,7 +10,7 @@ from ...core.amounts import host_text
 from ...core.model import WHOLE_DEVICE, Device, Node
 from ...core.placement.node_resources import CpuMemory
 from ...wire import JobRequest
-from ..refusals import Refused
+from ..access.refusals import Refused
 from .ranks import Gang
 
 

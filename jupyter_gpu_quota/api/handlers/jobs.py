@@ -11,11 +11,11 @@ from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
 from ...store.records.protocol import JobFilter, Page
 from ...store.records.rows import JobRecord
 from ...wire import CloneRequest, JobRequest
-from ..access import Person, changes_work, raises_priority, sees_project, sees_work, submits_to
-from ..refusals import Refused, not_found
-from ..resource import Answer, Call
+from ..access.permissions import Person, changes_work, raises_priority, sees_project, sees_work, submits_to
+from ..access.refusals import Refused, not_found
+from ..requests.resource import Answer, Call
+from ..state.offers import Wish
 from ..views.explanations import dry_run
-from ..views.offers import Wish
 from ..views.records import job_detail, job_view
 from .bundles import bundle_size, refuse_without_room
 from .submission import USUAL_PRIORITY, Ground, account_of, quota_in_force, spec_of

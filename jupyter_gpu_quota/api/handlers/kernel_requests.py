@@ -14,14 +14,14 @@ from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestSliceAgain
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire.activity import WakeAnswer, WakeRequest
-from ..access import Person, sees_work
-from ..refusals import Refused
-from ..resource import Answer, Call
+from ..access.permissions import Person, sees_work
+from ..access.refusals import Refused
+from ..requests.resource import Answer, Call
 from ..views.records import notebook_view
 from .notebooks import record_of, seen_notebook
 
 if TYPE_CHECKING:
-    from ..store_view import World
+    from ..state.store_view import World
 
 TRIES = 2
 """A slice may be released between being looked at and being asked for."""

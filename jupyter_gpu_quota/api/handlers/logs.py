@@ -16,11 +16,11 @@ from ...hub_api import HubAway
 from ...store.records.protocol import StoreUnavailable
 from ...store.records.rows import JobRecord
 from ...wire import OutputView
-from ..access import sees_work
-from ..people import NotAllowed, Reader
-from ..refusals import Refused, not_found
-from ..resource import Answer, Call
-from ..streams import HEARTBEAT_S, EventStream
+from ..access.people import NotAllowed, Reader
+from ..access.permissions import sees_work
+from ..access.refusals import Refused, not_found
+from ..access.streams import HEARTBEAT_S, EventStream
+from ..requests.resource import Answer, Call
 from ..views.records import instant
 from .jobs import listed, page_of, record_of, seen_job
 

@@ -13,10 +13,10 @@ from ...core.quota.fair_share import Share
 from ...store.records.commands import ChangeNode
 from ...store.writes.inventory import UPKEEP
 from ...wire import AffectedView, NodeChangeView, NodeEdit
-from ..refusals import Refused, not_found
-from ..resource import Answer, Call
-from ..services import Door
-from ..views.quota_states import Place, shares_of
+from ..access.refusals import Refused, not_found
+from ..requests.resource import Answer, Call
+from ..requests.services import Door
+from ..state.quota_states import Place, shares_of
 from ..views.records import maybe_instant, node_view
 
 

@@ -7,9 +7,9 @@ from ...store.records.activity import PostponeWarning, RecordReport
 from ...store.records.commands import Recorded
 from ...store.records.rows import NotebookRecord
 from ...wire.activity import ActivityReport
-from ..access import changes_work
-from ..refusals import Refused, refused
-from ..resource import Answer, Call
+from ..access.permissions import changes_work
+from ..access.refusals import Refused, refused
+from ..requests.resource import Answer, Call
 from ..views.idle_states import activity_answer, idle_view, policy_of
 from .notebooks import record_of, seen_notebook
 

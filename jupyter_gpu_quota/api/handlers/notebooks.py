@@ -10,11 +10,11 @@ from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestNotebook, ReturnNotebook
 from ...store.records.rows import NotebookRecord
 from ...wire import NotebookRequest, NotebookView
-from ..access import Person, sees_work
-from ..refusals import Refused, not_found
-from ..resource import Answer, Call
+from ..access.permissions import Person, sees_work
+from ..access.refusals import Refused, not_found
+from ..requests.resource import Answer, Call
+from ..state.offers import Wish
 from ..views.idle_states import shown
-from ..views.offers import Wish
 from ..views.records import notebook_view
 from .jobs import listed, page_of
 from .ranks import milli_of_slice

@@ -11,12 +11,12 @@ from ...store.records.commands import ApplyQuota
 from ...store.records.protocol import Page
 from ...store.records.rows import QuotaRevision
 from ...wire.quota import QuotaEdit, QuotaView
-from ..access import reads_policy
+from ..access.permissions import reads_policy
+from ..access.refusals import Refused
 from ..quota_edits.arithmetic import amounts_in_force
 from ..quota_edits.preview import objections_to, preview_of
 from ..quota_edits.unknown_members import strangers
-from ..refusals import Refused
-from ..resource import Answer, Call
+from ..requests.resource import Answer, Call
 from ..views.records import quota_view
 from .jobs import listed, page_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.amounts import AmountRefusal, gpu_amount, gpu_text, slice_amount
 from ...core.model import WHOLE_DEVICE, Device
 from ...wire import JobRequest
-from ..refusals import Refused
+from ..access.refusals import Refused
 
 MOST_RANKS = 10_000
 """No job has more ranks; it keeps a slip of the keyboard out of everybody's queue."""

@@ -9,8 +9,8 @@ from ... import __version__
 from ...quotafile.first_revision import HOW_TO_APPLY, read_first
 from ...store.records.protocol import StoreUnavailable
 from ...wire.status import HealthView, ReadyView, VersionView
-from ..resource import Answer, Call
-from ..services import Door
+from ..requests.resource import Answer, Call
+from ..requests.services import Door
 
 API = "v1"
 

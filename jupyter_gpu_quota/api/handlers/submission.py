@@ -19,9 +19,9 @@ from ...core.model import Device, Node
 from ...quotafile import QuotaFile
 from ...store.records.commands import JobSpec
 from ...wire import JobRequest
-from ..access import Person, raises_priority, submits_to
+from ..access.permissions import Person, raises_priority, submits_to
+from ..access.refusals import Refused
 from ..quota_edits.arithmetic import empty_pools
-from ..refusals import Refused
 from .host_resources import host_of
 from .ranks import gang_of
 

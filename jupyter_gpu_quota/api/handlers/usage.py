@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from ...store.records.rows import UsageHour
 from ...wire import UsageView
-from ..access import Person, sees_project
-from ..refusals import Refused
-from ..resource import Answer, Call
-from ..services import Door
+from ..access.permissions import Person, sees_project
+from ..access.refusals import Refused
+from ..requests.resource import Answer, Call
+from ..requests.services import Door
 from .jobs import listed, page_of
 
 HOUR_MS, DAY_H, MOST_H = 3_600_000, 24, 31 * 24

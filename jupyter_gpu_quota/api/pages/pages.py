@@ -12,20 +12,20 @@ from ... import __version__
 from ...hub_api import HubAway
 from ...store.records.protocol import StoreUnavailable
 from ...wire import JobDetail
-from ..access import Person, Scope, changes_work, may_enter, reads_policy, refusal
+from ..access.people import NotAllowed
+from ..access.permissions import Person, Scope, changes_work, may_enter, reads_policy, refusal
+from ..access.refusals import Refused
 from ..handlers import audit as audits
 from ..handlers import cluster as places
 from ..handlers import jobs, logs, notebooks
 from ..handlers import quota as quotas
 from ..handlers.status import ready_view
 from ..handlers.submission import may_train
-from ..people import NotAllowed
-from ..refusals import Refused
-from ..resource import SECURITY_HEADERS, Answer, Call, error_of
+from ..requests.resource import SECURITY_HEADERS, Answer, Call, error_of
 from . import text as page_text
 
 if TYPE_CHECKING:
-    from ..services import Door
+    from ..requests.services import Door
 
 LOG_SHOWN = 65_536
 JOBS_SHOWN = 50

@@ -18,10 +18,10 @@ from ...core.model import JobState
 from ...core.reasons import SERVER_STOPPED
 from ...messages.exit_status import how_it_ended
 from ...wire import DeviceView, JobDetail, JobView
-from ..resource import Answer, Call
+from ..requests.resource import Answer, Call
 
 if TYPE_CHECKING:
-    from ..store_view import World
+    from ..state.store_view import World
 
 COLOURS = 8
 OTHER = "other"

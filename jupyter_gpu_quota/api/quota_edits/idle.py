@@ -10,7 +10,7 @@ from ...core.model import Device, NotebookState
 from ...quotafile import QuotaFile
 
 if TYPE_CHECKING:
-    from ..services import Door
+    from ..requests.services import Door
 
 
 def idle_edits(door: Door, file: QuotaFile, devices: Sequence[Device]) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from .weak_pools import weak_pools
 from .weak_work import Ended, ended_by, stops_of
 
 if TYPE_CHECKING:
-    from ..services import Door
-    from ..store_view import World
+    from ..requests.services import Door
+    from ..state.store_view import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from ...hub_api import Everybody, HubAway
 from ...quotafile import QuotaFile
 
 if TYPE_CHECKING:
-    from ..services import Door
+    from ..requests.services import Door
 
 MOST_TOLD = 20
 MOST_COMPARED = 5_000

@@ -11,7 +11,7 @@ from ...quotafile import QuotaFile
 from ..views.records import instant
 
 if TYPE_CHECKING:
-    from ..services import Door
+    from ..requests.services import Door
 
 WHAT_TO_DO = (
     "To give fractions out there, accept less in policy.enforcement, or mend what `jupyter gpu-quota doctor` says is"

@@ -22,7 +22,7 @@ from ...messages.reasons import warning
 from ...quotafile import QuotaFile
 
 if TYPE_CHECKING:
-    from ..services import Door
+    from ..requests.services import Door
 
 RUNS = (JobState.STARTING, JobState.RUNNING)
 MINUTES = (WEAK_FOR_MS + WARN_FOR_MS) // 60_000

@@ -12,9 +12,9 @@ from ...messages.explanations import change_sentence, dry_run_sentence, explanat
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, WouldStart
-from ..access import Person, sees_work
-from ..services import Door
-from ..store_view import World
+from ..access.permissions import Person, sees_work
+from ..requests.services import Door
+from ..state.store_view import World
 from .records import job_reason, maybe_instant, notebook_reason, reason_view
 
 

@@ -13,7 +13,7 @@ from ...store.records.idle_state import IdleState, word_of
 from ...store.records.rows import NotebookRecord
 from ...wire import IdleView, NotebookView
 from ...wire.activity import ActivityAnswer, FreeOrder
-from ..store_view import World
+from ..state.store_view import World
 from .records import instant, notebook_view
 
 SOON_MS = 5_000

@@ -45,8 +45,8 @@ from ...wire import (
 )
 from ...wire.quota import QuotaView
 from ...wire.samples import SampleView
-from ..access import Person, sees_work
-from .utilisation import NOTHING_HELD, Utilised
+from ..access.permissions import Person, sees_work
+from ..state.utilisation import NOTHING_HELD, Utilised
 
 NOT_READ_BACK = "it was not read back yet"
 

@@ -110,7 +110,7 @@ def _fits(path: Path, file: quotafile.QuotaFile, devices: Sequence[Device], know
 
 def _cannot_hold(file: quotafile.QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
     """Of how many devices parts would be refused, as policy.enforcement asks; empty of none."""
-    from ...api.views.offers import Offers
+    from ...api.state.offers import Offers
     from ...backends.local.backend import LocalEnforcement
 
     if not file.least.is_set:

@@ -416,7 +416,7 @@ def test_a_followed_log_comes_as_it_is_written_and_ends_with_the_job(world: Serv
 def test_who_loses_the_project_reads_no_more_of_a_busy_log(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.api.people.ASKED_AGAIN_S", 0.2)
+    monkeypatch.setattr("jupyter_gpu_quota.api.access.people.ASKED_AGAIN_S", 0.2)
     job, log = running(world)
     with world.stream(f"jobs/{job}/logs?follow=1", "olga") as events:
         log.write(b"0\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.views.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, together
+from jupyter_gpu_quota.api.state.utilisation import STALE_MS, Utilised, of_device, of_devices, of_share, together
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.pages.test_pages import page

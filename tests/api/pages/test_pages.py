@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tornado.web import create_signed_value
 
-from jupyter_gpu_quota.api.access import Person
+from jupyter_gpu_quota.api.access.permissions import Person
 from jupyter_gpu_quota.api.handlers.submission import may_train
 from jupyter_gpu_quota.api.main import cookie_secret
 from jupyter_gpu_quota.api.pages import text as page_text

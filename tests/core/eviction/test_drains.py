@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.api.views.quota_states import shares_of
+from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.eviction.deadline import above_at_deadline
 from jupyter_gpu_quota.core.model import JobState, JobTarget
 from jupyter_gpu_quota.core.plan import Stop

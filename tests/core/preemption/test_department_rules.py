@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpu_quota.api.views.quota_states import shares_of
+from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Health, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Start

@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.api.views.quota_states import shares_of
+from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.explain.projection import advance, project
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Activity, Health, JobState, NotebookState

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.access import Person, Scope, changes_work, may_enter, sees_work
+from jupyter_gpu_quota.api.access.permissions import Person, Scope, changes_work, may_enter, sees_work
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
 from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from ..core.explain import why_waiting as core_explain
-from ..core.model import Policy, Snapshot
-from ..core.plan import Plan, Reserve, Resume, Start
-from ..core.quota.in_force import in_force
-from ..core.reasons import Reason
-from ..core.scheduling.decide import Decision, decide_and_explain
+from ...core.explain import why_waiting as core_explain
+from ...core.model import Policy, Snapshot
+from ...core.plan import Plan, Reserve, Resume, Start
+from ...core.quota.in_force import in_force
+from ...core.reasons import Reason
+from ...core.scheduling.decide import Decision, decide_and_explain
+from .quota_states import NO_STANDINGS, Shares, Standings, shares_of, standings_of, use_of
 from .store_view import World
-from .views.quota_states import NO_STANDINGS, Shares, Standings, shares_of, standings_of, use_of
 
 FRESH_S = 1.0
 EXPLAINED_FRESH_S = 2.0

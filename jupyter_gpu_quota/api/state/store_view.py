@@ -10,22 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from ..core.eviction.removal import outlives
-from ..core.model import Allocation, Device, Job, Node, Notebook
-from ..core.quota.in_force import last_change_at
-from ..core.reason_figures import reason_from
-from ..core.reasons import EnforcementTooWeak, OverShare, Reason
-from ..core.samples import DeviceSample
-from ..quotafile import QuotaFile
-from ..store.reads.quota_revision import in_force
-from ..store.reads.snapshot import Mirror
-from ..store.records.activity import Note
-from ..store.records.commands import AllocationLabel
-from ..store.records.idle_state import IdleState
-from ..store.records.protocol import NotOpenYet, Store, StoreUnavailable
-from ..store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
-from .views.simulated_use import Told, with_told
-from .views.utilisation import Utilised, of_share, together
+from ...core.eviction.removal import outlives
+from ...core.model import Allocation, Device, Job, Node, Notebook
+from ...core.quota.in_force import last_change_at
+from ...core.reason_figures import reason_from
+from ...core.reasons import EnforcementTooWeak, OverShare, Reason
+from ...core.samples import DeviceSample
+from ...quotafile import QuotaFile
+from ...store.reads.quota_revision import in_force
+from ...store.reads.snapshot import Mirror
+from ...store.records.activity import Note
+from ...store.records.commands import AllocationLabel
+from ...store.records.idle_state import IdleState
+from ...store.records.protocol import NotOpenYet, Store, StoreUnavailable
+from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
+from .simulated_use import Told, with_told
+from .utilisation import Utilised, of_share, together
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.api.state.simulated_use import SILENT, Told, with_told
+from jupyter_gpu_quota.api.state.utilisation import STALE_MS
 from jupyter_gpu_quota.api.views.idle_states import FIRST_MS
-from jupyter_gpu_quota.api.views.simulated_use import SILENT, Told, with_told
-from jupyter_gpu_quota.api.views.utilisation import STALE_MS
 from jupyter_gpu_quota.backends.local.sampling.simulated import UNSEEN
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.handlers.test_utilisation import Busy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..store.records.commands import Refusal
+from ...store.records.commands import Refusal
 
 STATUS_OF_REFUSAL = {"unknown": 404, "ended": 409, "exists": 409, "stale": 409, "invalid": 400, "queue_full": 429}
 

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..backends.protocol import OutputReader
-from ..bundle import BundleStore
-from ..core.model import Device
-from ..settings import GPUQuota
-from ..store import wakeup as bell
-from ..store.records.commands import Recorded, Request
-from ..store.records.protocol import NotOpenYet, Store, StoreUnavailable
-from .decision_cache import Foresight
-from .people import People
-from .rate_limit import Pace
-from .refusals import refused
-from .store_view import World
-from .streams import Streams
-from .views.offers import Offers
-from .views.stop_reasons import Stops
+from ...backends.protocol import OutputReader
+from ...bundle import BundleStore
+from ...core.model import Device
+from ...settings import GPUQuota
+from ...store import wakeup as bell
+from ...store.records.commands import Recorded, Request
+from ...store.records.protocol import NotOpenYet, Store, StoreUnavailable
+from ..access.people import People
+from ..access.rate_limit import Pace
+from ..access.refusals import refused
+from ..access.streams import Streams
+from ..state.decision_cache import Foresight
+from ..state.offers import Offers
+from ..state.stop_reasons import Stops
+from ..state.store_view import World
 from .writer import Writer
 
 NOT_OPEN = "The database is not open yet."

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .. import __version__
-from ..wire import DryRunView, ErrorView, Pagination
-from .access import Scope
+from ... import __version__
+from ...wire import DryRunView, ErrorView, Pagination
+from ..access.permissions import Scope
 from .resource import Route
 
 REF = "#/components/schemas/{model}"

@@ -9,7 +9,7 @@ from ...core.model import NotebookState
 from ...core.reasons import SERVER_STOPPED
 from ...store.records.protocol import Page
 from ...store.records.rows import NotebookRecord
-from ..store_view import World
+from .store_view import World
 
 SHOWN_MS = 3 * 86_400_000
 """How long after its end a stop is shown: over a weekend."""

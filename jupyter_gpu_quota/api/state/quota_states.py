@@ -16,7 +16,7 @@ from ...wire import ProjectPoolView
 from .utilisation import Utilised, of_share, together
 
 if TYPE_CHECKING:
-    from ..store_view import World
+    from .store_view import World
 
 Place = tuple[str, str]
 """The name of a project or department, and a pool."""

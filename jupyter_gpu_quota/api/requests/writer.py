@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..store.records.commands import Recorded, Refusal, Request
+from ...store.records.commands import Recorded, Refusal, Request
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler
 
-from .access import Person
+from .permissions import Person
 from .refusals import Refused
 
 HEARTBEAT_S = 5.0

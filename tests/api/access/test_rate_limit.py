@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.api.access import Scope
-from jupyter_gpu_quota.api.rate_limit import Pace
+from jupyter_gpu_quota.api.access.permissions import Scope
+from jupyter_gpu_quota.api.access.rate_limit import Pace
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused

@@ -14,13 +14,13 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import Finish, HTTPError, RequestHandler, stream_request_body
 
-from ..hub_api import HubAway
-from ..messages.validation import numbers_only, words_of
-from ..store.records.protocol import StoreUnavailable
-from ..wire import ErrorView
-from .access import Person, Scope, may_enter, refusal
-from .people import NotAllowed
-from .refusals import Refused
+from ...hub_api import HubAway
+from ...messages.validation import numbers_only, words_of
+from ...store.records.protocol import StoreUnavailable
+from ...wire import ErrorView
+from ..access.people import NotAllowed
+from ..access.permissions import Person, Scope, may_enter, refusal
+from ..access.refusals import Refused
 
 if TYPE_CHECKING:
     from .services import Door

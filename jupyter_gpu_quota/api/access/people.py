@@ -12,9 +12,9 @@ from typing import Any
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import HTTPError, RequestHandler
 
-from ..hub_api import Account, Everybody, Hub, HubAway
-from ..quotafile import QuotaFile
-from .access import Person, Role
+from ...hub_api import Account, Everybody, Hub, HubAway
+from ...quotafile import QuotaFile
+from .permissions import Person, Role
 
 SCOPE_PREFIX = "custom:gpu-quota:"
 FRESH_S = 10.0
