@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.controllers.reconciliation import EVERY_S, GRACE_MS
+from jupyter_gpu_quota.controllers.reconciliation import EVERY_MS, GRACE_MS
 from jupyter_gpu_quota.demo.observer import Witness
 from jupyter_gpu_quota.demo.temporary_hub import Stage
 from tests.patience import PATIENCE_S, until
@@ -19,7 +19,7 @@ from tests.soak.killer import Killer
 from tests.soak.stream import Stream
 from tests.soak.verdict import broken_promises, wait_for_rest
 
-RECONCILED_S = 2 * (GRACE_MS / 1000 + EVERY_S) + PATIENCE_S
+RECONCILED_S = 2 * (GRACE_MS + EVERY_MS) / 1000 + PATIENCE_S
 """A slice that the hub could not give back, because its service was dead, is one without a server for so long."""
 
 SEED = int(os.environ.get("GPU_QUOTA_SEED", "42"))
