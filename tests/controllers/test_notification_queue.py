@@ -394,7 +394,7 @@ def test_the_audit_says_in_words_who_could_not_be_told(notebook: Sending) -> Non
     items = notebook.world.get("audit", "audrey").json["items"]
     (what,) = [row["what"] for row in items if row["kind"] == "notice.given_up"]
     assert what == (
-        "could not tell the owner of bob's notebook by webhook (warned): https://hooks.example.org answered 410"
+        "could not notify the owner of bob's notebook by webhook (warned): https://hooks.example.org answered 410"
     )
 
 

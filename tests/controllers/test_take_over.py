@@ -138,6 +138,7 @@ def site(folder: Path) -> Iterator[Site]:
             made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_countdown_goes_on_under_another_leader(tmp_path: Path) -> None:
     """The first leader is frozen, the second is killed, and the first, thawed, goes on once more."""
