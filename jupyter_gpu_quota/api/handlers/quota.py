@@ -15,7 +15,7 @@ from ..access.permissions import reads_policy
 from ..access.refusals import Refused
 from ..quota_edits.arithmetic import amounts_in_force
 from ..quota_edits.preview import objections_to, preview_of
-from ..quota_edits.unknown_members import strangers
+from ..quota_edits.unknown_members import unknown_members
 from ..requests.resource import Answer, Call
 from ..views.records import quota_view
 from .jobs import listed, page_of
@@ -107,7 +107,7 @@ async def _acceptable(call: Call, file: QuotaFile, edit: QuotaEdit) -> Sequence[
         _removes_nothing(found.removals)
     if not edit.accept_stops:
         _stops_nothing(found.stops)
-    return (*found.warnings, *await strangers(call.door, file, edit.text))
+    return (*found.warnings, *await unknown_members(call.door, file, edit.text))
 
 
 def _removes_nothing(removals: Sequence[str]) -> None:
@@ -201,7 +201,7 @@ async def look_ahead(call: Call) -> Answer:
     file = await _parsed(call, edit.text)
     stale = await _why_stale(call, file, edit.text)
     found = await preview_of(call.door, file)
-    warnings = [*found.warnings, *await strangers(call.door, file, edit.text)]
+    warnings = [*found.warnings, *await unknown_members(call.door, file, edit.text)]
     return Answer(body=found.model_copy(update={"stale": stale, "warnings": warnings}))
 
 
@@ -252,5 +252,5 @@ async def revert(call: Call) -> Answer:
         _removes_nothing(found.removals)
     if not call.flag("accept_stops"):
         _stops_nothing(found.stops)
-    warnings = (*found.warnings, *await strangers(call.door, file, text))
+    warnings = (*found.warnings, *await unknown_members(call.door, file, text))
     return _with(warnings, await _put(call, file, text, present, f"back to revision {old.revision}"))

@@ -33,7 +33,7 @@ class _Named:
     at: tuple[str | int, ...]
 
 
-async def strangers(door: Door, file: QuotaFile, text: str) -> tuple[str, ...]:
+async def unknown_members(door: Door, file: QuotaFile, text: str) -> tuple[str, ...]:
     """A sentence for each user and group of the file that the hub does not know, with its line in the text.
 
     Where the hub cannot be asked one sentence says so: then nothing is known of any of them.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota import hub_api as hub_module
-from jupyter_gpu_quota.api.quota_edits import unknown_members as strangers
+from jupyter_gpu_quota.api.quota_edits import unknown_members
 from jupyter_gpu_quota.hub_api import Everybody, HubAway
 from tests.api.world import QUOTA, ServiceWorld, service_world
 
@@ -183,7 +183,7 @@ def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch:
 @pytest.mark.parametrize(
     ("lacks", "told"),
     [
-        pytest.param("groups", [strangers.GROUPS_UNKNOWN], id="who is in which group"),
+        pytest.param("groups", [unknown_members.GROUPS_UNKNOWN], id="who is in which group"),
         pytest.param("name", [UNKNOWN], id="what its users are called"),
     ],
 )
