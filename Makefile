@@ -7,17 +7,17 @@ BIN := $(VENV)/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-hub test-others test-slow test-slow-hub test-slow-others test-gpu check soak bench mutants clean docs
-help:  ## this list
+help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/.demo: pyproject.toml .ci/constraints.txt
-	@echo 'Setting up $(VENV) with what the demo needs: a few minutes, most of it downloads, which pip names.'
+	@echo 'Setting up $(VENV) for the demo: a few minutes, most of it downloads, which pip lists.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[demo]'
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.demo
-	@echo 'Setting up $(VENV) with what tests and documentation need: about two minutes.'
+	@echo 'Setting up $(VENV) for tests and documentation: about two minutes.'
 	$(BIN)/pip install $(PIP_OPTIONS) --constraint .ci/constraints.txt --editable '.[test,docs]'
 	touch $@
 
@@ -31,8 +31,8 @@ $(CACHE)/proxy/.ready: $(VENV)/.demo
 	$(BIN)/python -m jupyter_gpu_quota.demo.proxy $(CACHE)/proxy
 	touch $@
 
-# exec: make passes a SIGTERM on to the process that it started, and a shell in between would end alone.
-demo: $(VENV)/.demo $(CACHE)/proxy/.ready  ## play the story on a real hub; ONCE=1 ends after it
+# exec: make sends SIGTERM to the process that it started; a shell in between would not pass it on.
+demo: $(VENV)/.demo $(CACHE)/proxy/.ready  ## run the demo on a real hub; ONCE=1 ends after the story
 	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
 
 TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready
@@ -43,7 +43,7 @@ ifdef TESTS
 test: $(TEST_READY)
 	$(PYTEST) $(TESTS)
 else
-test: $(TEST_READY)  ## the tests that this machine can run, in two processes side by side (TESTS=tests/core: these, in one)
+test: $(TEST_READY)  ## run the tests in two parallel processes (TESTS=tests/core: only these, in one)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-hub test-others
 	@echo 'Left out: the tests marked slow (make test-slow) and soak (make soak).'
 endif
@@ -56,7 +56,7 @@ test-hub: $(TEST_READY)
 test-others: $(TEST_READY)
 	bash -o pipefail -c "$(PYTEST) tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
-test-slow: $(TEST_READY)  ## the long stories that `make test` leaves out, in two processes side by side
+test-slow: $(TEST_READY)  ## run the long tests that `make test` leaves out, in two parallel processes
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-slow-hub test-slow-others
 
 test-slow-hub: $(TEST_READY)
@@ -65,31 +65,31 @@ test-slow-hub: $(TEST_READY)
 test-slow-others: $(TEST_READY)
 	bash -o pipefail -c "$(PYTEST) -m slow tests $(ON_A_HUB:%=--ignore %) 2>&1 | sed --unbuffered 's/^/[others] /'"
 
-test-gpu: $(VENV)/.ready  ## the GPU tests: on the fake library, and on this machine's GPU where there is one
+test-gpu: $(VENV)/.ready  ## run the GPU tests: on the fake library, and on this machine's GPU if it has one
 	$(BIN)/python -m pytest -v -rs -m 'not soak' tests/gpu
 
-check: $(VENV)/.ready  ## format, lint, types, laws
+check: $(VENV)/.ready  ## check format, lint, types and laws
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict jupyter_gpu_quota
 	$(BIN)/python -m pytest -q tests/laws
 
-soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, many random worlds, other examples, fuzzing
+soak: $(VENV)/.ready $(CACHE)/proxy/.ready  ## the long runs: 100 random kills, random worlds and examples, fuzzing
 	-$(BIN)/pip install $(PIP_OPTIONS) --only-binary atheris --editable '.[fuzz]'
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) GPU_QUOTA_WORLDS=10000 \
 	  $(BIN)/python -m pytest -m 'soak or not soak' tests/soak tests/core
 	GPU_QUOTA_WORLDS=1 $(BIN)/python -m pytest -m hypothesis tests --ignore tests/core --ignore tests/soak
 
-mutants: $(VENV)/.ready  ## break the core on purpose; a test must notice each time
+mutants: $(VENV)/.ready  ## break the core on purpose; a test must fail each time
 	$(BIN)/python -m tests.core.mutants
 
-bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure (hours; ONLY="openb bank", QUICK=1), keep it in docs/figures.json
+bench: $(VENV)/.ready $(CACHE)/proxy/.ready  ## measure the figures (hours; ONLY="openb bank", QUICK=1), store them in docs/figures.json
 	GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/python -m tests.benchmarks \
 		$(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick); status=$$?; $(BIN)/python docs/_ext/figures.py; exit $$status
 
-docs: $(VENV)/.ready  ## write the reference pages, build the documentation
+docs: $(VENV)/.ready  ## generate the reference pages, build the documentation
 	$(BIN)/python docs/_ext/reference.py
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
-clean:  ## remove what make made
+clean:  ## remove everything that make created
 	rm -rf $(VENV) $(HUB5) $(CACHE) build dist docs/_build

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """The service supervisor runs as long as the hub, and does not import the command line's library."""
+    """Run the command line, or the service supervisor without the command line's library."""
     if sys.argv[1:] == ["serve"]:
         from .deployment.supervisor import main as keep
 

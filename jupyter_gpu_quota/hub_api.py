@@ -1,4 +1,4 @@
-"""The hub as the service sees it: who a token belongs to, what groups a person is in, which servers run."""
+"""The hub's REST API for the service: users, their groups, running servers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ TIMEOUT_S = 10.0
 PAGE_SIZE = 200
 MOST_PAGES = 1000
 EVERYBODY_TIMEOUT_S = 10.0
-"""So long all pages of the hub's users may take together."""
+"""Time limit of all pages of the hub's users together."""
 
 
 class HubAway(Exception):
-    """The hub did not answer, or not with what it promises; nothing may be concluded from that."""
+    """The hub did not answer, or not as documented; nothing follows from that."""
 
 
 GONE = frozenset({400, 404})
-"""What the hub answers where such a server does not run, or is on its way down."""
+"""Statuses of the hub for a server that does not run, or is stopping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One user of the hub: groups decide project membership, ``admin`` is the hub's own flag."""
+    """One user of the hub; groups decide project membership, ``admin`` is the hub's own flag."""
 
     name: str
     groups: tuple[str, ...]
@@ -37,7 +37,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """One server the hub knows: active, or on its way up or down (``pending``)."""
+    """One server of the hub: active, or starting or stopping (``pending``)."""
 
     user: str
     name: str
@@ -46,9 +46,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everybody:
-    """The names of all users of the hub, and of the groups that they are in; a group without a user is not told.
+    """The names of all users of the hub, and of their groups; a group without users is missing.
 
-    ``groups`` is None where the hub does not tell this service's token who is in which.
+    ``groups`` is None if this service's token may not read them.
     """
 
     users: frozenset[str]
@@ -56,10 +56,10 @@ class Everybody:
 
 
 class Hub(Protocol):
-    """What the service asks of the hub with its own token."""
+    """The hub's operations that the service needs."""
 
     async def account(self, name: str) -> Account | None:
-        """A user by name, None if the hub knows none. Raises HubAway."""
+        """A user by name, None if there is none. Raises HubAway."""
 
     async def everybody(self) -> Everybody:
         """All users and their groups, within 10 s. Raises HubAway."""
@@ -68,11 +68,11 @@ class Hub(Protocol):
         """Every server that is active or pending. Raises HubAway."""
 
     async def stop(self, user: str, server: str) -> None:
-        """Stop a server; one that is stopped already is fine. Raises HubAway."""
+        """Stop a server; a stopped one is not an error. Raises HubAway."""
 
 
 class RestHub:
-    """The hub's REST API at ``api_url`` (``.../hub/api``), asked with the service's token.
+    """The hub's REST API at ``api_url`` (``.../hub/api``), with the service's token.
 
     Needs the scopes list:users, read:users:name, read:users:groups, read:servers and delete:servers.
     """
@@ -92,13 +92,15 @@ class RestHub:
             async with asyncio.timeout(EVERYBODY_TIMEOUT_S):
                 users = await self._users()
         except TimeoutError as error:
-            raise HubAway(f"the hub did not name all of its users within {EVERYBODY_TIMEOUT_S:.0f} s") from error
+            raise HubAway(f"the hub did not list all of its users within {EVERYBODY_TIMEOUT_S:.0f} s") from error
         if any("name" not in user for user in users):
-            raise HubAway("the hub does not tell this service's token who its users are; it needs read:users:name")
-        told = all("groups" in user for user in users)
+            raise HubAway(
+                "the hub does not show its users to this service's token, which needs the scope read:users:name"
+            )
+        has_groups = all("groups" in user for user in users)
         return Everybody(
             users=frozenset(str(user["name"]) for user in users),
-            groups=frozenset(str(group) for user in users for group in user["groups"]) if told else None,
+            groups=frozenset(str(group) for user in users for group in user["groups"]) if has_groups else None,
         )
 
     async def servers(self) -> list[Server]:
@@ -106,7 +108,7 @@ class RestHub:
         return [_server(user, server) for user in users for server in _servers_of(user)]
 
     async def _users(self, **only: str) -> list[Mapping[str, Any]]:
-        """What the hub tells of its users, page by page. Raises HubAway."""
+        """The hub's users, read page by page. Raises HubAway."""
         users: list[Mapping[str, Any]] = []
         for _ in range(MOST_PAGES):
             query = urlencode({**only, "offset": len(users), "limit": PAGE_SIZE})
@@ -115,7 +117,7 @@ class RestHub:
             users += items
             if not items or page is None or page.get("_pagination", {}).get("next") is None:
                 return users
-        raise HubAway(f"the hub has more than {MOST_PAGES * PAGE_SIZE} users, and so many are not read")
+        raise HubAway(f"the hub has more than {MOST_PAGES * PAGE_SIZE} users, which is more than the limit")
 
     async def stop(self, user: str, server: str) -> None:
         path = f"users/{quote(user, safe='')}/" + (f"servers/{quote(server, safe='')}" if server else "server")
@@ -132,7 +134,7 @@ class RestHub:
             if error.code not in GONE:
                 raise HubAway(f"the hub answered {error.code} to DELETE {path}") from error
         except (TimeoutError, OSError) as error:
-            raise HubAway(f"the hub cannot be asked to stop {path}: {error}") from error
+            raise HubAway(f"the hub does not answer to DELETE {path}: {error}") from error
 
     async def _get(self, path: str, *, paged: bool = False) -> dict[str, Any] | None:
         headers = {"Authorization": f"token {self._token}"}
@@ -149,16 +151,16 @@ class RestHub:
                 return None
             raise HubAway(f"the hub answered {error.code} to GET {path.partition('?')[0]}") from error
         except (TimeoutError, OSError, ValueError) as error:
-            raise HubAway(f"the hub cannot be asked for {path.partition('?')[0]}: {error}") from error
+            raise HubAway(f"the hub does not answer to GET {path.partition('?')[0]}: {error}") from error
         if not isinstance(found, dict):
-            raise HubAway(f"the hub's answer to GET {path.partition('?')[0]} is not what was expected")
+            raise HubAway(f"the hub's answer to GET {path.partition('?')[0]} is not as documented")
         return found
 
 
 def _servers_of(user: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Raises HubAway where servers are not told: lacking the scope read:servers is not a hub without servers."""
+    """Raises HubAway if the token lacks the scope read:servers, which is not the same as no servers."""
     if "servers" not in user:
-        raise HubAway("the hub does not tell this service's token which servers run; it needs the scope read:servers")
+        raise HubAway("the hub does not show its servers to this service's token, which needs the scope read:servers")
     return list(user["servers"].values())
 
 

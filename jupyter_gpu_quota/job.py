@@ -1,7 +1,7 @@
-"""For training scripts: hear of a pause, save in one piece, tell how far one is, know which rank one is.
+"""For training scripts: detect a pause request, save checkpoints atomically, report progress, get the rank.
 
-One file on the standard library; copy it beside a script if the package is not in its environment. Outside a job
-everything works and does little: nothing asks for a pause, progress goes nowhere, files go to the working directory.
+One file on the standard library; copy it beside a script if the package is not in its environment. Outside a job no
+pause is requested, progress is not reported, and files go to the working directory.
 
     from jupyter_gpu_quota import job
 
@@ -27,28 +27,28 @@ from pathlib import Path
 from types import FrameType
 
 CHECKPOINTED = 75
-"""Exit with this after saving, and the job is queued again to go on from there."""
+"""Exit status after a checkpoint: the job is queued again and continues from it."""
 
 _progress: dict[str, object] = {}
 _sigterm = {"awaited": False, "came": False}
 
 
 def pause_requested() -> bool:
-    """Whether the queue, or a person, wants this job to save and leave.
+    """Whether the scheduler or a user requests that this job saves a checkpoint and exits.
 
-    SIGTERM comes with the request. From the first call on it no longer ends the process at once, but makes this
-    true; ask often enough to save within the grace period. A handler that the script set itself stays.
+    SIGTERM comes with the request. From the first call on, SIGTERM only makes this true; call it often enough to save
+    within the grace period. The script's own handler stays.
     """
     _await_sigterm()
     pause_file = os.environ.get("GPU_QUOTA_PAUSE_FILE")
-    asked = _sigterm["came"] or (pause_file is not None and Path(pause_file).exists())
-    if asked:
+    requested = _sigterm["came"] or (pause_file is not None and Path(pause_file).exists())
+    if requested:
         _need_no_sigterm()
-    return asked
+    return requested
 
 
 def _await_sigterm() -> None:
-    """Only inside a job, and only from the main thread, where Python lets a handler be set."""
+    """Set a handler for SIGTERM, inside a job and in the main thread, where Python allows it."""
     if _sigterm["awaited"] or "GPU_QUOTA_PAUSE_FILE" not in os.environ:
         return
     try:
@@ -60,7 +60,7 @@ def _await_sigterm() -> None:
 
 
 def _need_no_sigterm() -> None:
-    """The request is known; a SIGTERM that comes now would find the interpreter leaving, and make its exit a death."""
+    """Ignore SIGTERM after the request is known, since it could kill the interpreter during its exit."""
     try:
         if signal.getsignal(signal.SIGTERM) is _note_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -73,12 +73,12 @@ def _note_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def checkpoint_path(name: str = "") -> Path:
-    """A path in the folder that survives pauses and restarts; outside a job, in ``checkpoint`` here."""
+    """A path in the folder that survives pauses and restarts; outside a job, in ``./checkpoint``."""
     return _folder("GPU_QUOTA_CHECKPOINT_DIR", "checkpoint") / name
 
 
 def output_path(name: str = "") -> Path:
-    """A path in the folder whose files are kept and shown after the job; outside a job, in ``outputs`` here."""
+    """A path in the folder whose files are kept after the job; outside a job, in ``./outputs``."""
     return _folder("GPU_QUOTA_OUTPUT_DIR", "outputs") / name
 
 
@@ -90,10 +90,10 @@ def _folder(variable: str, here: str) -> Path:
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[Path]:
-    """A new file to write, which takes the place of ``path`` when the block ends well: it is whole, or not there.
+    """A new file, which replaces ``path`` when the block ends without an error, so that ``path`` is always complete.
 
-    It has the ending of ``path``, and a name of its own in each rank, so that two ranks that save do not spoil each
-    other's file. Where all would write the same, let rank 0 do it alone.
+    It has the suffix of ``path``, and a separate name in each rank. If all ranks would write the same, let only rank 0
+    write.
     """
     part = path.with_name(f".{path.stem}.rank-{rank()}.part{path.suffix}")
     try:
@@ -106,19 +106,19 @@ def saving(path: Path) -> Iterator[Path]:
 
 
 def rank() -> int:
-    """Which of the job's processes this is, from 0; a job of one process, and a script outside a job, is rank 0."""
+    """The rank of this process, from 0; 0 in a job of one process and outside a job."""
     return int(os.environ.get("RANK") or 0)
 
 
 def ranks() -> int:
-    """How many processes this attempt of the job has."""
+    """The number of processes of this attempt."""
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def report_progress(done: int, total: int, **metrics: float) -> None:
-    """Tell how far the job is, and its figures; shown live. ``done`` = ``total`` also says that it is complete.
+    """Report the progress and metrics of the job; ``done`` = ``total`` also means that it is complete.
 
-    Metrics that are not finite numbers are left out: JSON has no word for them.
+    Metrics that are not finite are left out, since JSON cannot have them.
     """
     numbers = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     _progress.update(done=int(done), total=int(total), metrics=numbers)
@@ -126,7 +126,7 @@ def report_progress(done: int, total: int, **metrics: float) -> None:
 
 
 def complete() -> None:
-    """Say that the work is done. An exit with 0 after a pause request counts as success only if this was said."""
+    """Report that the work is complete; after a pause request, exit status 0 means success only with this."""
     _progress["completed"] = True
     _write_progress()
 

@@ -68,8 +68,8 @@ class _Patience:
         self._used_s += min(now - self._turned, TURN_AT_MOST_S)
         self._turned = now
         if self._used_s >= self._within_s:
-            told = self._what if isinstance(self._what, str) else f"it, but {self._what()}"
-            raise AssertionError(f"in {self._within_s:g} s in which this process ran there was never {told}")
+            found = self._what if isinstance(self._what, str) else f"it, but {self._what()}"
+            raise AssertionError(f"in {self._within_s:g} s in which this process ran there was never {found}")
         return min(max(PAUSE_S, self._used_s / 100), LONGEST_PAUSE_S)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from jupyter_gpu_quota import job
 from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
-from tests.backends.worlds import LocalWorld, leave, order
+from tests.backends.worlds import LocalWorld, order, stop
 from tests.patience import PATIENCE_S, Stopwatch, until
 
 JOB_FILE = Path(job.__file__)
@@ -52,7 +52,7 @@ def test_outside_a_job_everything_works_and_does_little(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["__pycache__", "checkpoint", "job.py", "outputs"]
 
 
-def test_progress_and_completion_are_told(tmp_path: Path) -> None:
+def test_progress_and_completion_are_reported(tmp_path: Path) -> None:
     said(script("job.report_progress(3, 10, loss=0.25, bad=float('nan'))", tmp_path, inside=True))
     assert json.loads((tmp_path / "progress.json").read_text()) == {"done": 3, "total": 10, "metrics": {"loss": 0.25}}
     said(script("job.report_progress(3, 10); job.complete()", tmp_path, inside=True))
@@ -95,8 +95,8 @@ SAVE = "path = job.checkpoint_path('model.pt')\nwith job.saving(path) as part: p
 
 
 def test_a_checkpoint_is_saved_whole_with_the_ending_of_its_name(tmp_path: Path) -> None:
-    told = "print(part.suffix, path.read_text(), [each.name for each in path.parent.iterdir()])"
-    code = SAVE.format(text="new") + told
+    found = "print(part.suffix, path.read_text(), [each.name for each in path.parent.iterdir()])"
+    code = SAVE.format(text="new") + found
     assert said(script(code, tmp_path, inside=True)) == ".pt new ['model.pt']"
 
 
@@ -121,16 +121,16 @@ def test_two_ranks_that_save_at_once_do_not_spoil_each_others_file(
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("words", "expected"),
     [
         pytest.param({}, (0, 1), id="a script outside a job, and a job of one process, is rank 0 of 1"),
         pytest.param({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4), id="a rank of a job of several knows which it is"),
     ],
 )
-def test_a_script_knows_its_rank(told: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_knows_its_rank(words: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in told.items():
+    for name, value in words.items():
         monkeypatch.setenv(name, value)
     assert (job.rank(), job.ranks()) == expected
 
@@ -178,7 +178,7 @@ def test_the_example_paused_three_times_ends_with_the_same_bits(world: LocalWorl
     for attempt in (1, 2, 3):
         world.executor.start(digits("CUT", 100, attempt))
         world.until(lambda fact: fact.job == "CUT" and fact.attempt == attempt and (fact.done or 0) >= 5 * attempt)  # noqa: B023
-        world.executor.leave(leave("CUT", attempt=attempt, grace_s=20))
+        world.executor.stop(stop("CUT", attempt=attempt, grace_s=20))
         fact = world.until(lambda fact: fact.job == "CUT" and fact.attempt == attempt and fact.tree_gone)  # noqa: B023
         assert (fact.exit_status, fact.completed) == (75, False), world.log("CUT", attempt)
         assert fact.done is not None and fact.done < EPOCHS
@@ -193,8 +193,8 @@ def test_the_example_killed_without_warning_resumes_to_the_same_bits(world: Loca
     world.until(lambda fact: fact.job == "WHOLE" and fact.tree_gone)
     world.executor.start(digits("CUT", 50, 1, "--save-every", "2"))
     fact = world.until(lambda fact: fact.job == "CUT" and (fact.done or 0) >= 7)
-    assert fact.pid is not None
-    os.kill(fact.pid, signal.SIGKILL)
+    assert fact.handle is not None
+    os.kill(int(fact.handle), signal.SIGKILL)
     assert world.until(lambda fact: fact.job == "CUT" and fact.tree_gone).exit_status == -9
     world.executor.start(digits("CUT", 0, 2))
     world.until(lambda fact: fact.attempt == 2 and fact.tree_gone)
@@ -205,6 +205,6 @@ def test_the_example_answers_a_pause_quickly(world: LocalWorld) -> None:
     world.executor.start(digits("J", 5000))
     until(lambda: "epoch 1 " in world.log("J"))
     with Stopwatch() as watch:
-        world.executor.leave(leave("J", grace_s=600))
+        world.executor.stop(stop("J", grace_s=600))
         world.until(lambda fact: fact.tree_gone)
     assert watch.seconds < 2, "it saves within a tenth of a second; the rest is for a busy machine"

@@ -1,7 +1,7 @@
-"""The figures that people read, from what ``make bench`` kept in ``docs/figures.json``: `python docs/_ext/figures.py`.
+"""The tables of figures, from the results of ``make bench`` in ``docs/figures.json``: `python docs/_ext/figures.py`.
 
-``docs/reference/figures.md`` has every part, on which machine it was measured, when, and how busy that was before. The
-README has, of the parts that matter most, the figures that matter most, and all that missed what was promised.
+``docs/reference/figures.md`` has every part, with the machine, the date and the load before. The README has the main
+figures of the main parts, and all that missed their bounds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FIRST = {
     "openb": ("openb, GPU allocated",),
     "bank": (
         "with lending: GPU use by",
-        "deadline, with lending: promises",
+        "deadline, with lending: violations",
         "deadline, with lending: longest",
-        "woke, longest",
+        "wake-up, longest",
     ),
     "kueue": ("",),
     "kueue-live": ("",),
@@ -34,19 +34,19 @@ FIRST = {
     "idle-accuracy": ("",),
     "sampler": ("a sample of",),
 }
-"""What the README shows of which parts: the figures with a promise whose name has one of these, and all missed ones."""
+"""The figures of the README by part: those with a bound whose name contains one of these, and all missed ones."""
 HEAD = "| figure | measured | promised | others |\n|---|---|---|---|"
-NONE = "No figures are kept in this checkout. `make bench` measures them on your machine.\n"
-REST = "What is timed, how busy which machine was, and all other figures: [figures](docs/reference/figures.md).\n"
+NONE = "This checkout has no figures. `make bench` measures them on your machine.\n"
+REST = "The measured intervals, the load of the machines and all other figures: [figures](docs/reference/figures.md).\n"
 INTRODUCTION = """# Figures
 
-What `make bench` measured, part by part, as it stands in [figures.json](../figures.json). *Others* is what others reach
-there, each with how that was obtained: *published*, *re-implemented* in the same harness, or *measured* on two cores.
+The results of `make bench`, part by part, from [figures.json](../figures.json). *Others* has the figures of other
+schedulers, each with its source: *published*, *re-implemented* in the same harness, or *measured* on two cores.
 """
 
 
 def rendered(document: Mapping[str, Any] | None) -> str:
-    """The README's text for what was kept; for None, that there is nothing."""
+    """The README's text for a document of figures; for None, a sentence that there are none."""
     if document is None:
         return NONE
     parts = {name: document["parts"][name] for name in FIRST if name in document["parts"]}
@@ -64,8 +64,8 @@ def _strongest(peers: str) -> str:
 
 
 def _is_first(figure: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    told = bool(figure["promised"]) and any(name in figure["name"] for name in names)
-    return told or figure["holds"] is False
+    promised = bool(figure["promised"]) and any(name in figure["name"] for name in names)
+    return promised or figure["holds"] is False
 
 
 def page(document: Mapping[str, Any] | None) -> str:
@@ -90,9 +90,9 @@ def _row(figure: Mapping[str, Any]) -> str:
 
 
 def _where(part: Mapping[str, Any]) -> str:
-    """On what, and when; the load from before is told, since it weighs on every figure."""
+    """The machine, the date and the load before, which affects every figure."""
     one = part["machine"]
-    quick = " A quick look." if part["quick"] else ""
+    quick = " A quick run." if part["quick"] else ""
     return f"On {_machine(one)}, on {part['at'][:10]}, at a load of {one['load_before']:.1f} before.{quick}"
 
 
@@ -100,23 +100,23 @@ def _machine(one: Mapping[str, Any]) -> str:
     return f"{one['cores']} cores ({one['cpu']}), {one['memory_mib'] / 1024:.0f} GiB, Python {one['python']}"
 
 
-def kept() -> Mapping[str, Any] | None:
-    """What was measured in this checkout, None for nothing."""
+def stored() -> Mapping[str, Any] | None:
+    """The figures of this checkout; None where there are none."""
     found: Mapping[str, Any] | None = json.loads(KEPT.read_text()) if KEPT.exists() else None
     return found
 
 
 def shown() -> str:
-    """What the README says between the marks."""
+    """The text of the README between the marks."""
     return README.read_text().partition(BEGIN)[2].partition(END)[0]
 
 
 def main() -> None:
-    """Write the page, and the README's table, from what was kept."""
+    """Write the page and the README's table."""
     before, _, rest = README.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}{rendered(kept())}{END}{after}")
-    PAGE.write_text(page(kept()))
+    README.write_text(f"{before}{BEGIN}{rendered(stored())}{END}{after}")
+    PAGE.write_text(page(stored()))
 
 
 if __name__ == "__main__":

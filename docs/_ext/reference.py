@@ -1,8 +1,8 @@
 """The reference pages, written from the code they describe: `python docs/_ext/reference.py`, as `make docs` does first.
 
-What is made from the settings, the command line, the Python client, the REST document and the quota file's schema
-stands between two marks in their pages below ``docs/reference``. It is committed, so that it can be read without
-building; a test compares it.
+The text from the settings, the command line, the Python client, the REST document and the quota file's schema is
+between two marks in the pages of ``docs/reference``. It is committed, so that it can be read without building; a test
+compares it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRAM = "jupyter gpu-quota"
 
 
 def generated() -> dict[str, str]:
-    """What the code says now, by page."""
+    """The generated text by page."""
     return {
         "settings": settings(),
         "command-line": command_line(),
@@ -46,12 +46,12 @@ def generated() -> dict[str, str]:
 
 
 def shown(page: str) -> str:
-    """What a page says between its marks."""
+    """The text of a page between its marks."""
     return (FOLDER / f"{page}.md").read_text().partition(BEGIN)[2].partition(END)[0]
 
 
 def write() -> None:
-    """Bring every page up to date; what is outside the marks stays."""
+    """Update every page between its marks."""
     for page, text in generated().items():
         path = FOLDER / f"{page}.md"
         before, _, rest_of_page = path.read_text().partition(BEGIN)
@@ -59,7 +59,7 @@ def write() -> None:
 
 
 def table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    """A Markdown table; bars and line ends inside cells are made harmless."""
+    """A Markdown table; bars and line ends inside cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines) + "\n"
 
@@ -69,7 +69,7 @@ def _cell(text: str) -> str:
 
 
 def code(value: object) -> str:
-    """A value as people would type it, in code."""
+    """A value as inline code."""
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
@@ -81,7 +81,7 @@ def settings() -> str:
     if silent:
         raise ValueError(f"settings without a help text: {', '.join(silent)}")
     return table(
-        ("setting", "kind", "default", "what it is"),
+        ("setting", "kind", "default", "meaning"),
         iter([(f"`c.GPUQuota.{name}`", _kind(t), _default(t.default()), str(t.help)) for name, t in traits]),
     )
 
@@ -105,7 +105,7 @@ def _default(value: object) -> str:
 def commands(
     command: click.Command = main, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """(path, command) of every command that does something and is not hidden; groups only lead to them."""
+    """(path, command) of every visible command, without groups that only contain others."""
     if path and (not isinstance(command, click.Group) or command.invoke_without_command):
         yield path, command
     if isinstance(command, click.Group):
@@ -117,7 +117,7 @@ def commands(
 
 
 def command_line() -> str:
-    """One section per command: its usage, what it does, its options."""
+    """One section per command: its usage, its description, its options."""
     return "\n".join(_section(path, command) for path, command in commands())
 
 
@@ -129,7 +129,7 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
     if not about:
         raise ValueError(f"the command {name} has no help text")
     options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
-    rows = [(_spelling(option, context), _told(option)) for option in options]
+    rows = [(_spelling(option, context), _help(option)) for option in options]
     listed = table(("option", ""), iter(rows)) if rows else ""
     return f"## {name}\n\n```text\n{usage}\n```\n\n{_plain(about)}\n\n{listed}"
 
@@ -139,7 +139,7 @@ def _spelling(option: click.Option, context: click.Context) -> str:
     return names if option.is_flag else f"{names} `{option.make_metavar(context)}`"
 
 
-def _told(option: click.Option) -> str:
+def _help(option: click.Option) -> str:
     preset = f" Default: {code(option.default)}." if option.show_default else ""
     return f"{option.help or ''}{preset}"
 
@@ -154,20 +154,20 @@ ASKED = {
     wire.JobRequest: ("command", "gpu", "live", "idempotency_key", "dry_run"),
     wire.CloneRequest: ("idempotency_key", "dry_run"),
 }
-"""Messages whose fields calls take by name; with those that are arguments of the calls, or that the calls set."""
+"""Messages whose fields are keyword arguments of calls, with the fields that are not."""
 
 WIDTH = 110
 
 
 class Word(str):
-    """Text that stands in a signature as it is."""
+    """Text without quotes in a signature."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def python() -> str:
-    """The client's classes with their calls, what calls take by name, the errors, and the messages that come back."""
+    """The client's classes with their calls, keyword arguments, errors and answers."""
     errors = table(("error", "when"), iter([(f"`{each.__name__}`", _doc(each)) for each in RAISED]))
     parts = [
         *(_calls(kind) for kind in (client.Client, client.Job)),
@@ -188,12 +188,12 @@ def _calls(kind: type) -> str:
 
 
 def _public(kind: type) -> Mapping[str, Any]:
-    """Methods and properties by name, as they are written one after the other."""
+    """Methods and properties by name, in source order."""
     return {name: member for name, member in vars(kind).items() if not name.startswith("_")}
 
 
 def _usage(name: str, called: Any) -> str:
-    """A call as it is written; of a property, its name and what it is."""
+    """The signature of a call; of a property, its name and type."""
     if isinstance(called, property):
         return f"```text\n{name}: {inspect.signature(called.fget).return_annotation}\n```\n\n"
     signature = inspect.signature(called)
@@ -227,7 +227,7 @@ def _link(name: str) -> str:
 
 
 def _options(model: type[BaseModel], own: Sequence[str]) -> str:
-    """What a call takes by name."""
+    """The keyword arguments of a call."""
     fields = model.model_json_schema()["properties"].items()
     rows = [
         (f"`{name}`", _bounded(field), f"`{field['default']!r}`" if field.get("default") not in (None, {}) else "")
@@ -244,15 +244,15 @@ def _bounded(field: Mapping[str, Any]) -> str:
 
 
 def _answered() -> list[type[BaseModel]]:
-    """Every message that a call answers, and those within them, by name."""
+    """Every message in the answer of a call, and those within them, by name."""
     known = {name: each for module in (wire, wire_quota, wire_status) for name, each in vars(module).items()}
-    told = [str(inspect.signature(each).return_annotation) for each in vars(client.Client).values() if callable(each)]
+    types = [str(inspect.signature(each).return_annotation) for each in vars(client.Client).values() if callable(each)]
     found: dict[str, type[BaseModel]] = {}
-    while told:
-        names = {name for name in re.findall(r"\b[A-Z]\w+\b", told.pop()) if name not in found}
+    while types:
+        names = {name for name in re.findall(r"\b[A-Z]\w+\b", types.pop()) if name not in found}
         new = {name: known[name] for name in names if _is_message(known.get(name))}
         found |= new
-        told += [each for model in new.values() for each in (*model.__annotations__.values(), model.__base__.__name__)]
+        types += [each for model in new.values() for each in (*model.__annotations__.values(), model.__base__.__name__)]
     return [found[name] for name in sorted(found)]
 
 
@@ -261,7 +261,7 @@ def _is_message(kind: object) -> bool:
 
 
 def _message(kind: type) -> str:
-    """A message with its fields; of one that has those of another, too, the others alone."""
+    """A message with its fields, without those that it inherits."""
     base = kind.__base__
     also = f"All of {_link(base.__name__)}, and:\n\n" if base and _is_message(base) else ""
     fields = "\n".join(f"{name}: {kind_}" for name, kind_ in kind.__annotations__.items())
@@ -277,50 +277,49 @@ def rest() -> str:
     paths: Mapping[str, Mapping[str, Any]] = openapi(ROUTES, "/services/gpu-quota/")["paths"]
     rows = [
         (method.upper(), f"`{path}`", str(does["x-scope"]), str(does["summary"]))
-        for path, ways in paths.items()
-        for method, does in ways.items()
+        for path, methods in paths.items()
+        for method, does in methods.items()
         if method in METHODS
     ]
-    return table(("method", "path", "open to", "what it does"), iter(rows))
+    return table(("method", "path", "scope", "description"), iter(rows))
 
 
 # --- quota file ---------------------------------------------------------------------------------------------------
 SECTIONS = {
     "QuotaFile": ("The file", "The keys at its top."),
     "PoolSection": ("Pool", "A named set of devices. A device goes to the first pool whose selector takes it."),
-    "Selector": ("Selector", "Which devices a pool takes: those that match every key given, in one of its values. "
-                 "Without a selector a pool takes what no pool before it took. A model is matched by its words."),
+    "Selector": ("Selector", "The devices of a pool: those that match every given key, in one of its values. "
+                 "Without a selector a pool takes the devices that no earlier pool has. A model is matched by its "
+                 "words."),
     "DepartmentSection": ("Department", "A group of projects. Where there are departments, every project names one, "
                           "and the quotas of its projects fit inside its own, pool by pool."),
-    "DepartmentAmounts": ("Amounts of a department", "What a department has in one pool, its projects together."),
     "ProjectSection": ("Project", "An owner of quota. A pool that `quota` does not name gives the project nothing."),
     "Members": ("Members", "Groups and users by their names in the hub. Leads see and change every job."),
-    "AmountsSection": ("Amounts", "What a project has in one pool. Without a limit, the pool is the limit."),
-    "PerUser": ("Per user", "Ceilings for each single user: on slices of notebooks, and on what jobs hold at once."),
-    "Defaults": ("Defaults", "What a job or notebook of the project gets where it says nothing."),
-    "KindPools": ("Pool by kind of work", "Where work goes that names no pool. Without it: the only pool for that kind "
+    "AmountsSection": ("Amounts", "The amounts of a project in one pool, or of a department for its projects together. "
+                       "Without a limit, the pool is the limit."),
+    "PerUser": ("Per user", "Ceilings for each user: on slices of notebooks, and on all running jobs together."),
+    "Defaults": ("Defaults", "Defaults for jobs and notebooks of the project."),
+    "KindPools": ("Pool by kind of work", "The pool of work that names none. Without it: the only pool for that kind "
                   "of work, or the only such pool in which the project has quota for it."),
     "EnvironmentSection": ("Environment", "An interpreter that jobs may name with `--environment`; without `projects` "
                            "every project may."),
-    "CalendarSection": ("Calendar", "A window: when it is open, and the amounts in force meanwhile. Of several that "
-                        "are open, the one that stands last wins."),
-    "WhenSection": ("When", "The days on which a window opens, and its hours. Every condition that is given must hold; "
+    "CalendarSection": ("Calendar", "A window: its opening times, and the amounts in force meanwhile. Of several open "
+                        "windows, the last in the file wins."),
+    "WhenSection": ("When", "The days on which a window opens, and its hours. All given conditions must hold; "
                     "`from` and `to` go together, and without them a window is open for whole days. A window belongs "
                     "to the day it starts."),
-    "ProjectChange": ("Change of a project", "Amounts of a project in one pool while a window is open. What is left "
-                      "out stays as it is."),
-    "DepartmentChange": ("Change of a department", "The same of a department."),
-    "ChangedPerUser": ("Changed per user", "Ceilings for each single user while a window is open."),
+    "AmountsChange": ("Changed amounts", "Amounts of a project or department in one pool while a window is open. What "
+                      "is left out stays as it is."),
+    "ChangedPerUser": ("Changed per user", "Ceilings for each user while a window is open."),
     "PolicySection": ("Policy", "A tick lasts `tick_max` or `c.GPUQuota.tick_ms`, whichever is shorter."),
-    "PreemptionSection": ("Preemption", "How gently work is taken away: [the contract](../scheduling.md) says "
-                          "what each of these does."),
-    "EnforcementSection": ("Enforcement", "The weakest by which a part of a device may be held; [what each word "
-                           "is worth](../explanation/shares.md), and what a device here can do, is read back, never "
-                           "promised. Of whole devices nothing is asked."),
+    "PreemptionSection": ("Preemption", "Limits on preemption: [the contract](../scheduling.md) describes "
+                          "each key."),
+    "EnforcementSection": ("Enforcement", "The weakest accepted [enforcement level](../explanation/shares.md) of a "
+                           "part of a device. Levels are read back from the devices. Whole devices need none."),
     "History": ("History", "Past use above quota in dividing the surplus; `k` 0 turns it off."),
-    "Idle": ("Idle", "[What they do](../idle.md). In mode `report` it is shown what would be freed, and nothing is."),
+    "Idle": ("Idle", "[Idle notebooks](../idle.md) describes the keys. In mode `report` nothing is freed."),
 }  # fmt: skip
-"""Every section of the file in the order in which it is told, with what its author should know."""
+"""Every section of the file in the order of the page, with its title and description."""
 
 
 def quota_file() -> str:
@@ -329,7 +328,9 @@ def quota_file() -> str:
     sections = {"QuotaFile": schema, **schema["$defs"]}
     unknown = sections.keys() ^ SECTIONS.keys()
     if unknown:
-        raise ValueError(f"sections of the quota file that are told nowhere, or are gone: {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"sections of the quota file that are not documented, or are gone: {', '.join(sorted(unknown))}"
+        )
     return "\n".join(_keys(name, sections[name]) for name in SECTIONS)
 
 
@@ -362,8 +363,8 @@ def _type(value: Mapping[str, Any]) -> str:
             return f"[{title}](#{title.lower().replace(' ', '-')})"
         case {"const": constant}:
             return code(constant)
-        case {"description": str(told)}:
-            return told
+        case {"description": str(description)}:
+            return description
         case {"enum": list(choices)}:
             return " or ".join(code(choice) for choice in choices)
         case {"anyOf": list(kinds)} | {"allOf": list(kinds)} | {"oneOf": list(kinds)}:

@@ -1,4 +1,4 @@
-"""The tornado application: the REST door by its table, the pages, the login."""
+"""The tornado application: the routes of the table, the pages, the login."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from tornado.web import Application, RequestHandler
 from .handlers.bundles import BundleUpload
 from .pages.pages import page_handlers
 from .requests.resource import NoSuchPath, Resource
-from .requests.services import Door
+from .requests.services import Services
 from .routes import by_path, pattern_of
 
 API_PREFIX = "api/v1/"
 HERE = Path(__file__).parent / "pages"
 
 
-def make_app(door: Door, *, cookie_secret: bytes) -> Application:
+def make_app(services: Services, *, cookie_secret: bytes) -> Application:
     """Everything below the service's prefix."""
-    prefix = door.people.auth.base_url
+    prefix = services.people.auth.base_url
 
     class LoggedIn(HubOAuthCallbackHandler):  # type: ignore[misc]
         """The end of the hub's login."""
 
-        hub_auth = door.people.auth
+        hub_auth = services.people.auth
 
-    handlers: list[tuple[str, type[RequestHandler], dict[str, object]]] = [
-        (f"{prefix}{API_PREFIX}{pattern_of(path)}", _resource_of(path), {"door": door, "routes": routes})
-        for path, routes in by_path().items()
-    ]
-    handlers.append((f"{prefix}{API_PREFIX}.*", NoSuchPath, {"door": door}))
+    handlers: list[tuple[str, type[RequestHandler], dict[str, object]]] = []
+    for path, routes in by_path().items():
+        resource = BundleUpload if path.startswith("bundles/") else Resource
+        pattern = f"{prefix}{API_PREFIX}{pattern_of(path)}"
+        handlers.append((pattern, resource, {"services": services, "routes": routes}))
+    handlers.append((f"{prefix}{API_PREFIX}.*", NoSuchPath, {"services": services}))
     handlers.append((f"{prefix}oauth_callback", LoggedIn, {}))
-    handlers += page_handlers(door, prefix)
+    handlers += page_handlers(services, prefix)
     return Application(
         handlers,
         cookie_secret=cookie_secret,
@@ -43,9 +44,5 @@ def make_app(door: Door, *, cookie_secret: bytes) -> Application:
     )
 
 
-def _resource_of(path: str) -> type[Resource]:
-    return BundleUpload if path.startswith("bundles/") else Resource
-
-
 def _log(handler: RequestHandler) -> None:
-    """Requests are not logged one by one: a busy door would do nothing else, and queries may hold a login's token."""
+    """Requests are not logged: that would be slow, and queries may have a login's token."""

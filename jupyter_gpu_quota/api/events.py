@@ -1,4 +1,4 @@
-"""The event stream: what changed, as one person may see it."""
+"""The event stream: changes, as one person may see them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from tornado.iostream import StreamClosedError
 
 from ..core.lifecycle import WAITING
 from ..hub_api import HubAway
-from ..store.records.protocol import StoreUnavailable
+from ..store.records.calls import StoreUnavailable
 from ..store.records.rows import JobRecord, NotebookRecord
 from ..wire import ChangedView
 from .access.people import NotAllowed, Reader
-from .access.permissions import Person, sees_work
+from .access.permissions import Person, sees
 from .access.refusals import Refused
 from .access.streams import HEARTBEAT_S, EventStream
 from .handlers.cluster import device_views
-from .requests.resource import Call
-from .requests.services import Door
+from .requests.call import Call
+from .requests.services import Services
 from .state.store_view import Delta
-from .views.idle_states import shown
+from .views.idle_states import classified_view
 from .views.records import job_view
 
 MOST_WAITING = 200
-"""Deltas that one slow reader may let pile up before it is dropped; it comes back with its last event's id."""
+"""The limit of unsent deltas of one slow reader. Beyond it the stream ends; the client resumes with its last id."""
 
 TOGETHER_S = 0.1
-"""Changes within this time go out as one event."""
+"""Changes within this time are sent as one event."""
 
 MOST_RESUMED = 2000
 
 
 @dataclass(slots=True)
-class _Pile:
-    """What changed since the last event, each thing once and as it is now."""
+class _Changes:
+    """The changes since the last event, each record once and in its newest state."""
 
     version: int = 0
     jobs: dict[str, JobRecord] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _Pile:
 
 
 class _Inbox:
-    """Deltas for one reader; full means that the reader is too slow."""
+    """The unsent deltas of one reader."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Delta] = asyncio.Queue(MOST_WAITING)
@@ -62,37 +62,36 @@ class _Inbox:
         except asyncio.QueueFull:
             self.overrun = True
 
-    async def take(self, timeout_s: float) -> _Pile | None:
-        """Everything that came, gathered for a moment; None if nothing came in time."""
+    async def take(self, timeout_s: float) -> _Changes | None:
+        """All deltas of a short interval together; None after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 first = await self._queue.get()
         except TimeoutError:
             return None
-        pile = _Pile()
-        pile.add(first)
+        unsent = _Changes()
+        unsent.add(first)
         await asyncio.sleep(TOGETHER_S)
         while not self._queue.empty():
-            pile.add(self._queue.get_nowait())
-        return pile
+            unsent.add(self._queue.get_nowait())
+        return unsent
 
 
 async def follow(call: Call) -> None:
-    """``changed`` events until the reader goes. ``Last-Event-ID`` (or ``since``) resumes; ``reset`` says: read anew."""
-    door = call.door
+    """Send ``changed`` events. ``Last-Event-ID`` (or ``since``) resumes; after ``reset`` the client loads all again."""
+    services = call.services
     since = _resumed_from(call)
-    await door.world.fresh()
-    reader, inbox = Reader(door.people, call.resource, call.person), _Inbox()
+    reader, inbox = Reader(services.people, call.resource, call.person), _Inbox()
     person = await reader.now()
-    with EventStream(call.resource, door.streams, call.person) as stream:
-        door.world.listen(inbox.put)
+    with EventStream(call.resource, services.streams, call.person) as stream:
+        services.store_view.listen(inbox.put)
         try:
-            await _greet(door, person, stream, since)
-            await _relay(door, reader, stream, inbox)
+            await _send_first(services, person, stream, since)
+            await _send_changes(services, reader, stream, inbox)
         except (StreamClosedError, NotAllowed, HubAway, StoreUnavailable):
-            pass  # the reader is gone, or may not read on: the connection ends, and coming back is checked anew
+            pass  # the reader is gone, or may not read any more: the connection ends, and a new one is checked again
         finally:
-            door.world.forget(inbox.put)
+            services.store_view.forget(inbox.put)
 
 
 def _resumed_from(call: Call) -> int | None:
@@ -104,49 +103,45 @@ def _resumed_from(call: Call) -> int | None:
     return int(word)
 
 
-async def _greet(door: Door, person: Person, stream: EventStream, since: int | None) -> None:
-    """The first event says where the stream stands, with everything that a resuming reader has missed."""
-    version = door.world.mirror.version
-    pile = _Pile(version=version)
+async def _send_first(services: Services, person: Person, stream: EventStream, since: int | None) -> None:
+    """Send the present version, with all changes that a resuming reader missed."""
+    version = services.store_view.mirror.version
+    unsent = _Changes(version=version)
     if since is not None and since != version:
-        changes = await door.world.read(door.world.store.changes, since)
+        changes = await services.store_view.read(services.store_view.store.changes, since)
         if since > version or len(changes.jobs) > MOST_RESUMED:
             await stream.send("reset", f'{{"version":{version}}}', str(version))
             return
-        await door.world.learn_names([r.job.user for r in changes.jobs] + [r.notebook.user for r in changes.notebooks])
-        devices = tuple(door.world.mirror.devices)
-        pile.add(Delta(version=version, jobs=changes.jobs, notebooks=changes.notebooks, devices=devices))
-    await stream.send("changed", changed_view(door, person, pile), str(version))
+        await services.store_view.learn_names(
+            [r.job.user for r in changes.jobs] + [r.notebook.user for r in changes.notebooks]
+        )
+        devices = tuple(services.store_view.mirror.devices)
+        unsent.add(Delta(version=version, jobs=changes.jobs, notebooks=changes.notebooks, devices=devices))
+    await stream.send("changed", changed_view(services, person, unsent), str(version))
 
 
-async def _relay(door: Door, reader: Reader, stream: EventStream, inbox: _Inbox) -> None:
+async def _send_changes(services: Services, reader: Reader, stream: EventStream, inbox: _Inbox) -> None:
     while not inbox.overrun:
-        pile = await inbox.take(HEARTBEAT_S)
+        unsent = await inbox.take(HEARTBEAT_S)
         person = await reader.now()
-        if pile is None:
+        if unsent is None:
             await stream.beat()
             continue
-        if any(record.job.state in WAITING for record in pile.jobs.values()):
+        if any(record.job.state in WAITING for record in unsent.jobs.values()):
             with contextlib.suppress(StoreUnavailable):
-                await door.foresight.think()
-        view = changed_view(door, person, pile)
+                await services.decisions.latest()
+        view = changed_view(services, person, unsent)
         if view.jobs or view.notebooks or view.devices:
             await stream.send("changed", view, str(view.version))
 
 
-def changed_view(door: Door, person: Person, pile: _Pile) -> ChangedView:
-    """A pile as one person may see it; of a thing that they may not see nothing is said, not even its id."""
+def changed_view(services: Services, person: Person, unsent: _Changes) -> ChangedView:
+    """The changes that one person may see; of other records not even the id is shown."""
     return ChangedView.model_construct(
-        version=pile.version,
-        jobs=[job_view(record, door.world) for record in pile.jobs.values() if _sees_job(person, record)],
+        version=unsent.version,
+        jobs=[job_view(record, services.store_view) for record in unsent.jobs.values() if sees(person, record)],
         notebooks=[
-            shown(record, door.world)
-            for record in pile.notebooks.values()
-            if sees_work(person, project=record.notebook.project, owner=record.notebook.user)
+            classified_view(record, services.store_view) for record in unsent.notebooks.values() if sees(person, record)
         ],
-        devices=device_views(door, person, pile.devices),
+        devices=device_views(services, person, unsent.devices),
     )
-
-
-def _sees_job(person: Person, record: JobRecord) -> bool:
-    return sees_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private)

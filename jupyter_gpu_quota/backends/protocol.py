@@ -1,9 +1,9 @@
-"""What a backend does: it runs jobs, reads devices and logs, and enforces shares, on the machines that it knows.
+"""The interface of a backend: it runs jobs, reads devices and logs, and enforces shares, on the machines of a cluster.
 
 The types name jobs, attempts, ranks, notebooks and devices. Process ids, accounts, paths and addresses of a machine
-stay inside the backend. Every call is idempotent. An order returns nothing and may be lost on its way: its effect is
-observed on a later tick, and until then the order is repeated. Each order carries the fencing number of the leader that
-gives it; the backend refuses numbers below the newest that it has seen, and keeps that number over restarts.
+stay inside the backend; a ``handle`` is an opaque name that only the backend interprets. Every call is idempotent. An
+order returns nothing and may be lost: its effect is observed on a later tick, and until then it is repeated. Each order
+carries the fencing number of its leader; the backend refuses numbers below the newest, and stores that number.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Inventory = tuple[tuple[Node, ...], tuple[Device, ...]]
 DeviceUsers = Mapping[Device, Sequence[Allocation]]
 """Each device with the allocations on it; an unused device has none.
 
-A notebook that lent its slice has an allocation of 0 milli-GPU where the slice comes back to, so that its own processes
-are looked for there.
+A notebook that lent its slice has an allocation of 0 milli-GPU on the device where the slice is returned, so that its
+processes are looked for there.
 """
 
 
@@ -36,8 +36,7 @@ class StartOrder:
     """Start one attempt of a job on devices that it owns.
 
     ``devices`` are the records that the placements name. ``run_as`` is the user that it runs as, by name; None: the
-    service's own. ``directory`` is where it begins, below its code; with ``live`` it is the submitter's own folder.
-    ``python`` is the interpreter of its environment, if it named one. ``project`` is the job's project.
+    service's own. ``directory`` is relative to the code; with ``live`` it is the submitter's own folder.
     """
 
     job: str
@@ -54,13 +53,12 @@ class StartOrder:
     live: bool = False
     ranks: int = 1
     outputs_limit_mib: int | None = None
-    python: str | None = None
     project: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveOrder:
-    """End an attempt: tell it that it is paused, send SIGTERM, and kill what is left of it after ``grace_s``."""
+class StopOrder:
+    """End an attempt: notify it of the pause, send SIGTERM, and kill its remaining processes after ``grace_s``."""
 
     job: str
     attempt: int
@@ -73,25 +71,25 @@ class JobBackend(Protocol):
     """Runs jobs on the nodes of one cluster."""
 
     def inventory(self) -> Inventory | None:
-        """The nodes and devices that are there now; None: they cannot be read now."""
+        """The present nodes and devices; None: they cannot be read now."""
 
     def start(self, order: StartOrder) -> None:
-        """Start each rank that was never started. A rank that began, or ended, is left as it is."""
+        """Start each rank that was never started. A rank that started or ended is not changed."""
 
-    def leave(self, order: LeaveOrder) -> None:
-        """End an attempt; one that has not begun never begins. A repeated order does not extend the grace."""
+    def stop(self, order: StopOrder) -> None:
+        """End an attempt; one that has not started never starts. A repeated order does not extend the grace."""
 
     def observe(self) -> Sequence[RankFact]:
-        """At least the ranks of which something is new, and all that ended until they are settled.
+        """The facts of at least all ranks that changed, and of those that ended until they are settled.
 
-        After ``fence`` it begins anew with all that is not settled. A fact never goes back behind an earlier one.
+        After ``fence`` it reports every rank that is not settled. A fact is never older than one before it.
         """
 
     def settled(self, job: str, attempt: int) -> None:
         """The end of this attempt is stored: ``observe`` may leave it out from now on."""
 
     def forget(self, job: str) -> None:
-        """Remove everything kept for a job. A job that still runs is not forgotten."""
+        """Remove all data of a job, unless it still runs."""
 
     def fence(self, fencing: int) -> None:
         """Refuse orders of older leaders from now on; returns when that is durable. A lower number changes nothing."""
@@ -99,26 +97,26 @@ class JobBackend(Protocol):
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 class SampleBackend(Protocol):
-    """Reads how devices are used, and whether they work."""
+    """Reads the use and the health of devices."""
 
     def samples(self, users: DeviceUsers, *, now: int) -> Sequence[DeviceSample] | None:
-        """One sample per device; None: they are being read, ask again at the next tick. It does not wait."""
+        """One sample per device; None: they are being read until a later tick. It does not wait."""
 
     def device_facts(self) -> Sequence[DeviceFact]:
-        """Health and foreign use, where the newest samples show something that is not stored yet."""
+        """Health and foreign use in the newest samples, where the store does not have them yet."""
 
 
 # --- enforcement ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The best enforcement for a fraction of each device that was asked about, in that order, as of ``read_at``."""
+    """The best enforcement for a fraction of each requested device, in their order, as of ``read_at``."""
 
     offers: tuple[EnforcementOffer, ...]
     read_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopOrder:
+class StopNotebookOrder:
     """Kill the processes of a notebook's server, which did not end when the hub stopped it."""
 
     notebook: str
@@ -126,37 +124,41 @@ class StopOrder:
     reason: str
 
 
-SIMULATED = "the device is simulated: there is nothing to hold"
+SIMULATED = "the device is simulated: there is nothing to enforce"
 """Why a share of a simulated device has no enforcement."""
 
 
-class EnforcementBackend(Protocol):
-    """Tells how shares can be enforced and are enforced. Its calls may wait some seconds for a driver."""
+class CapabilityReader(Protocol):
+    """Reads how shares can be enforced. It changes nothing, and may wait some seconds for a driver."""
 
     def capabilities(self, devices: Sequence[Device], *, gpu_milli: int, project: str | None) -> Capabilities:
-        """What a share of so many milli-GPU can have on each device; ``project`` None: a notebook's share."""
+        """The best enforcement of a share of so many milli-GPU on each device; ``project`` None: a notebook's share."""
+
+
+class EnforcementBackend(CapabilityReader, Protocol):
+    """Reads how shares are enforced, and stops notebooks. Its calls may wait some seconds for a driver."""
 
     def read_back(
         self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
     ) -> Mapping[str, EnforcementLabel]:
-        """A label for each share, by allocation, from what can be read now; never from what was configured.
+        """A label for each share, by allocation, from present evidence, never from what was configured.
 
         ``samples`` are the newest of the shares' devices, by allocation; one may be missing. ``policed``: work that
-        exceeds its share is stopped. What cannot be read makes a label ``unsure``.
+        exceeds its share is stopped. Evidence that cannot be read makes a label ``unsure``.
         """
 
-    def stop_notebook(self, order: StopOrder) -> None:
-        """Carry out a stop order; one that is not there is fine."""
+    def stop_notebook(self, order: StopNotebookOrder) -> None:
+        """Carry out a stop order, if the notebook's processes exist."""
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
-        """Release what is left of notebooks that are not among these, on devices given by UUID."""
+        """Release the cgroups of notebooks that are not among these, on devices given by UUID."""
 
 
 # --- logs and outputs -------------------------------------------------------------------------------------------------
 class LogPart(NamedTuple):
-    """A part of a log. ``offset`` is where ``data`` begins, ``next_offset`` where to read on.
+    """A part of a log: ``data`` from ``offset`` on; ``next_offset`` is where to read on.
 
-    ``dropped_bytes`` stood between the offset that was asked for and ``offset``, and are gone.
+    ``dropped_bytes`` is the number of bytes between the requested offset and ``offset``, which were dropped.
     """
 
     offset: int
@@ -174,32 +176,60 @@ class Output(NamedTuple):
 
 
 class OutputRefused(Exception):
-    """This output cannot be given; the message says why."""
+    """This output cannot be read; the message is the reason."""
 
 
 MOST_OUTPUTS = 10_000
-"""So many files of a job are listed at most."""
+"""The most files that are listed of a job."""
 
 
 class OutputReader(Protocol):
-    """Reads what jobs wrote. It changes nothing, and any process may have one of its own."""
+    """Reads the logs and files of jobs. It changes nothing, and any process may have one of its own."""
 
     def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
-        """At most ``limit`` bytes from ``offset`` (since the attempt began); a negative offset counts from the end.
+        """At most ``limit`` bytes from ``offset`` (since the attempt started); a negative offset counts from the end.
 
-        Returns an empty part at the end of what there is, and for a rank without a log.
+        Returns an empty part at the end of the log, and for a rank without one.
         """
 
     def outputs(self, job: str, most: int = MOST_OUTPUTS) -> Sequence[Output]:
         """The files of a job's outputs folder, by path, ``most`` at most."""
 
     def open_output(self, job: str, path: str) -> BinaryIO:
-        """One output, open for reading. Raises OutputRefused where it cannot be given."""
+        """One output, open for reading. Raises OutputRefused with the reason."""
+
+
+# --- submission -------------------------------------------------------------------------------------------------------
+class JobRefused(Exception):
+    """This backend cannot run such a job; ``code`` is for programs, the message says why."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SubmissionChecks(Protocol):
+    """Checks a job before it is queued, as far as only the backend can. It changes nothing."""
+
+    def check_user(self, user: str) -> None:
+        """Raise JobRefused where no job can run as this user."""
+
+    def live_directory(self, user: str | None, directory: str) -> str:
+        """The full path of a live job's directory; ``user`` None: the service's own. Raises JobRefused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendReaders:
+    """All that an API process uses of a backend; each process has its own."""
+
+    outputs: OutputReader
+    capabilities: CapabilityReader
+    submissions: SubmissionChecks
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
 class Backend(Protocol):
-    """All parts of one backend. Close it when done; what runs, runs on."""
+    """All parts of one backend. Close it when done; jobs continue."""
 
     @property
     def jobs(self) -> JobBackend: ...

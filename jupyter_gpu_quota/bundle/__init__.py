@@ -1,7 +1,7 @@
-"""The code of a job: packed at submit, checked at the door, kept by its content, unpacked before it runs.
+"""The code of a job: packed at submit, checked by the API, stored by its content, unpacked before it runs.
 
-A bundle is a gzipped tar of regular files and folders, nothing else. Everything here rests on the standard library
-alone: a rank's process imports it before it drops its rights.
+A bundle is a gzipped tar of regular files and folders only. The modules import only the standard library: a rank's
+process imports them before it drops its privileges.
 """
 
 from .limits import DEFAULT_LIMITS, BundleLimits, BundleRefused

@@ -1,4 +1,4 @@
-"""Which files of a folder stay out of its bundle: a few defaults, and the lines of its ``.gpuquotaignore``."""
+"""Files that a bundle excludes: a few defaults, and the lines of ``.gpuquotaignore``."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ DEFAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One line. ``anchored``: it holds a slash, so it is matched against the whole path; ``back``: it takes back in."""
+    """One line. ``anchored``: it has a slash and matches whole paths; ``includes``: it begins with ``!``."""
 
     text: str
     anchored: bool
     only_folders: bool
-    back: bool
+    includes: bool
 
     @classmethod
     def of(cls, line: str) -> Pattern:
-        back = line.startswith("!")
         text = line.removeprefix("!")
         bare = text.rstrip("/")
-        return cls(text=bare.lstrip("/"), anchored="/" in bare, only_folders=text.endswith("/"), back=back)
+        return cls(
+            text=bare.lstrip("/"), anchored="/" in bare, only_folders=text.endswith("/"), includes=line.startswith("!")
+        )
 
     def matches(self, path: str, *, is_folder: bool) -> bool:
         if self.only_folders and not is_folder:
@@ -49,25 +50,25 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The rules of one folder, as git reads them in the main: the last line that matches decides.
+    """The patterns of one folder, mostly as in git: the last matching line decides.
 
-    ``*`` and ``?`` also match a slash, and what lies in a folder that stays out cannot be taken back in.
+    ``*`` and ``?`` also match a slash, and a file in an excluded folder cannot be included again.
     """
 
     patterns: tuple[Pattern, ...]
 
     @classmethod
     def of(cls, root: Path) -> Ignored:
-        """The defaults and the lines of the folder's ignore file, if it has one."""
+        """The defaults and the lines of the folder's ignore file."""
         file = root / IGNORE_FILE
         own = file.read_text().splitlines() if file.is_file() else []
         lines = (line.strip() for line in (*DEFAULTS, *own))
         return cls(tuple(Pattern.of(line) for line in lines if line and not line.startswith("#")))
 
     def __call__(self, path: str, *, is_folder: bool) -> bool:
-        """Whether this path (relative, with /) stays out."""
+        """Whether this path (relative, with /) is excluded."""
         verdict = False
         for pattern in self.patterns:
             if pattern.matches(path, is_folder=is_folder):
-                verdict = not pattern.back
+                verdict = not pattern.includes
         return verdict

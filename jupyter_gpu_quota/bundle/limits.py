@@ -1,4 +1,4 @@
-"""What a bundle may be, and the names it may hold."""
+"""The limits of a bundle, and the allowed names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LONGEST_NAME = 255
 
 
 class BundleRefused(Exception):
-    """This is no bundle that is taken; the message says what was found and what the limit is."""
+    """A bundle is refused; the message has the cause and the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleLimits:
-    """What a bundle may be. ``ratio`` is unpacked to packed size, beyond the first 10 MiB."""
+    """The limits of a bundle. ``ratio`` is unpacked to packed size, beyond the first 10 MiB."""
 
     packed_bytes: int = 256 * MIB
     unpacked_bytes: int = 1024 * MIB

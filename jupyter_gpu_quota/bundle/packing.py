@@ -1,4 +1,4 @@
-"""A folder becomes a bundle; the same content gives the same bytes."""
+"""Packing a folder as a bundle; the same content gives the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .limits import DEFAULT_LIMITS, MIB, BundleLimits, BundleRefused, parts_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A packed folder. ``digest`` is the SHA-256 of the packed bytes; ``skipped`` says what was left out, and why."""
+    """A packed folder. ``digest`` is the SHA-256 of the packed bytes; ``skipped`` lists what was left out, with the "
+    "reason."""
 
     path: Path
     digest: str
@@ -30,8 +31,9 @@ def pack(
 ) -> Bundle:
     """Pack a folder into the file ``into``; the same content gives the same bytes.
 
-    Left out: what ``.gpuquotaignore`` names (:mod:`.bundle_ignore`), and, with a notice, links, sockets and pipes.
-    Raises BundleRefused with a sentence: not a folder, too large, too many files, a name or a file that cannot go in.
+    It leaves out the files that ``.gpuquotaignore`` names (:mod:`.ignore`), and links, sockets and pipes, which
+    ``skipped`` lists. Raises BundleRefused for a missing folder, a size or a number of files above the limit, and a
+    name or a file that cannot be packed.
     """
     root, skipped = Path(directory), list[str]()
     if not root.is_dir():
@@ -84,11 +86,13 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 def _compare(size: int, files: int, limits: BundleLimits, root: Path) -> None:
     if files > limits.files:
-        raise BundleRefused(f"{root} holds more than {limits.files} files; name in .gpuquotaignore what no job needs.")
+        raise BundleRefused(
+            f"{root} has more than {limits.files} files; list files that jobs do not need in .gpuquotaignore."
+        )
     if size > limits.packed_bytes:
         raise BundleRefused(
-            f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed; name in .gpuquotaignore what no job "
-            "needs, and read data from a mount."
+            f"{root} is larger than {limits.packed_bytes // MIB} MiB when packed; list files that jobs do not need in "
+            ".gpuquotaignore, and read data from a mount."
         )
 
 

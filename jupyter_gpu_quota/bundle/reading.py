@@ -1,5 +1,7 @@
-"""A bundle is read: by a parser of its own that knows only what a bundle may hold, streams, and stops at the first
-thing that is wrong. What comes from outside is hostile input.
+"""Reading a bundle, which is hostile input, as a stream that stops at the first fault.
+
+The parser supports only regular files and folders. The standard library's tarfile reads much more, and bounds neither
+the headers nor the unpacked size.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ BLOCK = 512
 CHUNK = 1 << 20
 LARGEST_HEADER = 1 << 16
 MOST_RECORDS = 100
-"""Records of one extended header; other tools write a dozen, and reading very many short ones would take hours."""
+"""Records of one extended header; other tools write a dozen, and very many short ones would take hours."""
 
 FREE_OF_RATIO = 10 * MIB
-"""So much may be unpacked from however little: short texts of one word shrink well."""
+"""Unpacked bytes without a limit of the ratio: short repetitive texts compress well."""
 
 
 def check(path: str | os.PathLike[str], limits: BundleLimits = DEFAULT_LIMITS) -> int:
-    """Read a bundle from front to end, stopping at the first wrong thing.
+    """Read a whole bundle, up to the first fault.
 
-    Returns how many files it holds. Raises BundleRefused with what was found and the limit.
+    Returns the number of files. Raises BundleRefused with the fault and the limit.
     """
     with Path(path).open("rb") as file:
         return sum(entry.is_file for entry in _checked(file, limits))
@@ -46,7 +48,7 @@ def unpack(file: IO[bytes], into: str | os.PathLike[str], limits: BundleLimits =
 
 
 def unpack_whole(file: IO[bytes], place: str, temporary: str, limits: BundleLimits = DEFAULT_LIMITS) -> None:
-    """Unpack so that ``place`` is there whole or not at all; if somebody else was faster, theirs stands."""
+    """Unpack so that ``place`` is complete or absent; the result of a faster process stays."""
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         unpack(file, temporary, limits)
@@ -86,7 +88,7 @@ def _checked(file: IO[bytes], limits: BundleLimits) -> Iterator[_Entry]:
             continue
         _note(entry, kinds, limits)
         yield entry
-        for _ in entry.content:  # whatever the caller did not take
+        for _ in entry.content:  # the part that the caller did not read
             pass
 
 
@@ -99,11 +101,11 @@ def _note(entry: _Entry, kinds: dict[tuple[str, ...], bool], limits: BundleLimit
             raise BundleRefused(f"the bundle has {name!r} below what it says is a file.")
     kinds[entry.parts] = entry.is_file
     if len(kinds) > limits.files:
-        raise BundleRefused(f"the bundle holds more than {limits.files} files and folders, which is the limit.")
+        raise BundleRefused(f"the bundle has more than {limits.files} files and folders, which is the limit.")
 
 
 class _Stream:
-    """The unpacked bytes, up to a limit that no bomb passes."""
+    """The unpacked bytes, up to a limit."""
 
     def __init__(self, source: gzip.GzipFile, most: int) -> None:
         self.source, self.left, self.most = source, most, most
@@ -122,7 +124,7 @@ class _Stream:
         return data
 
     def content(self, size: int) -> Iterator[bytes]:
-        """The content of a member, in helpings, and the padding behind it."""
+        """The content of a member in chunks; then the padding is skipped."""
         left = size
         while left:
             part = self.whole(min(left, CHUNK))
@@ -138,7 +140,7 @@ class _Stream:
 
 
 def _entries(stream: _Stream) -> Iterator[_Entry]:
-    """The members of a tar (ustar, pax, GNU), headers that lengthen names already applied."""
+    """The members of a tar (ustar, pax, GNU), with the extended headers applied."""
     longer: dict[str, str] = {}
     while (block := stream.read(BLOCK)) and block != bytes(BLOCK):
         kind, size = _kind_and_size(block)
@@ -156,7 +158,7 @@ def _entries(stream: _Stream) -> Iterator[_Entry]:
 
 
 _KINDS = {b"1": "a hard link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
-_ONLY = "a bundle holds regular files and folders only."
+_ONLY = "a bundle has regular files and folders only."
 
 
 def _kind_and_size(block: bytes) -> tuple[bytes, int]:
@@ -182,7 +184,7 @@ def _header_text(stream: _Stream, size: int) -> bytes:
 
 
 def _pax(text: bytes) -> dict[str, str]:
-    """The records "length key=value" that matter here."""
+    """The records "length key=value" of path and size."""
     found: dict[str, str] = {}
     for _ in range(MOST_RECORDS + 1):
         if not text.strip(b"\0"):

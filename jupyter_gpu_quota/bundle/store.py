@@ -18,32 +18,32 @@ class BundleStore:
         self.directory = Path(directory).absolute()
         self.limits = BundleLimits(packed_bytes=limit_bytes, unpacked_bytes=4 * limit_bytes)
         self._incoming = self.directory / "incoming"
-        with suppress(OSError):  # a disk that takes nothing is told to whoever sends a bundle
+        with suppress(OSError):  # a full disk is reported to the sender of a bundle
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.directory.chmod(0o700)
 
     def path(self, digest: str) -> Path:
-        """Where a bundle of this digest stands, or would; raises ValueError for what is no digest."""
+        """The path of a bundle, stored or not; raises ValueError if this is not a digest."""
         if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
             raise ValueError(f"{digest[:80]!r} is not the SHA-256 of a bundle: 64 digits 0-9 and a-f are expected")
         return self.directory / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Whether it is here. One that is asked for is kept from the next sweep."""
+        """Whether it is stored. The call protects it from the next sweep."""
         with suppress(FileNotFoundError):
             os.utime(self.path(digest))
             return True
         return False
 
     def begin(self, digest: str) -> Incoming:
-        """Take in a bundle, piece by piece; nothing is kept of one that is not finished."""
+        """Receive a bundle in parts; an unfinished one is removed."""
         self.path(digest)
         return Incoming(self, digest, self._incoming / f"{digest}.{os.getpid()}.{os.urandom(6).hex()}")
 
     def sweep(self, keep: set[str], *, unused_for_s: int = 86_400) -> list[str]:
-        """Remove bundles that no kept job names and nobody sent lately. Returns their digests.
+        """Remove bundles that no kept job names and that are old. Returns their digests.
 
-        A bundle is sent before its job is submitted, so a young one is left alone; so is what is still coming in.
+        A bundle is sent before its job is submitted, so a recent one stays, and so does an incoming one.
         """
         removed = []
         for path in self.directory.glob("*/*"):
@@ -55,7 +55,7 @@ class BundleStore:
         return sorted(name for name in removed if len(name) == 64)
 
     def _now_s(self) -> float:
-        """The clock of the file system itself, which the ages are measured by."""
+        """The clock of the file system, the base of the files' ages."""
         probe = self._incoming / f"clock.{os.getpid()}"
         probe.touch()
         try:
@@ -65,7 +65,7 @@ class BundleStore:
 
 
 class Incoming:
-    """A bundle on its way in. Use as a context: what is not finished is gone at its end."""
+    """A bundle that is being received. Use as a context, which removes an unfinished one."""
 
     def __init__(self, store: BundleStore, digest: str, temporary: Path) -> None:
         self._store, self._digest, self._temporary = store, digest, temporary
@@ -73,7 +73,7 @@ class Incoming:
         self._file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def write(self, data: bytes) -> None:
-        """Take the next piece. Raises BundleRefused beyond the limit, OSError when the disk is full."""
+        """Write the next part. Raises BundleRefused beyond the limit, OSError if the disk is full."""
         self.size_bytes += len(data)
         if self.size_bytes > self._store.limits.packed_bytes:
             raise BundleRefused(
@@ -83,10 +83,10 @@ class Incoming:
         self._file.write(data)
 
     def finish(self) -> int:
-        """Check the whole and put it in its place, durably. Returns its size in bytes. Raises BundleRefused."""
+        """Check the bundle and store it durably. Returns its size in bytes. Raises BundleRefused."""
         found = self._hash.hexdigest()
         if found != self._digest:
-            raise BundleRefused(f"the content has the digest {found}, not {self._digest}: it was changed on its way.")
+            raise BundleRefused(f"the content has the digest {found}, not {self._digest}: it was changed in transit.")
         self._file.flush()
         os.fsync(self._file.fileno())
         check(self._temporary, self._store.limits)
@@ -94,7 +94,11 @@ class Incoming:
         place.parent.mkdir(mode=0o700, exist_ok=True)
         self._temporary.rename(place)
         for folder in (place.parent, place.parent.parent):
-            _sync(folder)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
         return self.size_bytes
 
     def __enter__(self) -> Incoming:
@@ -103,11 +107,3 @@ class Incoming:
     def __exit__(self, *_: object) -> None:
         self._file.close()
         self._temporary.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,4 +1,4 @@
-"""What ``submit`` and ``clone`` have in common: amounts of a node as options, and what a dry run says."""
+"""Shared by ``submit`` and ``clone``: CPU and memory as options, and the answer of a dry run."""
 
 from __future__ import annotations
 
@@ -15,33 +15,30 @@ def cores(ctx: click.Context, parameter: click.Parameter, text: str | None) -> i
 
 
 def mib(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """An amount of memory in MiB."""
     return None if text is None else _amount(memory_mib(text), text, "an amount of memory, such as 64GiB")
 
 
-def _amount(found: int | AmountRefusal, text: str, what: str) -> int:
+def _amount(found: int | AmountRefusal, text: str, kind: str) -> int:
     if isinstance(found, AmountRefusal) and found.code == "too_large":
         raise click.BadParameter(found.message.replace(" GPUs", " CPUs"))
     if isinstance(found, AmountRefusal) or not found:
-        raise click.BadParameter(f"{text!r:.40} is not {what}")
+        raise click.BadParameter(f"{text!r:.40} is not {kind}")
     return found
 
 
-def tell_dry_run(answer: DryRunView, *, json_: bool) -> None:
+def print_dry_run(answer: DryRunView, *, json_: bool) -> None:
     if json_:
         print_json(answer.model_dump(mode="json"))
         return
-    click.echo(f"{_verdict(answer)}, {_charge(answer)}: {answer.reason.message}")
+    most, least = gpus(answer.charged_milli), answer.charged_least_milli  # an elastic job is charged by its nodes
+    charge = f"{most} GPU" if least is None else f"{gpus(least)} to {most} GPU"
+    click.echo(f"{_start(answer)}, charged {charge}: {answer.reason.message}")
     for each in answer.pauses:
         click.echo(f"{each.job}: {each.message}" if each.job else each.message)
 
 
-def _verdict(answer: DryRunView) -> str:
+def _start(answer: DryRunView) -> str:
     if answer.starts_now:
         return "starts now"
     return "starts soon" if answer.reason.code == "waits_for_drain" else "waits"
-
-
-def _charge(answer: DryRunView) -> str:
-    """What the job would be charged: an elastic one something between its fewest nodes and all of them."""
-    most, least = gpus(answer.charged_milli), answer.charged_least_milli
-    return f"charged {most} GPU" if least is None else f"charged {gpus(least)} to {most} GPU"

@@ -1,4 +1,4 @@
-"""Files that a command writes: whole or not at all, and never over what it reads."""
+"""Output files of a command: written completely or not at all, and never over its inputs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from .session import USAGE, fail
 
 
-def check_places(outputs: Mapping[str, Path | None], inputs: Sequence[Path]) -> None:
-    """End before any work is done where two outputs (by their option) are one file, or one is what is read."""
-    taken = {path.resolve(): f"{path}, which is read" for path in inputs if path.exists()}
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path]) -> None:
+    """Fail before any work if an output (by its option) is an input or another output, or cannot be written."""
+    taken = {path.resolve(): f"{path}, which is an input" for path in inputs if path.exists()}
     for option, path in outputs.items():
         if path is None or _is_special(path):
             continue
         if (place := path.resolve()) in taken:
-            fail(f"{option} would write over {taken[place]}; name another file", USAGE)
+            fail(f"{option} would overwrite {taken[place]}; name another file", USAGE)
         if not path.parent.is_dir():
-            fail(f"{path} cannot be written: there is no folder {path.parent}")
+            fail(f"{path} cannot be written: the folder {path.parent} does not exist")
         if not all(os.access(each, os.W_OK) for each in (place.parent, place) if each.exists()):
-            fail(f"{path} cannot be written: this account may not write there")
-        taken[place] = f"{path}, which is written too"
+            fail(f"{path} cannot be written: this account has no permission")
+        taken[place] = f"{path}, another output"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place, then put it there. Raises OSError; then the place is as it was before."""
+    """Write a new file and rename it. Raises OSError; then an existing file is unchanged."""
     if _is_special(path):
         path.write_text(text, encoding="utf-8")
         return
@@ -40,5 +40,5 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is there and no file: a pipe or a device is written to, and not replaced."""
+    """Whether it is a pipe or a device, which is written and not replaced."""
     return path.exists() and not path.is_file()

@@ -1,4 +1,4 @@
-"""The commands about what there is: notebooks, devices, nodes, pools."""
+"""Commands for notebooks, devices, nodes and pools."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import click
 from ..client import Client
 from ..core.amounts import gpu_hours_text
 from ..wire import DeviceView, HolderView, NodeChangeView, NodeView, NotebookView, PoolView, UsageView
-from .session import as_json, asks_service, say, service_address
+from .session import as_json, calls_service, say, service_address
 from .tables import amount, counted, gpus, print_json, show, used
 
 
 @click.command()
 @as_json
-@asks_service
+@calls_service
 def notebooks(client: Client, json_: bool) -> None:
-    """List running notebooks with their slices and activity, and why a server was stopped of late."""
+    """List notebooks with their slices and activity, and recently stopped servers with the reason."""
     found = client.notebooks(stopped=True)
     show(
         found,
@@ -32,8 +32,7 @@ def notebooks(client: Client, json_: bool) -> None:
 def _notebook(each: NotebookView) -> tuple[object, ...]:
     usual = each.state == "booked" and each.reason and each.reason.code == "within_notebook_quota"
     state = "stopped" if each.ended_at else each.state
-    told = each.warning or (each.reason.message if each.reason and not usual else "")
-    why = f"{state} · {told}" if told else state
+    detail = each.warning or (each.reason.message if each.reason and not usual else "")
     return (
         each.id,
         each.user,
@@ -43,7 +42,7 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
         amount(each.gpu_milli, each.simulated),
         used(each.utilised_milli, each.utilised_unknown),
         each.enforcement.memory if each.enforcement else "",
-        why,
+        f"{state} · {detail}" if detail else state,
         "" if each.ended_at else each.activity,
         each.idle.message if each.idle else "",
     )
@@ -51,43 +50,34 @@ def _notebook(each: NotebookView) -> tuple[object, ...]:
 
 @click.command()
 @click.argument("notebook", required=False, metavar="[NOTEBOOK]")
-@asks_service
+@calls_service
 def keep(client: Client, notebook: str | None) -> None:
-    """Postpone an idle warning of a notebook, by default of the one this is called from."""
-    kept = client.keep(_this_notebook(client) if notebook is None else notebook)
+    """Postpone an idle warning of a notebook, by default of the one that runs this command."""
+    if notebook is None:
+        here = (os.environ.get("JUPYTERHUB_USER"), os.environ.get("JUPYTERHUB_SERVER_NAME", ""))
+        notebook = next((each.id for each in client.notebooks() if (each.user, each.server) == here), None)
+    if notebook is None:
+        raise click.UsageError("this is not a notebook with a GPU; give the id of one, as `notebooks` lists them")
+    kept = client.keep(notebook)
     click.echo(f"{kept.message} It can be kept {counted(kept.keeps_left, 'more time')} before it is used again.")
 
 
-def _this_notebook(client: Client) -> str:
-    """The slice of the server in which this is called; raises UsageError where it is called elsewhere."""
-    here = (os.environ.get("JUPYTERHUB_USER"), os.environ.get("JUPYTERHUB_SERVER_NAME", ""))
-    mine = [each.id for each in client.notebooks() if (each.user, each.server) == here]
-    if not mine:
-        raise click.UsageError("this is called from no notebook with a GPU; name one, as `notebooks` lists them")
-    return mine[0]
-
-
 @click.command()
-@click.option("--why", is_flag=True, help="Say why the use of a device is not known.")
+@click.option("--why", is_flag=True, help="Explain why the use of a device is unknown.")
 @as_json
-@asks_service
+@calls_service
 def devices(client: Client, why: bool, json_: bool) -> None:
-    """List devices by pool, node and number: who holds them, and whether they are used."""
+    """List devices by pool, node and number, with their allocations and use."""
     found = sorted(client.devices(), key=lambda each: (each.pool or "", each.node, each.index, each.id))
     columns = ("DEVICE", "NODE", "KIND", "MODEL", "MIB", "POOL", "HEALTH", "FREE", "FOREIGN", "USED", "HOLDERS")
     show(found, columns, map(_device, found), json_=json_)
     if why and not json_:
-        for reason, those in _unknown(found).items():
-            say(f"The use of {', '.join(those)} is unknown: {reason}")
-
-
-def _unknown(found: list[DeviceView]) -> dict[str, list[str]]:
-    """The devices of which nobody knows the use, by why."""
-    by_reason: dict[str, list[str]] = {}
-    for each in found:
-        if each.utilisation_percent is None:
-            by_reason.setdefault(each.utilisation_unknown or "no reason was given", []).append(each.id)
-    return by_reason
+        by_reason: dict[str, list[str]] = {}
+        for each in found:
+            if each.utilisation_percent is None:
+                by_reason.setdefault(each.utilisation_unknown or "no reason was given", []).append(each.id)
+        for reason, ids in by_reason.items():
+            say(f"The use of {', '.join(ids)} is unknown: {reason}")
 
 
 def _device(each: DeviceView) -> tuple[object, ...]:
@@ -97,17 +87,20 @@ def _device(each: DeviceView) -> tuple[object, ...]:
     health += "" if each.upkeep == "none" else f", node {each.upkeep}"
     holders = ", ".join(map(_holder, each.holders))
     free, foreign = gpus(each.free_milli), gpus(each.foreign_milli)
-    what = (each.id, each.node, kind, each.model, each.memory_mib)
-    return (*what, each.pool, health, free, foreign, percent, holders)
+    device = (each.id, each.node, kind, each.model, each.memory_mib)
+    return (*device, each.pool, health, free, foreign, percent, holders)
 
 
 def _holder(each: HolderView) -> str:
-    """A job by its name and its id, as both are asked for elsewhere."""
-    who = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
-    held = f", memory enforcement {each.enforcement.memory}" if each.enforcement else ""
+    """One allocation; a job has its name and its id."""
+    workload = f"{each.name} ({each.workload})" if each.name else each.workload or "another project"
     uses = used(each.utilised_milli, each.utilised_unknown)
-    held = f" using {uses}{held}" if uses else held
-    return f"{who} {gpus(each.gpu_milli)}" + (f" of {each.user}" if each.user else "") + held
+    parts = [
+        f"{workload} {gpus(each.gpu_milli)}",
+        f" of {each.user}" if each.user else "",
+        f" using {uses}" if uses else "",
+    ]
+    return "".join(parts) + (f", memory enforcement {each.enforcement.memory}" if each.enforcement else "")
 
 
 @click.group(invoke_without_command=True)
@@ -120,7 +113,7 @@ def nodes(ctx: click.Context, /, **options: Any) -> None:
         _nodes(**options)
 
 
-@asks_service
+@calls_service
 def _nodes(client: Client, json_: bool) -> None:
     found = client.nodes()
     show(found, ("NODE", "NAME", "CPUS", "MIB", "DEVICES", "STATE"), map(_node, found), json_=json_)
@@ -138,48 +131,48 @@ def _state(each: NodeView) -> str:
 
 
 def _changes_node(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What the three commands on one node have in common."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; only say whom it would move.")
-    return click.argument("node")(dry_run(as_json(asks_service(command))))
+    """The options of the three commands for one node."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; list the affected work.")
+    return click.argument("node")(dry_run(as_json(calls_service(command))))
 
 
 @nodes.command()
 @_changes_node
 def cordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
-    """Let nothing new start on a node; what runs there stays."""
-    _tell(client.cordon(node, dry_run=dry_run), json_, dry_run=dry_run)
+    """Start no new work on a node; running work stays."""
+    _print_change(client.cordon(node, dry_run=dry_run), json_, dry_run=dry_run)
 
 
 @nodes.command()
 @_changes_node
 def uncordon(client: Client, node: str, dry_run: bool, json_: bool) -> None:
-    """Let work start on a node again; ends a drain too."""
-    _tell(client.uncordon(node, dry_run=dry_run), json_, dry_run=dry_run)
+    """Let work start on a node again; this also ends a drain."""
+    _print_change(client.uncordon(node, dry_run=dry_run), json_, dry_run=dry_run)
 
 
 @nodes.command()
-@click.option("--deadline", metavar="T", help="Then jobs that may not be preempted leave too, such as 2h.")
+@click.option("--deadline", metavar="T", help="After it, non-preemptible jobs are stopped too; such as 2h.")
 @_changes_node
 def drain(client: Client, node: str, deadline: str | None, dry_run: bool, json_: bool) -> None:
-    """Empty a node: its preemptible jobs save and are queued again; other work stays until it ends."""
-    _tell(client.drain(node, deadline=deadline, dry_run=dry_run), json_, dry_run=dry_run)
+    """Empty a node: preemptible jobs are paused and queued again; other work stays until it ends."""
+    _print_change(client.drain(node, deadline=deadline, dry_run=dry_run), json_, dry_run=dry_run)
 
 
-def _tell(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
+def _print_change(found: NodeChangeView, json_: bool, *, dry_run: bool) -> None:
     if json_:
         print_json(found.model_dump(mode="json"))
         return
     for line in (*(each.message for each in found.affected), *found.guarantees):
         click.echo(line)
-    what = f"node {found.node.id} {'would be' if dry_run else 'is'} {_state(found.node)}"
-    say(what if found.changed else f"nothing was changed: {what}")
+    state = f"node {found.node.id} {'would be' if dry_run else 'is'} {_state(found.node)}"
+    say(state if found.changed else f"nothing was changed: {state}")
 
 
 @click.command()
 @as_json
-@asks_service
+@calls_service
 def pools(client: Client, json_: bool) -> None:
-    """List pools: devices, capacity and what is free."""
+    """List pools: devices, capacity and free capacity."""
     found = client.pools()
     show(found, ("POOL", "DEVICES", "CAPACITY", "FREE", "USED", "MODELS", "SIMULATED"), map(_pool, found), json_=json_)
 
@@ -191,30 +184,30 @@ def _pool(each: PoolView) -> tuple[object, ...]:
 
 
 @click.command()
-@click.option("--by", default="project", metavar="WHAT", help="project, user, pool, device, workload or hour.")
-@click.option("--since", metavar="INSTANT", help="Such as 2027-01-01T00:00:00Z; by default a day before the end.")
-@click.option("--until", metavar="INSTANT", help="By default now; both are rounded to whole hours.")
+@click.option("--by", default="project", metavar="GROUP", help="project, user, pool, device, workload or hour.")
+@click.option("--since", metavar="INSTANT", help="Such as 2027-01-01T00:00:00Z. Default: a day before the end.")
+@click.option("--until", metavar="INSTANT", help="Default: now. Both are rounded to whole hours.")
 @as_json
-@asks_service
+@calls_service
 def usage(client: Client, by: str, since: str | None, until: str | None, json_: bool) -> None:
-    """Print the GPU hours that were had and used, and for how much of that time the use is known."""
+    """Print allocated and used GPU hours, and for how much of the time the use is known."""
     found = client.usage(by=by, since=since, until=until)
     show(found, (by.upper(), "GPU HOURS", "USED", "UTILISED", "KNOWN"), map(_usage, found), json_=json_)
 
 
 def _usage(each: UsageView) -> tuple[object, ...]:
-    had = f"{_hours(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
+    allocated = f"{_hours(each.allocated_milli_s, each.allocated_milli_h)}{' (simulated)' if each.simulated else ''}"
     known = each.used_milli_h is not None
     uses = _hours(each.used_milli_s, each.used_milli_h or 0) if known else "unknown" if each.used_unknown else None
     part = _percent(each.utilisation_percent, something=bool(each.used_milli_s))
-    return (each.name, had, uses, part, _percent(each.coverage_percent, something=known))
+    return (each.name, allocated, uses, part, _percent(each.coverage_percent, something=known))
 
 
 def _hours(milli_s: int | None, milli_h: int) -> str:
-    """By the seconds, which are exact, where the service tells them."""
+    """GPU hours by the exact seconds; an older service has only hours."""
     return gpu_hours_text(milli_h * 3600 if milli_s is None else milli_s)
 
 
 def _percent(percent: int | None, *, something: bool) -> str:
-    """A part that is rounded down; of something that is less than one in a hundred it says so."""
+    """A percentage that was rounded down; ``something``: it is not really 0."""
     return "unknown" if percent is None else "<1 %" if something and not percent else f"{percent} %"

@@ -1,4 +1,4 @@
-"""The commands that run something: the demo; and, for the hub, the service and its two processes."""
+"""The demo, and for the hub the service and its two processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def demo(arguments: tuple[str, ...]) -> None:
-    """Play the whole story in a real hub; --help lists its options."""
+    """Play the demo in a temporary hub; --help lists its options."""
     from ..demo import main
 
     sys.exit(main(list(arguments)))
@@ -25,10 +25,10 @@ def serve() -> None:
 
 
 @click.command(hidden=True)
-@click.option("--listening", required=True, help="Descriptors of the sockets, with commas.")
+@click.option("--listening", required=True, help="Comma-separated descriptors of the sockets.")
 @click.option("--heartbeat", type=int, default=None, help="The descriptor for heartbeats.")
-def door(listening: str, heartbeat: int | None) -> None:
-    """Run the web door; the service starts it."""
+def api(listening: str, heartbeat: int | None) -> None:
+    """Run the API; the service starts it."""
     from ..api.main import main
 
     sys.exit(main([int(fd) for fd in listening.split(",")], heartbeat))

@@ -1,4 +1,4 @@
-"""The commands of leads and admins: the quota file, and the audit."""
+"""Commands for the quota file and the audit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import click
 from ..client import Client
 from ..wire import AuditView
 from ..wire.quota import PreviewView
-from .session import FAILED, as_json, asks_service, fail, say, service_address
+from .session import FAILED, as_json, calls_service, fail, say, service_address
 from .tables import print_json, show
 
-REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are taken out.")
+REMOVAL = click.option("--accept-removal", is_flag=True, help="Accept that projects or pools with work are removed.")
 OVERCOMMIT = click.option("--accept-overcommit", is_flag=True, help="Accept quotas that do not fit their pools.")
-REPLACE = click.option("--replace", is_flag=True, help="Replace what is in force, whatever revision the file names.")
-STOPS = click.option("--accept-stops", is_flag=True, help="Accept that work ends whose shares too little holds for it.")
+REPLACE = click.option(
+    "--replace", is_flag=True, help="Replace the revision in force, whatever revision the file names."
+)
+STOPS = click.option("--accept-stops", is_flag=True, help="Stop work whose enforcement is weaker than required.")
 
 
 @click.group()
@@ -29,9 +31,9 @@ def quota() -> None:
 
 @quota.command()
 @as_json
-@asks_service
+@calls_service
 def export(client: Client, json_: bool) -> None:
-    """Print the quota file in force, its revision written into it."""
+    """Print the quota file in force, with its revision."""
     found = client.quota()
     if json_:
         print_json(found.model_dump(mode="json"))
@@ -46,13 +48,13 @@ def export(client: Client, json_: bool) -> None:
 @STOPS
 @REPLACE
 @as_json
-@asks_service
+@calls_service
 def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: bool) -> None:
-    """Show what a quota file would do: the arithmetic, what changes in the calendar, and everybody affected.
+    """Show the effect of a quota file: the arithmetic, the changes of the calendar, and the affected work.
 
     Exit code 1 if `quota apply` with the same options would be refused.
     """
-    found = client.preview(_text(file), revision=_replaced(client) if replace else None)
+    found = client.preview(_text(file), revision=_revision_in_force(client) if replace else None)
     fits = not found.refusals or (accepted["accept_overcommit"] and found.acceptable)
     keeps = not found.removals or accepted["accept_removal"]
     stops = not found.stops or accepted["accept_stops"]
@@ -63,8 +65,8 @@ def preview(client: Client, file: TextIO, replace: bool, json_: bool, **accepted
     sys.exit(0 if fits and keeps and stops and found.stale is None else FAILED)
 
 
-def _replaced(client: Client) -> int:
-    """The revision in force, 0 where there is none."""
+def _revision_in_force(client: Client) -> int:
+    """The revision in force, 0 if there is none."""
     from ..client import Refused
 
     try:
@@ -81,8 +83,8 @@ def _print_preview(found: PreviewView, *, fits: bool, keeps: bool, stops: bool) 
     for each in found.affected:
         click.echo(f"{each.effect.replace('_', ' ')}: {each.message} ({each.kind} {each.job}, {each.project})")
     if not found.affected:
-        click.echo("nobody is affected now")
-    sys.stdout.flush()  # whether it is refused stands last, also where both go to one file
+        click.echo("no work is affected now")
+    sys.stdout.flush()  # a refusal is the last line, also if stdout and stderr are one file
     for line in found.warnings:
         say(f"warning: {line}")
     if found.stale is not None:
@@ -96,7 +98,7 @@ def _print_objections(lines: Sequence[str], option: str | None, *, accepted: boo
     for line in lines:
         say(f"{'accepted' if accepted else 'refused'}: {line}")
     if lines and not accepted and option:
-        say(f"to put it in force nevertheless: quota apply {option}")
+        say(f"to accept this: quota apply {option}")
 
 
 @quota.command()
@@ -107,41 +109,36 @@ def _print_objections(lines: Sequence[str], option: str | None, *, accepted: boo
 @STOPS
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the history.")
 @as_json
-@asks_service
+@calls_service
 def apply(client: Client, file: TextIO, replace: bool, json_: bool, **accepted: Any) -> None:
     """Put a quota file in force; refused if it was exported from a revision that is not the present one."""
-    found = client.apply(_text(file), revision=_replaced(client) if replace else None, **accepted)
+    found = client.apply(_text(file), revision=_revision_in_force(client) if replace else None, **accepted)
     if json_:
         print_json(found.model_dump(mode="json"))
     else:
-        say(
-            f"unchanged: revision {found.revision} stays"
-            if found.unchanged
-            else f"revision {found.revision} is in force"
-        )
+        revision = f"revision {found.revision}"
+        say(f"unchanged: {revision} stays in force" if found.unchanged else f"{revision} is in force")
         for line in found.warnings:
             say(f"warning: {line}")
 
 
 def _text(file: TextIO) -> str:
-    """A file's text, no more of it than a quota file may have."""
+    """A file's text, up to the size limit of a quota file."""
     from ..quotafile.yaml_tree import LARGEST
 
+    name = getattr(file, "name", "the input")
     try:
         text = file.read(LARGEST + 1)
     except UnicodeDecodeError:
-        fail(f"{getattr(file, 'name', 'the input')} is no UTF-8 text")
+        fail(f"{name} is not UTF-8 text")
     if len(text) > LARGEST:
-        fail(
-            f"{getattr(file, 'name', 'the input')} has more than {LARGEST} characters, the most that a quota"
-            " file may have"
-        )
+        fail(f"{name} has more than {LARGEST} characters, the limit for a quota file")
     return text
 
 
 @quota.command()
 @as_json
-@asks_service
+@calls_service
 def history(client: Client, json_: bool) -> None:
     """List the revisions of the quota file, newest first."""
     found = client.history()
@@ -153,7 +150,7 @@ def history(client: Client, json_: bool) -> None:
 @click.argument("revision", type=click.IntRange(0))
 @REMOVAL
 @STOPS
-@asks_service
+@calls_service
 def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bool) -> None:
     """Put an earlier revision in force again, as a new one."""
     found = client.revert(revision, accept_removal=accept_removal, accept_stops=accept_stops)
@@ -168,18 +165,18 @@ def revert(client: Client, revision: int, accept_removal: bool, accept_stops: bo
 
 @click.group(invoke_without_command=True)
 @click.option("--since", metavar="T", help="An instant such as 2027-01-01T00:00:00Z.")
-@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values, every field.")
-@click.option("--hashes", is_flag=True, help="Show the hash of each row, too.")
+@click.option("--csv", "csv_", is_flag=True, help="Print comma-separated values with all fields.")
+@click.option("--hashes", is_flag=True, help="Show the hash of each row.")
 @as_json
 @service_address
 @click.pass_context
 def audit(ctx: click.Context, /, **options: Any) -> None:
-    """Print every decision and edit you may see, newest first: when, who, what to whom, and why."""
+    """Print all visible decisions and edits, newest first."""
     if ctx.invoked_subcommand is None:
         _rows(**options)
 
 
-@asks_service
+@calls_service
 def _rows(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bool) -> None:
     found = client.audit(since=since)
     if csv_ and not json_:
@@ -191,25 +188,22 @@ def _rows(client: Client, since: str | None, csv_: bool, hashes: bool, json_: bo
 
 
 def _print_csv(found: list[AuditView]) -> None:
-    """Cells that a spreadsheet would run as a formula are led by an apostrophe."""
+    """Print CSV; an apostrophe protects cells that a spreadsheet would run as a formula."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     fields = ("seq", "at", "who", "what", "actor", "kind", "subject", "project", "payload", "previous", "hash")
     out.writerow(fields)
     for each in found:
         row = each.model_dump(mode="json")
         row["payload"] = json.dumps(each.payload, sort_keys=True, ensure_ascii=False)
-        out.writerow([_inert("" if row[name] is None else str(row[name])) for name in fields])
-
-
-def _inert(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+        cells = ["" if row[name] is None else str(row[name]) for name in fields]
+        out.writerow([f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in cells])
 
 
 @audit.command()
 @as_json
-@asks_service
+@calls_service
 def verify(client: Client, json_: bool) -> None:
-    """Check that every row of the audit follows from the one before. Exit code 1 if one does not."""
+    """Verify the hash chain of the audit. Exit code 1 if it is broken."""
     found = client.audit_verify()
     if json_:
         print_json(found.model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""What every command that asks the service has in common: its address and token, and how a call may end."""
+"""Commands that call the service: their address and token, and their exit codes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any, NoReturn
 import click
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
-"""Exit codes; most of the wrong usage is click's own."""
+"""Exit codes; click itself ends most wrong usage."""
 
 
 def service_address(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options --url and --token."""
-    command = click.option("--token", metavar="TOKEN", help="A token of the hub; default: this notebook's.")(command)
-    return click.option("--url", metavar="URL", help="The hub's or the service's address; default: this notebook's.")(
-        command
-    )
+    """Add the options --url and --token to a command."""
+    token = click.option("--token", metavar="TOKEN", help="A token of the hub. Default: this notebook's.")
+    url = click.option("--url", metavar="URL", help="The hub's or the service's address. Default: this notebook's.")
+    return url(token(command))
 
 
-def asks_service(command: Callable[..., Any]) -> Callable[..., Any]:
+def calls_service(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose first argument is a client.
 
-    A refusal ends it with 1, an argument that cannot be with 2, a service that is away with 3.
+    It ends with 1 after a refusal, with 2 after a wrong argument, with 3 if the service cannot be reached.
     """
 
     @service_address
@@ -49,10 +48,10 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON doc
 
 def fail(message: str, status: int = FAILED) -> NoReturn:
     """End with a sentence on stderr."""
-    click.echo(message, err=True)
+    say(message)
     sys.exit(status)
 
 
 def say(message: str) -> None:
-    """A sentence beside the result: on stderr, so that scripts read the result alone."""
+    """A sentence beside the result: on stderr, so that scripts read only the result."""
     click.echo(message, err=True)

@@ -1,4 +1,4 @@
-"""``simulate``: a trace played in virtual time through the shipped controller and core, and its figures."""
+"""``simulate``: replay a trace in virtual time with the shipped controllers and core, and print its figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .files import check_places, write_whole
+from .files import check_outputs, write_whole
 from .session import fail, say
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILL_SEEDS, REPLAY_SEEDS = tuple(range(42, 52)), (42,)
 QUIET_S, MOST_QUIET_S = 2.0, 30.0
-"""What takes longer says how far it is: at first so soon, then ever more rarely, at last so often."""
+"""The first and the longest pause between two lines about the progress."""
 
 
 def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -35,53 +35,54 @@ def _seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
         found = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if high < low or high - low >= 1000:
-            raise click.BadParameter(f"{text!r:.40} is no list of seeds such as 42-51 or 1,5,7")
+            raise click.BadParameter(f"{text!r:.40} is not a list of seeds such as 42-51 or 1,5,7")
         seeds += range(low, high + 1)
     return tuple(dict.fromkeys(seeds))
 
 
 class _Figure(click.FloatRange):
-    """A range that has no place for what is no number."""
+    """A range that refuses NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = float(super().convert(value, param, ctx))
         if math.isnan(found):
-            self.fail(f"{value!r} is no number", param, ctx)
+            self.fail(f"{value!r} is not a number", param, ctx)
         return found
 
 
 @click.command()
 @click.argument("trace")
 @click.option(
-    "--mode", type=click.Choice(["fill", "decide", "replay"]), help="Default: fill for a folder, replay for all else."
+    "--mode", type=click.Choice(["fill", "decide", "replay"]), help="Default: fill for a folder, otherwise replay."
 )
 @click.option(
-    "--demand", type=_Figure(0.01, 10), default=1.3, show_default=True, help="Folder: GPUs asked for, by GPUs."
+    "--demand", type=_Figure(0.01, 10), default=1.3, show_default=True, help="Folder: requested GPUs per GPU."
 )
 @click.option("--seeds", callback=_seeds, metavar="42-51", help="Default: 42-51 for a folder, 42 for replay.")
-@click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The quota file to try.")
-@click.option("--gpus", type=click.IntRange(1, 100_000), help="Replay: so many GPUs, on nodes of up to 8.")
+@click.option("--quotas", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Quota file.")
+@click.option("--gpus", type=click.IntRange(1, 100_000), help="Replay: number of GPUs, on nodes of up to 8.")
 @click.option("--accept-overcommit", is_flag=True, help="Replay: accept quotas that do not fit the GPUs.")
-@click.option("--days", type=_Figure(0, 3660, min_open=True), help="Replay: stop after so many days.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write every figure here, as JSON.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots here.")
+@click.option("--days", type=_Figure(0, 3660, min_open=True), help="Replay: stop after this number of days.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write all figures to this file, as JSON."
+)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots to this file.")
 def simulate(trace: str, mode: str | None, report: Path | None, html: Path | None, **options: Any) -> None:
-    """Play TRACE in virtual time and print its figures: what would have been, under these quotas and GPUs.
+    """Replay TRACE in virtual time under the given quotas and GPUs, and print its figures.
 
     TRACE is a JSON document (`schema trace`), a CSV of work, a recorded `audit --json`, a folder with nodes.csv and
-    pods_*.csv, or bank:calm, bank:usual, bank:deadline, each also with :lending or :baseline, which are made up by a
-    seed. The tasks of a folder fill its empty nodes and never end: with --mode fill each is placed before the next is
-    seen, with --mode decide all that wait are looked at together. Quotas that do not fit the GPUs are refused as
-    `quota preview` refuses them.
+    pods_*.csv, or a generated trace: bank:calm, bank:usual, bank:deadline, each also with :lending or :baseline. The
+    tasks of a folder fill its empty nodes and never end: --mode fill places them one by one, --mode decide decides on
+    all waiting tasks together. Quotas that do not fit the GPUs are refused, as by `quota preview`.
     """
     if not trace.strip():
-        raise click.UsageError("no trace was named; name a file, a folder, or bank:calm, bank:usual or bank:deadline")
+        raise click.UsageError("no trace was given; give a file, a folder, or bank:calm, bank:usual or bank:deadline")
     path = Path(trace)
     mode = mode or ("fill" if path.is_dir() else "replay")
-    read = [path, *path.glob("*.csv"), *filter(None, [options["quotas"]])]
-    check_places({"--report": report, "--html": html}, read)
+    inputs = [path, *path.glob("*.csv"), *filter(None, [options["quotas"]])]
+    check_outputs({"--report": report, "--html": html}, inputs)
     if html is not None:
-        _draw()
+        _page_writer()
     found = _replay(trace, **options) if mode == "replay" else _fill(path, mode, **options)
     _print(found)
     _write(found, report, html)
@@ -103,14 +104,14 @@ def _replay(
     from ..simulate.report import document, play
 
     until_ms = None if days is None else round(days * 86_400_000)
-    outcomes, told, source = [], set[str](), ""
+    outcomes, shown, source = [], set[str](), ""
     try:
         for seed in seeds or REPLAY_SEEDS:
             world = worlds.load(name, seed=seed, quotas=quotas, gpus=gpus, days=days)
             if isinstance(world, list):
-                fail("\n".join(f"{name} is no trace: {sentence}" for sentence in world))
+                fail("\n".join(f"{name} is not a trace: {sentence}" for sentence in world))
             source = world.quota_source
-            _fits(world, told, accept=accept_overcommit, made=gpus is not None)
+            _check_fit(world, shown, accept=accept_overcommit, made=gpus is not None)
             progress = _progress(f"seed {seed}", world.trace.begins_at)
             outcomes.append(play(world.trace, world.quota, seed=seed, until_ms=until_ms, progress=progress))
     except Impossible as error:
@@ -118,10 +119,10 @@ def _replay(
     return document(outcomes) | {"trace": name, "quotas": source}
 
 
-def _fits(world: World, told: set[str], *, accept: bool, made: bool) -> None:
-    """End here where the quotas do not fit the trace's GPUs, as a preview says it; or accept it, told once.
+def _check_fit(world: World, shown: set[str], *, accept: bool, made: bool) -> None:
+    """Fail if the quotas do not fit the GPUs, with the lines of a preview; if accepted, show each line once.
 
-    ``made``: the GPUs are not the trace's own, but those of --gpus.
+    ``made``: the GPUs are those of --gpus, not the trace's own.
     """
     from ..api.quota_edits.arithmetic import arithmetic_of_file
     from ..simulate.replay import machines
@@ -132,16 +133,16 @@ def _fits(world: World, told: set[str], *, accept: bool, made: bool) -> None:
     sums = arithmetic_of_file(world.quota, devices, world.trace.begins_at, names)
     unmatched = _unmatched(world, devices, names) if made else []
     if sums.refusals and not (accept and sums.acceptable):
-        offer = ["--accept-overcommit plays it with training quotas in force in part."] if sums.acceptable else []
+        offer = ["--accept-overcommit replays it with reduced training quotas."] if sums.acceptable else []
         fail("\n".join([*(f"refused: {line}" for line in sums.refusals), *unmatched, *offer]))
     for line in dict.fromkeys([*(f"accepted: {line}" for line in sums.refusals), *unmatched]):
-        if line not in told:
-            told.add(line)
+        if line not in shown:
+            shown.add(line)
             say(line)
 
 
 def _unmatched(world: World, devices: Sequence[Device], names: Mapping[str, str]) -> list[str]:
-    """What to do about pools whose selectors take none of the devices that --gpus made."""
+    """Advice for pools whose selectors match none of the devices of --gpus."""
     pools = [
         pool
         for pool in world.quota.pools
@@ -153,20 +154,20 @@ def _unmatched(world: World, devices: Sequence[Device], names: Mapping[str, str]
     there = f"on the node {nodes[0].name}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
     which = " and ".join(f"{pool.name} ({pool.selector.text()})" for pool in pools)
     return [
-        f"--gpus makes devices of one model, {nodes[0].gpu_model}, {there}; no selector of {which} takes one of them."
-        " Leave it out, and name the machines in the trace with the names and models that are selected; or try a copy"
-        " of the quotas without these selectors."
+        f"--gpus makes devices of one model, {nodes[0].gpu_model}, {there}; no selector of {which} matches them."
+        " Leave --gpus out and list nodes with matching names and models in the trace, or remove these selectors from"
+        " a copy of the quota file."
     ]
 
 
 def _progress(what: str, begins_at: int) -> Callable[[int], None]:
-    """Says on stderr how far the virtual clock is."""
-    told_at, quiet_s = time.monotonic(), QUIET_S
+    """Prints the time of the virtual clock on stderr."""
+    shown_at, quiet_s = time.monotonic(), QUIET_S
 
     def progress(now: int) -> None:
-        nonlocal told_at, quiet_s
-        if time.monotonic() - told_at > quiet_s:
-            told_at, quiet_s = time.monotonic(), min(2 * quiet_s, MOST_QUIET_S)
+        nonlocal shown_at, quiet_s
+        if time.monotonic() - shown_at > quiet_s:
+            shown_at, quiet_s = time.monotonic(), min(2 * quiet_s, MOST_QUIET_S)
             say(f"{what}: {(now - begins_at) / 86_400_000:.2f} days simulated")
 
     return progress
@@ -184,24 +185,24 @@ def _fill(
     days: float | None,
     accept_overcommit: bool,
 ) -> dict[str, object]:
-    from ..simulate.fill_command import document
+    from ..simulate.packing.fill_command import document
 
     if quotas or gpus or days or accept_overcommit:
-        told = "it takes no --quotas, --gpus, --days or --accept-overcommit"
-        raise click.UsageError(f"{mode} fills the folder's own nodes: {told}")
-    found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, told=say)
+        options = "--quotas, --gpus, --days and --accept-overcommit do not apply"
+        raise click.UsageError(f"{mode} fills the folder's own nodes: {options}")
+    found = document(folder, mode=mode, demand=demand, seeds=seeds or FILL_SEEDS, progress=say)
     if isinstance(found, str):
-        fail(f"{folder} is no trace to fill: {found}")
+        fail(f"{folder} is not a trace to fill: {found}")
     return found | {"trace": str(folder) if folder.name else folder.resolve().name}
 
 
 # --- results --------------------------------------------------------------------------------------------------------
-def _draw() -> Callable[[Mapping[str, Any]], str]:
-    """What makes the page of a report; ends here where its library lacks."""
+def _page_writer() -> Callable[[Mapping[str, Any]], str]:
+    """The function that makes the page of a report; fails if its library is missing."""
     try:
         from ..simulate.html_report import page
     except ImportError as error:
-        fail(f"the page needs a library that is not here ({error}): pip install 'jupyter-gpu-quota[simulate]'")
+        fail(f"the page needs a missing library ({error}): pip install 'jupyter-gpu-quota[simulate]'")
     return page
 
 
@@ -212,52 +213,41 @@ def _write(found: dict[str, object], report: Path | None, html: Path | None) -> 
             write_whole(report, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         if html is not None:
             path = html
-            write_whole(html, _draw()(found))
+            write_whole(html, _page_writer()(found))
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from .tables import print_facts, print_table
+    from .tables import plain_text, print_facts, print_table
 
     print_facts(_facts(found))
     if filled := found.get("allocated_percent"):
-        print_table(("ASKED FOR %", "GIVEN OUT %"), list(filled.items()))
+        print_table(("REQUESTED %", "ALLOCATED %"), list(filled.items()))
     else:
-        print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S", "NEVER STARTED"), _waits(found))
+        never, keys = found["never_started"], ("p50", "p90", "p99", "max")
+        waits = [(size, *(row[key] for key in keys), never[size]) for size, row in found["wait_s"].items()]
+        print_table(("WAIT OF", "P50 S", "P90 S", "P99 S", "MAX S", "NEVER STARTED"), waits)
         for row in found["never_started_because"]:
-            click.echo(_never_started(row))
+            more = "" if row["count"] == 1 else f"and {row['count'] - 1} more "
+            same = " for the same reason" if more else ""
+            work = f"{row['such_as']} of {row['project']} {more}never started{same}"
+            click.echo(plain_text(f"{work} ({row['reason']}): {row['message']}"))
     sys.stdout.flush()
 
 
-def _never_started(row: Mapping[str, Any]) -> str:
-    """Why some work of a project waited to the end, in the scheduler's own words."""
-    from .tables import plain_text
-
-    of = "never started" if row["count"] == 1 else f"and {row['count'] - 1} more never started for the same reason"
-    return plain_text(f"{row['such_as']} of {row['project']} {of} ({row['reason']}): {row['message']}")
-
-
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The figures that are one value. Nothing ends where a folder is filled, so that is left out there."""
+    """The single figures; without finished jobs for a folder, where no task ends."""
     from ..simulate.report import not_ended
 
     seeds: Sequence[int] = found["seeds"]
     if len(seeds) > 1:
-        yield f"mean of {len(seeds)} seeds", f"{', '.join(map(str, seeds))}; work and waits are of all of them"
+        yield f"mean of {len(seeds)} seeds", f"{', '.join(map(str, seeds))}; work and waits are of all seeds"
     filled, reduced = "allocated_percent" in found, ", ".join(found.get("guarantees_reduced_in", ()))
     for name, value in found.items():
         if name == "guarantee_violations" and reduced:
-            yield name, f"{value}, not judged in {reduced}: the quotas do not fit, so they are in force in part"
+            yield name, f"{value}, not counted in {reduced}: the quotas do not fit, so they are reduced"
         elif name == "makespan_s" and value is not None and (running := not_ended(found)):
             yield name, f"{value}; {running}"
         elif isinstance(value, int | float | str | None) and not (filled and name == "jobs_finished"):
             yield name, value
-
-
-def _waits(found: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    never = found["never_started"]
-    return [
-        (size, *(row[key] for key in ("p50", "p90", "p99", "max")), never[size])
-        for size, row in found["wait_s"].items()
-    ]

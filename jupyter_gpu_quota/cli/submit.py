@@ -1,4 +1,4 @@
-"""``submit``: queue a job; its id alone goes to stdout."""
+"""``submit``: queue a job; stdout has only its id."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from ..client import Client
-from .dry_runs import cores, mib, tell_dry_run
-from .session import as_json, asks_service
+from .dry_runs import cores, mib, print_dry_run
+from .session import as_json, calls_service
 from .tables import print_json
 from .waiting import wait_for
 
@@ -21,33 +21,31 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @click.command()
 @click.option("--project", metavar="P", help="Default: this notebook's project, or your only one.")
-@click.option("--gpu", default="1", show_default=True, metavar="0.5|1/3|2|8GiB", help="GPU of each node of the job.")
-@click.option("--nodes", type=click.IntRange(1), default=1, metavar="N", help="The job has N x --processes ranks.")
-@click.option("--min-nodes", type=click.IntRange(1), metavar="M", help="Elastic: it runs on M to N nodes.")
-@click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes, each a rank, per node.")
+@click.option("--gpu", default="1", show_default=True, metavar="0.5|1/3|2|8GiB", help="GPU on each node.")
+@click.option("--nodes", type=click.IntRange(1), default=1, metavar="N", help="Nodes, each with --processes ranks.")
+@click.option("--min-nodes", type=click.IntRange(1), metavar="M", help="Elastic job: it runs on M to N nodes.")
+@click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="Processes (ranks) per node.")
 @click.option("--pool", metavar="P", help="Default: the project's pool for training.")
-@click.option("--gpu-model", metavar="M", help="Only devices of this model, such as H100; or of several: H100,A100.")
-@click.option("--cpu", "cpu_milli", callback=cores, metavar="N", help="CPUs per node. Default: the GPU's part of it.")
-@click.option("--memory", "memory_mib", callback=mib, metavar="64GiB", help="Host memory per node. Default: as above.")
+@click.option("--gpu-model", metavar="M", help="Only devices of these models, such as H100 or H100,A100.")
+@click.option("--cpu", "cpu_milli", callback=cores, metavar="N", help="CPUs per node. Default: the GPU's share.")
+@click.option("--memory", "memory_mib", callback=mib, metavar="64GiB", help="Host memory per node. Default: same.")
 @click.option("--name", metavar="N", help="Default: the command.")
 @click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Above 50: leads only.")
-@click.option("--non-preemptible", is_flag=True, help="Never paused; must fit inside the training quota.")
+@click.option("--non-preemptible", is_flag=True, help="Never paused; limited to the training quota.")
 @click.option("--env", "variables", multiple=True, metavar="K=V", help="A variable of the job; repeatable.")
-@click.option("--secret", "secrets", multiple=True, metavar="K", help="A variable taken from yours, or asked for.")
+@click.option("--secret", "secrets", multiple=True, metavar="K", help="A variable from your environment or a prompt.")
 @click.option("--environment", metavar="E", help="A named environment of the quota file.")
-@click.option(
-    "--dir", "directory", default=".", show_default=True, metavar="D", help="The folder that is packed and sent."
-)
-@click.option("--live", is_flag=True, help="Run in the folder itself, in your home, without packing it.")
+@click.option("--dir", "directory", default=".", show_default=True, metavar="D", help="Folder to pack and send.")
+@click.option("--live", is_flag=True, help="Run in the folder itself, in your home; nothing is packed.")
 @click.option("--time-limit", metavar="T", help="Running time per attempt, such as 90m or 24h.")
-@click.option("--retries", type=click.IntRange(0, 100), default=0, metavar="N", help="New tries after a failure.")
-@click.option("--private", is_flag=True, help="Shown only to you, leads and admins.")
-@click.option("--idempotency-key", metavar="K", help="The same key gives the same job.")
-@click.option("--dry-run", is_flag=True, help="Say what would happen, and store nothing.")
-@click.option("--wait", is_flag=True, help="Wait for the end; the exit code is the job's.")
+@click.option("--retries", type=click.IntRange(0, 100), default=0, metavar="N", help="New attempts after a failure.")
+@click.option("--private", is_flag=True, help="Visible only to you, leads and admins.")
+@click.option("--idempotency-key", metavar="K", help="The same key returns the same job.")
+@click.option("--dry-run", is_flag=True, help="Show the outcome and store nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code is the job's.")
 @as_json
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND ...", type=click.UNPROCESSED)
-@asks_service
+@calls_service
 def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: bool, **options: Any) -> None:
     """Queue a job and print its id."""
     options["preemptible"] = not options.pop("non_preemptible")
@@ -55,11 +53,12 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     options["secrets"] = {name: _secret(name) for name in options["secrets"]}
     key = options.pop("idempotency_key")
     command = options.pop("command")
-    client.request(command, **options)  # wrong usage is told before anything is packed or sent
+    client.request(command, **options)  # checks the usage before anything is packed or sent
     if dry_run:
-        tell_dry_run(client.dry_run(command, dir=directory, **options), json_=json_)
+        print_dry_run(client.dry_run(command, dir=directory, **options), json_=json_)
         return
-    _folder(directory)
+    if not directory or not Path(directory).is_dir():
+        raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")
     job = client.submit(command, dir=directory, idempotency_key=key, **options)
     if json_:
         print_json(job.view.model_dump(mode="json"))
@@ -68,11 +67,6 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     if wait:
         sys.stdout.flush()
         sys.exit(wait_for(client, job.id))
-
-
-def _folder(directory: str) -> None:
-    if not directory or not Path(directory).is_dir():
-        raise click.UsageError(f"--dir {directory[:200]!r} is no folder here")
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:
@@ -86,12 +80,14 @@ def _variables(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _secret(name: str) -> str:
-    """A secret's value, from the caller's variables or a prompt; on the command line others could read it."""
+    """A secret's value, from the environment or a prompt; other users can read the command line."""
     if not VARIABLE.fullmatch(name):
-        raise click.UsageError("--secret takes the name of a variable; its value is taken from yours, or asked for")
+        raise click.UsageError(
+            "--secret takes the name of a variable; its value comes from your environment or a prompt"
+        )
     if name in os.environ:
         return os.environ[name]
     if not sys.stdin.isatty():
-        raise click.UsageError(f"--secret {name}: there is no variable {name}, and no terminal to ask for its value")
+        raise click.UsageError(f"--secret {name}: there is no variable {name}, and no terminal for a prompt")
     value: str = click.prompt(f"Value of {name}", hide_input=True, err=True)
     return value

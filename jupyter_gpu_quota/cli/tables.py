@@ -1,4 +1,4 @@
-"""Results on a terminal and for programs: tables, and one JSON document with the service's own field names."""
+"""Results as tables for people, or as one JSON document with the service's field names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ..core.amounts import gpu_text
 
 WIDE = 240
-"""Columns of a table that goes to a file or a pipe."""
+"""Columns of a table in a file or a pipe."""
 
 
 def show(items: Sequence[BaseModel], columns: Sequence[str], rows: Iterable[Sequence[object]], *, json_: bool) -> None:
@@ -25,19 +25,13 @@ def show(items: Sequence[BaseModel], columns: Sequence[str], rows: Iterable[Sequ
         print_table(columns, rows)
 
 
-def show_one(item: BaseModel, rows: Iterable[tuple[str, object]], *, json_: bool) -> None:
-    """Print one thing: as JSON, or its facts one below the other."""
-    if json_:
-        print_json(item.model_dump(mode="json"))
-    else:
-        print_facts(rows)
-
-
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under their columns."""
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -46,25 +40,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain_text(cell)) for cell in row))
-    _console().print(table)
+    width = None if sys.stdout.isatty() else WIDE
+    Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False).print(table)
 
 
 def print_facts(rows: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one pair a line; what is unknown says so."""
+    """Print names and values, one pair per line."""
     known = [(name, plain_text(value)) for name, value in rows]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE, highlight=False, soft_wrap=False)
-
-
 def plain_text(value: object) -> str:
-    """A cell: unknown as "-", instants in UTC, and nothing that could steer a terminal."""
+    """A cell: unknown as "-", instants in UTC, no control characters."""
     match value:
         case None | "":
             return "-"
@@ -82,13 +71,13 @@ def gpus(milli: int | None) -> str | None:
 
 
 def used(milli: int | None, unknown: str | None) -> str | None:
-    """What is used of a share, "unknown" where that is not known, None where nothing is held."""
+    """The use of an allocation; "unknown" if there is no reading, None if there is no allocation."""
     return gpus(milli) if milli is not None else "unknown" if unknown else None
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, singular: str, plural: str = "") -> str:
     """A number of things in words: "1 job", "2 jobs"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def amount(milli: int, simulated: bool) -> str:

@@ -1,9 +1,8 @@
-"""Waiting for a job on a terminal: what changes is told on stderr, and the exit code is the job's."""
+"""Waiting for a job on a terminal: changes go to stderr, and the exit code is the job's."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 from ..client import Client, describe, watch
 from ..wire import JobDetail
@@ -14,44 +13,48 @@ INTERRUPTED = 130
 
 
 def wait_for(client: Client, job: str) -> int:
-    """Wait until a job has ended; answers the exit code. Interrupting it leaves the job in the queue."""
+    """Wait until a job has ended; returns the exit code. After an interrupt the job stays in the queue."""
     try:
-        last = _told(watch(client, job))
+        last = _shown(client, job)
     except KeyboardInterrupt:
-        say(f"{job} runs on without you; `jupyter gpu-quota logs -f {job}` follows it, `cancel {job}` ends it.")
+        say(f"{job} continues; `jupyter gpu-quota logs -f {job}` follows it, `cancel {job}` ends it.")
         return INTERRUPTED
-    return DONE if last.state == "succeeded" else FAILED  # why is told already, as the last that was seen
+    return DONE if last.state == "succeeded" else FAILED
 
 
-def ended(view: JobDetail) -> int:
-    """The exit code of a job that has ended; why it did not succeed goes to stderr."""
+def exit_code(view: JobDetail) -> int:
+    """The exit code of a job that has ended; the reason of a failure goes to stderr."""
     if view.state == "succeeded":
         return DONE
-    say(f"{view.id} {plain_text(describe(view))}")
+    say(_line(view))
     return FAILED
 
 
-def _told(views: Iterator[JobDetail]) -> JobDetail:
+def _line(view: JobDetail) -> str:
+    return f"{view.id} {plain_text(describe(view))}"
+
+
+def _shown(client: Client, job: str) -> JobDetail:
+    """The job at its end; each new line goes to stderr, on a terminal each new state."""
     if sys.stderr.isatty():
-        return _on_terminal(views)
-    line = ""
-    for view in views:
-        if (now := f"{view.id} {plain_text(describe(view))}") != line:
-            line = now
+        return _on_terminal(client, job)
+    shown = ""
+    for view in watch(client, job):
+        if (line := _line(view)) != shown:
+            shown = line
             say(line)
     return view
 
 
-def _on_terminal(views: Iterator[JobDetail]) -> JobDetail:
+def _on_terminal(client: Client, job: str) -> JobDetail:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, highlight=False)
-    state = ""
+    console, state = Console(stderr=True, highlight=False), ""
     with console.status("") as status:
-        for view in views:
+        for view in watch(client, job):
             if view.state != state:
                 state = view.state
-                console.print(Text(f"{view.id} {plain_text(describe(view))}"))
+                console.print(Text(_line(view)))
             status.update(Text(plain_text(describe(view))))
     return view

@@ -1,8 +1,7 @@
 """The service from Python: ``Client().submit("python train.py", gpu=2)``.
 
-Results are the messages of :mod:`jupyter_gpu_quota.wire`. Every call may raise Refused (the service said no, with its
-sentence), Unreachable, or WrongArgument, a ValueError: what it was given cannot be, and nothing was sent. In a notebook
-of the hub nothing needs to be set.
+Results are the messages of :mod:`jupyter_gpu_quota.wire`. Every call may raise Refused with the service's reason,
+Unreachable, or WrongArgument: a ValueError before anything is sent. A notebook of the hub needs no settings.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from ..wire import (
 )
 from ..wire.quota import PreviewView, QuotaEdit, QuotaView
 from ..wire.status import MeView, ReadyView, VersionView
-from . import arguments as asked
+from . import arguments
 from .arguments import WrongArgument
 from .connection import (
     Call,
@@ -70,14 +69,14 @@ __all__ = [
 ]
 
 PAGE = 200
-"""Items asked for at once in a listing."""
+"""Items of one request for a listing."""
 
 URL_VARIABLES = ("JUPYTER_GPU_QUOTA_URL", "JUPYTERHUB_PUBLIC_HUB_URL")
-"""Where the service's address is found in a notebook: its own, else the hub's public one."""
+"""Variables of a notebook with the service's address: the service's own, else the hub's public one."""
 
 
 class Outputs(list[OutputView]):
-    """The files of a job's outputs folder; ``truncated``: there are more than the service lists."""
+    """The files of a job's outputs folder; ``truncated``: the folder has more than the service lists."""
 
     def __init__(self, files: Iterable[OutputView] = (), *, truncated: bool = False) -> None:
         super().__init__(files)
@@ -85,11 +84,10 @@ class Outputs(list[OutputView]):
 
 
 class Client:
-    """The service as one person sees it.
+    """The service with the rights of one token.
 
-    ``url`` is the hub's address or the service's own, ``token`` one of the hub's; both default to what a notebook
-    of the hub has in its environment. ``timeout_s`` is how long one answer may take,
-    and for how long a call that the service takes too often is tried again.
+    ``url`` is the hub's address or the service's own, ``token`` one of the hub's; both default to the environment of a
+    notebook of the hub. ``timeout_s`` limits the time of one answer, and of all waits after a 429 (too many requests).
     """
 
     def __init__(
@@ -100,18 +98,13 @@ class Client:
         *,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        asked.address(url, token, timeout_s)
+        arguments.check_connection(url, token, timeout_s)
         address = url or next((environment[name] for name in URL_VARIABLES if environment.get(name)), None)
         if not address:
-            raise Unreachable(
-                "No address of a gpu-quota service is known here; give --url or set JUPYTER_GPU_QUOTA_URL."
-            )
-        try:
-            root = service_root(address)
-        except ValueError as error:
-            raise Unreachable(f"{error}.") from None
+            raise Unreachable("No address of a gpu-quota service is known; give --url or set JUPYTER_GPU_QUOTA_URL.")
         self._project = environment.get("JUPYTER_GPU_QUOTA_PROJECT") or None
-        self._connection = Connection(root, token_of(token or environment.get("JUPYTERHUB_API_TOKEN")), timeout_s)
+        token = token_of(token or environment.get("JUPYTERHUB_API_TOKEN"))
+        self._connection = Connection(service_root(address), token, timeout_s)
 
     @property
     def url(self) -> str:
@@ -129,21 +122,23 @@ class Client:
         idempotency_key: str | None = None,
         **options: Any,
     ) -> Job:
-        """Queue a job; what is said here is stored before this returns.
+        """Queue a job; it is stored before this returns.
 
         ``command`` is split as a shell would, without running one. ``gpu`` is 0.5, "1/3", 2 or "8GiB". ``dir`` is
-        packed and sent unless ``live``, which runs in it as it stands; None sends nothing. ``options`` are the other
-        fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, TypeError for an option that
-        there is not or a command that is none, and WrongArgument for options that are wrong in themselves.
+        packed and sent; None sends nothing, and with ``live`` the job runs in the folder itself. ``options`` are the
+        other fields of :class:`jupyter_gpu_quota.wire.JobRequest`. Raises Refused, Unreachable, WrongArgument for a
+        wrong value, and TypeError for an unknown option or a command that is neither text nor words.
         """
-        request = self.request(command, gpu=gpu, dir=dir, live=live, **options)
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
-        return Job(self, self._submit(asked.changed(request, idempotency_key=key), dir))
+        request = arguments.changed(self.request(command, gpu=gpu, dir=dir, live=live, **options), idempotency_key=key)
+        if not live and request.bundle is None and dir is not None:
+            request = arguments.changed(request, bundle=self.put_bundle(dir))
+        return Job(self, self._post(JobView, "jobs", request))
 
     def dry_run(self, command: str | Sequence[str], **options: Any) -> DryRunView:
-        """Whether a job of ``submit`` would start now, whom it would pause, or why it would wait; nothing is stored."""
+        """Whether such a job would start now, which jobs it would pause, or why it would wait; nothing is stored."""
         request = self.request(command, **options)
-        return self._post(DryRunView, "jobs", asked.changed(request, dry_run=True))
+        return self._post(DryRunView, "jobs", arguments.changed(request, dry_run=True))
 
     def request(
         self,
@@ -154,40 +149,31 @@ class Client:
         live: bool = False,
         **options: Any,
     ) -> JobRequest:
-        """The message that ``submit`` sends, with this notebook's project where none is named."""
-        asked.known(options)
+        """The message that ``submit`` sends; the default project is this notebook's."""
+        arguments.check_names(options)
         given = {name: value for name, value in options.items() if value is not None}
-        words = asked.words(command)
-        if live:
-            given["directory"] = _below_home(asked.folder("." if dir is None else dir, "dir"))
+        words = arguments.words(command)
+        if live:  # the service resolves a relative folder against the person's home
+            folder = arguments.folder("." if dir is None else dir, "dir").expanduser().resolve()
+            home = Path.home().resolve()
+            given["directory"] = str(folder.relative_to(home) if folder.is_relative_to(home) else folder)
         if self._project:
             given.setdefault("project", self._project)
-        return asked.message_of(JobRequest, {"command": words, "gpu": asked.amount(gpu), "live": live, **given})
-
-    def _submit(self, request: JobRequest, directory: str | Path | None) -> JobView:
-        if not request.live and request.bundle is None and directory is not None:
-            request = asked.changed(request, bundle=self.put_bundle(directory))
-        return self._post(JobView, "jobs", request)
+        return arguments.message_of(JobRequest, {"command": words, "gpu": arguments.amount(gpu), "live": live, **given})
 
     def put_bundle(self, directory: str | Path) -> str:
-        """Pack a folder and send it if the service does not have it from this person; answers its digest."""
+        """Pack a folder, send it unless the service has it from this person already, and return its digest."""
         with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
             try:
-                bundle = pack(asked.folder(directory, "dir"), Path(folder) / "bundle.tar.gz")
+                bundle = pack(arguments.folder(directory, "dir"), Path(folder) / "bundle.tar.gz")
             except BundleRefused as error:
                 raise Refused(413, "bundle", str(error)) from None
             path = f"bundles/{bundle.digest}"
-            if not self._has(path):
+            try:
+                self._connection.bytes_of(Call(method="HEAD", path=path))
+            except Refused:  # a HEAD has no sentence; the PUT is refused with one
                 self._connection.bytes_of(Call(method="PUT", path=path, body=bundle.path))
             return bundle.digest
-
-    def _has(self, path: str) -> bool:
-        """Whether something is there for this person; why not, the next request is told in words."""
-        try:
-            self._connection.bytes_of(Call(method="HEAD", path=path))
-        except Refused:
-            return False
-        return True
 
     def jobs(
         self,
@@ -198,25 +184,21 @@ class Client:
         state: str | None = None,
         limit: int = 1000,
     ) -> list[JobView]:
-        """Jobs of one's projects that have not ended, newest first; ``all`` takes in those that have."""
-        query: Query = {
-            "live": None if all or state else True,
-            "project": project,
-            "mine": mine or None,
-            "state": state,
-        }
+        """Jobs of one's projects, newest first; ended ones only with ``all`` or ``state``."""
+        live = None if all or state else True
+        query: Query = {"live": live, "project": project, "mine": mine or None, "state": state}
         return self._list(JobView, "jobs", query, limit)
 
     def job(self, job: str) -> JobDetail:
         """One job, with its variables and every rank of every attempt."""
-        return self._connection.get(JobDetail, f"jobs/{_job(job)}")
+        return self._get(JobDetail, _job(job))
 
     def attach(self, job: str) -> Job:
-        """A job that was submitted elsewhere, to wait for or to change."""
+        """A submitted job, to wait for or to change."""
         return Job(self, self.job(job))
 
     def hold(self, job: str) -> JobView:
-        """Stop a job the way a pause does; it waits until it is released."""
+        """Pause a job until it is released."""
         return self._act(job, "hold")
 
     def release(self, job: str) -> JobView:
@@ -224,39 +206,38 @@ class Client:
         return self._act(job, "release")
 
     def cancel(self, job: str) -> JobView:
-        """End a job for good: it is asked to end, and killed after the grace. Its log and outputs stay."""
+        """End a job: SIGTERM, then SIGKILL after the grace period. Its log and outputs stay."""
         return self._act(job, "cancel")
 
     def clone(self, job: str, **changes: Any) -> Job:
-        """The same job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
-        body = asked.changed(asked.differences(changes), idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"jobs/{_job(job)}/actions/clone", body))
+        """Queue the job again. ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
+        body = arguments.changed(arguments.differences(changes), idempotency_key=uuid.uuid4().hex)
+        return Job(self, self._post(JobView, f"{_job(job)}/actions/clone", body))
 
     def dry_clone(self, job: str, **changes: Any) -> DryRunView:
-        """Whether such a clone would start now, whom it would pause, or why it would wait; nothing is stored."""
-        body = asked.changed(asked.differences(changes), dry_run=True)
-        return self._post(DryRunView, f"jobs/{_job(job)}/actions/clone", body)
+        """Whether such a clone would start now, which jobs it would pause, or why it would wait; nothing is stored."""
+        body = arguments.changed(arguments.differences(changes), dry_run=True)
+        return self._post(DryRunView, f"{_job(job)}/actions/clone", body)
 
     def rerun(self, job: str) -> Job:
-        """The same code, command and environment again."""
+        """Queue the same code, command and environment again."""
         body = CloneRequest(idempotency_key=uuid.uuid4().hex)
-        return Job(self, self._post(JobView, f"jobs/{_job(job)}/actions/rerun", body))
+        return Job(self, self._post(JobView, f"{_job(job)}/actions/rerun", body))
 
     def _act(self, job: str, action: str) -> JobView:
-        found = self._connection.json_of(Call(method="POST", path=f"jobs/{_job(job)}/actions/{action}"))
-        return self._connection.as_model(JobView, found)
+        return self._connection.ask(JobView, Call(method="POST", path=f"{_job(job)}/actions/{action}"))
 
     def explain(self, workload: str) -> ExplainView:
-        """Why a job or notebook waits or was paused, and what would change it."""
-        return self._connection.get(ExplainView, f"explain/{asked.part_of_path(workload, 'workload', asked.WORKLOAD)}")
+        """Why a job or notebook waits or was paused, and which change would start it."""
+        return self._get(ExplainView, f"explain/{arguments.part_of_path(workload, 'workload', arguments.WORKLOAD)}")
 
-    # --- what a job says and leaves -------------------------------------------------------------------------------
+    # --- logs and outputs -------------------------------------------------------------------------------------------
     def logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> str:
         """The log of one attempt as it is now; None means the newest."""
-        offset, parts, of = 0, [], asked.log_of(attempt, rank)
+        offset, parts, of = 0, [], arguments.log_of(attempt, rank)
         while True:
             query: Query = {**of, "offset": offset}
-            part, headers = self._connection.bytes_of(Call(method="GET", path=f"jobs/{_job(job)}/logs", query=query))
+            part, headers = self._connection.bytes_of(Call(path=f"{_job(job)}/logs", query=query))
             following = int(headers.get("X-Next-Offset", offset))
             parts.append(part)
             if not part or following <= offset:
@@ -264,109 +245,108 @@ class Client:
             offset = following
 
     def follow_logs(self, job: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
-        """The log as it is written, until the job has ended; a broken wire is taken up where it broke."""
-        path, _ = f"jobs/{_job(job)}/logs", asked.log_of(attempt, rank)
+        """The log as it is written, until the job has ended; a broken connection continues at its position."""
+        path, _ = f"{_job(job)}/logs", arguments.log_of(attempt, rank)
         return follow_log(self._connection, path, attempt=attempt, rank=rank, newest=lambda: self.job(job).attempt)
 
     def outputs(self, job: str) -> Outputs:
-        """The files a job left; ``truncated`` says that there are more than the service lists."""
+        """The files in the job's outputs folder; ``truncated``: the folder has more than the service lists."""
         found, truncated = list[OutputView](), False
-        for answer in self._pages(f"jobs/{_job(job)}/outputs", {}, 100_000):
+        for answer in self._pages(f"{_job(job)}/outputs", {}, 100_000):
             found += [self._connection.as_model(OutputView, item) for item in answer["items"]]
             truncated |= answer.get("truncated") is True
         return Outputs(found, truncated=truncated)
 
     def download(self, job: str, into: str | Path, files: Sequence[OutputView] | None = None) -> list[Path]:
-        """Copy outputs, every one or those given, below a folder, which is made.
+        """Copy all outputs, or those given, below a folder, which is created.
 
-        Returns the files written, each whole or not at all.
+        Returns the files; each is written completely or not at all.
         """
-        folder = asked.folder(into, "into")
-        place = f"jobs/{_job(job)}/outputs"
-        wanted = self.outputs(job) if files is None else asked.listed(files)
-        return [self._fetch(f"{place}/{quote(each.path)}", _inside(folder, each.path)) for each in wanted]
+        folder = arguments.folder(into, "into")
+        wanted = self.outputs(job) if files is None else arguments.listed(files)
+        path = f"{_job(job)}/outputs"
+        return [self._fetch(f"{path}/{quote(each.path)}", _inside(folder, each.path)) for each in wanted]
 
     def _fetch(self, path: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
             with partial.open("wb") as file:
-                self._connection.save(Call(method="GET", path=path), file)
+                self._connection.save(Call(path=path), file)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
         return target
 
-    # --- what there is --------------------------------------------------------------------------------------------
+    # --- listings ---------------------------------------------------------------------------------------------------
     def me(self) -> MeView:
-        """Who one is to the service, in which projects, and with what a notebook can be started."""
-        return self._connection.get(MeView, "me")
+        """The token's owner, their projects, and the sizes with which they can start a notebook."""
+        return self._get(MeView, "me")
 
     def notebooks(self, *, stopped: bool = False) -> list[NotebookView]:
-        """Live slices; ``stopped``: behind them those whose server was stopped of late, each with why."""
+        """Slices of running notebooks; ``stopped`` adds recently stopped servers, each with the reason."""
         return self._list(NotebookView, "notebooks", {"stopped": "1"} if stopped else {})
 
     def keep(self, notebook: str) -> IdleView:
         """Postpone an idle warning of a notebook."""
-        part = asked.part_of_path(notebook, "notebook", asked.NOTEBOOK)
-        call = Call(method="POST", path=f"notebooks/{part}/actions/keep", repeatable=False)
-        return self._connection.as_model(IdleView, self._connection.json_of(call))
+        part = arguments.part_of_path(notebook, "notebook", arguments.NOTEBOOK)
+        return self._connection.ask(
+            IdleView, Call(method="POST", path=f"notebooks/{part}/actions/keep", repeatable=False)
+        )
 
     def devices(self) -> list[DeviceView]:
-        """Every device: who holds which part of it, and whether it is used."""
+        """All devices with their allocations and use."""
         return self._list(DeviceView, "devices", {})
 
     def nodes(self) -> list[NodeView]:
-        """The machines, and whether new work may start on them."""
+        """The nodes, and whether new work may start on them."""
         return self._list(NodeView, "nodes", {})
 
     def cordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
-        """Nothing new starts on a node; what runs there stays."""
-        return self._change_node(node, "cordon", asked.node_edit(dry_run=dry_run))
+        """Start no new work on a node; running work stays."""
+        return self._change_node(node, "cordon", dry_run=dry_run)
 
     def uncordon(self, node: str, *, dry_run: bool = False) -> NodeChangeView:
-        """Work may start on a node again."""
-        return self._change_node(node, "uncordon", asked.node_edit(dry_run=dry_run))
+        """Let work start on a node again."""
+        return self._change_node(node, "uncordon", dry_run=dry_run)
 
     def drain(self, node: str, *, deadline: str | None = None, dry_run: bool = False) -> NodeChangeView:
-        """Empty a node: its preemptible jobs are queued again; after the deadline ("2h") all its jobs are."""
-        return self._change_node(node, "drain", asked.node_edit(deadline=deadline, dry_run=dry_run))
+        """Empty a node: queue its preemptible jobs again, and after the deadline ("2h") all its jobs."""
+        return self._change_node(node, "drain", deadline=deadline, dry_run=dry_run)
 
-    def _change_node(self, node: str, change: str, edit: NodeEdit) -> NodeChangeView:
-        part = asked.part_of_path(node, "node", asked.NODE)
-        return self._post(NodeChangeView, f"nodes/{part}/actions/{change}", edit)
+    def _change_node(self, node: str, change: str, **edit: object) -> NodeChangeView:
+        part = arguments.part_of_path(node, "node", arguments.NODE)
+        return self._post(NodeChangeView, f"nodes/{part}/actions/{change}", arguments.message_of(NodeEdit, edit))
 
     def pools(self) -> list[PoolView]:
-        """The pools: how much they have, and how much of it is free."""
+        """The pools with their capacity and what is free."""
         return self._list(PoolView, "pools", {})
 
     def usage(self, *, by: str = "project", since: str | None = None, until: str | None = None) -> list[UsageView]:
-        """What was had and used of GPUs in whole hours, by default of the last day; instants are ISO 8601."""
-        asked = {"by": by, "since": since, "until": until}
-        return self._list(UsageView, "usage", {name: word for name, word in asked.items() if word is not None})
+        """Allocated and used GPU hours in whole hours, by default of the last day; instants are ISO 8601."""
+        return self._list(UsageView, "usage", {"by": by, "since": since, "until": until})
 
     def projects(self) -> list[ProjectView]:
-        """One's projects: their quotas, what of them is used, and their fair share."""
+        """One's projects with their quotas, use and fair share."""
         return self._list(ProjectView, "projects", {})
 
     def events(self) -> Iterator[Event]:
-        """What changes of all one may see, as it changes, without an end."""
+        """Changes of everything one may see, as they happen, without an end."""
         return follow_events(self._connection)
 
     # --- quotas and the audit -------------------------------------------------------------------------------------
     def quota(self) -> QuotaView:
         """The quota file in force, its revision written into it."""
-        return self._connection.get(QuotaView, "quota")
+        return self._get(QuotaView, "quota")
 
     def preview(self, text: str, *, revision: int | None = None) -> PreviewView:
-        """What a quota file would do, without applying it: the arithmetic, and everybody affected.
+        """The effect of a quota file without applying it: the arithmetic, and the affected work.
 
         ``revision`` is the one that the file was made from, instead of the one written in it, as for ``apply``.
         """
-        call = Call(
-            method="POST", path="quota/preview", body=asked.quota_edit(text=text), headers=asked.if_match(revision)
-        )
-        return self._connection.as_model(PreviewView, self._connection.json_of(call))
+        edit = arguments.message_of(QuotaEdit, {"text": text})
+        headers = arguments.if_match(revision)
+        return self._connection.ask(PreviewView, Call(method="POST", path="quota/preview", body=edit, headers=headers))
 
     def apply(
         self,
@@ -380,14 +360,16 @@ class Client:
     ) -> QuotaView:
         """Put a quota file in force; refused if the revision it was made from is not the present one.
 
-        ``revision`` is the one that it was made from, instead of the one written in it; 0 where none was in force.
+        ``revision`` is the one that it was made from, instead of the one written in it; 0 if none was in force.
         """
-        edit = asked.quota_edit(
-            text=text, accept_overcommit=accept_overcommit, accept_removal=accept_removal, accept_stops=accept_stops,
-            comment=comment,
-        )  # fmt: skip
-        call = Call(method="PUT", path="quota", body=edit, headers=asked.if_match(revision), repeatable=False)
-        return self._connection.as_model(QuotaView, self._connection.json_of(call))
+        accepted = {
+            "accept_overcommit": accept_overcommit,
+            "accept_removal": accept_removal,
+            "accept_stops": accept_stops,
+        }
+        edit = arguments.message_of(QuotaEdit, {"text": text, "comment": comment, **accepted})
+        call = Call(method="PUT", path="quota", body=edit, headers=arguments.if_match(revision), repeatable=False)
+        return self._connection.ask(QuotaView, call)
 
     def history(self, limit: int = 1000) -> list[QuotaView]:
         """The revisions of the quota file, newest first."""
@@ -395,50 +377,50 @@ class Client:
 
     def revert(self, revision: int, *, accept_removal: bool = False, accept_stops: bool = False) -> QuotaView:
         """Put an earlier revision in force again, as a new one."""
-        path = f"quota/revisions/{asked.number(revision, 'revision')}/actions/revert"
-        query = asked.query({"accept_removal": accept_removal or None, "accept_stops": accept_stops or None})
-        call = Call(method="POST", path=path, query=query, repeatable=False)
-        return self._connection.as_model(QuotaView, self._connection.json_of(call))
+        path = f"quota/revisions/{arguments.number(revision, 'revision')}/actions/revert"
+        query = arguments.query({"accept_removal": accept_removal or None, "accept_stops": accept_stops or None})
+        return self._connection.ask(QuotaView, Call(method="POST", path=path, query=query, repeatable=False))
 
     def audit(self, *, since: str | None = None, limit: int = 10_000) -> list[AuditView]:
         """Decisions and edits, newest first; ``since`` is an instant such as 2027-01-01T00:00:00Z."""
         return self._list(AuditView, "audit", {"since": since}, limit)
 
     def audit_verify(self) -> VerifiedView:
-        """Whether every row of the audit follows from the one before."""
-        return self._connection.get(VerifiedView, "audit/verify")
+        """Whether the hash chain of the audit is intact."""
+        return self._get(VerifiedView, "audit/verify")
 
     def snapshot(self) -> dict[str, Any]:
         """The document that ``decide`` reads."""
-        found = self._connection.json_of(Call(method="GET", path="snapshot"))
+        found = self._connection.json_of(Call(path="snapshot"))
         if not isinstance(found, dict):
-            raise Unreachable(f"What answers at {self.url} is not the gpu-quota service: no snapshot came.")
+            raise Unreachable(f"The server at {self.url} is not the gpu-quota service: it sent no snapshot.")
         return found
 
     def version(self) -> VersionView:
         """The version of the service, and of its REST API."""
-        return self._connection.get(VersionView, "version")
+        return self._get(VersionView, "version")
 
     def ready(self) -> ReadyView:
-        """Whether the service does its work; raises Refused, with what lacks, while it does not."""
-        return self._connection.get(ReadyView, "ready")
+        """Whether the service is ready; raises Refused with the missing parts while it is not."""
+        return self._get(ReadyView, "ready")
 
-    # --- how ------------------------------------------------------------------------------------------------------
-    def _post(
-        self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | QuotaEdit | NodeEdit
-    ) -> WireModel:
-        return self._connection.as_model(model, self._connection.json_of(Call(method="POST", path=path, body=body)))
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def _get(self, model: type[WireModel], path: str) -> WireModel:
+        return self._connection.ask(model, Call(path=path))
+
+    def _post(self, model: type[WireModel], path: str, body: JobRequest | CloneRequest | NodeEdit) -> WireModel:
+        return self._connection.ask(model, Call(method="POST", path=path, body=body))
 
     def _list(self, model: type[WireModel], path: str, query: Query, limit: int = 100_000) -> list[WireModel]:
         pages = self._pages(path, query, limit)
         return [self._connection.as_model(model, item) for answer in pages for item in answer["items"]]
 
     def _pages(self, path: str, query: Query, limit: int) -> Iterator[dict[str, Any]]:
-        """The parts of a listing as they come, each with its ``items``."""
-        seen, query = 0, asked.query(query)
-        while seen < asked.number(limit, "limit"):
+        """The pages of a listing, each with its ``items``."""
+        seen, query = 0, arguments.query(query)
+        while seen < arguments.number(limit, "limit"):
             window = {"offset": seen, "limit": min(PAGE, limit - seen)}
-            answer = self._connection.json_of(Call(method="GET", path=path, query={**query, **window}))
+            answer = self._connection.json_of(Call(path=path, query={**query, **window}))
             if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
                 return
             yield answer
@@ -447,20 +429,14 @@ class Client:
                 return
 
 
-def _job(name: object) -> str:
-    return asked.part_of_path(name, "job", asked.JOB)
-
-
-def _below_home(directory: Path) -> str:
-    """A folder of a live job as the service takes it: relative to one's home, where it is inside."""
-    full = directory.expanduser().resolve()
-    home = Path.home().resolve()
-    return str(full.relative_to(home)) if full.is_relative_to(home) else str(full)
+def _job(id_: object) -> str:
+    """The path of a job."""
+    return f"jobs/{arguments.part_of_path(id_, 'job', arguments.JOB)}"
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """Where an output is written: below the folder, whatever the name says."""
+    """The path of an output below a folder. Raises Refused for a name that leads elsewhere."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
-        raise Refused(502, "path", f"The service named an output {name[:80]!r}, which is no path below a folder.")
+        raise Refused(502, "path", f"The service named an output {name[:80]!r}, which is not a path below a folder.")
     return folder.joinpath(*parts)

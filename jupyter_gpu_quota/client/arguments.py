@@ -1,4 +1,4 @@
-"""What a caller asks for, looked at before anything is sent: what cannot be is told in a sentence."""
+"""Checks of a caller's arguments before anything is sent; each refusal is a sentence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from ..messages.validation import place_of, shown, words_of
-from ..wire import LARGEST_TEXT, CloneRequest, JobRequest, NodeEdit, OutputView
-from ..wire.quota import QuotaEdit
+from ..wire import LARGEST_TEXT, CloneRequest, JobRequest, OutputView
 from .connection import GPUQuotaError, Query, WireModel
 
 JOB = "a job's id, as jobs() lists them"
@@ -33,15 +32,13 @@ ADVICE = {
     "variables": 'give texts by name, such as {"EPOCHS": "3"}',
     "secrets": 'give texts by name, such as {"TOKEN": "..."}',
 }
-"""What to do about a field that cannot be."""
-
+"""Advice for a wrong value, by field."""
 
 LONGEST_S = 366 * 86_400
-"""Nothing is waited for longer than a year."""
 
 
 class WrongArgument(GPUQuotaError, ValueError):
-    """What a call was given cannot be, so nothing was sent; ``where`` is the argument, ``why`` what is wrong."""
+    """An argument is wrong, and nothing was sent; ``where`` is the argument, ``why`` what is wrong."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"{where}: {why}. Nothing was sent.")
@@ -49,7 +46,7 @@ class WrongArgument(GPUQuotaError, ValueError):
 
 
 def message_of(model: type[WireModel], values: Mapping[str, Any]) -> WireModel:
-    """A message with these fields. Raises WrongArgument with the first that cannot be, and what to give."""
+    """A message with these fields. Raises WrongArgument with the first wrong field and advice."""
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -60,19 +57,19 @@ def message_of(model: type[WireModel], values: Mapping[str, Any]) -> WireModel:
 
 
 def changed(message: WireModel, **changes: Any) -> WireModel:
-    """The same message with other values, which are checked as the first ones were."""
+    """The same message with other values, checked in the same way."""
     return message_of(type(message), {**message.model_dump(exclude_unset=True), **changes})
 
 
 def part_of_path(name: object, where: str, what: str) -> str:
-    """An id as one part of a path: what a person typed cannot lead elsewhere."""
+    """An id as one quoted part of a path."""
     if not isinstance(name, str) or not name.strip() or name in (".", ".."):
-        raise WrongArgument(where, f"{shown(name)} is no id; give {what}")
+        raise WrongArgument(where, f"{shown(name)} is not an id; give {what}")
     return quote(text(name, where), safe="")
 
 
 def text(value: str, where: str) -> str:
-    """The same text, if it can be sent: words of a command line may have bytes that are none."""
+    """The same text, if it is UTF-8: the command line may hold other bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -80,19 +77,19 @@ def text(value: str, where: str) -> str:
     return value
 
 
-def address(url: object, token: object, timeout_s: object) -> None:
-    """Refuse what is of no kind that a client can be made from; whether it is an address is seen later."""
+def check_connection(url: object, token: object, timeout_s: object) -> None:
+    """Check the types of a client's arguments."""
     for given, where, what in ((url, "url", "the hub's address"), (token, "token", "a token of the hub")):
         if given is not None and not isinstance(given, str):
             raise WrongArgument(where, f"{shown(given)} is no text; give {what}, or leave it out in a notebook")
     if not seconds(timeout_s):
-        raise WrongArgument("timeout_s", "0 s is no time in which an answer can come; give some seconds")
+        raise WrongArgument("timeout_s", "0 s is too short for an answer; give some seconds")
 
 
 def seconds(timeout_s: object) -> float:
     """A time-out, 0 or more."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= LONGEST_S:
-        raise WrongArgument("timeout_s", f"{shown(timeout_s)} is no number of seconds from 0 to {LONGEST_S}")
+        raise WrongArgument("timeout_s", f"{shown(timeout_s)} is not a number of seconds from 0 to {LONGEST_S}")
     return timeout_s
 
 
@@ -110,25 +107,20 @@ def folder(value: object, where: str) -> Path:
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if isinstance(path, str) and path and "\0" not in path:
         return Path(path)
-    raise WrongArgument(where, f"{shown(value)} is no path of a folder; give one, such as '.'")
+    raise WrongArgument(where, f"{shown(value)} is not a path of a folder; give one, such as '.'")
 
 
 def query(values: Mapping[str, object]) -> dict[str, str | int | bool | None]:
-    """The parameters of a listing: texts, numbers, true or false, or nothing."""
-    return {name: _parameter(value, name) for name, value in values.items()}
+    """The parameters of a listing: texts, numbers, true, false or None."""
+    checked: dict[str, str | int | bool | None] = {}
+    for name, value in values.items():
+        if value is not None and not isinstance(value, str | int):
+            raise WrongArgument(name, f"{shown(value)} is no text; give one")
+        checked[name] = text(value, name) if isinstance(value, str) else value
+    return checked
 
 
-def _parameter(value: object, where: str) -> str | int | bool | None:
-    match value:
-        case str():
-            return text(value, where)
-        case None | bool() | int():
-            return value
-        case _:
-            raise WrongArgument(where, f"{shown(value)} is no text; give one")
-
-
-# --- what single calls are given --------------------------------------------------------------------------------------
+# --- arguments of single calls ----------------------------------------------------------------------------------------
 SUBMITTED = frozenset(JobRequest.model_fields) - {"dry_run"} | {"dir"}
 CHANGED = frozenset(CloneRequest.model_fields) - {"dry_run", "idempotency_key"}
 
@@ -139,60 +131,51 @@ MEANT = {
     "environ": "'variables'",
     "dry_run": "the client's dry_run(...), which takes the same",
 }
-"""Words of the command line and of other libraries, and what they are here."""
+"""Names on the command line and in other libraries, and the option's name here."""
 
 
-def known(options: Mapping[str, object], names: frozenset[str] = SUBMITTED, what: str = "submit") -> None:
-    """Raises TypeError for an option that there is not, with the one that was meant."""
+def check_names(options: Mapping[str, object], names: frozenset[str] = SUBMITTED, what: str = "submit") -> None:
+    """Raises TypeError for an unknown option, with the nearest known one."""
     for name in sorted(options.keys() - names):
         near = [MEANT[name]] if name in MEANT else [f"{each!r}" for each in get_close_matches(name, sorted(names), n=1)]
-        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}."
+        meant = f"did you mean {near[0]}?" if near else f"the options are {', '.join(sorted(names))}."
         raise TypeError(f"{what} has no {name!r}; {meant}")
 
 
 def words(command: object) -> list[str]:
-    """A program and its arguments; a text is taken apart as a shell would."""
-    if isinstance(command, str):
-        return _taken_apart(command)
-    if isinstance(command, Sequence) and not isinstance(command, bytes | bytearray):
-        return list(command)
-    example = '"python train.py" or ["python", "train.py"]'
-    raise TypeError(f"the command was {command!r:.40}; it is a text or the words of one, such as {example}.")
+    """A program and its arguments; a text is split as a shell would, in quadratic time, so that its length is limited.
 
-
-def _taken_apart(command: str) -> list[str]:
-    """The words of a text. One that the service would not take is not read: the reader's time grows with its square."""
+    Raises TypeError if it is neither text nor a sequence, WrongArgument if it cannot be split.
+    """
+    if not isinstance(command, str):
+        if isinstance(command, Sequence) and not isinstance(command, bytes | bytearray):
+            return list(command)
+        example = '"python train.py" or ["python", "train.py"]'
+        raise TypeError(f"the command was {command!r:.40}; give a text or a list of words, such as {example}.")
     if len(command) > LARGEST_TEXT:
-        advice = "put what is long into a file of the folder that is sent"
+        advice = "put long input into a file of the folder that is sent"
         raise WrongArgument("command", f"it has {len(command)} characters, and at most {LARGEST_TEXT} fit; {advice}")
     try:
         return shlex.split(command)
     except ValueError as error:
-        why = f"{shown(command)} cannot be taken apart as a shell would ({str(error).lower()}); give a list of words"
+        why = f"{shown(command)} cannot be split into words ({str(error).lower()}); give a list of words"
         raise WrongArgument("command", why) from None
 
 
 def amount(gpu: object) -> str:
-    """An amount as it is sent: 0.5, Fraction(1, 3) and numpy's numbers read as people write them."""
+    """An amount of GPU as text: of 0.5, Fraction(1, 3), or a number of numpy."""
     if type(gpu) is not bool and isinstance(gpu, str | Number):
         return str(gpu)
-    raise WrongArgument("gpu", f"{shown(gpu)} is no amount of GPU; {ADVICE['gpu']}")
+    raise WrongArgument("gpu", f"{shown(gpu)} is not an amount of GPU; {ADVICE['gpu']}")
 
 
 def differences(changes: Mapping[str, object]) -> CloneRequest:
-    known(changes, CHANGED, "clone")
+    """The changes of a clone as a message."""
+    check_names(changes, CHANGED, "clone")
     given = {name: value for name, value in changes.items() if value is not None}
     if "gpu" in given:
         given["gpu"] = amount(given["gpu"])
     return message_of(CloneRequest, given)
-
-
-def node_edit(**edit: object) -> NodeEdit:
-    return message_of(NodeEdit, edit)
-
-
-def quota_edit(**edit: object) -> QuotaEdit:
-    return message_of(QuotaEdit, edit)
 
 
 def if_match(revision: int | None) -> dict[str, str]:
@@ -200,7 +183,7 @@ def if_match(revision: int | None) -> dict[str, str]:
 
 
 def log_of(attempt: int | None, rank: int) -> Query:
-    """Which log: the newest attempt's where none is named."""
+    """The query of a log; None is the newest attempt."""
     named = None if attempt is None else number(attempt, "attempt", least=1)
     return {"attempt": named, "rank": number(rank, "rank")}
 
@@ -208,4 +191,4 @@ def log_of(attempt: int | None, rank: int) -> Query:
 def listed(files: Sequence[OutputView]) -> Sequence[OutputView]:
     if isinstance(files, Sequence) and all(isinstance(each, OutputView) for each in files):
         return files
-    raise WrongArgument("files", f"{shown(files)} stands where some of what outputs() lists is expected")
+    raise WrongArgument("files", f"{shown(files)} is not a list of files from outputs()")

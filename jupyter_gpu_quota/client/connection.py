@@ -1,7 +1,7 @@
-"""HTTP to the service, on the standard library: one request, a body streamed up, events streamed down.
+"""HTTP to the service: one request, a streamed upload, a stream of events.
 
-A kernel or a hub image needs nothing for it but pydantic. Calls that may be repeated are tried again, a few times,
-when the service cannot be reached; and any call that came too often, after the rest that the service asks for.
+It uses the standard library, so that a kernel or a hub image needs no HTTP package beside pydantic.
+A repeatable call is retried when the service cannot be reached, and every call after a 429 with Retry-After.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import contextlib
 import http.client
 import ipaddress
 import json
+import os
 import re
 import shutil
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -22,7 +22,7 @@ from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, TypeVar
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -34,13 +34,13 @@ WireModel = TypeVar("WireModel", bound=BaseModel)
 Query = Mapping[str, str | int | bool | None]
 
 PAUSES_S = (0.2, 0.8)
-"""Rests before the second and the third try of a call that may be repeated."""
+"""Pauses before the second and the third attempt of a repeatable call."""
 
 AWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
-"""What the hub's proxy answers while the service is away."""
+"""Statuses of the hub's proxy while the service does not run."""
 
-OF_NO_SERVICE = "/hub/services/"
-"""In the address to which a hub sends on whoever asks for a service that it does not have."""
+UNKNOWN_SERVICE = "/hub/services/"
+"""Part of the address to which a hub redirects requests for a service that it does not have."""
 
 LARGEST_ERROR = 100_000
 SILENCE_S = 45.0
@@ -48,7 +48,7 @@ SILENCE_S = 45.0
 
 
 class GPUQuotaError(Exception):
-    """What a call to the service may end with; the message is a sentence for people."""
+    """A call to the service failed; the message is a sentence for people."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -56,9 +56,9 @@ class GPUQuotaError(Exception):
 
 
 class Refused(GPUQuotaError):
-    """The service said no: ``status`` of HTTP, ``reason`` a short word for programs.
+    """The service refused: ``status`` of HTTP, ``reason`` a short code.
 
-    ``retry_after_s``: after so many seconds it may say something else; None where it did not tell.
+    ``retry_after_s``: a new attempt makes sense after so many seconds; None where the service named no time.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: int | None = None) -> None:
@@ -67,14 +67,14 @@ class Refused(GPUQuotaError):
 
 
 class Unreachable(GPUQuotaError):
-    """The service cannot be reached, or what answers is not it."""
+    """The service cannot be reached, or the answer is not from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``path`` is below api/v1, quoted. ``repeatable``: doing it twice does no more than doing it once."""
+    """One request. ``path`` is below api/v1, quoted. ``repeatable``: sending it twice has the effect of once."""
 
-    method: str
+    method: str = "GET"
     path: str
     query: Query = field(default_factory=dict)
     body: BaseModel | Path | None = None
@@ -84,7 +84,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One server-sent event; ``id`` is where a stream that broke is taken up again."""
+    """One server-sent event; a broken stream continues after ``id``."""
 
     name: str
     data: Any
@@ -97,26 +97,27 @@ class Connection:
     def __init__(
         self, url: str, token: str | None, timeout_s: float, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.url, self.token, self.timeout_s, self.sleep = url.rstrip("/"), token, timeout_s, sleep
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), _Http(), _Https()]
-        if _is_loopback(url):
-            handlers.append(urllib.request.ProxyHandler({}))
-        self._opener = urllib.request.build_opener(*handlers)
+        self.url, self.timeout_s, self.sleep = url.rstrip("/"), timeout_s, sleep
+        self._headers = {"Accept": "application/json", "User-Agent": "jupyter-gpu-quota"}
+        if token:
+            self._headers["Authorization"] = f"token {token}"
+        proxies = [urllib.request.ProxyHandler({})] if _is_loopback(url) else []
+        self._opener = urllib.request.build_opener(_Handler(), *proxies)
 
     def send(self, call: Call, timeout_s: float | None = None) -> http.client.HTTPResponse:
-        """The answer of a call, open for reading; raises Refused, or Unreachable after the last try.
+        """The answer of a call, open for reading; raises Refused, or Unreachable after the last attempt.
 
-        Who asks too often rests as long as the service says, all in all for the time-out; then it is Refused.
+        After a 429 the call waits as long as the service says, in total for ``timeout_s`` of the connection.
         """
-        pauses, rest_s = iter(PAUSES_S if call.repeatable else ()), self.timeout_s
+        pauses, budget_s = iter(PAUSES_S if call.repeatable else ()), self.timeout_s
         while True:
             try:
                 return self._once(call, timeout_s or self.timeout_s)
             except Refused as refusal:
                 wait_s = refusal.retry_after_s
-                if refusal.status != HTTPStatus.TOO_MANY_REQUESTS or wait_s is None or wait_s > rest_s:
+                if refusal.status != HTTPStatus.TOO_MANY_REQUESTS or wait_s is None or wait_s > budget_s:
                     raise
-                rest_s -= max(1, wait_s)
+                budget_s -= max(1, wait_s)
                 self.sleep(wait_s)
             except Unreachable:
                 pause = next(pauses, None)
@@ -126,12 +127,12 @@ class Connection:
 
     def bytes_of(self, call: Call) -> tuple[bytes, Message]:
         """The whole body of the answer, and its headers."""
-        with self.send(call) as answer, _wire_broken(self.url):
+        with self.send(call) as answer, _our_errors(self.url):
             return answer.read(), answer.headers
 
     def save(self, call: Call, file: IO[bytes]) -> None:
         """Copy the body of the answer into an open file."""
-        with self.send(call) as answer, _wire_broken(self.url):
+        with self.send(call) as answer, _our_errors(self.url):
             shutil.copyfileobj(answer, file)
 
     def json_of(self, call: Call) -> Any:
@@ -140,64 +141,53 @@ class Connection:
         try:
             return json.loads(body)
         except ValueError:
-            raise Unreachable(f"What answers at {self.url} is not the gpu-quota service: no JSON came.") from None
+            raise Unreachable(f"The server at {self.url} is not the gpu-quota service: it sent no JSON.") from None
 
-    def get(self, model: type[WireModel], path: str, query: Query | None = None) -> WireModel:
-        return self.as_model(model, self.json_of(Call(method="GET", path=path, query=query or {})))
+    def ask(self, model: type[WireModel], call: Call) -> WireModel:
+        """The answer of a call as a message."""
+        return self.as_model(model, self.json_of(call))
 
-    def as_model(self, model: type[WireModel], found: object) -> WireModel:
-        """JSON as a message; keys that only a newer service knows are left out."""
+    def as_model(self, model: type[WireModel], found: Any) -> WireModel:
+        """JSON as a message, without the keys that only a newer service knows."""
         try:
             return model.model_validate(found)
         except ValidationError as error:
-            if {each["type"] for each in error.errors()} != {"extra_forbidden"}:
-                why = error.errors()[0]
-                told = f"{place_of(why['loc']) or 'its answer'}: {words_of(why)}"
-                raise Unreachable(f"What answers at {self.url} is not this version's service: {told}.") from None
-            for each in error.errors():
-                _leave_out(found, each["loc"])
-            return model.model_validate(found)
+            faults = error.errors(include_url=False)
+            if {fault["type"] for fault in faults} != {"extra_forbidden"}:
+                first = f"{place_of(faults[0]['loc']) or 'the answer'}: {words_of(faults[0])}"
+                raise Unreachable(f"The service at {self.url} is of another version: {first}.") from None
+        for fault in faults:
+            *path, key = fault["loc"]
+            parent = found
+            for step in path:
+                parent = parent[step]
+            parent.pop(key, None)
+        return model.model_validate(found)
 
     def events(self, call: Call) -> Iterator[Event]:
-        """The events of one stream until it ends; raises Unreachable when the wire breaks or stays silent."""
-        with self.send(call, SILENCE_S) as answer, _wire_broken(self.url):
+        """The events of one stream until it ends; raises Unreachable when it breaks or stays silent."""
+        with self.send(call, SILENCE_S) as answer, _our_errors(self.url):
             yield from _events(answer)
 
     def _once(self, call: Call, timeout_s: float) -> http.client.HTTPResponse:
-        with _Body(call.body) as (data, headers):
-            request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the address was taken
-                self._address(call),
-                data=data,
-                method=call.method,
-                headers={**self._headers(), **headers, **call.headers},
+        query = urlencode(
+            {
+                key: int(value) if isinstance(value, bool) else value
+                for key, value in call.query.items()
+                if value is not None
+            }
+        )
+        address = f"{self.url}/api/v1/{call.path}" + (f"?{query}" if query else "")
+        with _content(call.body) as (data, headers), _our_errors(self.url):
+            request = urllib.request.Request(  # noqa: S310 - service_root checked the scheme
+                address, data=data, method=call.method, headers={**self._headers, **headers, **call.headers}
             )
-            try:
-                answer: http.client.HTTPResponse = self._opener.open(request, timeout=timeout_s)
-            except urllib.error.HTTPError as error:
-                with error:
-                    raise _refusal(error, self.url) from None
-            except (OSError, http.client.HTTPException) as error:
-                raise _unreachable(error, self.url) from None
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=timeout_s)
             return answer
 
-    def _address(self, call: Call) -> str:
-        query = {key: _query_text(value) for key, value in call.query.items() if value is not None}
-        return f"{self.url}/api/v1/{call.path}" + (f"?{urlencode(query)}" if query else "")
 
-    def _headers(self) -> dict[str, str]:
-        token = {"Authorization": f"token {self.token}"} if self.token else {}
-        return {"Accept": "application/json", "User-Agent": "jupyter-gpu-quota", **token}
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is a page that wants a login: it is an answer, never followed with a token in hand."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-class _HearsEarly(http.client.HTTPConnection):
-    """Reads the answer of a service that closed the wire while a large body was still on its way: it says why."""
+class _EarlyAnswer(http.client.HTTPConnection):
+    """Reads the answer of a service that closed the connection before a large body was sent: it has the reason."""
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -207,83 +197,72 @@ class _HearsEarly(http.client.HTTPConnection):
                 raise
 
 
-class _HearsEarlySafely(_HearsEarly, http.client.HTTPSConnection):
+class _EarlyAnswerTls(_EarlyAnswer, http.client.HTTPSConnection):
     """The same over TLS."""
 
 
-class _Http(urllib.request.HTTPHandler):
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler, urllib.request.HTTPRedirectHandler):
+    """Opens both kinds of connection. It follows no redirect, since that could send the token to a login page."""
+
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HearsEarly, req)
+        return self.do_open(_EarlyAnswer, req)
 
-
-class _Https(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HearsEarlySafely, req, context=ssl.create_default_context())
+        return self.do_open(_EarlyAnswerTls, req)
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
 
 
-class _Body:
-    """A message as JSON, or a file streamed from disk."""
-
-    def __init__(self, body: BaseModel | Path | None) -> None:
-        self.body, self.file = body, None if not isinstance(body, Path) else body.open("rb")
-
-    def __enter__(self) -> tuple[bytes | IO[bytes] | None, dict[str, str]]:
-        match self.body:
-            case None:
-                return None, {}
-            case Path():
-                size = str(self.body.stat().st_size)
-                return self.file, {"Content-Type": "application/gzip", "Content-Length": size}
-            case message:
-                return message.model_dump_json(exclude_unset=True).encode(), {"Content-Type": "application/json"}
-
-    def __exit__(self, *error: object) -> None:
-        if self.file:
-            self.file.close()
+@contextlib.contextmanager
+def _content(body: BaseModel | Path | None) -> Iterator[tuple[bytes | IO[bytes] | None, dict[str, str]]]:
+    """The body and its headers: a message as JSON, or a file that is streamed from disk."""
+    if body is None:
+        yield None, {}
+    elif isinstance(body, Path):
+        with body.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            yield file, {"Content-Type": "application/gzip", "Content-Length": str(size)}
+    else:
+        yield body.model_dump_json(exclude_unset=True).encode(), {"Content-Type": "application/json"}
 
 
-class _wire_broken:
-    """Turns a wire that breaks while an answer is read into Unreachable."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (OSError, http.client.HTTPException)):
-            raise _unreachable(error, self.url) from None
+@contextlib.contextmanager
+def _our_errors(url: str) -> Iterator[None]:
+    """Raises Refused or Unreachable in place of the library's errors."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refusal(error, url) from None
+    except (OSError, http.client.HTTPException) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        why = "no answer in time" if isinstance(cause, TimeoutError) else str(cause) or type(cause).__name__
+        raise Unreachable(f"The gpu-quota service at {url} cannot be reached: {why}.") from None
 
 
 def service_root(url: str) -> str:
-    """The root of the service behind an address a person gave: the service's own, or the hub's public one.
+    """The root of the service for an address: the service's own, or the hub's public one.
 
-    Raises ValueError for what is no http address.
+    Raises Unreachable if it is not an http address.
     """
-    parts = _parts_of(url)
-    if parts is None:
-        raise ValueError(f"{url[:200]!a} is no address; write the hub's, such as https://hub.example.org")
+    parts = None
+    with contextlib.suppress(ValueError):  # of unclosed brackets, or a port that is not a number
+        if re.fullmatch(r"[!-~]+", url) and urlsplit(url).port != 0:
+            parts = urlsplit(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Unreachable(f"{url[:200]!a} is not an address; write the hub's, such as https://hub.example.org.")
     path = parts.path.rstrip("/").removesuffix("/hub")
     if "/services/" not in f"{path}/":
         path += "/services/gpu-quota"
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def _parts_of(url: str) -> SplitResult | None:
-    """The parts of an http address; None for what is none."""
-    if not re.fullmatch(r"[!-~]+", url):
-        return None
-    with contextlib.suppress(ValueError):  # of brackets that are not closed, of a port that is no number
-        parts = urlsplit(url)
-        return parts if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
-    return None
-
-
 def token_of(text: str | None) -> str | None:
-    """A token as a person or a file gave it, without the line end that files have. Raises Refused for what is none."""
+    """A token without the line end that files have. Raises Refused if it has characters that no token has."""
     token = (text or "").strip()
     if not re.fullmatch(r"[!-~]*", token):
-        sentence = "The token has a space or another character in it that no token has; copy it again."
+        sentence = "The token has a space or another character that no token has; copy it again."
         raise Refused(HTTPStatus.FORBIDDEN, "not_authenticated", sentence)
     return token or None
 
@@ -296,81 +275,50 @@ def _is_loopback(url: str) -> bool:
         return name == "localhost"
 
 
-def _query_text(value: str | int | bool) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
 def _refusal(error: urllib.error.HTTPError, url: str) -> GPUQuotaError:
-    """The service's own sentence; a proxy's answer while the service is away; or a page of the hub's."""
+    """The service's own refusal, or what the answer of a proxy or the hub means."""
     try:
         body = error.read(LARGEST_ERROR)
     except (OSError, http.client.HTTPException):
         body = b""
-    for read in (_error_of, _unready_of):
-        with contextlib.suppress(ValidationError):
-            refused = read(body)
-            refused.retry_after_s = _seconds(error.headers.get("Retry-After"))
-            return refused
-    return _no_answer_of_ours(error, url, page=bool(body))
+    after = error.headers.get("Retry-After") or ""
+    after_s = int(after) if after.isascii() and after.isdigit() and len(after) < 6 else None  # a proxy may send a date
+    with contextlib.suppress(ValidationError):
+        view = ErrorView.model_validate_json(body)
+        return Refused(view.status, view.reason, view.message, after_s)
+    with contextlib.suppress(ValidationError):  # ``GET ready`` answers 503 with the missing parts
+        message = ReadyView.model_validate_json(body).message
+        return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message, after_s)
+    return _answer_of_another(error, url, is_page=bool(body))
 
 
-def _seconds(text: str | None) -> int | None:
-    """Retry-After as this service sends it; a proxy's may be a date, which is none."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
-
-
-def _error_of(body: bytes) -> Refused:
-    view = ErrorView.model_validate_json(body)
-    return Refused(view.status, view.reason, view.message)
-
-
-def _unready_of(body: bytes) -> Refused:
-    """``GET ready`` says with 503 what lacks."""
-    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", ReadyView.model_validate_json(body).message)
-
-
-def _no_answer_of_ours(error: urllib.error.HTTPError, url: str, *, page: bool) -> GPUQuotaError:
-    """What an answer without a sentence of the service means; ``page``: it has a body, as the hub's own pages have."""
+def _answer_of_another(error: urllib.error.HTTPError, url: str, *, is_page: bool) -> GPUQuotaError:
+    """What an answer that is not the service's means; ``is_page``: it has a body, as the hub's pages have."""
     if error.code in AWAY:
-        return Unreachable(f"The gpu-quota service behind {url} is away (HTTP {error.code}); jobs run on, try again.")
-    if page and error.code == HTTPStatus.NOT_FOUND:
         return Unreachable(
-            f"No gpu-quota service answers at {url} (HTTP 404): the hub may be just starting, so try again in a "
-            "minute; or give the right address with --url."
+            f"The gpu-quota service at {url} is not available (HTTP {error.code}). Jobs continue to run; try again."
+        )
+    if is_page and error.code == HTTPStatus.NOT_FOUND:
+        return Unreachable(
+            f"No gpu-quota service answers at {url} (HTTP 404). The hub may be starting: try again in a minute, "
+            "or give the right address with --url."
         )
     if not HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
         return Refused(error.code, "http", f"{url} answered HTTP {error.code}: {error.reason}.")
-    if OF_NO_SERVICE in urlsplit(error.headers.get("Location", "")).path:
+    if UNKNOWN_SERVICE in urlsplit(error.headers.get("Location", "")).path:
         return Unreachable(
-            f"There is no gpu-quota service at this hub: nothing answers at {url}. Its admin adds it with "
+            f"This hub has no gpu-quota service: nothing answers at {url}. An admin adds it with "
             "setup_gpu_quota(c) in jupyterhub_config.py; or give another hub's address with --url."
         )
-    sentence = f"{url} wants a login; give a token of the hub with --token or JUPYTERHUB_API_TOKEN."
+    sentence = f"{url} requires a login; give a token of the hub with --token or JUPYTERHUB_API_TOKEN."
     return Refused(error.code, "not_authenticated", sentence)
 
 
-def _unreachable(error: BaseException, url: str) -> Unreachable:
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    why = "no answer in time" if isinstance(cause, TimeoutError) else str(cause) or type(cause).__name__
-    return Unreachable(f"The gpu-quota service at {url} cannot be reached: {why}.")
-
-
-def _leave_out(found: Any, path: tuple[int | str, ...]) -> None:
-    for step in path[:-1]:
-        found = found[step]
-    found.pop(path[-1], None)
-
-
 def _events(lines: IO[bytes]) -> Iterator[Event]:
-    """Server-sent events of a byte stream; comments (heartbeats) are passed over."""
+    """Server-sent events of a byte stream, without comments (heartbeats)."""
     name, data, id_ = "message", list[str](), None
     for raw in lines:
         line = raw.decode(errors="replace").rstrip("\r\n")
-        if not line:
-            if data:
-                yield Event(name=name, data=_json_or_text("\n".join(data)), id=id_)
-            name, data = "message", []
-            continue
         key, _, value = line.partition(":")
         value = value.removeprefix(" ")
         match key:
@@ -380,10 +328,10 @@ def _events(lines: IO[bytes]) -> Iterator[Event]:
                 data.append(value)
             case "id":
                 id_ = value
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        if not line:
+            if data:
+                found: Any = "\n".join(data)
+                with contextlib.suppress(ValueError):
+                    found = json.loads(found)
+                yield Event(name=name, data=found, id=id_)
+            name, data = "message", []

@@ -1,4 +1,4 @@
-"""A submitted job in the hands of a program: look at it, wait for it, change it, take what it left."""
+"""A submitted job: read its state, wait for it, change it, download its outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from ..core.amounts import ranks_text
 from ..wire import ExplainView, JobDetail, JobView
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 1.0
 
 AWAY_S = 120.0
-"""How long a service that restarts is waited for."""
+"""How long ``watch`` waits for a service that restarts."""
 
 
 class Job:
-    """One job. ``view`` is what was last seen of it; ``refresh`` looks again, and every change does."""
+    """One job. ``view`` is its last known state; ``refresh`` and every change bring it up to date."""
 
     def __init__(self, client: Client, view: JobView) -> None:
         self._client, self.view = client, view
@@ -35,30 +35,32 @@ class Job:
 
     @property
     def id(self) -> str:
-        """Its id, by which every call of the client takes it."""
+        """Its id, the argument of the client's calls."""
         return self.view.id
 
     @property
     def state(self) -> str:
-        """queued, starting, running, pausing, paused, held, succeeded, failed or cancelled, as last seen."""
+        """queued, starting, running, pausing, paused, held, succeeded, failed or cancelled, as last known."""
         return self.view.state
 
     def refresh(self) -> JobDetail:
-        """Look again; answers everything that is known, every rank of every attempt too."""
+        """Read the job again, with every rank of every attempt."""
         detail = self._client.job(self.id)
         self.view = detail
         return detail
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> JobView:
-        """Wait until the job has ended; answers its last view, whether it succeeded or not.
+        """Wait until the job has ended; returns its last view, whether it succeeded or not.
 
         ``progress`` writes each change of state, reason and progress to standard error.
-        Raises TimeoutError after ``timeout_s`` seconds; None waits as long as it takes.
+        Raises TimeoutError after ``timeout_s`` seconds; None waits without a limit.
         """
-        told = _Teller(sys.stderr).tell if progress else _nothing
+        shown = ""
         for view in watch(self._client, self.id, timeout_s=timeout_s):
             self.view = view
-            told(view)
+            if progress and (line := describe(view)) != shown:
+                print(view.id, line, file=sys.stderr, flush=True)
+                shown = line
         return self.view
 
     def logs(self, *, attempt: int | None = None, rank: int = 0) -> str:
@@ -74,19 +76,19 @@ class Job:
         return dict(self.refresh().metrics)
 
     def explain(self) -> ExplainView:
-        """Why it is where it is, and what would change that."""
+        """Why it waits or was paused, and which change would start it."""
         return self._client.explain(self.id)
 
     def outputs(self) -> Outputs:
-        """The files it left; ``truncated`` says that there are more than the service lists."""
+        """The files in its outputs folder; ``truncated``: the folder has more than the service lists."""
         return self._client.outputs(self.id)
 
     def download(self, into: str | Path) -> list[Path]:
-        """Copy every output below a folder; answers the files written."""
+        """Copy every output below a folder; returns the files written."""
         return self._client.download(self.id, into)
 
     def hold(self) -> Job:
-        """Stop it the way a pause does; it waits until it is released."""
+        """Pause it until it is released."""
         self.view = self._client.hold(self.id)
         return self
 
@@ -96,21 +98,17 @@ class Job:
         return self
 
     def cancel(self) -> Job:
-        """End it for good: it is asked to end, and killed after the grace. Its log and outputs stay."""
+        """End it: SIGTERM, then SIGKILL after the grace period. Its log and outputs stay."""
         self.view = self._client.cancel(self.id)
         return self
 
     def clone(self, **changes: Any) -> Job:
-        """The same job again; ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
+        """Queue the job again; ``changes`` are fields of :class:`jupyter_gpu_quota.wire.CloneRequest`."""
         return self._client.clone(self.id, **changes)
 
     def rerun(self) -> Job:
-        """The same code, command and environment again."""
+        """Queue the same code, command and environment again."""
         return self._client.rerun(self.id)
-
-
-def _nothing(view: JobView) -> None:
-    return None
 
 
 def watch(
@@ -122,9 +120,9 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[JobDetail]:
-    """What is seen of a job, again and again until it has ended, the end included.
+    """The state of a job, every ``every_s`` seconds until it has ended, the end included.
 
-    A service that restarts meanwhile is waited for. Raises TimeoutError, Refused, Unreachable.
+    It waits for a service that restarts. Raises TimeoutError, Refused, Unreachable.
     """
     if timeout_s is not None:
         seconds(timeout_s)
@@ -145,22 +143,8 @@ def watch(
         yield view
 
 
-class _Teller:
-    """Writes a line for each change that a person would want to see."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.out, self.last = out, ""
-
-    def tell(self, view: JobView) -> None:
-        line = describe(view)
-        if line != self.last:
-            self.out.write(f"{view.id} {line}\n")
-            self.out.flush()
-            self.last = line
-
-
 def describe(view: JobView) -> str:
-    """A job's state in one line: with its progress while it runs, with the reason while it does not."""
+    """A job's state in one line, with its progress or the reason for which it does not run."""
     parts = [view.state]
     if view.held_ranks:
         parts.append(ranks_text(view.ranks, view.min_ranks, view.held_ranks))

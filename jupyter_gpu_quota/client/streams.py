@@ -1,4 +1,4 @@
-"""Streams that outlive a broken wire: a job's log and the service's events, taken up again where they stopped."""
+"""Streams that continue after a broken connection: a job's log and the service's events."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from typing import Any
 from .connection import Call, Connection, Event, Unreachable
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
-"""States a job does not leave."""
+"""States that a job does not leave."""
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 8.0
-MOST_FRUITLESS = 8
-"""Tries in a row that bring nothing before a stream is given up: about half a minute of service away."""
+MOST_ATTEMPTS = 8
+"""Attempts in a row without an event before a stream is given up: about half a minute without the service."""
 
 
 def follow_log(
     connection: Connection, path: str, *, attempt: int | None, rank: int, newest: Callable[[], int]
 ) -> Iterator[str]:
-    """A job's log as it is written, each part once, until the job has ended; then, with an ``attempt``, until that has.
+    """A job's log as it is written, each part once, until the job has ended, or the named ``attempt``.
 
-    A stream that is taken up again names the attempt it was in, and so ends with it: ``newest`` tells whether a later
-    one is still to be read. Raises Unreachable when the service stays away, Refused when it says no.
+    A stream that continues names its attempt and ends with it; ``newest`` is the job's newest attempt, which may be a
+    later one. Raises Unreachable when the service stays unreachable, and Refused.
     """
-    place: dict[str, str | int | None] = {"attempt": attempt, "rank": rank, "offset": 0, "follow": 1}
+    position: dict[str, str | int | None] = {"attempt": attempt, "rank": rank, "offset": 0, "follow": 1}
     while True:
         ended: dict[str, Any] = {}
-        for event in _kept_up(connection, Call(method="GET", path=path, query=place)):
+        for event in _reconnected(connection, Call(path=path, query=position)):
             if event.name == "end":
                 ended = event.data
                 break
             if event.name == "log":
-                place |= {"offset": event.data["offset"], "attempt": event.data["attempt"]}
+                position |= {"offset": event.data["offset"], "attempt": event.data["attempt"]}
                 yield str(event.data["text"])
         if attempt is not None or (ended["state"] in FINAL and ended["attempt"] >= newest()):
             return
-        place |= {"attempt": ended["attempt"] + 1, "offset": 0}
+        position |= {"attempt": ended["attempt"] + 1, "offset": 0}
 
 
 def follow_events(connection: Connection) -> Iterator[Event]:
-    """What changes, for as long as it is wanted; after a break from the last event that was seen."""
+    """Changes as events; after a broken connection from the last event that was received."""
     seen: dict[str, str] = {}
-    for event in _kept_up(connection, Call(method="GET", path="events", headers=seen)):
+    for event in _reconnected(connection, Call(path="events", headers=seen)):
         if event.id is not None:
             seen["Last-Event-ID"] = event.id
         if event.name != "beat":
             yield event
 
 
-def _kept_up(connection: Connection, call: Call) -> Iterator[Event]:
-    """Events of one stream after another; each new one asks for what the call's query and headers say by then."""
-    fruitless = 0
+def _reconnected(connection: Connection, call: Call) -> Iterator[Event]:
+    """Events of one stream after another; each new request has the current query and headers of the call."""
+    failed = 0
     while True:
         try:
             for event in connection.events(call):
-                fruitless = 0
+                failed = 0
                 yield event
         except Unreachable:
-            if fruitless >= MOST_FRUITLESS:
+            if failed >= MOST_ATTEMPTS:
                 raise
-        fruitless += 1
-        connection.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (fruitless - 1)))
+        failed += 1
+        connection.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failed - 1)))

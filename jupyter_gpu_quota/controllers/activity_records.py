@@ -1,7 +1,7 @@
-"""Activity of notebooks in the store: the reports of their servers, and notes of what was seen.
+"""Activity of notebooks in the store: the reports of their servers, and notes of the observations.
 
 A controller that takes over classifies with the same evidence. A note holds the samples and reports of five minutes;
-the newest note is written again every ten seconds, so that a takeover loses less than classification tolerates.
+the newest note is written in each run that observes something, so that a take-over loses no earlier observation.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from ..core.idle.process_owners import Roots
 from ..store.records.activity import KeepNotes, Note, NotebookReport, NoteKind
 
 SPAN_MS = 300_000
-WRITE_EVERY_MS = 10_000
 
 
 @dataclass(slots=True)
 class _Span:
-    """What was seen of one notebook from ``begins_at`` on: readings, and when its server's reports arrived."""
+    """The observations of one notebook from ``begins_at`` on: samples, and the instants of reports."""
 
     begins_at: int
     instance: str
@@ -32,15 +31,14 @@ class _Span:
 
 
 class ActivityRecorder:
-    """Notes what an activity history takes in. ``note`` is what is due to be written."""
+    """Collects what an activity history takes in, until :meth:`note` writes it."""
 
     def __init__(self) -> None:
         self._spans: dict[str, _Span] = {}
         self._over: set[str] = set()
-        self._written_at: int | None = None
 
     def keep_only(self, notebooks: Set[str]) -> None:
-        """Forget the notebooks that are over."""
+        """Drop the notebooks that ended."""
         for name in self._spans.keys() - notebooks:
             del self._spans[name]
             self._over.add(name)
@@ -67,11 +65,7 @@ class ActivityRecorder:
         return span
 
     def note(self, policy: IdlePolicy, now: int) -> KeepNotes | None:
-        """What is new since it was noted last, at most every ten seconds; None where nothing is due."""
-        rest_ms = min(WRITE_EVERY_MS, policy.hole_ms(min(policy.sample_every_s, policy.report_every_s)) // 4)
-        if self._written_at is not None and 0 <= now - self._written_at < rest_ms:
-            return None
-        self._written_at = now
+        """The new observations; None where there are none."""
         due = {name: span for name, span in self._spans.items() if not span.is_written}
         over: tuple[tuple[NoteKind, str], ...] = tuple(("activity", name) for name in sorted(self._over))
         self._over = set()
@@ -96,7 +90,7 @@ def looks_back_ms(policy: IdlePolicy) -> int:
 
 
 def restored(notes: list[Note], reports: Mapping[str, Report], policy: IdlePolicy) -> ActivityHistories:
-    """The history that these notes, and the newest report of each server, tell of."""
+    """The history by these notes and the newest report of each server."""
     histories = ActivityHistories()
     for note in sorted(notes, key=lambda note: note.slot):
         _replay(histories, note, policy)
@@ -126,8 +120,8 @@ def _note_of(name: str, span: _Span, now: int) -> Note:
 
 
 # --- reports of servers ---------------------------------------------------------------------------------------------
-WHY_NOT = {"off": "its server has not tried whether it can", "testing": "its server is finding out whether it can"}
-"""Why a server suspends no kernel, where it gives no reason itself."""
+WHY_NOT = {"off": "its server has not tested suspension", "testing": "its server is testing suspension"}
+"""Why a server suspends no kernel, by its state of suspension, where the server gives no reason."""
 
 STATES = {"idle": KernelState.IDLE, "busy": KernelState.BUSY}
 Body = Mapping[str, Any]
@@ -157,7 +151,7 @@ def report_of(row: NotebookReport) -> Report:
 
 
 def roots_of(body: Body) -> Roots:
-    """The processes that a report names; a kernel without one, such as a remote one, may be any process."""
+    """The root processes in a report. A kernel without one, such as a remote kernel, may be any process."""
     return Roots(
         namespace=body["namespace"],
         ticks=body["ticks"],

@@ -1,4 +1,4 @@
-"""How every share is enforced: read back again and again, stored, and compared with what the policy requires."""
+"""The enforcement controller: reads back how every share is enforced, stores it, and compares it with the policy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .weak_shares import ACTOR, WeakShares, document_of
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_MS = 2_000
+CHECK_EVERY_MS = 2_000
 SWEEP_EVERY_MS = 60_000
 Held = Sequence[tuple[Allocation, DeviceShare]]
 
 
 class Enforcement:
-    """Labels of all shares that are held now, warnings, and stops."""
+    """Enforcement labels of all allocated shares, warnings, and stops."""
 
     name = "enforcement"
 
@@ -44,11 +44,11 @@ class Enforcement:
 
     @property
     def least(self) -> RequiredEnforcement:
-        """What the policy in force requires."""
+        """The enforcement that the policy in force requires."""
         return self.view.quota_file.least if self.view.quota_file else RequiredEnforcement()
 
     def run_once(self, now: int) -> int:
-        """Read back every share that is held now, keep what is new, and stop what must be stopped."""
+        """Read back every allocated share, store changed labels, and stop work after its warning."""
         self.view.refresh()
         self._restore()
         held, least, samples = list(self._held()), self.least, self.view.samples
@@ -64,10 +64,10 @@ class Enforcement:
         self._sweep(now)
         self.weak.act(held, found, least, now)
         self._note(held, now)
-        return now + LOOK_EVERY_MS
+        return now + CHECK_EVERY_MS
 
     def _restore(self) -> None:
-        """Begin with what was last stored, so that nobody is told less, or warned twice."""
+        """Load the stored labels and countdowns, so that no warning is lost or repeated."""
         if self._is_restored:
             return
         self.labels = dict(self.view.store.labels([each.id for each in self.view.allocations]))
@@ -78,7 +78,7 @@ class Enforcement:
         self._is_restored = True
 
     def _held(self) -> Iterator[tuple[Allocation, DeviceShare]]:
-        """Shares of jobs that run and of notebooks whose slice is booked, as far as their devices are known."""
+        """The shares of running jobs and booked notebooks on known devices."""
         for allocation in self.view.allocations:
             part = self._part(allocation)
             if part is not None:
@@ -98,32 +98,32 @@ class Enforcement:
         )  # fmt: skip
 
     def _keep(self, held: Held, found: Mapping[str, EnforcementLabel], now: int) -> None:
-        """Store the labels that say something new."""
-        acts, told = self.least.stops_over_share, dict[str, AllocationLabel]()
+        """Store the labels that changed."""
+        acts, labels = self.least.stops_over_share, dict[str, AllocationLabel]()
         for allocation, _ in held:
             each = found[allocation.id]
             clause = self.memory.clause(allocation.workload, allocation.device, acts=acts)
             weak = " ".join(self._said(each, allocation.workload) for each in self.weak.warnings(allocation.workload))
             why = "; ".join(filter(None, (clause, each.why, weak)))
-            told[allocation.id] = AllocationLabel(
+            labels[allocation.id] = AllocationLabel(
                 allocation=allocation.id, memory=each.memory, compute=each.compute, why=why, read_at=now
             )
         known = self.labels
-        new = tuple(each for name, each in told.items() if name not in known or known[name].says != each.says)
+        new = tuple(each for name, each in labels.items() if name not in known or known[name].content != each.content)
         if new:
             self.effects.store.record(RecordEnforcementLabels(labels=new, actor=ACTOR))
-        self.labels = told
+        self.labels = labels
 
     def _said(self, why: EnforcementTooWeak, workload: str) -> str:
-        """A warning, with what follows and when."""
+        """A warning with its consequence and instant."""
         if why.stop_at is None:
             return warning(why)
-        end = "its server is stopped" if workload in self.view.mirror.notebooks else "it is asked to save, and held"
+        end = "its server is stopped" if workload in self.view.mirror.notebooks else "it is paused and held"
         at = datetime.fromtimestamp(why.stop_at / 1000, UTC)
         return f"{warning(why)} At {at:%H:%M:%SZ} {end}, unless that has changed."
 
     def _note(self, held: Held, now: int) -> None:
-        """Note the countdowns that are under way: the api shows them, and a successor goes on with them."""
+        """Store the countdowns that are under way: the api shows them, and a successor continues them."""
         by_workload = sorted((allocation.workload, allocation.id) for allocation, _ in held)
         found = dict[str, dict[str, Any]]()
         for workload, pairs in groupby(by_workload, key=lambda pair: pair[0]):
@@ -149,7 +149,7 @@ class Enforcement:
         return {**shown, **self.memory.document(workload), **self.weak.document(workload, allocations)}
 
     def _sweep(self, now: int) -> None:
-        """Clear up, now and then, after notebooks whose slice is given back."""
+        """Once a minute, let the backend clean up after notebooks whose slice was returned."""
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_EVERY_MS
             self.effects.store.check()

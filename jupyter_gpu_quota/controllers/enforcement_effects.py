@@ -1,4 +1,4 @@
-"""What enforcement may do: hold a job, note a warning or a stop, stop a server, kill a server's processes."""
+"""The effects of enforcement: hold a job, store a warning or a stop, stop a server, kill a server's processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..backends.protocol import EnforcementBackend, StopOrder
+from ..backends.protocol import EnforcementBackend, StopNotebookOrder
 from ..store.records.commands import ChangeJob, Recorded, RecordMemoryEnforcement
 from ..store.records.rows import NotebookRecord
 from .lease import FencedStore
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Effects:
-    """``stop_server`` asks the hub to stop a notebook's server; it must not wait for the hub.
+    """``stop_server`` requests that the hub stop a notebook's server, without waiting for the hub.
 
     Every effect carries the fencing number. Raises LeaseLost where the lease is not in force.
     """
@@ -29,13 +29,13 @@ class Effects:
         self.stop_server, self.clock = stop_server, clock
 
     def hold(self, change: ChangeJob) -> None:
-        """Hold a job; one that ended just now is left alone."""
+        """Hold a job; a job that ended meanwhile stays as it is."""
         (outcome,) = self.store.record(change)
         if not isinstance(outcome, Recorded):
             log.debug("%s", outcome.message)
 
     def note(self, request: RecordMemoryEnforcement) -> None:
-        """Keep what a notebook is warned of, with the message to its owner; one that ended just now is left alone."""
+        """Store a warning or stop of a notebook, and queue the notification; an ended notebook stays as it is."""
         notifications = self.notifications.about_enforcement(request, self.clock())
         (outcome,) = self.store.record(replace(request, notifications=notifications))
         if not isinstance(outcome, Recorded):
@@ -47,4 +47,4 @@ class Effects:
 
     def kill(self, notebook: str, reason: str) -> None:
         """Kill what is left of a notebook's server."""
-        self.backend.stop_notebook(StopOrder(notebook=notebook, fencing=self.store.check(), reason=reason))
+        self.backend.stop_notebook(StopNotebookOrder(notebook=notebook, fencing=self.store.check(), reason=reason))

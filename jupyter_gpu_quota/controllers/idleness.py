@@ -1,13 +1,13 @@
-"""Classifies every booked notebook: takes the reports of its server and the samples of its GPU, and moves its state on.
+"""The idleness controller: classifies every booked notebook by reports and GPU samples, and runs its state machine.
 
-Whatever is decided is in the store before anybody acts on it, and so is what it rests on: the reports are rows, and
-what was seen is noted. A controller that takes over goes on where the one before it ended.
+A decision is in the store before it is acted on, and so is its evidence: reports are rows, and observations are noted.
+A controller that takes over continues every countdown.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 from ..core.idle.activity import GpuSample, IdleMode, IdlePolicy, NotebookActivity
@@ -25,13 +25,13 @@ from ..core.idle.state_machine import (
     Transition,
     Warned,
     is_lendable,
-    seen,
+    observe,
     transition,
 )
 from ..core.lifecycle import HOLDS_SLICE, WAITING
 from ..core.model import NotebookState
 from ..core.samples import DeviceSample, ProcessUse
-from ..messages.idle import Suspends, told
+from ..messages.idle import Suspends, idle_sentence
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.activity import KeepNotes
 from ..store.records.commands import Recorded, RecordIdleState
@@ -43,24 +43,21 @@ from .notifications import NotificationQueue
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_MS = 1_000
+CHECK_EVERY_MS = 1_000
 SILENT_MS = 10_000
-"""A notebook of which nothing new comes is classified again after so long."""
+"""A notebook without news is classified again after this time."""
 
 STOP_AGAIN_MS = 60_000
-"""A server that is to be stopped and still runs is stopped again after so long."""
+"""The request to stop a server that still runs is repeated after this time."""
 
 ARRIVED_MEANWHILE_MS = 5_000
-"""A fact this much newer than the start of a run arrived during the run; one that is newer still means a clock jump."""
+"""A fact newer than the start of a run by at most this time arrived during the run; beyond it the clock jumped."""
 
 NO_FIGURES = "its processes have no figures of their own"
 
 
 class Idleness:
-    """All booked notebooks.
-
-    ``stop`` asks the hub to stop a notebook's server; it must not wait for the hub.
-    """
+    """All booked notebooks. ``stop`` requests that the hub stop a notebook's server, without waiting for the hub."""
 
     name = "idleness"
 
@@ -83,20 +80,25 @@ class Idleness:
         return IdlePolicy() if quota is None else quota.idle
 
     def _policy_of(self, name: str) -> IdlePolicy:
-        """A simulated device is sampled with each report of its notebook's server."""
+        """The policy of one notebook. A simulated device is sampled with each report of the notebook's server."""
         policy = self.policy
         return replace(policy, sample_every_s=policy.report_every_s) if self._is_simulated(name) else policy
 
     def run_once(self, now: int) -> int:
-        """Classify the notebooks of which there is something new, or for which it is time."""
+        """Classify the notebooks that have new facts or a due instant."""
         self.view.refresh()
         if self._began is None:
             self._restore()
             self._began = now
         booked = [each for each in self.view.mirror.notebooks.values() if each.notebook.state in HOLDS_SLICE]
-        self._forget_others({record.notebook.id for record in booked})
+        self.forget_others({record.notebook.id for record in booked})
+        self.classify_due(booked, now)
+        return now + CHECK_EVERY_MS
+
+    def classify_due(self, booked: Sequence[NotebookRecord], now: int) -> None:
+        """Classify the notebooks among these that have new facts or a due instant, as of the view's last refresh."""
         news = self._take_reports(now)
-        waiting = self._pools_with_waiting_work() if booked else set()
+        waiting = self.pools_with_waiting_work() if booked else set()
         states = []
         for record in booked:
             name = record.notebook.id
@@ -106,10 +108,9 @@ class Idleness:
                     states.append(state)
             self._stop_if_due(record, now)
         self._note(states, now)
-        return now + LOOK_EVERY_MS
 
     def _restore(self) -> None:
-        """Begin with what the controller before this one noted."""
+        """Load the evidence and the states that the previous controller noted."""
         live, store = self.view.mirror.notebooks, self.view.store
         reports = {row.notebook: report_of(row) for row in store.reports(0) if row.notebook in live}
         notes = [note for note in store.notes("activity") if note.subject in live]
@@ -118,16 +119,17 @@ class Idleness:
         self._last_report = dict(reports)
         self._reports_since = max((report.at for report in reports.values()), default=0)
 
-    def _forget_others(self, names: set[str]) -> None:
+    def forget_others(self, names: Set[str]) -> None:
+        """Drop the evidence of all notebooks but these."""
         self.histories.keep_only(names)
         self.recorder.keep_only(names)
         self.states = {name: state for name, state in self.states.items() if name in names}
         self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in names}
         self._last_report = {name: report for name, report in self._last_report.items() if name in names}
 
-    # --- what is seen ---------------------------------------------------------------------------------------------
+    # --- evidence -------------------------------------------------------------------------------------------------
     def _take_reports(self, now: int) -> set[str]:
-        """Take the reports that arrived since the last look; the notebooks that they are of."""
+        """Take the reports that arrived since the last run. Returns the ids of their notebooks."""
         since = self._reports_since if self._reports_since <= now else 0  # the clock was set back
         news = set[str]()
         for row in self.view.store.reports(since):
@@ -150,7 +152,7 @@ class Idleness:
         return True
 
     def _simulate(self, name: str, report: Report) -> None:
-        """A simulated device is used as much as its notebook's processes use the CPU; the server says how much."""
+        """The use of a simulated device is the CPU use of the notebook's processes, as its server reports it."""
         before = self._last_report.get(name, report)
         sample = simulated_sample(before, report)
         if sample is not None:
@@ -159,7 +161,7 @@ class Idleness:
             self._last_report[name] = report
 
     def _read(self, record: NotebookRecord) -> bool:
-        """Take the newest sample of each device that a notebook has a part of; whether one is new."""
+        """Take the newest sample of each device of a notebook's slice. Returns whether one is new."""
         name, new = record.notebook.id, False
         if self._is_simulated(name):
             return False
@@ -175,9 +177,9 @@ class Idleness:
         return is_new
 
     def _is_time(self, record: NotebookRecord, now: int) -> bool:
-        """Whether time alone may change a classification: a countdown or a wait is over, or nothing came for a while.
+        """Whether a classification is due without a new fact.
 
-        So does what a person asked for since.
+        It is when a countdown or an idle time-out is over, after SILENT_MS, and after a request of a person.
         """
         known, stage = self.states.get(record.notebook.id), stage_of(record)
         if known is None or not known.at <= now < known.at + SILENT_MS or _changed_at(stage) >= known.at:
@@ -187,9 +189,9 @@ class Idleness:
             due = known.classification.idle_at
         return due is not None and known.at < due <= now
 
-    # --- classifying ----------------------------------------------------------------------------------------------
+    # --- classification -------------------------------------------------------------------------------------------
     def _classify(self, record: NotebookRecord, now: int, *, waiting: bool) -> IdleState | None:
-        """Classify one notebook now and move its state on; None where that changed meanwhile, or the slice ended."""
+        """Classify one notebook and store its next state; None where the store refused it as out of date."""
         name, stage = record.notebook.id, stage_of(record)
         policy = self._policy_of(name)
         activity = self.histories.activity(
@@ -202,9 +204,9 @@ class Idleness:
         )
         now = _at_least_newest(activity, now)
         classification = classify(activity, policy, waiting=waiting, now=now)
-        taken = transition(stage, seen(activity, classification), policy, now)
-        lendable = self._is_lendable(record, activity, classification, taken.stage, now)
-        state = self._state(name, now, classification, taken.stage, lendable=lendable, waiting=waiting)
+        taken = transition(stage, observe(activity, classification), policy, now)
+        lendable = self._is_lendable(record, activity, classification, taken.state, now)
+        state = self._state(name, now, classification, taken.state, lendable=lendable, waiting=waiting)
         if not self._record(record, taken, state):
             return None
         self.states[name] = state
@@ -237,9 +239,9 @@ class Idleness:
         stage: MachineState,
         now: int,
     ) -> bool:
-        """Whether the slice may be lent, or what is lent may stay so.
+        """Whether a slice may be lent, or a lent slice may stay lent.
 
-        A controller that takes over gives the facts as long to come as they may be missing in any classification.
+        After a take-over missing facts are tolerated for as long as in any classification.
         """
         name, empty = record.notebook.id, self._emptiness(record.notebook.id)
         if record.notebook.state is NotebookState.LENT:
@@ -251,31 +253,33 @@ class Idleness:
         return is_lendable(stage, classification) and empty is True and newest is not None and newest.asks_first
 
     def _record(self, record: NotebookRecord, taken: Transition, state: IdleState) -> bool:
-        """Store what is new of a classification before it is acted on; whether the state that it rests on still was.
+        """Store a change of classification or state. Returns whether the state in the store was the expected one.
 
-        The owner of a lent slice may work beside it, so a lendable one is stored as idle.
+        The owner of a lent slice may work beside it, so a lendable slice is stored as idle.
         """
         name, before, known = record.notebook.id, stage_of(record), self.states.get(record.notebook.id)
         same = known is not None and stored_word(known) == stored_word(state) and known.lendable == state.lendable
-        if same and taken.turn is None and taken.stage == before:
+        if same and taken.event is None and taken.state == before:
             return True
         request = RecordIdleState(
             notebook=name,
             activity=stored_word(state),
             seen_empty=state.lendable,
-            state=to_document(taken.stage),
-            event=None if taken.turn is None else taken.turn.value,
-            why=told(state.classification, taken.stage, self.policy.mode, state.at, suspends_of(state, self.policy)),
+            state=to_document(taken.state),
+            event=None if taken.event is None else taken.event.value,
+            why=idle_sentence(
+                state.classification, taken.state, self.policy.mode, state.at, suspends_of(state, self.policy)
+            ),
             expected=to_document(before),
         )
         notifications = self.notifications.about_idleness(request, before, self.policy, state.at)
         (outcome,) = self.store.record(replace(request, notifications=notifications))
-        if not isinstance(outcome, Recorded):  # its server ended just now, or somebody changed its state
+        if not isinstance(outcome, Recorded):  # its server ended, or its state changed meanwhile
             log.debug("%s", outcome.message)
         return isinstance(outcome, Recorded)
 
     def _note(self, states: list[IdleState], now: int) -> None:
-        """Note what the api shows of each notebook, and what was seen, for a successor."""
+        """Store what the api shows of each notebook, and the new evidence for a successor."""
         due = self.recorder.note(self.policy, now)
         notes = tuple(state.to_note() for state in states)
         if due is not None:
@@ -284,14 +288,14 @@ class Idleness:
             self.store.record(KeepNotes(notes=notes))
 
     def _stop_if_due(self, record: NotebookRecord, now: int) -> None:
-        """Stop the server of a notebook whose state says so; its slice goes back as with any server that stops."""
+        """Stop the server of a notebook in state Stopping; its slice is returned as that of any server that stops."""
         name = record.notebook.id
         if isinstance(stage_of(record), Stopping) and now - self._stopped_at.get(name, -STOP_AGAIN_MS) >= STOP_AGAIN_MS:
             self.store.check()
             self._stopped_at[name] = now
             self.stop(record)
 
-    def _pools_with_waiting_work(self) -> set[str]:
+    def pools_with_waiting_work(self) -> set[str]:
         """The pools in which work waits."""
         mirror = self.view.mirror
         jobs = {each.job.pool for each in mirror.jobs.values() if each.job.state in WAITING}
@@ -300,12 +304,12 @@ class Idleness:
         }
         return jobs | asked
 
-    # --- what holds the GPU ---------------------------------------------------------------------------------------
+    # --- GPU processes --------------------------------------------------------------------------------------------
     def _holding(self, name: str) -> tuple[str, ...] | None:
-        """The kernels that hold the GPU, as far as that follows from what is known; None where it does not.
+        """The kernels that hold the GPU; None where that is unknown.
 
-        A simulated device is held by every kernel that may use it. On a real one the processes on it tell; where they
-        are not known, a single such kernel, with no program beside it, is the holder.
+        Every kernel that may use a simulated device holds it. On a real one the processes on the device are the source;
+        where they are unknown, a single kernel that may use it, without a program beside it, holds it.
         """
         newest = self.histories.newest(name)
         if newest is None:
@@ -320,29 +324,29 @@ class Idleness:
         return able if alone or self._is_simulated(name) else None
 
     def _is_empty(self, name: str) -> bool:
-        """Whether the newest samples show that nothing of a notebook is on its devices."""
+        """Whether the newest samples show no memory of a notebook on its devices."""
         rows = self._rows_of(name)
         return bool(rows) and all(row is not None and row.workload_memory_mib.get(name) == 0 for row in rows)
 
     def _emptiness(self, name: str) -> bool | None:
-        """The same, None where they do not tell. What holds a simulated device are kernels and programs alone."""
+        """The same; None where it is unknown. Only kernels and programs hold a simulated device."""
         if self._is_empty(name) or self._is_simulated(name):
             return True
         held = any(row is not None and row.workload_memory_mib.get(name) for row in self._rows_of(name))
         return False if held else None
 
     def _rows_of(self, name: str) -> list[DeviceSample | None]:
-        """The newest sample of each device that a notebook has a part of."""
+        """The newest sample of each device of a notebook's slice; None for a device without one."""
         return [self.view.samples.get(device) for device in self._devices_of(name)]
 
     def _devices_of(self, name: str) -> list[str]:
-        """The devices of a notebook's slice; of one that is lent, where it comes back to."""
+        """The devices of a notebook's slice; of a lent one, the device that it returns to."""
         record = self.view.mirror.notebooks.get(name)
         home = None if record is None else record.notebook.device
         return [part.device for part in self.view.allocations_of(name)] or ([home] if home else [])
 
     def _belonging(self, name: str, *rows: DeviceSample | None) -> ProcessOwners | None:
-        """Which kernels and programs of a notebook its processes on these devices are; None where that is not known."""
+        """The kernels and programs that own the notebook's processes on these devices; None where that is unknown."""
         newest, processes = self.histories.newest(name), list[ProcessUse]()
         if newest is None or not rows:
             return None
@@ -353,12 +357,12 @@ class Idleness:
         return process_owners(newest.roots, processes)
 
     def _is_simulated(self, name: str) -> bool:
-        """Whether all that a notebook holds is simulated."""
+        """Whether all devices of a notebook's slice are simulated."""
         devices = [self.view.device(device) for device in self._devices_of(name)]
         return bool(devices) and all(device is not None and device.simulated for device in devices)
 
     def _suspendable(self, name: str, kernels: tuple[str, ...]) -> dict[str, int]:
-        """The kernels that may be suspended, with what each holds, by the newest sample of the one device."""
+        """The kernels that may be suspended, and the memory of each in MiB, by the newest sample of the only device."""
         newest, rows = self.histories.newest(name), self._rows_of(name)
         if not self.policy.suspend or newest is None or len(rows) != 1 or rows[0] is None:
             return {}
@@ -366,17 +370,17 @@ class Idleness:
 
 
 def stage_of(record: NotebookRecord) -> MachineState:
-    """The state of a notebook as the store has it."""
+    """The state of a notebook in the store."""
     return BEGINNING if record.idle_state is None else from_document(record.idle_state)
 
 
 def stored_word(state: IdleState) -> str:
-    """The activity that the store is told."""
+    """The activity as it is stored."""
     return "idle" if state.lendable else word_of(state.classification)
 
 
 def suspends_of(state: IdleState, policy: IdlePolicy) -> Suspends | None:
-    """What becomes of the variables of a notebook's kernels; None where the policy does not suspend."""
+    """Whether the kernels of a notebook can be suspended; None where the policy does not suspend."""
     if not policy.suspend:
         return None
     if state.suspension is None:
@@ -398,13 +402,13 @@ def _at_least_newest(activity: NotebookActivity, now: int) -> int:
 
 
 def _changed_at(stage: MachineState) -> int:
-    """When a person or a server last asked for something."""
+    """The instant of the last request of a person or a server."""
     asked_at = stage.asked_at if isinstance(stage, InUse) else None
     return max(stage.kept.at or 0, asked_at or 0)
 
 
 def _sample(row: DeviceSample, notebook: str, found: ProcessOwners | None) -> GpuSample:
-    """A sample as classification takes it; it is dated where each process that used the device is."""
+    """A device sample as classification takes it; ``used_at`` is set where the use of every process is dated."""
     percent = row.workloads[notebook]
     used = [process.used_at for process in row.processes.get(notebook, ()) if process.percent]
     dated = [at for at in used if at is not None]

@@ -1,12 +1,13 @@
-"""The right to act: one process holds the database's lease, and whatever it does carries the lease's fencing number."""
+"""The leader's lease: one process holds it, and every effect of that process carries the lease's fencing number."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
+from ..store.records.calls import Lease, LeaseLost
 from ..store.records.commands import Recorded, Refusal, Request
-from ..store.records.protocol import Lease, LeaseLost, Store
+from ..store.transactions import Store
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,14 @@ class Leadership:
         self.lease = self._store.acquire_lease(self.holder, now=now, ttl_ms=self.lease_ms)
         if self.lease is not None and (before is None or before.fencing != self.lease.fencing):
             log.info("this process is the leader now, fencing number %d", self.lease.fencing)
+        if self.lease is None and before is not None:
+            log.warning("another process is the leader now; this one waits")
         return self.lease
 
     def is_fresh(self, now: int) -> bool:
         """Whether less than half of the lease's time has gone.
 
-        One that has longer to go than it ever had is from before the clock was set back.
+        A lease with more time left than its whole duration was taken before the clock was set back.
         """
         return self.lease is not None and self.lease_ms // 2 < self.lease.expires_at - now <= self.lease_ms
 
@@ -56,7 +59,7 @@ class Leadership:
 
 
 class FencedStore:
-    """Records what a controller decided; the store refuses it when the lease is not in force any more.
+    """Records the requests of a controller; the store refuses them when the lease is not in force any more.
 
     ``committed`` is called after a request that changed the store's version.
     """

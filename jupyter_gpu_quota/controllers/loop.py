@@ -1,32 +1,35 @@
 """Runs controllers: each is an object with ``run_once(now)``, and acts only while its process holds the lease.
 
-The scheduling loop runs in the main thread. Every other one has a thread of its own, so that a hub, a mail server or a
-driver that answers slowly delays nobody else. A loop that fails is logged once, rests, and is tried again; it ends
-neither the process nor another loop.
+Scheduling and retention run in the main thread, because the job backend belongs to it. Every other loop has a thread of
+its own, so that a hub, a mail server or a driver that answers slowly delays no other loop. A failure of a loop is
+logged once and the loop is tried again after a pause; it ends neither the process nor another loop.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from ..hub_api import HubAway
-from ..store.records.protocol import LeaseLost, StoreUnavailable
-from .lease import Leadership
+from ..store.records.activity import LOOP_STATUS_EVERY_MS, KeepNotes, Note
+from ..store.records.calls import LeaseLost, StoreUnavailable
+from .lease import FencedStore, Leadership
 
 log = logging.getLogger(__name__)
 
 STANDBY_MS = 500
-"""How often a loop looks whether its process has the lease now."""
+"""How often a loop checks whether its process has the lease now."""
 
 LONGEST_REST_MS = 30_000
-FIRST_REST_MS = 1_000
+FIRST_BACKOFF_MS = 1_000
 LONGEST_BACKOFF_MS = 30_000
-AWAY = (StoreUnavailable, HubAway)
-"""What is told as a sentence; anything else is a defect, and is logged with its traceback."""
+UNAVAILABLE = (StoreUnavailable, HubAway)
+"""Errors that are logged as a sentence; any other is a defect, and is logged with its traceback."""
+
+STATUS_CHECK_MS = 2_000
 
 
 class Controller(Protocol):
@@ -36,16 +39,17 @@ class Controller(Protocol):
     def name(self) -> str: ...
 
     def run_once(self, now: int) -> int:
-        """Compare what is with what should be, and act once. Returns when to run again, in ms since 1970."""
+        """Compare the observed with the desired state, and act once. Returns when to run again, in ms since 1970."""
 
 
 @dataclass(slots=True)
 class LoopStatus:
-    """How a loop fares: counts since the process began, instants in ms since 1970."""
+    """Counts since the process began; instants in ms since 1970. ``failing_since`` is None while the loop succeeds."""
 
     runs: int = 0
     failures: int = 0
     failures_in_a_row: int = 0
+    failing_since: int | None = None
     last_run_at: int | None = None
     longest_ms: int = 0
     last_error: str = ""
@@ -54,78 +58,113 @@ class LoopStatus:
 class Loop:
     """One controller with its error policy. ``make`` makes the controller anew for each term of leadership.
 
-    A controller that takes over begins with what is stored, never with what this process knew in an earlier term.
+    A controller that takes over begins with what is stored, never with the memory of an earlier term; so does one that
+    had a defect. ``takes_lease``: the controller takes and renews the lease itself, so it runs without one.
     """
 
     def __init__(
-        self, name: str, make: Callable[[], Controller], leadership: Leadership, clock: Callable[[], int]
-    ) -> None:
-        self.name, self._make, self._leadership, self._clock = name, make, leadership, clock
+        self, name: str, make: Callable[[], Controller], leadership: Leadership, clock: Callable[[], int], *,
+        takes_lease: bool = False, longest_backoff_ms: int = LONGEST_BACKOFF_MS,
+    ) -> None:  # fmt: skip
+        self.name, self.make, self._leadership, self._clock = name, make, leadership, clock
+        self._takes_lease, self._longest_backoff_ms = takes_lease, longest_backoff_ms
         self.status = LoopStatus()
         self._controller: Controller | None = None
         self._fencing: int | None = None
 
-    def turn(self) -> int:
-        """Run once if this process is the leader. Returns when to turn again, in ms since 1970. Never raises."""
-        now, lease = self._clock(), self._leadership.current()
-        if lease is None:
-            self._controller = None
+    def run(self) -> int:
+        """Run the controller once if this process is the leader. Returns when to run again. Never raises."""
+        now = self._clock()
+        if not (self._takes_lease or self._is_leader()):
             return now + STANDBY_MS
-        if lease.fencing != self._fencing:
-            self._controller, self._fencing = None, lease.fencing
         try:
-            self._controller = self._controller or self._make()
+            self._controller = self._controller or self.make()
             at = self._controller.run_once(now)
         except LeaseLost as lost:
-            log.info("%s: %s", self.name, lost)
+            log.debug("%s: %s", self.name, lost)
             self._controller = None
             return now + STANDBY_MS
         except Exception as error:  # noqa: BLE001 - one loop that fails must not end the others
             return self._failed(error, now)
-        self._done(now)
+        self._succeeded(now)
         return min(at, now + LONGEST_REST_MS)
 
-    def _done(self, now: int) -> None:
+    def _is_leader(self) -> bool:
+        """Whether the lease is in force; a controller of an earlier term is dropped."""
+        lease = self._leadership.current()
+        if lease is None or lease.fencing != self._fencing:
+            self._controller = None
+        self._fencing = None if lease is None else lease.fencing
+        return lease is not None
+
+    def _succeeded(self, now: int) -> None:
         status = self.status
         if status.failures_in_a_row:
             log.info("%s: works again", self.name)
-        status.runs, status.failures_in_a_row, status.last_run_at = status.runs + 1, 0, now
+        status.runs, status.failures_in_a_row, status.failing_since, status.last_run_at = status.runs + 1, 0, None, now
         status.longest_ms = max(status.longest_ms, self._clock() - now)
 
     def _failed(self, error: Exception, now: int) -> int:
-        """Log a failure once, and rest ever longer."""
+        """Log a failure once, and wait twice as long after each one in a row."""
         status, text = self.status, f"{type(error).__name__}: {error}"
+        is_defect = not isinstance(error, UNAVAILABLE)
+        if is_defect:
+            self._controller = None
+        if status.failing_since is None or text != status.last_error:
+            log.warning("%s: %s", self.name, error, exc_info=error if is_defect else None)
         status.failures += 1
         status.failures_in_a_row += 1
-        if status.failures_in_a_row == 1 or text != status.last_error:
-            log.warning("%s: %s", self.name, error, exc_info=None if isinstance(error, AWAY) else error)
+        status.failing_since = now if status.failing_since is None else status.failing_since
         status.last_error = text
-        return now + min(LONGEST_BACKOFF_MS, FIRST_REST_MS << min(status.failures_in_a_row - 1, 5))
+        return now + min(self._longest_backoff_ms, FIRST_BACKOFF_MS << min(status.failures_in_a_row - 1, 5))
 
 
 class LoopThread:
-    """A thread that turns one loop until it is told to end."""
+    """A thread that runs one loop until :meth:`end`."""
 
     def __init__(self, loop: Loop, clock: Callable[[], int]) -> None:
-        self.loop, self._clock = loop, clock
-        self._woken, self._ending = threading.Event(), False
+        self._loop, self._clock = loop, clock
+        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=loop.name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def notify(self) -> None:
-        """Turn now."""
-        self._woken.set()
-
     def end(self, timeout_s: float) -> None:
-        """Turn no more; waits for the present turn for so long."""
-        self._ending = True
-        self._woken.set()
+        """Run no more; waits at most so long for the run that is under way."""
+        self._ending.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while not self._ending:
-            rest_ms = self.loop.turn() - self._clock()
-            self._woken.wait(max(0, min(rest_ms, LONGEST_REST_MS)) / 1000)
-            self._woken.clear()
+        while not self._ending.is_set():
+            rest_ms = self._loop.run() - self._clock()
+            self._ending.wait(max(0, min(rest_ms, LONGEST_REST_MS)) / 1000)
+
+
+class LoopStatusRecorder:
+    """Stores the status of all loops, for the api to show: every change of success, and the counts once a minute."""
+
+    name = "loop_status"
+
+    def __init__(self, loops: Sequence[Loop], store: FencedStore) -> None:
+        self._loops, self._store = loops, store
+        self._stored: dict[str, LoopStatus] = {}
+        self._all_at = 0
+
+    def run_once(self, now: int) -> int:
+        every = now >= self._all_at
+        new = {
+            loop.name: replace(loop.status)
+            for loop in self._loops
+            if every or self._is_news(self._stored.get(loop.name), loop.status)
+        }
+        notes = tuple(Note(kind="loop", subject=name, at=now, document=asdict(each)) for name, each in new.items())
+        if notes:
+            self._store.record(KeepNotes(notes=notes))
+        self._stored |= new
+        self._all_at = now + LOOP_STATUS_EVERY_MS if every else self._all_at
+        return now + STATUS_CHECK_MS
+
+    @staticmethod
+    def _is_news(stored: LoopStatus | None, status: LoopStatus) -> bool:
+        return stored is None or (stored.failing_since, stored.last_error) != (status.failing_since, status.last_error)

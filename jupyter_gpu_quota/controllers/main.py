@@ -1,4 +1,4 @@
-"""The controllers' process: all control loops, the wakeup of the scheduling loop, and the end of the process.
+"""The controllers process: all control loops, the wakeup of the scheduling loop, and the end of the process.
 
 It is a child of the service supervisor and ends with it: the supervisor holds this process's standard input open.
 """
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -23,31 +24,31 @@ from ..bundle import BundleStore
 from ..deployment.heartbeat import Heartbeat
 from ..hub_api import RestHub
 from ..notifications.channels import channels_of
-from ..quotafile.first_revision import HOW_TO_APPLY, read_first
+from ..quotafile.from_path import HOW_TO_APPLY, read_path
 from ..settings import GPUQuota, database_url, settings_from_environment
 from ..store import wakeup
 from ..store.open import open_both
 from ..store.reads.quota_revision import with_readable_quota
+from ..store.records.calls import StoreUnavailable
 from ..store.records.commands import ApplyQuota, Refusal
-from ..store.records.protocol import Store, StoreUnavailable
+from ..store.transactions import Store
 from .lease import FencedStore, Leadership
-from .loop import Loop, LoopThread
+from .loop import Loop, LoopStatusRecorder, LoopThread
 from .outside import ChannelList, HubCalls
 from .parts import Parts
-from .scheduling import Rhythm, SchedulingController
+from .retention import DAY_MS, HOUR_MS, Retention, RetentionTimes
+from .scheduling import Intervals, SchedulingController
 
 log = logging.getLogger(__name__)
 
-UNAVAILABLE_PAUSE_S = 1.0
-"""How long the loop rests when the database cannot be used; running jobs do not notice."""
+UNAVAILABLE_REST_MS = 1_000
+"""The longest interval between two attempts to schedule while the database cannot be used; running jobs continue."""
 
 SIMULATED_EVERY_MS = 2_000
-"""Simulated devices are read so often: it costs little, and whoever tries the product sees what it does."""
+"""The sampling interval of simulated devices: a sample costs little, and a new user sees the effect of an action."""
 
 END_WITHIN_S = 2.0
 """How long the loops beside scheduling may take to end; the next controllers process repeats unfinished work."""
-
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 def now_ms() -> int:
@@ -56,14 +57,14 @@ def now_ms() -> int:
 
 
 def collect_seldom() -> None:
-    """Look for garbage in cycles once in 100,000 objects: a large queue is that many, all alive, at every look."""
+    """Collect garbage once in 100,000 new objects: the objects of a large queue are that many, and all alive."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
 
 
 def main(heartbeat_fd: int | None = None) -> int:
-    """Run until told to end, or until the supervisor is gone. Takes the pipe on which it shows that it is alive."""
+    """Run until a signal or the end of the supervisor. Takes the pipe that the heartbeats are written to."""
     heartbeat = Heartbeat(heartbeat_fd)
     collect_seldom()
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s controllers] %(message)s")
@@ -71,27 +72,28 @@ def main(heartbeat_fd: int | None = None) -> int:
     try:
         store, shared = open_both(database_url(config))
     except StoreUnavailable as error:
-        log.error("%s Jobs run on.", error)
+        log.error("%s Running jobs continue.", error)
         return 1
-    with wakeup.Bell.bind(Path(config.state_dir) / "controller.sock") as wake:
+    with wakeup.WakeupSocket(Path(config.state_dir) / "controller.sock") as wake:
         _apply_first_quota(config, store)
-        run(build(config, store, shared), wake, _Ending(), heartbeat, config.tick_ms)
+        run(build(config, store, shared), wake, _Ending(), heartbeat)
         store.close()
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """All control loops of one process: scheduling, and those beside it."""
+    """All control loops of one process: scheduling and retention in the main thread, the others in their own."""
 
     leadership: Leadership
-    scheduling: SchedulingController
+    scheduling: Loop
+    retention: Loop
     others: tuple[Loop, ...]
     close: Callable[[], None] = lambda: None
 
 
 def build(config: GPUQuota, store: Store, shared: Store) -> Controllers:
-    """The controllers of this machine, as its settings describe it. ``shared`` is the store of all but scheduling."""
+    """The controllers that the settings describe. ``shared`` is the store of all loops but the main thread's."""
     state = Path(config.state_dir)
     backend = LocalBackend(  # its device reader, if it has one, ends with this process
         state,
@@ -109,46 +111,66 @@ def build(config: GPUQuota, store: Store, shared: Store) -> Controllers:
     fenced = FencedStore(shared, leadership, now_ms, committed=lambda: _committed(state))
     parts = Parts(
         store=shared, fenced=fenced, hub=hub, enforcement=backend.enforcement, channels=channels.all, clock=now_ms,
-        events=config.notices, hub_name=config.hub,
+        events=config.notification_events, hub_name=config.hub,
         page=config.notification_page or os.environ.get("JUPYTERHUB_PUBLIC_URL") or None,
     )  # fmt: skip
-    loops = tuple(Loop(name, make, leadership, now_ms) for name, make in parts.controllers().items())
-    return Controllers(leadership, _scheduling(config, store, backend, leadership), loops, channels.close)
+    scheduling = Loop(
+        "scheduling", partial(_scheduling, config, store, backend, leadership), leadership, now_ms,
+        takes_lease=True, longest_backoff_ms=UNAVAILABLE_REST_MS,
+    )  # fmt: skip
+    retention = Loop("retention", partial(_retention, config, store, backend, leadership), leadership, now_ms)
+    others = [Loop(name, make, leadership, now_ms) for name, make in parts.controllers().items()]
+    every = [scheduling, retention, *others]
+    status = Loop(LoopStatusRecorder.name, lambda: LoopStatusRecorder(every, fenced), leadership, now_ms)
+    return Controllers(leadership, scheduling, retention, (*others, status), channels.close)
 
 
 def _committed(state: Path) -> None:
-    """What was recorded may concern scheduling and everybody who looks at a page."""
-    wakeup.ring(state / "controller.sock")
-    wakeup.ring(state / "web.sock")
+    """Wake scheduling, and the api processes that show the change."""
+    wakeup.notify(state / "controller.sock")
+    wakeup.notify(state / "web.sock")
 
 
 def _scheduling(config: GPUQuota, store: Store, backend: LocalBackend, leadership: Leadership) -> SchedulingController:
-    state = Path(config.state_dir)
     return SchedulingController(
         clock=now_ms,
         store=with_readable_quota(store),
         executor=backend.jobs,
         sampler=backend.samples,
-        bundles=BundleStore(state / "bundles", limit_bytes=config.bundle_limit_mib << 20),
         leadership=leadership,
-        rhythm=Rhythm(
-            sample_ms=SIMULATED_EVERY_MS if config.simulated_devices else Rhythm().sample_ms,
-            keep_jobs_ms=config.keep_jobs_days * DAY_MS,
-            keep_samples_ms=config.keep_samples_hours * HOUR_MS,
-            keep_usage_ms=config.keep_usage_days * DAY_MS,
+        intervals=Intervals(
+            sample_ms=SIMULATED_EVERY_MS if config.simulated_devices else Intervals().sample_ms,
+            tick_max_ms=config.tick_ms,
         ),
         outputs_limit_mib=config.outputs_limit_mib,
-        tell=lambda version: wakeup.ring(state / "web.sock", b'{"version":%d}' % version),
+        notify=lambda version: wakeup.notify(Path(config.state_dir) / "web.sock", b'{"version":%d}' % version),
+        validate=config.validate_state,
     )
 
 
-def run(controllers: Controllers, wake: wakeup.Bell, ending: _Ending, heartbeat: Heartbeat, tick_ms: int) -> None:
-    """Turn all loops until the process should end, then give the lease back."""
+def _retention(config: GPUQuota, store: Store, backend: LocalBackend, leadership: Leadership) -> Retention:
+    bundles = BundleStore(Path(config.state_dir) / "bundles", limit_bytes=config.bundle_limit_mib << 20)
+    times = RetentionTimes(
+        jobs_ms=config.keep_jobs_days * DAY_MS,
+        samples_ms=config.keep_samples_hours * HOUR_MS,
+        usage_ms=config.keep_usage_days * DAY_MS,
+    )
+    return Retention(store, leadership, backend.jobs, bundles, times)
+
+
+def run(controllers: Controllers, wake: wakeup.WakeupSocket, ending: _Ending, heartbeat: Heartbeat) -> None:
+    """Run all loops until the process should end, then give the lease back."""
     threads = [LoopThread(loop, now_ms) for loop in controllers.others]
     for thread in threads:
         thread.start()
+    retention_at = 0
     try:
-        _loop(controllers.scheduling, wake, ending, heartbeat, tick_ms)
+        while not ending.now():
+            heartbeat.turned()
+            next_at = controllers.scheduling.run()
+            if now_ms() >= retention_at:
+                retention_at = controllers.retention.run()
+            wake.wait(max(0, next_at - now_ms()) / 1000)
     finally:
         for thread in threads:
             thread.end(END_WITHIN_S / len(threads))
@@ -160,37 +182,16 @@ class _Ending:
     """Whether this process should end: a signal came, or the supervisor closed this process's standard input."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self._signalled = False
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._on_signal)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
 
     def now(self) -> bool:
         readable, _, _ = select.select([sys.stdin], [], [], 0)
-        return self.asked or (bool(readable) and not os.read(sys.stdin.fileno(), 1))
-
-
-def _loop(
-    controller: SchedulingController, wake: wakeup.Bell, ending: _Ending, heartbeat: Heartbeat, tick_ms: int
-) -> None:
-    trouble = ""
-    while not ending.now():
-        heartbeat.turned()
-        try:
-            again = controller.tick()
-        except StoreUnavailable as error:
-            if str(error) != trouble:  # said once, not every second
-                log.error("%s Jobs run on; it is tried again every second.", error)
-            trouble = str(error)
-            wake.wait(UNAVAILABLE_PAUSE_S)
-            continue
-        if trouble:
-            log.info("the database can be used again")
-            trouble = ""
-        if not again:
-            wake.wait(controller.rest_ms(tick_ms) / 1000)
+        return self._signalled or (bool(readable) and not os.read(sys.stdin.fileno(), 1))
 
 
 def _resign(leadership: Leadership) -> None:
@@ -201,16 +202,16 @@ def _resign(leadership: Leadership) -> None:
 
 
 def _apply_first_quota(config: GPUQuota, store: Store) -> None:
-    """Put the deployment's quota file in force where the database has none yet; go on without where it cannot be."""
+    """Apply the deployment's quota file where the database has none yet; where that fails, log why and continue."""
     if not config.quota_file or store.quota() is not None:
         return
-    first = read_first(Path(config.quota_file))
+    first = read_path(Path(config.quota_file))
     if isinstance(first, str):
-        _complain(config.quota_file, first)
+        _log_not_in_force(config.quota_file, first)
         return
     document = first.file.as_kept()
     if isinstance(document, str):
-        _complain(config.quota_file, document)
+        _log_not_in_force(config.quota_file, document)
         return
     request = ApplyQuota(
         actor="system:controller",
@@ -222,13 +223,13 @@ def _apply_first_quota(config: GPUQuota, store: Store) -> None:
     )
     for outcome in store.record([request], now=now_ms()):
         if isinstance(outcome, Refusal):
-            _complain(config.quota_file, outcome.message)
+            _log_not_in_force(config.quota_file, outcome.message)
 
 
-def _complain(path: str, why: str) -> None:
+def _log_not_in_force(path: str, why: str) -> None:
     log.error(
-        "c.GPUQuota.quota_file = %s is not in force: %s. Until a quota file is, nothing is given out: fix it and "
-        "restart the hub, or %s.",
+        "c.GPUQuota.quota_file = %s is not in force: %s. No GPU is allocated before a quota file is in force: fix it "
+        "and restart the hub, or %s.",
         path,
         why.rstrip("."),
         HOW_TO_APPLY,

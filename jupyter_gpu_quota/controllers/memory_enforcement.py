@@ -1,7 +1,7 @@
 """Memory enforcement: work that uses more of a device's memory than its share is warned, then stopped.
 
-Memory is what the samples name as the workload's own processes'. What is not known is no offence. Nothing is stopped
-unless the quota file's ``policy.enforcement`` asks for it; until then it is only shown.
+The memory of a workload is the sum of its own processes in the samples. An unknown figure never counts as above the
+share. Work is stopped only where the quota file's ``policy.enforcement`` requires it; otherwise its use is shown.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from typing import Any
 
 from ..core.enforcement import DeviceShare
 from ..core.lifecycle import HOLDS_SLICE
-from ..core.over_share import WARN_FOR_MS, Excess, watched
+from ..core.over_share import WARN_FOR_MS, Excess, excess_after
 from ..core.reasons import OverShare, Reason, StoppedOverShare
 from ..core.samples import DeviceSample
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.commands import ChangeJob, RecordMemoryEnforcement
 from ..store.records.rows import NotebookRecord
-from ..store.writes.memory_enforcement import is_stopped
 from .enforcement_effects import Effects
 
 log = logging.getLogger(__name__)
 
 ACTOR = "system:policing"
 STOP_AGAIN_MS = 60_000
-"""A notebook's server that is to be stopped and still runs is stopped again after so long, then killed."""
+"""The stop of a notebook's server that still runs is repeated after this time, and its processes are killed."""
 
 WorkloadDevice = tuple[str, str]
 """A workload and a device."""
 
 
 class MemoryEnforcement:
-    """All work above its share, as the newest samples have it."""
+    """All work above its share by the newest samples."""
 
     def __init__(self, view: FollowedStore, effects: Effects) -> None:
         self.view, self.effects = view, effects
@@ -42,7 +41,7 @@ class MemoryEnforcement:
         self._stopped_at: dict[str, int] = {}
 
     def read(self, parts: Iterable[tuple[str, DeviceShare]], samples: Mapping[str, DeviceSample]) -> None:
-        """Take the newest samples. ``parts`` are shares with their devices' ids; of one device they are summed."""
+        """Take the newest samples. ``parts`` are shares with their device ids; shares of one device are added up."""
         shares = dict[WorkloadDevice, int]()
         names = set[str]()
         for device, part in parts:
@@ -57,7 +56,7 @@ class MemoryEnforcement:
         if row is None:
             return before
         used_mib = row.workload_memory_mib.get(key[0])
-        found = watched(before, used_mib=used_mib, share_mib=share_mib, read_at=row.at)
+        found = excess_after(before, used_mib=used_mib, share_mib=share_mib, read_at=row.at)
         if found is not None and before is None:
             log.warning("%s uses %d MiB of %s, its share is %d MiB", key[0], found.used_mib, key[1], share_mib)
         return found
@@ -67,11 +66,11 @@ class MemoryEnforcement:
         found = self.excess.get((workload, device))
         if found is None:
             return ""
-        words = f"it holds more of the device's memory than its share of {found.share_mib} MiB"
+        words = f"it uses more of the device's memory than its share of {found.share_mib} MiB"
         return f"{words}, and is stopped if it still does {WARN_FOR_MS // 1000} s after it was seen" if acts else words
 
     def warnings(self, workload: str, *, acts: bool) -> list[OverShare]:
-        """What the owner of a workload is warned of, for each device; ``acts``: with the instant of its stop."""
+        """The warnings of a workload, one a device; with the instant of the stop where ``acts``."""
         return [
             _warning(device, excess, excess.ends_at if acts else None)
             for (name, device), excess in sorted(self.excess.items())
@@ -81,8 +80,8 @@ class MemoryEnforcement:
     def act(self, now: int, *, acts: bool) -> None:
         """Warn the owner of work that is newly above its share, and stop work whose warning is over.
 
-        A repetition changes nothing for a job that is held already. A stop that was decided is carried out, whatever
-        is read since: its reason is what people see.
+        Holding a held job again changes nothing. A stop that is in the store is carried out, whatever later samples
+        show.
         """
         self._warned &= self.excess.keys() if acts else set()
         for key, found in sorted(self.excess.items()):
@@ -91,11 +90,11 @@ class MemoryEnforcement:
             if acts and found.is_over(now):
                 self._stop(*key, found, now)
         for record in list(self.view.mirror.notebooks.values()):
-            if is_stopped(record) and record.notebook.state in HOLDS_SLICE:
+            if record.is_stopped and record.notebook.state in HOLDS_SLICE:
                 self.stop_server(record, now)
 
     def _warn(self, key: WorkloadDevice, found: Excess) -> None:
-        """Warn the owner of a notebook, once while it lasts."""
+        """Warn the owner of a notebook once while it is above its share."""
         self._warned.add(key)
         if key[0] in self.view.mirror.notebooks:
             why = _warning(key[1], found, found.ends_at)
@@ -112,13 +111,13 @@ class MemoryEnforcement:
             self.effects.hold(ChangeJob(job=workload, actor=ACTOR, change="hold", why=why))
 
     def order_stop(self, record: NotebookRecord, why: Reason, actor: str) -> None:
-        """Store that a notebook's server is to be stopped, and why, before the hub is asked to; once."""
-        if not is_stopped(record):
+        """Store once that a notebook's server is to be stopped, and why, before the hub is called."""
+        if not record.is_stopped:
             request = RecordMemoryEnforcement(notebook=record.notebook.id, actor=actor, event="stopped", why=why)
             self.effects.note(request)
 
     def stop_server(self, record: NotebookRecord, now: int) -> None:
-        """Stop a notebook's server; one that was asked to before and is still there has its processes killed."""
+        """Stop a notebook's server; if an earlier stop did not end it, kill its processes."""
         name = record.notebook.id
         before = self._stopped_at.get(name)
         if before is not None and now - before < STOP_AGAIN_MS:
@@ -126,18 +125,20 @@ class MemoryEnforcement:
         if before is not None:
             self.effects.kill(name, "its server did not end when the hub stopped it")
         self._stopped_at[name] = now
-        log.warning("the server of notebook %s is stopped: its share of the GPU is not kept", name)
+        log.warning(
+            "the server of notebook %s is stopped: it uses more than its share, or the share cannot be enforced", name
+        )
         self.effects.stop(record)
 
     # --- for a successor ------------------------------------------------------------------------------------------
     def document(self, workload: str) -> dict[str, Any]:
-        """What a controller that takes over must know of a workload's countdown; empty where none is under way."""
+        """The countdown of a workload, for a controller that takes over; empty where none is under way."""
         found = {device: asdict(excess) for (name, device), excess in self.excess.items() if name == workload}
         warned = [device for name, device in sorted(self._warned) if name == workload]
         return {"excess": found, "warned": warned} if found or warned else {}
 
     def restore(self, workload: str, document: Mapping[str, Any]) -> None:
-        """Go on with the countdown that :meth:`document` tells of."""
+        """Continue the countdown in what :meth:`document` returned."""
         for device, excess in document.get("excess", {}).items():
             self.excess[workload, device] = Excess(**excess)
         self._warned |= {(workload, device) for device in document.get("warned", ())}

@@ -1,7 +1,7 @@
-"""Messages to people who are not looking: queued with what they tell of, and sent from the queue until they are taken.
+"""Notifications: queued in the transaction of their event, and sent through each channel until it accepts them.
 
-A controller puts its messages into the store in the transaction that keeps what they tell of. One loop for each channel
-empties the queue. What was being sent when a process died is sent again, with the same id.
+One loop for each channel empties its queue. A message that was being sent when a process ended is sent again, with the
+same id.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from ..core.reasons import SERVER_STOPPED, EnforcementTooWeak, OverShare, Reason
 from ..messages.reasons import sentence, warning
 from ..notifications.channel import Channel, Failed, Outcome, Sent
 from ..notifications.message import EVENTS, Event, Message
+from ..store.records.calls import Page
 from ..store.records.commands import RecordIdleState, RecordMemoryEnforcement
 from ..store.records.notifications import ChangeNotification, NewNotification, NotificationRecord
-from ..store.records.protocol import Page, Store
 from ..store.records.rows import NotebookRecord
+from ..store.transactions import Store
 from .lease import FencedStore
 
 log = logging.getLogger(__name__)
 
 BACKOFF_S = (5, 15, 60, 300, 900, 1_800, 3_600, 3_600, 3_600)
-"""Rests after failed attempts; when they are used up, the message is given up."""
+"""Pauses after failed attempts; after the last one the message is given up."""
 
-SHORTEST_REST_S = 5
-OF_USE_MS = 12 * 3_600_000
-"""How long it is worth telling of something that has happened; a warning is of use until its countdown is over."""
+SHORTEST_PAUSE_S = 5
+USEFUL_MS = 12 * 3_600_000
+"""How long a message is worth sending; a warning is worth it until its countdown is over."""
 
 FEW, MANY = 2, 16
-"""Messages in one round, for each that may be under way at once: while the channel fails, and while it is well."""
+"""Messages a run for each that may be sent at once: while the channel fails, and while it works."""
 
-LOOK_AGAIN_MS = 2_000
+CHECK_EVERY_MS = 2_000
 CHANNELS = ("webhook", "mail")
 MOST_READ = Page(limit=1_000)
 
 
 class NotificationQueue:
-    """Makes the messages that follow from an event: one for each channel, none for an event of which nobody is told."""
+    """Makes the messages of an event: one for each channel; none for an event that is not configured."""
 
     def __init__(self, channels: Sequence[str], events: Sequence[Event], new_id: Callable[[int], str]) -> None:
         self.channels, self.events, self._new_id = channels, events, new_id
@@ -73,28 +74,28 @@ class NotificationQueue:
                 event=event,
                 channel=channel,
                 facts=facts,
-                until=until if isinstance(until, int) else now + OF_USE_MS,
+                until=until if isinstance(until, int) else now + USEFUL_MS,
             )
             for channel in self.channels
         )
 
 
 def _facts(request: RecordIdleState, before: MachineState, policy: IdlePolicy) -> dict[str, object] | None:
-    """What a message tells beside the notebook's record; None where nothing that matters to anybody happened."""
+    """The content of a message beside the notebook's record; None where there is nothing to report."""
     stage, suspends = from_document(request.state), {"suspends": True} if policy.suspend else {}
     match stage:
         case Warned():
             left = policy.keep_at_most - stage.kept.times
             facts = {"kernels": list(stage.kernels), "free_at": stage.until, "keeps_left": max(0, left)}
             return {**facts, **suspends}
-        case Freed() if request.event == "freed":  # a GPU that no kernel held is nothing to tell of
+        case Freed() if request.event == "freed":  # freeing a GPU that no kernel held needs no message
             return {**suspends} if isinstance(before, Freeing) else None
         case _:
             return {}
 
 
-def _still(row: NotificationRecord, notebook: NotebookRecord) -> bool:
-    """Whether a message still says what is: a warning that is over, or a server that lives on, is nothing to send."""
+def _is_current(row: NotificationRecord, notebook: NotebookRecord) -> bool:
+    """Whether a message is still true: a warning that is over, or a stop that was withdrawn, is not sent."""
     stage = None if notebook.idle_state is None or notebook.ended_at is not None else from_document(notebook.idle_state)
     match row.event:
         case "warned":
@@ -134,7 +135,7 @@ def _message(
 
 
 def _reason(facts: Mapping[str, object]) -> Reason | None:
-    """The reason that the store keeps with a message about enforcement; None with every other message."""
+    """The reason of a message about enforcement; None for every other message."""
     code, figures = facts.get("code"), facts.get("figures")
     if not isinstance(code, str) or not isinstance(figures, list) or not figures:
         return None
@@ -147,7 +148,7 @@ def _stop_at(facts: Mapping[str, object]) -> int | None:
 
 
 def _why(facts: Mapping[str, object]) -> str:
-    """What a message about enforcement says, as a sentence; empty for every other message."""
+    """The sentence of a message about enforcement; empty for every other message."""
     reason = _reason(facts)
     if reason is None:
         return ""
@@ -157,7 +158,7 @@ def _why(facts: Mapping[str, object]) -> str:
 class ChannelSender:
     """The messages of one channel.
 
-    ``page`` is the address of the page on which a warning is postponed, None where nobody says one.
+    ``page`` is the address of the page on which a warning is postponed, None where none is configured.
     """
 
     def __init__(
@@ -169,52 +170,52 @@ class ChannelSender:
         self.fault = ""
 
     def run_once(self, now: int) -> int:
-        """Send what is due. Returns when to look again, at the latest in two seconds."""
+        """Send what is due. Returns when to run again, at the latest in two seconds."""
         rest_ms = asyncio.run(self.send_due())
         return now + rest_ms
 
     async def send_due(self) -> int:
-        """One round: those that are due, fresh ones first. Returns the milliseconds until the next look."""
+        """Send the messages that are due, the least often tried first. Returns the milliseconds to the next run."""
         now = self.clock()
-        due = sorted((row for row in self._pending() if row.next_at <= now), key=_fresh_first)
+        due = sorted((row for row in self._pending() if row.next_at <= now), key=_by_attempts)
         if due:
-            few = FEW if self.fault else MANY  # where each attempt may take its whole time, fresh ones soon get a turn
+            few = FEW if self.fault else MANY  # every attempt may take its whole time-out, so new ones are tried soon
             await self._send_some(due[: few * self.channel.width])
         next_at = min((row.next_at for row in self._pending()), default=None)
-        return LOOK_AGAIN_MS if next_at is None else min(LOOK_AGAIN_MS, max(0, next_at - self.clock()))
+        return CHECK_EVERY_MS if next_at is None else min(CHECK_EVERY_MS, max(0, next_at - self.clock()))
 
     def _pending(self) -> list[NotificationRecord]:
         rows, _ = self.view.notifications(self.channel.name, pending=True, page=MOST_READ)
         return rows
 
     async def _send_some(self, rows: Sequence[NotificationRecord]) -> None:
-        """Send these, a few at once; what went wrong with the store is raised after the last of them."""
+        """Send these, a few at once. Raises an error of the store after the last of them."""
         turns = asyncio.Semaphore(self.channel.width)
-        ended = await asyncio.gather(*(self._send_in_turn(row, turns) for row in rows), return_exceptions=True)
+        ended = await asyncio.gather(*(self._send_when_free(row, turns) for row in rows), return_exceptions=True)
         for each in ended:
             if each is not None:
                 raise each
 
-    async def _send_in_turn(self, row: NotificationRecord, turns: asyncio.Semaphore) -> None:
+    async def _send_when_free(self, row: NotificationRecord, turns: asyncio.Semaphore) -> None:
         async with turns:
             await self._send(row)
 
     async def _send(self, row: NotificationRecord) -> None:
-        """One attempt: that it begins is stored before anything leaves, and then how it ended."""
+        """One attempt: its begin is stored before the message is sent, and then its outcome."""
         now = self.clock()
-        message = self.message(row) if now < row.until else "it was of no use any more"
-        if row.attempts > len(BACKOFF_S):  # the process that tried last did not live to say so
+        message = self.message(row) if now < row.until else "it is out of date"
+        if row.attempts > len(BACKOFF_S):  # the process of the last attempt ended before it stored the outcome
             message = "it was tried often enough"
         if isinstance(message, str):
             self._end(row, "given_up", f"{message}; {row.fault}" if row.fault else message)
             return
-        next_at = now + _rest_ms(row, now)
+        next_at = now + _pause_ms(row, now)
         self._change(ChangeNotification(notification=row.id, change="try", next_at=next_at))
         outcome = await self._outcome(message)
         match outcome:
             case Sent():
                 self.fault = ""
-                self._end(row, "sent", f"{self.channel.where} {outcome.said}")
+                self._end(row, "sent", f"{self.channel.where} {outcome.answer}")
             case Failed():
                 self.fault = outcome.why
                 self._failed(row, outcome, next_at)
@@ -222,14 +223,14 @@ class ChannelSender:
                 assert_never(outcome)
 
     def message(self, row: NotificationRecord) -> Message | str:
-        """A queued message as it is sent, or why there is nothing left to send."""
+        """A queued message as it is sent, or why it is not sent."""
         notebook = self.view.notebook(row.notebook)
         if notebook is None:
-            return "its notebook is forgotten"
+            return "its notebook was removed by retention"
         if row.event not in EVENTS:
             return "another release queued it"
-        if not _still(row, notebook):
-            return "what it warns of was withdrawn"
+        if not _is_current(row, notebook):
+            return "its event was withdrawn"
         names = self.view.user_names([notebook.notebook.user])
         if notebook.notebook.user not in names:
             return "its owner's name was erased"
@@ -238,7 +239,7 @@ class ChannelSender:
     async def _outcome(self, message: Message) -> Outcome:
         try:
             return await self.channel.send(message)
-        except Exception as error:  # a message that cannot be sent must not end the loop, nor be sent for ever
+        except Exception as error:  # one message must not stop the others, nor be tried for ever
             log.exception("a message by %s could not be sent", self.channel.name)
             return Failed(why=f"it could not be sent: {type(error).__name__}", final=True)
 
@@ -255,24 +256,24 @@ class ChannelSender:
         self._change(ChangeNotification(notification=row.id, change=change, why=why))
 
     def _change(self, change: ChangeNotification) -> None:
-        """Store what becomes of a message; one that somebody else ended stays as it is."""
+        """Store a change of a message; a message that was ended meanwhile stays as it is."""
         (outcome,) = self.store.record(change)
         log.debug("%s", outcome)
 
 
-def give_up_others(view: Store, store: FencedStore, channels: Sequence[str]) -> None:
-    """Messages for a channel that was configured once will not be sent any more."""
+def give_up_unconfigured(view: Store, store: FencedStore, channels: Sequence[str]) -> None:
+    """Give up the messages of channels that are not configured any more."""
     for other in (name for name in CHANNELS if name not in channels):
         rows, _ = view.notifications(other, pending=True, page=MOST_READ)
         why = f"{other} is not configured any more"
         store.record(*(ChangeNotification(notification=row.id, change="given_up", why=why) for row in rows))
 
 
-def _fresh_first(row: NotificationRecord) -> tuple[int, int, str]:
+def _by_attempts(row: NotificationRecord) -> tuple[int, int, str]:
     return row.attempts, row.at, row.id
 
 
-def _rest_ms(row: NotificationRecord, now: int) -> int:
-    """How long to rest if this attempt fails: ever longer, and no more than a quarter of what is left to be of use."""
+def _pause_ms(row: NotificationRecord, now: int) -> int:
+    """The pause if this attempt fails: it grows, but is at most a quarter of the useful time that is left."""
     usual_s = BACKOFF_S[min(row.attempts, len(BACKOFF_S) - 1)]
-    return max(SHORTEST_REST_S * 1000, min(usual_s * 1000, (row.until - now) // 4))
+    return max(SHORTEST_PAUSE_S * 1000, min(usual_s * 1000, (row.until - now) // 4))

@@ -1,4 +1,4 @@
-"""What control loops use outside the store and the backend: the hub, and the channels that messages leave by.
+"""Services outside the store and the backend that control loops use: the hub and the notification channels.
 
 Their libraries are asynchronous. All calls run in one event loop, in a thread of its own.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 LONGEST_CALL_S = 300.0
-"""Every call ends within its own, shorter time; this is for an event loop that hangs."""
+"""Every call has a shorter time-out of its own; this one is for an event loop that hangs."""
 
 
 class EventLoopThread:
@@ -49,7 +49,7 @@ class HubCalls:
         return self._events.run(self._hub.servers())
 
     def stop(self, user: str, server: str) -> None:
-        """Ask the hub to stop a server, without waiting; where that fails, the log says so, and it is asked again."""
+        """Request the stop of a server, without waiting. A failure is logged; the controller repeats the request."""
         self._events.start(self._stop(user, server))
 
     async def _stop(self, user: str, server: str) -> None:
@@ -60,7 +60,7 @@ class HubCalls:
 
 
 class _Channel:
-    """A channel whose calls run in the event loop that it lives in."""
+    """A channel whose calls run in the event loop in which it was made."""
 
     def __init__(self, channel: Channel, events: EventLoopThread) -> None:
         self._channel, self._events = channel, events
@@ -80,7 +80,7 @@ class _Channel:
 
 
 class ChannelList:
-    """The channels that ``make`` makes, which needs a running event loop."""
+    """The channels that ``make`` returns; it is called in a running event loop."""
 
     def __init__(self, make: Callable[[], Sequence[Channel]]) -> None:
         events = EventLoopThread("channels")

@@ -1,4 +1,4 @@
-"""The controllers beside scheduling, made from what they share."""
+"""Makes the controllers beside scheduling and retention."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ..notifications.channel import Channel
 from ..notifications.message import Event
 from ..store.reads.followed_store import FollowedStore
 from ..store.records.ids import new_ulid
-from ..store.records.protocol import Store
 from ..store.records.rows import NotebookRecord
+from ..store.transactions import Store
 from .enforcement import Enforcement
 from .enforcement_effects import Effects
 from .idleness import Idleness
 from .lease import FencedStore
 from .loop import Controller
-from .notifications import ChannelSender, NotificationQueue, give_up_others
+from .notifications import ChannelSender, NotificationQueue, give_up_unconfigured
 from .reconciliation import Reconciliation
 
 
 class HubControl(Protocol):
-    """What controllers ask of the hub."""
+    """The hub, as controllers use it."""
 
     def servers(self) -> Sequence[Server]:
         """Every server that is active or pending. Raises HubAway."""
 
     def stop(self, user: str, server: str) -> None:
-        """Ask the hub to stop a server, without waiting for it."""
+        """Request the stop of a server, without waiting for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the controllers share. ``page`` is the address of the page on which a warning is postponed."""
+    """The dependencies of the controllers. ``page`` is the address of the page on which a warning is postponed."""
 
     store: Store
     fenced: FencedStore
@@ -50,7 +50,7 @@ class Parts:
     new_id: Callable[[int], str] = field(default=new_ulid)
 
     def controllers(self) -> Mapping[str, Callable[[], Controller]]:
-        """What makes each controller, by its name."""
+        """The function that makes each controller, by its name."""
         senders = {f"notifications.{each.name}": partial(self.sender, each) for each in self.channels}
         return {
             "idleness": self.idleness,
@@ -65,7 +65,7 @@ class Parts:
 
     def idleness(self) -> Idleness:
         view = FollowedStore(self.store)
-        give_up_others(self.store, self.fenced, self.queue.channels)
+        give_up_unconfigured(self.store, self.fenced, self.queue.channels)
         return Idleness(view, self.fenced, self.queue, partial(self._stop, view))
 
     def enforcer(self) -> Enforcement:
@@ -82,7 +82,7 @@ class Parts:
         )  # fmt: skip
 
     def _stop(self, view: FollowedStore, record: NotebookRecord) -> None:
-        """Ask the hub to stop a notebook's server."""
+        """Request that the hub stop a notebook's server."""
         user = record.notebook.user
         view.learn_names([user])
         self.hub.stop(view.names.get(user, user), record.server)

@@ -1,4 +1,4 @@
-"""Slices whose server is gone are given back: bookings are compared with the hub's own list of servers."""
+"""The reconciliation controller: returns booked slices whose server is not in the hub's list of servers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 EVERY_MS = 30_000
 GRACE_MS = 60_000
-LOOKS = 2
+LISTS = 2
 ACTOR = "system:reconcile"
 WHY = "the hub has no such server: neither active nor pending for a minute"
 
 
 class Reconciliation:
-    """Remembers how often, and since when, the server of a slice was not among the hub's.
+    """Counts how often in a row, and since when, the server of each slice was missing in the hub's list.
 
-    A slice goes back after two looks in a row without its server, 60 s apart at least. A hub that does not answer
-    is no look: ``servers`` raises HubAway, nothing is concluded, and the count stands where it was.
+    A slice is returned after two lists in a row without its server, at least 60 s apart. A hub that does not answer
+    changes no count: ``servers`` raises HubAway.
     """
 
     name = "reconciliation"
@@ -38,25 +38,25 @@ class Reconciliation:
         self._missed: dict[str, tuple[int, int]] = {}
 
     def run_once(self, now: int) -> int:
-        """One look. A hub without bookings is not asked."""
+        """Compare once. Without bookings the hub is not asked."""
         self.view.refresh()
         live = list(self.view.mirror.notebooks.values())
         if live:
             servers = self.servers()
             self.view.learn_names([record.notebook.user for record in live])
-            for name in self.look(live, self.view.names, servers, now):
-                self._give_back(name)
+            for name in self.missing(live, self.view.names, servers, now):
+                self._return(name)
         return now + EVERY_MS
 
-    def _give_back(self, name: str) -> None:
+    def _return(self, name: str) -> None:
         (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
         if isinstance(outcome, Recorded):
-            log.info("slice %s was given back: %s", name, WHY)
+            log.info("slice %s was returned: %s", name, WHY)
 
-    def look(
+    def missing(
         self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int
     ) -> list[str]:
-        """Take one answer of the hub; returns the ids of slices to give back."""
+        """Take one list of the hub. Returns the ids of slices to return."""
         running = {(server.user, server.name) for server in servers if server.active}
         missing = [
             record.notebook.id
@@ -68,7 +68,7 @@ class Reconciliation:
         ]
         self._missed = {name: self._count(name, now) for name in missing}
         return [
-            name for name, (count, since) in self._missed.items() if count >= LOOKS and now - since >= self._grace_ms
+            name for name, (count, since) in self._missed.items() if count >= LISTS and now - since >= self._grace_ms
         ]
 
     def _count(self, name: str, now: int) -> tuple[int, int]:

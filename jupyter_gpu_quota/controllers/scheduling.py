@@ -1,7 +1,7 @@
-"""The loop: observe, decide, commit, apply; and nothing else.
+"""The scheduling controller: observe, decide, commit, apply.
 
-One tick reads the clock once. What a plan does to the world is seen on a later tick, never assumed, so a controller
-that is killed between any two lines is replaced by one that compares what is with what should be.
+One run reads the clock once. The effects of a plan are observed in a later run, never assumed, so the successor of a
+controller that is killed between any two lines compares the observed state with the desired one, and goes on.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from ..backends.protocol import JobBackend, LeaveOrder, SampleBackend, StartOrder
+from ..backends.protocol import JobBackend, SampleBackend, StartOrder, StopOrder
 from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
 from ..core.lifecycle import HOLDS_GPU
@@ -31,56 +30,47 @@ from ..core.plan import RESIZED, Plan
 from ..core.reasons import ReasonCode
 from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import decide
+from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
 from ..store.reads.past_use import looked_again_at
 from ..store.reads.snapshot import Mirror
-from ..store.records.commands import SetInventory
+from ..store.records.calls import Committed, Lease, LeaseLost
+from ..store.records.commands import JobSpec, SetInventory
 from ..store.records.plan_chunks import PlanChunk, chunks_of
-from ..store.records.protocol import Committed, Lease, LeaseLost, Store
-from ..store.records.rows import JobRecord, QuotaRevision
+from ..store.records.rows import JobRecord
+from ..store.transactions import Store
 from .lease import Leadership
 
 log = logging.getLogger(__name__)
 
 TICK_MAX_MS = 1_000
-"""The longest rest between two ticks before there is a quota file to say so."""
+"""The longest interval between two runs while no quota file sets one."""
 
 CONFIRM_MS = 5_000
-"""A device that has work on it is gone when no reading has named it for so long: one that failed ends nobody's work."""
+"""A device in use counts as removed when no reading listed it for so long: one incomplete reading ends no work."""
 
 READ_AGAIN_MS, UNREAD_MS = 1_000, 30_000
-"""Devices that cannot be read are looked for so often; nothing new starts on them after so long."""
+"""The interval of attempts to read devices that cannot be read; after the second time nothing new starts on them."""
 
-DAY_MS = 86_400_000
-
-TELL_AGAIN_MS = 5_000
-"""An order whose effect is not seen is given again after this long; orders are idempotent."""
+REPEAT_ORDER_MS = 5_000
+"""An order whose effect is not observed is repeated after this time; orders are idempotent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """How often the loop does what it does, in milliseconds; ages of what retention removes."""
+class Intervals:
+    """Times in milliseconds: between two samples, between two readings of the inventory, and the longest rest."""
 
     sample_ms: int = 10_000
     inventory_ms: int = 60_000
-    retention_ms: int = 3_600_000
-    keep_jobs_ms: int = 30 * 86_400_000
-    keep_samples_ms: int = 2 * 3_600_000
-    keep_usage_ms: int = 90 * 86_400_000
-
-
-class Sweeper(Protocol):
-    """What retention does with code bundles that no kept job names."""
-
-    def sweep(self, keep: set[str]) -> object: ...
+    tick_max_ms: int = TICK_MAX_MS
 
 
 class SchedulingController:
-    """Scheduling; ``tick`` is the whole of it.
+    """Decides which work runs where, and gives the backend its orders.
 
-    Takes a clock (milliseconds since 1970), a store, an executor and a sampler, and ``tell``, called with the
-    store's version whenever it moved. ``leadership`` is this process's lease: only this loop
-    renews it.
+    ``clock`` gives milliseconds since 1970. ``notify`` is called with the store's version whenever it changed.
+    ``leadership`` is the lease of this process: this controller takes and renews it. ``validate``: check the invariants
+    of each snapshot that a plan is made for, and log every violation.
     """
 
     name = "scheduling"
@@ -92,68 +82,52 @@ class SchedulingController:
         store: Store,
         executor: JobBackend,
         sampler: SampleBackend,
-        bundles: Sweeper,
         leadership: Leadership,
-        rhythm: Rhythm | None = None,
+        intervals: Intervals = Intervals(),
         outputs_limit_mib: int | None = None,
-        tell: Callable[[int], object] = lambda version: None,
+        notify: Callable[[int], object] = lambda version: None,
+        validate: bool = False,
     ) -> None:
-        self.clock, self.store, self.executor, self.sampler, self.bundles = clock, store, executor, sampler, bundles
-        self.leadership, self.rhythm, self.tell = leadership, rhythm or Rhythm(), tell
-        self.outputs_limit_mib = outputs_limit_mib
+        self.clock, self.store, self.executor, self.sampler = clock, store, executor, sampler
+        self.leadership, self.intervals, self.notify = leadership, intervals, notify
+        self.outputs_limit_mib, self.validate = outputs_limit_mib, validate
         self.mirror, self.decision_cache = Mirror(), DecisionCache()
-        self.revision: QuotaRevision | None = None
         self.policy: Policy | None = None
-        self.world_changed = True
+        self.changed = True
         self.decide_again_at: int | None = None
         self.unsettled: set[tuple[str, int]] = set()
-        self.told: dict[tuple[str, int, JobState], int] = {}
+        self.ordered_at: dict[tuple[str, int, JobState], int] = {}
         self.due: dict[str, int] = {}
         self.missed: dict[str, int] = {}
         self.unread_since: int | None = None
         self.sequence = 0
         self.quota_file: QuotaFile | None = None
+        self.violations: frozenset[Violation] = frozenset()
 
     def run_once(self, now: int) -> int:
-        """Turn the ring until nothing is left to decide at once. Returns when to turn it again, in ms since 1970."""
-        return now if self.tick() else now + self.rest_ms(self.tick_max_ms())
+        """Observe, decide, commit and apply once. Returns when to run again: ``now`` where a plan was committed.
 
-    def tick(self) -> bool:
-        """One turn of the ring. Returns whether another should follow at once."""
-        try:
-            return self._tick(self.clock())
-        except LeaseLost as lost:
-            log.info("%s", lost)
-            return False
-
-    def _tick(self, now: int) -> bool:
-        if not self._is_leader():
-            return False
-        assert self.lease is not None
+        Raises LeaseLost where another process is the leader, StoreUnavailable.
+        """
         before = self.mirror.version
-        self._observe(self.lease, now)
-        if not self._is_leader():
-            return False
-        committed = self._decide(self.lease, now)
-        if not self._is_leader():
-            return False
-        self._apply(self.lease, now)
-        self._on_time("sample", self.rhythm.sample_ms, now, self._sample)
-        self._on_time("retention", self.rhythm.retention_ms, now, self._retain)
+        self._observe(self._leader(), now)
+        committed = self._decide(self._leader(), now)
+        self._apply(self._leader(), now)
+        self._on_time("sample", self.intervals.sample_ms, now, self._sample)
         if self.mirror.version != before:
-            self.tell(self.mirror.version)
-        return committed
+            self.notify(self.mirror.version)
+        return now if committed else self._next_run(now)
 
     def tick_max_ms(self) -> int:
-        """The longest rest between two ticks that the quota file allows."""
-        return self.quota_file.tick_max_ms if self.quota_file else TICK_MAX_MS
+        """The longest interval between two runs that the settings and the quota file allow."""
+        return min(self.intervals.tick_max_ms, self.quota_file.tick_max_ms if self.quota_file else TICK_MAX_MS)
 
-    def rest_ms(self, at_most_ms: int) -> int:
-        """How long to rest before the next tick: not past the half of the lease, when it is renewed."""
-        rest = min(at_most_ms, self.tick_max_ms())
-        if self.lease is None:
-            return rest
-        return max(0, min(rest, self.lease.expires_at - self.leadership.lease_ms // 2 - self.clock()))
+    def _next_run(self, now: int) -> int:
+        """Not later than when half of the lease is over: it is renewed then."""
+        rest = self.tick_max_ms()
+        if self.lease is not None:
+            rest = min(rest, self.lease.expires_at - self.leadership.lease_ms // 2 - self.clock())
+        return now + max(1, rest)
 
     # --- lease ----------------------------------------------------------------------------------------------------
     @property
@@ -161,29 +135,33 @@ class SchedulingController:
         """The lease that this process took last."""
         return self.leadership.lease
 
-    def _renew_lease(self, now: int) -> bool:
-        """Take or renew the right to decide; a new leader fences off the old one before anything else."""
-        before = self.lease
-        lease = self.leadership.renew(now)
+    def _leader(self) -> Lease:
+        """The lease; it is taken, or renewed where half of its time is over, which is a write to the disk.
+
+        Raises LeaseLost.
+        """
+        lease = self.lease if self.leadership.is_fresh(self.clock()) else self._renew_lease()
+        if lease is None:
+            raise LeaseLost("Another controllers process holds the lease.")
+        return lease
+
+    def _renew_lease(self) -> Lease | None:
+        """A new term fences off the orders of earlier ones before anything else."""
+        before, lease = self.lease, self.leadership.renew(self.clock())
         if lease is None:
             self.unsettled.clear()
-            return False
+            return None
         self._settle()
         if before is None or lease.fencing != before.fencing:
             self.executor.fence(lease.fencing)
-            self.told.clear()
+            self.ordered_at.clear()
             self.due.clear()
-        return True
-
-    def _is_leader(self) -> bool:
-        """Take the lease, or renew it where half of its time has gone: that is a write to the disk."""
-        now = self.clock()
-        return self.leadership.is_fresh(now) or self._renew_lease(now)
+        return lease
 
     # --- observe --------------------------------------------------------------------------------------------------
     def _observe(self, lease: Lease, now: int) -> None:
         self._refresh(now)
-        self._on_time("inventory", self.rhythm.inventory_ms, now, self._take_inventory)
+        self._on_time("inventory", self.intervals.inventory_ms, now, self._take_inventory)
         facts = list(self.executor.observe())
         if facts:
             self.store.observe(facts, lease=lease, now=now)
@@ -191,34 +169,33 @@ class SchedulingController:
         self.unsettled |= {(fact.job, fact.attempt) for fact in facts if self._is_settled(fact)}
 
     def _settle(self) -> None:
-        """What was observed is on disk: the place of effect need not tell these ends again."""
+        """The observed ends are on disk, so the backend need not report them again."""
         for job, attempt in sorted(self.unsettled):
             self.executor.settled(job, attempt)
         self.unsettled.clear()
 
     def _refresh(self, now: int, *, own: int | None = None) -> None:
-        """Bring the mirror up to date; a new quota file may move devices between pools, so it is followed at once.
+        """Bring the mirror up to date. A new quota file may move devices between pools, so the inventory is read.
 
-        ``own``: the version in which nothing but this controller's plan is new.
+        ``own``: the version in which only the plan of this controller is new.
         """
         news = self.mirror.update(self.store)
-        self.world_changed |= news and self.mirror.version != own
+        self.changed |= news and self.mirror.version != own
         if self.mirror.some_began:
             self._look_again(now)
         self._look_ahead(now)
         changes = self.mirror.latest
         if changes is not None and changes.quota is not None:
-            self.revision = changes.quota
             self.quota_file = QuotaFile.from_document(changes.quota.document)
             self._take_inventory(now)
-            self.world_changed |= self.mirror.update(self.store)
+            self.changed |= self.mirror.update(self.store)
 
     def _look_ahead(self, now: int) -> None:
-        """Know the calendar far enough ahead, and what was used before as of this minute."""
+        """Bring the calendar windows ahead and the past use up to date."""
         policy = self.mirror.policy_at(now)
-        self.world_changed |= policy is not self.policy
+        self.changed |= policy is not self.policy
         self.policy = policy
-        self.world_changed |= self.mirror.follow_use(self.store, now)
+        self.changed |= self.mirror.follow_use(self.store, now)
 
     def _is_settled(self, fact: RankFact) -> bool:
         if not fact.tree_gone or fact.ended_at is None:
@@ -235,7 +212,7 @@ class SchedulingController:
         self.store.record([SetInventory(nodes=nodes, devices=placed)], now=now, lease=self.lease)
 
     def _as_known(self, now: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-        """What was there when it could be read. What runs runs on; after a while nothing new is started there."""
+        """The inventory of the last reading. Running work continues; after UNREAD_MS nothing new starts there."""
         self.due["inventory"] = now + READ_AGAIN_MS
         self.unread_since = now if self.unread_since is None else self.unread_since
         known = list(self.mirror.nodes().values())
@@ -246,7 +223,7 @@ class SchedulingController:
     def _not_yet_gone(
         self, nodes: Sequence[Node], devices: Sequence[Device], now: int
     ) -> tuple[tuple[Node, ...], tuple[Device, ...]]:
-        """A reading, with the healthy devices that it lacks and that have work, until a later one confirms that."""
+        """A reading, and the healthy devices in use that it does not list, until a later one confirms that."""
         self.unread_since = None
         named = {device.id for device in devices}
         used = {held.device for held in self.mirror.allocations()} - named
@@ -260,24 +237,33 @@ class SchedulingController:
 
     # --- decide and commit ----------------------------------------------------------------------------------------
     def _decide(self, lease: Lease, now: int) -> bool:
-        """Decide if anything the decision rests on changed. Returns whether a plan was committed or found stale."""
+        """Decide if any input of the decision changed. Returns whether a plan was committed or found stale."""
         due = self.decide_again_at is not None and now >= self.decide_again_at
-        if self.policy is None or not (due or self.world_changed):
+        if self.policy is None or not (due or self.changed):
             return False
         policy = self.policy
         snapshot = self._quarantined(self.mirror.snapshot(now), policy, lease)
+        if self.validate:
+            self._log_violations(snapshot)
         plan = decide(snapshot, policy, self.decision_cache)
         self.decide_again_at = self._next_instant(policy, now)
-        self.world_changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
+        self.changed = bool(plan.actions)  # until they are written: a database that fails here is tried again
         if not plan.actions:
             return False
         self._commit(plan, policy, snapshot)
         return True
 
-    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot) -> None:
-        """Make a plan true. What follows from it alone is decided within a tick, together with what happens by then.
+    def _log_violations(self, snapshot: Snapshot) -> None:
+        """Log the violated invariants that the snapshot before did not have."""
+        found = frozenset(violations(snapshot))
+        for violation in sorted(map(str, found - self.violations)):
+            log.error("the state violates an invariant: %s", violation)
+        self.violations = found
 
-        What is left of a plan that became stale is dropped, and decided anew: the pieces before are legal without it.
+    def _commit(self, plan: Plan, policy: Policy, snapshot: Snapshot) -> None:
+        """Write a plan in chunks. Its consequences alone are decided on within a tick, with all that happens by then.
+
+        The rest of a plan that became stale is dropped and decided anew: the chunks before it are legal without it.
         """
         now, seen, version = snapshot.now, self.mirror.digest(snapshot), snapshot.version
         alone = True
@@ -285,41 +271,40 @@ class SchedulingController:
             outcome = self._commit_chunk(chunk, policy, seen, now)
             if not isinstance(outcome, Committed):
                 log.info("the plan for version %d was dropped from action %d on: %s", version, chunk.first, outcome)
-                self._renew_lease(self.clock())
+                self._renew_lease()
                 self._refresh(now)
                 return
             alone, version = alone and outcome.version == version + 1, outcome.version
-        self.world_changed = False
+        self.changed = False
         self._look_again(now)
         self._refresh(now, own=version if alone else None)
 
     def _commit_chunk(self, chunk: PlanChunk, policy: Policy, snapshot_digest: str, now: int) -> Committed | str:
-        """Write one chunk, or say why what is left of the plan is dropped.
+        """Write one chunk, or return why the rest of the plan is dropped.
 
-        Deciding may take longer than a lease lasts. It is taken again then: the store finds what changed meanwhile.
+        A decision may take longer than a lease lasts. The lease is taken again then; the store refuses a stale chunk.
         """
-        if not self._is_leader() or self.lease is None:
-            return "another controller decides now"
-        outcome = self.store.commit(chunk, policy=policy, snapshot_digest=snapshot_digest, lease=self.lease, now=now)
+        lease = self._leader()
+        outcome = self.store.commit(chunk, policy=policy, snapshot_digest=snapshot_digest, lease=lease, now=now)
         if not isinstance(outcome, Committed):
             return outcome.why
         self._settle()
         return outcome
 
     def _look_again(self, now: int) -> None:
-        """Decide within a tick, whether or not anything else happens by then."""
+        """Decide again within one interval, whether or not anything else happens."""
         soon = now + self.tick_max_ms()
         self.decide_again_at = soon if self.decide_again_at is None else min(soon, self.decide_again_at)
 
     def _next_instant(self, policy: Policy, now: int) -> int | None:
-        """When, with nothing else changing, time alone could change the plan."""
+        """When time alone could change the plan; None where it cannot."""
         ahead = self.decision_cache.next_at()
         if not policy.history.k_milli or not self.decision_cache.wants_more():
             return ahead
         return looked_again_at(now) if ahead is None else min(ahead, looked_again_at(now))
 
     def _quarantined(self, snapshot: Snapshot, policy: Policy, lease: Lease) -> Snapshot:
-        """The same moment, with the devices of work that will not die taken out, or given back."""
+        """The snapshot after devices whose processes do not end are quarantined, and others are released."""
         if not self.mirror.in_motion and not any(d.health is Health.QUARANTINED for d in snapshot.devices):
             return snapshot
         facts = [DeviceFact(device=id, health=health) for id, health in quarantine_changes(snapshot, policy).items()]
@@ -331,33 +316,27 @@ class SchedulingController:
 
     # --- apply ----------------------------------------------------------------------------------------------------
     def _apply(self, lease: Lease, now: int) -> None:
-        """Give the orders that take every job from what it is to what it should be."""
+        """Order the backend to start the jobs that are starting, and to stop those that are pausing or stopping."""
         if self.clock() >= lease.expires_at:
             return
-        wanted = {(r.job.id, r.job.attempt, r.job.state): r for r in self._in_motion()}
-        for key in self.told.keys() - wanted.keys():
-            del self.told[key]
-        due = [key for key in wanted if now - self.told.get(key, -TELL_AGAIN_MS) >= TELL_AGAIN_MS]
-        held = self._held({job for job, _, _ in due}) if due else {}
+        records = (self.mirror.jobs[id] for id in self.mirror.in_motion)
+        wanted = {(record.job.id, record.job.attempt, record.job.state): record for record in records}
+        self.ordered_at = {key: at for key, at in self.ordered_at.items() if key in wanted}
+        due = [key for key in wanted if now - self.ordered_at.get(key, -REPEAT_ORDER_MS) >= REPEAT_ORDER_MS]
+        allocated = self._allocations_of({job for job, _, _ in due}) if due else {}
         for key in due:
-            self._order(wanted[key], held.get(key[0], []), lease)
-            self.told[key] = now
+            if wanted[key].job.state is JobState.STARTING:
+                self.executor.start(self._start_order(wanted[key], allocated.get(key[0], []), lease))
+            else:
+                self.executor.stop(self._stop_order(wanted[key], lease))
+            self.ordered_at[key] = now
 
-    def _in_motion(self) -> list[JobRecord]:
-        return [self.mirror.jobs[id] for id in self.mirror.in_motion]
-
-    def _held(self, jobs: Container[str]) -> dict[str, list[Allocation]]:
-        held: dict[str, list[Allocation]] = {}
+    def _allocations_of(self, jobs: Container[str]) -> dict[str, list[Allocation]]:
+        found: dict[str, list[Allocation]] = {}
         for allocation in self.mirror.allocations():
             if allocation.workload in jobs:
-                held.setdefault(allocation.workload, []).append(allocation)
-        return held
-
-    def _order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> None:
-        if record.job.state is JobState.STARTING:
-            self.executor.start(self._start_order(record, held, lease))
-        else:
-            self.executor.leave(self._leave_order(record, lease))
+                found.setdefault(allocation.workload, []).append(allocation)
+        return found
 
     def _start_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StartOrder:
         spec = record.spec
@@ -365,7 +344,7 @@ class SchedulingController:
             job=record.job.id,
             attempt=record.job.attempt,
             fencing=lease.fencing,
-            command=spec.command,
+            command=self._command_of(spec),
             placements=tuple(map(_placement, held)),
             devices=tuple(self.mirror.devices[name] for name in sorted({a.device for a in held})),
             run_as=record.account,
@@ -376,21 +355,22 @@ class SchedulingController:
             live=spec.live,
             ranks=len({part.rank for part in held}),
             outputs_limit_mib=self.outputs_limit_mib,
-            python=self._python_of(spec.environment),
             project=spec.project,
         )
 
-    def _leave_order(self, record: JobRecord, lease: Lease) -> LeaveOrder:
-        assert self.policy is not None, "nothing is in motion before the first quota file"
+    def _stop_order(self, record: JobRecord, lease: Lease) -> StopOrder:
+        assert self.policy is not None, "no job starts or stops before the first quota file"
         times = self.policy.preemption
         code = record.reason.code if record.reason else None
         grace_s = times.lent_grace_s if code is ReasonCode.BORROWER_RETURNS else times.grace_s
         job = record.job
         reason = "resize" if code in RESIZED else code or str(job.target)
-        return LeaveOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
+        return StopOrder(job=job.id, attempt=job.attempt, fencing=lease.fencing, grace_s=grace_s, reason=reason)
 
-    def _python_of(self, environment: str | None) -> str | None:
-        return self.quota_file.python_of(environment) if self.quota_file and environment else None
+    def _command_of(self, spec: JobSpec) -> tuple[str, ...]:
+        """The command; the interpreter that its environment names replaces a leading python or python3."""
+        python = self.quota_file.python_of(spec.environment) if self.quota_file and spec.environment else None
+        return (python, *spec.command[1:]) if python and spec.command[0] in ("python", "python3") else spec.command
 
     # --- on time --------------------------------------------------------------------------------------------------
     def _on_time(self, what: str, every_ms: int, now: int, do: Callable[[int], None]) -> None:
@@ -399,10 +379,10 @@ class SchedulingController:
             do(now)
 
     def _sample(self, now: int) -> None:
-        """Read the devices; a reading that cannot be had is unknown, and never stops the queue."""
-        rows = self.sampler.samples(self._holders(), now=now)
+        """Sample the devices; a sample that cannot be read is unknown, and never stops scheduling."""
+        rows = self.sampler.samples(self._allocations_by_device(), now=now)
         if rows is None:
-            self.due["sample"] = now  # they are being read: the next tick has them
+            self.due["sample"] = now  # they are being read: the next run has them
         if not rows or self.lease is None:
             return
         self.sequence += 1
@@ -411,32 +391,19 @@ class SchedulingController:
         if facts:
             self.store.observe(facts, lease=self.lease, now=now)
 
-    def _holders(self) -> dict[Device, list[Allocation]]:
-        holders: dict[Device, list[Allocation]] = {device: [] for device in self.mirror.devices.values()}
+    def _allocations_by_device(self) -> dict[Device, list[Allocation]]:
+        found: dict[Device, list[Allocation]] = {device: [] for device in self.mirror.devices.values()}
         for held in self.mirror.allocations():
-            holders[self.mirror.devices[held.device]].append(held)
+            found[self.mirror.devices[held.device]].append(held)
         for record in self.mirror.notebooks.values():
             home = self.mirror.devices.get(record.notebook.device or "")
             if record.notebook.state is NotebookState.LENT and home is not None:
-                holders[home].append(_away(record.notebook, home))
-        return holders
-
-    def _retain(self, now: int) -> None:
-        for job in self.store.forget(
-            jobs_ended_before=now - max(self.rhythm.keep_jobs_ms, self._past_ms()),
-            samples_before=now - self.rhythm.keep_samples_ms,
-            usage_before=now - self.rhythm.keep_usage_ms,
-        ):
-            self.executor.forget(job)
-        self.bundles.sweep(self.store.bundles_in_use())
-
-    def _past_ms(self) -> int:
-        """How long ago the oldest use was that dividing the surplus looks at."""
-        return self.policy.history.window_s * 1000 + DAY_MS if self.policy and self.policy.history.k_milli else 0
+                found[home].append(_away(record.notebook, home))
+        return found
 
 
 def _away(notebook: Notebook, home: Device) -> Allocation:
-    """Nothing, where a lent slice comes back to: what the sampler looks for its owner's processes by."""
+    """An empty allocation on the device of a lent slice, by which the sampler finds the processes of its owner."""
     return Allocation(id=notebook.id, workload=notebook.id, rank=0, device=home.id, gpu_milli=0, memory_mib=0)
 
 

@@ -1,6 +1,6 @@
-"""Shares whose enforcement is weaker than the policy requires: their owners' countdown, and its end.
+"""Shares whose enforcement is weaker than the policy requires: the countdown, and the stop at its end.
 
-A policy requires something of fractions alone: a whole device has one user, and nobody to be separated from.
+A policy sets requirements for fractions only: a whole device has a single user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Held = Sequence[tuple[Allocation, DeviceShare]]
 
 
 class WeakShares:
-    """Which shares are enforced too weakly, since when, and when their work ends."""
+    """The shares that are enforced too weakly, since when, and when their work is stopped."""
 
     def __init__(
         self, view: FollowedStore, effects: Effects, memory: MemoryEnforcement, backend: EnforcementBackend
@@ -41,11 +41,11 @@ class WeakShares:
         self._waiting_at = 0
 
     def warnings(self, workload: str) -> list[EnforcementTooWeak]:
-        """What the owner of a share that will end for it is warned of; nothing for all other work."""
+        """The warning of a workload that will be stopped; empty for all other work."""
         return [self.warned[workload]] if workload in self.warned else []
 
     def act(self, held: Held, found: Mapping[str, EnforcementLabel], least: RequiredEnforcement, now: int) -> None:
-        """Warn the owners of shares that are surely enforced too weakly, and end those whose countdown is over."""
+        """Warn the owners of shares that are known to be enforced too weakly, and stop work whose countdown is over."""
         weak = {
             allocation.id: allocation
             for allocation, part in held
@@ -60,7 +60,7 @@ class WeakShares:
         self._hold_waiting(least, now)
 
     def _counts(self, one: Allocation, found: Mapping[str, EnforcementLabel]) -> bool:
-        """A gap in the readings begins nothing, and ends no countdown; at its end nothing happens in one."""
+        """Whether a weak label counts. An unsure one starts no countdown, and ends none that is under way."""
         return not found[one.id].unsure or (one.workload in self.warned and one.id in self._since)
 
     def _next(self, one: Allocation, weak: EnforcementTooWeak, now: int) -> None:
@@ -72,7 +72,7 @@ class WeakShares:
 
     def _warn(self, workload: str, why: EnforcementTooWeak) -> None:
         self.warned[workload] = why
-        log.warning("%s ends at %s: %s", workload, why.stop_at, warning(why))
+        log.warning("%s will be stopped at %s: %s", workload, why.stop_at, warning(why))
         if workload in self.view.mirror.notebooks:
             request = RecordMemoryEnforcement(notebook=workload, actor=ACTOR, event="too_weak", why=why)
             self.effects.note(request)
@@ -85,7 +85,7 @@ class WeakShares:
             self.effects.hold(ChangeJob(job=workload, actor=ACTOR, change="hold", why=weak))
 
     def _hold_waiting(self, least: RequiredEnforcement, now: int) -> None:
-        """Hold jobs that wait for a fraction which no device of their pool could enforce."""
+        """Hold waiting jobs whose fraction no device of their pool could enforce."""
         if not least.is_set or now < self._waiting_at:
             return
         self._waiting_at = now + WAITING_EVERY_MS
@@ -98,14 +98,14 @@ class WeakShares:
 
     # --- for a successor ------------------------------------------------------------------------------------------
     def document(self, workload: str, allocations: Sequence[str]) -> dict[str, Any]:
-        """What a controller that takes over must know of a workload's countdown; empty where none is under way."""
+        """The countdown of a workload, for a controller that takes over; empty where none is under way."""
         since = {name: self._since[name] for name in allocations if name in self._since}
         why = self.warned.get(workload)
         weak = {} if why is None else {"weak": document_of(why)}
         return {"since": since, **weak} if since else {}
 
     def restore(self, workload: str, document: Mapping[str, Any]) -> None:
-        """Go on with the countdown that :meth:`document` tells of."""
+        """Continue the countdown in what :meth:`document` returned."""
         self._since |= document.get("since", {})
         why = reason_of(document["weak"]) if "weak" in document else None
         if isinstance(why, EnforcementTooWeak):

@@ -1,6 +1,7 @@
 """Amounts as people write them ("0.5", "1/3", "2", "8GiB", "90m") to the integers the rest works with, exactly.
 
-Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. What cannot be read is answered, never raised.
+Nothing here passes through a binary float: 0.1 + 0.2 equals 0.3. A text that cannot be read is a refusal, never an
+exception.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ WHOLE = 1000
 """Milli-GPU of one device."""
 
 MOST_DEVICES = 100_000
-"""No amount in a request or a quota file is larger; it keeps a slip of the keyboard out of the arithmetic."""
+"""No amount in a request or a quota file is larger."""
 
 MOST_MIB = 1 << 30
 """No amount of memory in a request is larger."""
@@ -21,11 +22,11 @@ MOST_MIB = 1 << 30
 MOST_SECONDS = 10 * 366 * 86_400
 """Ten years: no duration is longer."""
 
-SHOWN = 40
-"""How much of a text that cannot be read is repeated to its author."""
+MOST_QUOTED = 40
+"""How much of a text that cannot be read is repeated in the message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AmountRefusal:
     """A text that is no amount. ``code`` is a short word for programs, ``message`` a sentence for people."""
 
@@ -52,37 +53,39 @@ def gpu_amount(text: str, models: Sequence[tuple[str, int]], *, processes: int =
     Source: a ratio floors to milli, memory is charged rounded up; docs/scheduling.md, section 1.
     Rule R1.
     """
-    milli = _asked(text.strip(), models, OF_JOBS)
+    milli = _requested_milli(text.strip(), models, OF_JOBS)
     if isinstance(milli, AmountRefusal):
         return milli
-    return _placeable(text.strip(), milli) if processes == 1 else _share(text.strip(), milli, processes)
+    return (
+        _whole_or_fraction(text.strip(), milli) if processes == 1 else _part_of_process(text.strip(), milli, processes)
+    )
 
 
 def slice_amount(text: str, models: Sequence[tuple[str, int]]) -> int | AmountRefusal:
-    """The same for a notebook: a part of one device or all of it (1..1000), and nobody names a model."""
-    milli = _asked(text.strip(), models, OF_NOTEBOOKS)
+    """The same for a notebook: a part of one device or all of it (1..1000), of any model."""
+    milli = _requested_milli(text.strip(), models, OF_NOTEBOOKS)
     if isinstance(milli, int) and milli > WHOLE:
         return AmountRefusal(
-            code="too_large", message=f"{text.strip()} GPU is too much; a notebook's slice is at most one whole device"
+            "too_large", f"{text.strip()} GPU is too much; a notebook's slice is at most one whole device"
         )
-    return milli if isinstance(milli, AmountRefusal) else _placeable(text.strip(), milli)
+    return milli if isinstance(milli, AmountRefusal) else _whole_or_fraction(text.strip(), milli)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
-    """What may be written instead, by who asks: never what would be refused there, too."""
+class Advice:
+    """What may be written instead in a request of a job or of a notebook."""
 
     amount: str
     more_than_one_has: str
     which_model: str
 
 
-OF_JOBS = Ways(
+OF_JOBS = Advice(
     amount="write a decimal with up to three places (0.5), a part (1/3), whole devices (2) or memory (8GiB)",
     more_than_one_has="ask for whole devices (2, 3, ...) or for another model",
     which_model="ask for a part of a device (1/3), or name one with --gpu-model",
 )
-OF_NOTEBOOKS = Ways(
+OF_NOTEBOOKS = Advice(
     amount="write a decimal up to 1 with up to three places (0.5), a part (1/3) or memory (8GiB)",
     more_than_one_has="ask for less, or for all of one device (1)",
     which_model="ask for a part of a device (1/3)",
@@ -90,15 +93,17 @@ OF_NOTEBOOKS = Ways(
 OF_QUOTAS = "write a decimal with up to three places, such as 2 or 0.5"
 
 
-def _asked(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> int | AmountRefusal:
+def _requested_milli(text: str, models: Sequence[tuple[str, int]], advice: Advice) -> int | AmountRefusal:
     """A request in milli-GPU, whether or not it can be placed."""
     if MEMORY.fullmatch(text):
-        return _milli_of_memory(text, models, ways)
+        return _milli_of_memory(text, models, advice)
     if ratio := RATIO.fullmatch(text):
-        return _milli_of_ratio(text, int(ratio[1]), int(ratio[2]))
+        if not int(ratio[2]):
+            return AmountRefusal("not_an_amount", f"{text} divides by zero; write a part such as 1/3")
+        return int(ratio[1]) * WHOLE // int(ratio[2])
     if DECIMAL_MEMORY.fullmatch(text):
-        return AmountRefusal(code="not_memory", message=f"{_shown(text)}: write memory with MiB or GiB, such as 8GiB")
-    return _exact(text, ways.amount)
+        return AmountRefusal("not_memory", f"{_quoted(text)}: write memory with MiB or GiB, such as 8GiB")
+    return _exact(text, advice.amount)
 
 
 def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str:
@@ -109,7 +114,7 @@ def ranks_text(ranks: int, min_ranks: int | None, held_ranks: int | None) -> str
 
 
 def host_text(cpu_milli: int, memory_mib: int, ranks: int) -> str | None:
-    """What each rank has of its node beside GPU: "4 CPU and 8192 MiB"; None where neither is stated."""
+    """The host resources of each rank: "4 CPU and 8192 MiB"; None where neither is stated."""
     parts = [f"{gpu_text(cpu_milli)} CPU"] if cpu_milli else []
     parts += [f"{memory_mib} MiB"] if memory_mib else []
     return " and ".join(parts) + (" for each rank" if ranks > 1 else "") if parts else None
@@ -120,20 +125,20 @@ def exact_milli(text: str) -> int | AmountRefusal:
     ratio = RATIO.fullmatch(text.strip())
     milli = int(ratio[1]) * WHOLE // int(ratio[2]) if ratio and int(ratio[2]) else 0
     if 0 < milli <= MOST_DEVICES * WHOLE:
-        sentence = f"{_shown(text)} is a part, and no exact amount; write a decimal, such as {gpu_text(milli)}"
-        return AmountRefusal(code="not_exact", message=sentence)
+        sentence = f"{_quoted(text)} is a part, and no exact amount; write a decimal, such as {gpu_text(milli)}"
+        return AmountRefusal("not_exact", sentence)
     return _exact(text, OF_QUOTAS)
 
 
-def _exact(text: str, way: str) -> int | AmountRefusal:
+def _exact(text: str, advice: str) -> int | AmountRefusal:
     read = DECIMAL.fullmatch(text.strip())
     if not read:
-        return _no_amount(text, way)
+        return _no_amount(text, advice)
     places = read[2] or ""
     if len(places) > 3:
         return AmountRefusal(
-            code="too_fine",
-            message=f"{_shown(text)} has {len(places)} decimals; amounts have up to three: 0.001 is the smallest",
+            "too_fine",
+            f"{_quoted(text)} has {len(places)} decimals; amounts have up to three: 0.001 is the smallest",
         )
     milli = int(read[1]) * WHOLE + int(places.ljust(3, "0"))
     if milli > MOST_DEVICES * WHOLE:
@@ -149,11 +154,11 @@ def gpu_text(milli: int) -> str:
 
 
 SMALL_MILLI_S = 36_000
-"""Below a hundredth of a GPU hour seconds are told: of hours too few digits would be left."""
+"""Below a hundredth of a GPU hour the unit is seconds: hours would have too few digits."""
 
 
 def gpu_hours_text(milli_s: int) -> str:
-    """What was had or used over time, from milli-GPU times seconds: "1.5" hours, or "25 GPU s"; only nothing is "0"."""
+    """An amount over time, from milli-GPU times seconds: "1.5" hours, or "25 GPU s"; only nothing is "0"."""
     if 0 < milli_s < SMALL_MILLI_S:
         return f"{gpu_text(milli_s)} GPU s"
     return gpu_text(milli_s // 3600)
@@ -167,12 +172,8 @@ def memory_mib(text: str) -> int | AmountRefusal:
         scale: int = 10 ** len(places)
         return -(-int(read[1] + places) * MIB[read[3]] // scale)
     if LONG_MEMORY.fullmatch(text.strip()):
-        return AmountRefusal(
-            code="too_large", message=f"{_shown(text)} is more memory than anything has; at most {MOST_MIB}MiB"
-        )
-    return AmountRefusal(
-        code="not_memory", message=f"{_shown(text)} is no amount of memory; write MiB or GiB, such as 8GiB"
-    )
+        return AmountRefusal("too_large", f"{_quoted(text)} is more memory than anything has; at most {MOST_MIB}MiB")
+    return AmountRefusal("not_memory", f"{_quoted(text)} is no amount of memory; write MiB or GiB, such as 8GiB")
 
 
 def duration_s(text: str) -> int | AmountRefusal:
@@ -181,7 +182,7 @@ def duration_s(text: str) -> int | AmountRefusal:
     if isinstance(milliseconds, AmountRefusal):
         return milliseconds
     if milliseconds % 1000:
-        return AmountRefusal(code="too_fine", message=f"{_shown(text)} is no whole number of seconds")
+        return AmountRefusal("too_fine", f"{_quoted(text)} is no whole number of seconds")
     return milliseconds // 1000
 
 
@@ -192,16 +193,16 @@ def duration_ms(text: str) -> int | AmountRefusal:
         text += "s"
     read = DURATION.fullmatch(text)
     if not read and LONG_DURATION.fullmatch(text):
-        return AmountRefusal(code="too_large", message=f"{_shown(text)} is longer than ten years, the longest here")
+        return AmountRefusal("too_large", f"{_quoted(text)} is longer than ten years, the longest here")
     if not read or not text:
         return AmountRefusal(
-            code="not_a_duration",
-            message=f"{_shown(text)} is no duration; write whole numbers with s, m, h or d, such as 90m or 24h",
+            "not_a_duration",
+            f"{_quoted(text)} is no duration; write whole numbers with s, m, h or d, such as 90m or 24h",
         )
     days, hours, minutes, seconds, milliseconds = (int(part or 0) for part in read.groups())
     total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
     if total > MOST_SECONDS * 1000:
-        return AmountRefusal(code="too_large", message=f"{_shown(text)} is longer than ten years")
+        return AmountRefusal("too_large", f"{_quoted(text)} is longer than ten years")
     return total
 
 
@@ -214,7 +215,7 @@ def duration_text(seconds: int) -> str:
 
 
 def is_model(asked: str, model: str) -> bool:
-    """Whether a device's model is the one a person named: the words asked for stand side by side in the model's name.
+    """Whether a device's model is the requested one: the requested words are side by side in the model's name.
 
     "H100" names "NVIDIA H100 80GB HBM3"; "A10" does not name "NVIDIA A100". Upper and lower case are the same.
     """
@@ -232,31 +233,23 @@ def _words(model: str) -> list[str]:
     return re.findall(r"[^\W_]+", model.casefold())
 
 
-def _milli_of_ratio(text: str, above: int, below: int) -> int | AmountRefusal:
-    if not below:
-        return AmountRefusal(code="not_an_amount", message=f"{text} divides by zero; write a part such as 1/3")
-    return above * WHOLE // below
-
-
-def _placeable(text: str, milli: int) -> int | AmountRefusal:
+def _whole_or_fraction(text: str, milli: int) -> int | AmountRefusal:
     """A part of one device, or whole devices: nothing else can be placed."""
     if milli < 1:
-        return AmountRefusal(code="too_small", message=f"{text} GPU is less than 0.001, the smallest part of a device")
+        return AmountRefusal("too_small", f"{text} GPU is less than 0.001, the smallest part of a device")
     if milli > MOST_DEVICES * WHOLE:
-        return AmountRefusal(
-            code="too_large", message=f"{text} GPUs is more than the {MOST_DEVICES} that one request may name"
-        )
+        return AmountRefusal("too_large", f"{text} GPUs is more than the {MOST_DEVICES} that one request may name")
     if milli > WHOLE and milli % WHOLE:
         whole = milli // WHOLE
         return AmountRefusal(
-            code="not_placeable",
-            message=f"{text} GPU is neither a part of one device nor whole devices; ask for {whole} or {whole + 1},"
+            "not_placeable",
+            f"{text} GPU is neither a part of one device nor whole devices; ask for {whole} or {whole + 1},"
             " or for a part up to 1",
         )
     return milli
 
 
-def _share(text: str, milli: int, processes: int) -> int | AmountRefusal:
+def _part_of_process(text: str, milli: int, processes: int) -> int | AmountRefusal:
     """The equal part of each process: of one device, or whole devices of its own."""
     each, rest = divmod(milli, processes)
     if milli and not rest and (each <= WHOLE or each % WHOLE == 0):
@@ -266,56 +259,49 @@ def _share(text: str, milli: int, processes: int) -> int | AmountRefusal:
     else:
         sums = f"{gpu_text(each)} GPU for each is neither a part of one device nor whole devices"
     return AmountRefusal(
-        code="not_divisible",
-        message=f"{text} GPU on a node cannot be shared evenly by {processes} processes: {sums}; ask for {processes}"
+        "not_divisible",
+        f"{text} GPU on a node cannot be shared evenly by {processes} processes: {sums}; ask for {processes}"
         f" GPU, {gpu_text(processes * WHOLE // 2)} GPU, or another number of processes",
     )
 
 
-def _milli_of_memory(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> int | AmountRefusal:
+def _milli_of_memory(text: str, models: Sequence[tuple[str, int]], advice: Advice) -> int | AmountRefusal:
     asked = memory_mib(text)
     if isinstance(asked, AmountRefusal):
         return asked
     if not models:
         return AmountRefusal(
-            code="no_device",
-            message=f"{text} cannot be charged: there is no device of that pool and model to compare it with",
+            "no_device",
+            f"{text} cannot be charged: there is no device of that pool and model to compare it with",
         )
     if not asked:
-        return AmountRefusal(code="too_small", message=f"{text} is no GPU at all; ask for 1MiB at least")
+        return AmountRefusal("too_small", f"{text} is no GPU at all; ask for 1MiB at least")
     if len({memory for _, memory in models}) > 1:
-        return _several_models(text, models, ways)
+        kinds = ", ".join(f"{model} ({memory} MiB)" for model, memory in sorted(set(models)))
+        message = f"{text} is a different part of each model here: {kinds}; {advice.which_model}"
+        return AmountRefusal("which_model", message)
     model, memory = min(models)
     if asked > memory:
         return AmountRefusal(
-            code="too_large",
-            message=f"{text} is more than one {model} has ({memory} MiB); {ways.more_than_one_has}",
+            "too_large",
+            f"{text} is more than one {model} has ({memory} MiB); {advice.more_than_one_has}",
         )
     return -(-asked * WHOLE // memory)
 
 
-def _several_models(text: str, models: Sequence[tuple[str, int]], ways: Ways) -> AmountRefusal:
-    kinds = ", ".join(f"{model} ({memory} MiB)" for model, memory in sorted(set(models)))
-    return AmountRefusal(
-        code="which_model", message=f"{text} is a different part of each model here: {kinds}; {ways.which_model}"
-    )
-
-
 def _too_many(text: str) -> AmountRefusal:
-    return AmountRefusal(
-        code="too_large", message=f"{_shown(text)} GPUs is more than the {MOST_DEVICES} that one amount may name"
-    )
+    return AmountRefusal("too_large", f"{_quoted(text)} GPUs is more than the {MOST_DEVICES} that one amount may name")
 
 
-def _no_amount(text: str, way: str) -> AmountRefusal:
+def _no_amount(text: str, advice: str) -> AmountRefusal:
     if re.fullmatch(r"\d{7,}(\.\d*)?", text.strip(), re.ASCII):
         return _too_many(text)
     if re.match(r"\s*-", text):
-        return AmountRefusal(code="negative", message=f"{_shown(text)} is below zero; an amount of GPU is not")
-    return AmountRefusal(code="not_an_amount", message=f"{_shown(text)} is no amount of GPU; {way}")
+        return AmountRefusal("negative", f"{_quoted(text)} is below zero; an amount of GPU is not")
+    return AmountRefusal("not_an_amount", f"{_quoted(text)} is no amount of GPU; {advice}")
 
 
-def _shown(text: str) -> str:
-    """A foreign text as it is repeated to its author: short, on one line, nothing invisible."""
-    cut = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+def _quoted(text: str) -> str:
+    """A text of a person as a message repeats it: short, on one line, nothing invisible."""
+    cut = text if len(text) <= MOST_QUOTED else text[:MOST_QUOTED] + "..."
     return repr(cut)

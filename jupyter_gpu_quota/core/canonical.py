@@ -1,4 +1,4 @@
-"""One byte string for one value: what is hashed, compared and recorded."""
+"""The canonical bytes of a value, for hashes, comparisons and the audit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _Writer = Callable[[Any], str]
 
 
 class _Writers(dict[type, _Writer]):
-    """Who writes the values of a type, made when the first one comes: a plan writes thousands of rows."""
+    """The writer of each type, made for its first value: a plan writes thousands of rows."""
 
     def __missing__(self, kind: type) -> _Writer:
         writer = self[kind] = _writer_of(kind)
@@ -104,7 +104,6 @@ def _object(value: Mapping[object, object]) -> str:
 
 
 def _record_writer(kind: type) -> _Writer:
-    """A dataclass, by its field names."""
     names = sorted(field.name for field in fields(kind))
     if len(names) < 2:
         return lambda value: _object({name: getattr(value, name) for name in names})

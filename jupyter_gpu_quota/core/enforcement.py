@@ -27,7 +27,6 @@ STRONGEST_FIRST = tuple(EnforcementLevel)
 
 
 def is_weaker(one: EnforcementLevel, other: EnforcementLevel) -> bool:
-    """Whether the first enforces less than the other."""
     return STRONGEST_FIRST.index(one) > STRONGEST_FIRST.index(other)
 
 
@@ -40,7 +39,6 @@ class RequiredEnforcement:
 
     @property
     def is_set(self) -> bool:
-        """Whether the policy requires anything."""
         return (self.memory, self.compute) != (EnforcementLevel.NONE, EnforcementLevel.NONE)
 
     @property
@@ -88,35 +86,27 @@ class EnforcementLabel:
     why: str = ""
     unsure: bool = False
 
+    def is_enough(self, required: RequiredEnforcement) -> bool:
+        """Whether a policy accepts these levels."""
+        return not is_weaker(self.memory, required.memory) and not is_weaker(self.compute, required.compute)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnforcementOffer:
+class EnforcementOffer(EnforcementLabel):
     """The best enforcement that a share of one device can have, as was probed. ``why`` gives the reason for no better.
 
     ``unsure``: the device could not be read, so nothing is known of it.
     """
 
     device: str
-    memory: EnforcementLevel = EnforcementLevel.NONE
-    compute: EnforcementLevel = EnforcementLevel.NONE
-    why: str = ""
-    unsure: bool = False
-
-    def is_enough(self, required: RequiredEnforcement) -> bool:
-        """Whether a policy accepts it."""
-        return not _is_below(self.memory, self.compute, required)
 
 
 def is_too_weak(label: EnforcementLabel, required: RequiredEnforcement) -> bool:
     """Whether a share is enforced by less than the policy accepts."""
-    return _is_below(label.memory, label.compute, required)
+    return not label.is_enough(required)
 
 
 def best_offer(offers: Sequence[EnforcementOffer]) -> EnforcementOffer:
     """The strongest offer: by memory, then compute, then device. Raises ValueError where there is none."""
     rank_of = STRONGEST_FIRST.index
     return min(offers, key=lambda each: (rank_of(each.memory), rank_of(each.compute), each.device))
-
-
-def _is_below(memory: EnforcementLevel, compute: EnforcementLevel, required: RequiredEnforcement) -> bool:
-    return is_weaker(memory, required.memory) or is_weaker(compute, required.compute)

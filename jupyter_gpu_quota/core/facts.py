@@ -1,4 +1,4 @@
-"""What was seen of the world, as the executors tell it and the store records it."""
+"""Observed facts, as backends report them and the store records them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .frozen import fast_frozen
 class RankFact:
     """One rank of one attempt, as its supervisor recorded it.
 
-    ``ended_at`` is None while it runs. ``exit_status`` is negative for a signal, None when it is unknown (lost).
+    ``handle`` is the backend's own name for its first process or pod; only the backend interprets it. None: it has not
+    begun. ``ended_at`` is None while it runs. ``exit_status`` is negative for a signal, None when it is unknown (lost).
     ``tree_gone``: no process of the attempt is left. ``pause_requested``: the pause file existed before the exit.
     ``saved_at`` is the newest change in the checkpoint directory. ``done``, ``total`` and ``metrics`` come from
     the progress file. ``refused``: the order was not carried out, and why.
@@ -22,8 +23,7 @@ class RankFact:
     job: str
     attempt: int
     rank: int
-    pid: int | None
-    pid_started: int | None
+    handle: str | None
     started_at: int | None
     ended_at: int | None = None
     exit_status: int | None = None

@@ -1,7 +1,7 @@
-"""Frozen records that a tick makes and changes by the thousand, at the price of others.
+"""Frozen records that are as fast to make and to copy as others: a tick makes thousands of them.
 
-A frozen dataclass fills each of its fields through ``object.__setattr__``. Here a record is filled while its class is
-its twin, which has the same slots and is not frozen; nobody sees it before it is what it says.
+A frozen dataclass sets each of its fields through ``object.__setattr__``. Here the fields are set while the record's
+class is a twin with the same slots that is not frozen; no other code sees it in that state.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ def fast_frozen(kind: type[R]) -> type[R]:
     For a frozen dataclass with slots, no parent, no ``__post_init__`` and keywords alone; raises TypeError for another.
     Of a class made from it, one that adds anything to its slots is refused when it is made.
     """
-    _refuse_unless_plain(kind)
     every = fields(kind)  # type: ignore[arg-type]
-    given = {"_become": object.__setattr__, "_twin": _twin_of(kind), "_UNSAID": MISSING}
+    plain = kind.__bases__ == (object,) and hasattr(kind, "__slots__") and not hasattr(kind, "__post_init__")
+    if not plain or not all(field.init and field.kw_only for field in every):
+        raise TypeError(f"{kind.__name__} is not made of keywords alone")
+    given = {"_become": object.__setattr__, "_twin": _twin_of(kind), "_MISSING": MISSING}
     given |= {f"_default_{field.name}": field.default for field in every}
     given |= {f"_new_{field.name}": field.default_factory for field in every}
     filled = [f"self.{field.name} = {_value(field)}" for field in every]
     lines = ["_kind = self.__class__", "_become(self, '__class__', _twin)", *filled, "self.__class__ = _kind"]
-    made = _function(f"__init__(self, *, {', '.join(map(_asked, every))})", lines, given)
+    made = _function(f"__init__(self, *, {', '.join(map(_parameter, every))})", lines, given)
     kind.__init__ = update_wrapper(made, kind.__init__)  # type: ignore[method-assign]
     return kind
 
@@ -36,8 +38,7 @@ def fast_frozen(kind: type[R]) -> type[R]:
 def with_changes(record: R, /, **changes: Any) -> R:
     """:func:`dataclasses.replace` in a seventh of its time, for a frozen dataclass with slots and no parent.
 
-    Nothing is checked again, so its ``__init__`` must have nothing to check. Raises TypeError for a field that there is
-    not.
+    Nothing is checked again, so its ``__init__`` must have nothing to check. Raises TypeError for an unknown field.
     """
     kind = type(record)
     other = _COPIERS[kind](record)
@@ -67,21 +68,15 @@ def _twin_of(kind: type) -> type:
     return type(kind.__name__, (), {"__slots__": [field.name for field in fields(kind)]})
 
 
-def _refuse_unless_plain(kind: type) -> None:
-    plain = kind.__bases__ == (object,) and hasattr(kind, "__slots__") and not hasattr(kind, "__post_init__")
-    if not plain or not all(field.init and field.kw_only for field in fields(kind)):
-        raise TypeError(f"{kind.__name__} is not made of keywords alone")
-
-
-def _asked(field: Field[Any]) -> str:
-    """A parameter, with what it is where nothing is said."""
+def _parameter(field: Field[Any]) -> str:
+    """A parameter with its default."""
     if field.default is not MISSING:
         return f"{field.name}=_default_{field.name}"
-    return field.name if field.default_factory is MISSING else f"{field.name}=_UNSAID"
+    return field.name if field.default_factory is MISSING else f"{field.name}=_MISSING"
 
 
 def _value(field: Field[Any]) -> str:
-    fresh = f"_new_{field.name}() if {field.name} is _UNSAID else "
+    fresh = f"_new_{field.name}() if {field.name} is _MISSING else "
     return field.name if field.default_factory is MISSING else fresh + field.name
 
 

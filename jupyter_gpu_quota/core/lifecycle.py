@@ -1,7 +1,7 @@
 """The states of jobs and notebooks, the events that move them, and nothing else.
 
-A job waits (queued, paused), holds GPUs (starting, running, pausing), rests with a person (held) or has ended.
-``target`` says what a job that is pausing becomes when its processes are gone.
+A job waits (queued, paused), has GPUs (starting, running, pausing), is held by a person or has ended.
+``target``: the state of a pausing job when its processes are gone.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from .model import JobState as S
 from .model import JobTarget, NotebookState
 
 FINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
-HOLDS_GPU = frozenset({S.STARTING, S.RUNNING, S.PAUSING})
+RUNS = frozenset({S.STARTING, S.RUNNING})
+HOLDS_GPU = RUNS | {S.PAUSING}
 WAITING = frozenset({S.QUEUED, S.PAUSED})
 HOLDS_SLICE = frozenset({NotebookState.BOOKED, NotebookState.LENT})
 NOTEBOOK_FINAL = frozenset({NotebookState.REFUSED, NotebookState.RETURNED})
 
 CHECKPOINTED = 75
-"""The exit status by which a job says: I saved, queue me again (sysexits EX_TEMPFAIL)."""
+"""The exit status of a job that saved and is to be queued again (sysexits EX_TEMPFAIL)."""
 
 
-class IllegalMove(ValueError):
-    """This state does not know this event; nothing was changed."""
+class IllegalTransition(ValueError):
+    """The state table has no row for this event; nothing was changed."""
 
 
 class JobEvent(StrEnum):
@@ -30,7 +31,7 @@ class JobEvent(StrEnum):
 
     START = "start"  # decided: it owns devices from now on
     SEEN_RUNNING = "seen_running"  # its processes exist
-    PAUSE = "pause"  # decided: asked to leave, for whatever target
+    PAUSE = "pause"  # decided: it stops, for whatever target
     LEFT = "left"  # processes gone, to be queued again
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -71,48 +72,39 @@ MOVES: dict[tuple[S, JobEvent], S] = {
 
 
 def after(state: S, event: JobEvent) -> S:
-    """The state that follows; raises IllegalMove where the table has no row."""
+    """The state that follows; raises IllegalTransition where the table has no row."""
     try:
         return MOVES[state, event]
     except KeyError:
-        raise IllegalMove(f"a job that is {state} does not know {event}") from None
+        raise IllegalTransition(f"a job that is {state} does not know {event}") from None
 
 
-def judge_exit(
+def exit_event(
     *, exit_status: int | None, pause_requested: bool, completed: bool, target: JobTarget, retries_left: int
 ) -> JobEvent:
-    """What an ended attempt means; ``exit_status`` is negative for a signal, None for a lost one.
+    """The event of an ended attempt; ``exit_status`` is negative for a signal, None for a lost one.
 
     ``pause_requested``: the pause file existed before the exit was recorded. ``completed``: the job reported
     done = total, or called ``complete()``. Source: docs/scheduling.md, section 5.
     Rule R44.
     """
-    if pause_requested:
-        return _judge_after_pause(exit_status, completed=completed, target=target, retries_left=retries_left)
-    if exit_status is None:
-        return JobEvent.RETRY
-    if exit_status == 0:
+    if exit_status == 0 and (completed or not pause_requested):
         return JobEvent.SUCCEED
-    if exit_status == CHECKPOINTED:
-        return _on_the_way_to(target)
+    if pause_requested:
+        if exit_status == 0 or exit_status in OBEYS_PAUSE or target is not JobTarget.PAUSED:
+            return _stopped_for(target)
+    elif exit_status is None:
+        return JobEvent.RETRY
+    elif exit_status == CHECKPOINTED:
+        return _stopped_for(target)
     return JobEvent.RETRY if retries_left > 0 else JobEvent.FAIL
 
 
-LEFT_AS_ASKED = frozenset({CHECKPOINTED, -15, -9, 128 + 15, 128 + 9, None})
+OBEYS_PAUSE = frozenset({CHECKPOINTED, -15, -9, 128 + 15, 128 + 9, None})
 """Exits that obey a pause request: checkpointed, SIGTERM, SIGKILL (also as a shell reports them), lost."""
 
 
-def _judge_after_pause(exit_status: int | None, *, completed: bool, target: JobTarget, retries_left: int) -> JobEvent:
-    if exit_status == 0 and completed:
-        return JobEvent.SUCCEED
-    if exit_status == 0 or exit_status in LEFT_AS_ASKED:
-        return _on_the_way_to(target)
-    if target is not JobTarget.PAUSED:
-        return _on_the_way_to(target)
-    return JobEvent.RETRY if retries_left > 0 else JobEvent.FAIL
-
-
-def _on_the_way_to(target: JobTarget) -> JobEvent:
+def _stopped_for(target: JobTarget) -> JobEvent:
     match target:
         case JobTarget.HELD:
             return JobEvent.HOLD_DONE
@@ -138,8 +130,8 @@ NOTEBOOK_MOVES: dict[tuple[NotebookState, str], NotebookState] = {
 
 
 def notebook_after(state: NotebookState, event: str) -> NotebookState:
-    """The state that follows; raises IllegalMove where the table has no row."""
+    """The state that follows; raises IllegalTransition where the table has no row."""
     try:
         return NOTEBOOK_MOVES[state, event]
     except KeyError:
-        raise IllegalMove(f"a notebook slice that is {state} does not know {event}") from None
+        raise IllegalTransition(f"a notebook slice that is {state} does not know {event}") from None

@@ -51,7 +51,7 @@ class NotebookState(StrEnum):
 
 
 class Activity(StrEnum):
-    """Whether a notebook is used, as it is judged; what is not known is never idle."""
+    """The idle classification of a notebook; unknown is never idle."""
 
     UNKNOWN = "unknown"
     BUSY = "busy"
@@ -67,7 +67,7 @@ class Health(StrEnum):
 
 
 class Upkeep(StrEnum):
-    """What an admin said of a node: work as usual, nothing new, or nothing at all."""
+    """The maintenance of a node: none, no new work, or no work at all."""
 
     NONE = "none"
     CORDONED = "cordoned"
@@ -76,9 +76,9 @@ class Upkeep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine that carries devices. ``schedulable``: it is there, by its own readings.
+    """One machine with devices. ``schedulable``: its readings arrive.
 
-    From ``drain_by_at`` on, work that may not be preempted leaves a draining node too; None: it drains by itself.
+    From ``drain_by_at`` on, non-preemptible work on a draining node is stopped too; None: it ends by itself.
     """
 
     id: str
@@ -99,7 +99,7 @@ class Node:
 class Device:
     """One GPU. ``id`` is our slot id; ``uuid`` may be unknown until it is read back. It is in at most one pool.
 
-    ``trouble`` says in words why it is not healthy ("XID 79"), None where that is not known.
+    ``trouble``: why it is not healthy ("XID 79"), None where that is not known.
     """
 
     id: str
@@ -117,7 +117,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What one project or department has in one pool. ``limit_milli`` None means the whole pool.
+    """The quotas of one project or department in one pool. ``limit_milli`` None means the whole pool.
 
     ``user_notebook_milli`` and ``user_jobs_milli`` are ceilings for each single user; None: no ceiling.
     """
@@ -204,7 +204,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """How gently work is taken away: durations in seconds, at most ``max_pauses`` per ``per_s`` and job."""
+    """Protections of running work: durations in seconds, at most ``max_pauses`` per ``per_s`` and job."""
 
     min_runtime_s: int = 600
     grace_s: int = 60
@@ -223,9 +223,9 @@ class Lending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The quota file as the core sees it, at one revision. ``within_project``: users_in_turn or first_come.
+    """One revision of the quota file. ``within_project``: users_in_turn or first_come.
 
-    From ``drain_by_at`` on, work that may not be preempted leaves where it is above its quota; None: it drains.
+    From ``drain_by_at`` on, non-preemptible work above its quota is stopped; None: it ends by itself.
     """
 
     revision: int
@@ -248,10 +248,10 @@ class Job:
     ``gpu_milli`` is 1..1000 on one device, or whole thousands for several devices of one node.
     ``submitted_at`` is the first submit time and survives every pause. ``checkpoint_at`` is when the job last
     saved, None when it never did. ``paused_at`` holds the instants of the pauses that count against
-    ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and leaves within ``lent_grace_s``.
-    ``paused_for`` names the workload whose claim it makes room for, or made room for while it is paused.
+    ``max_pauses``. ``borrower``: it runs on unbooked notebook quota and stops within ``lent_grace_s``.
+    ``paused_for``: the preemptor, while it stops and while it is paused.
     ``min_ranks``: an elastic job runs with any number of ranks from there to ``ranks``; None is not elastic.
-    ``held_ranks``: how many it has now, None where it holds nothing or all of them.
+    ``held_ranks``: how many it has now, None where it has no devices or all ranks.
     ``gpu_models``: it runs on these, on any where none is named. ``cpu_milli`` and ``memory_mib`` are what each rank
     needs of its node, 0 where that is not stated.
     """
@@ -288,13 +288,13 @@ class Job:
 
     @property
     def held_milli(self) -> int:
-        """What it has while it holds devices: all its ranks, or those that an elastic one runs with."""
+        """Its GPU while it has devices: all its ranks, or those that an elastic job runs with."""
         return self.gpu_milli * (self.held_ranks or self.ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notebook:
-    """A notebook's slice, asked for or booked: at most one whole device.
+    """A notebook's slice, requested or booked: at most one whole device.
 
     ``seen_empty``: a reading showed that no process of it has anything on the device. Of one that is lent, ``device``
     is where it comes back to, and ``lent_at`` since when it is; a lent slice owns no allocation.
@@ -339,7 +339,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a waiting workload will start on; nobody else is placed there while it stands."""
+    """Devices reserved for a waiting workload; no other work is placed there."""
 
     workload: str
     placements: tuple[Placement, ...]
@@ -348,7 +348,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """One shape of what was asked for so far, per rank, and how often; GPU 0 is work that needs none."""
+    """One request per rank, and how often it was made so far; GPU 0 is work that needs none."""
 
     gpu_milli: int
     cpu_milli: int
@@ -359,7 +359,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything ``decide`` may look at, as it was at ``now``; ``version`` is the store's."""
+    """The whole input of ``decide``, as it was at ``now``; ``version`` is the store's."""
 
     version: int
     now: int

@@ -33,7 +33,7 @@ class Excess:
         return now >= self.ends_at and self.readings >= LEAST_READINGS
 
 
-def watched(before: Excess | None, *, used_mib: int | None, share_mib: int, read_at: int) -> Excess | None:
+def excess_after(before: Excess | None, *, used_mib: int | None, share_mib: int, read_at: int) -> Excess | None:
     """The excess after one more sample. An unknown figure changes nothing.
 
     Takes MiB and the sample's instant. Returns None for a workload within its share; the same value for a sample that

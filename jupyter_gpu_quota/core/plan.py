@@ -1,4 +1,4 @@
-"""What ``decide`` answers: ordered actions, each with the reason that people are shown."""
+"""The result of ``decide``: ordered actions, each with the reason that people are shown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .model import JobTarget, Placement
 from .reasons import Reason, ReasonCode
 
 RESIZED = frozenset({ReasonCode.SHRUNK, ReasonCode.GROWN})
-"""Of a pause: the job goes on at once with other ranks, and it counts in no limit of pauses."""
+"""Reasons of a pause after which the job continues at once with other ranks; no limit of pauses counts it."""
 
 GOES_ON = RESIZED | {ReasonCode.MOVED}
-"""Of a pause: the job goes on at once, on devices that the same plan reserves for it."""
+"""Reasons of a pause after which the job continues at once, on devices that the same plan reserves for it."""
 
 
 @fast_frozen
@@ -42,7 +42,7 @@ class Resume:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Ask a running job to checkpoint and leave within ``grace_s``; it is queued again. ``claimer`` takes its place."""
+    """Stop a running job after a checkpoint, within ``grace_s``, and queue it again. ``claimer``: the preemptor."""
 
     workload: str
     claimer: str
@@ -52,7 +52,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Ask a running job to leave: ``target`` is held, cancelled or failed, or paused where nobody claims its place."""
+    """Stop a running job: ``target`` is held, cancelled or failed, or paused where no preemptor takes its devices."""
 
     workload: str
     target: JobTarget
@@ -62,7 +62,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """A notebook request that its quota does not admit."""
+    """Refuse a notebook's request that its quota does not admit."""
 
     workload: str
     reason: Reason
@@ -70,7 +70,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lend:
-    """Give the device of an idle notebook's slice to borrowers; it stays booked, and comes back with a start."""
+    """Lend the device of an idle notebook's slice to borrowers; it stays booked, and a start returns it."""
 
     workload: str
     reason: Reason
@@ -78,7 +78,7 @@ class Lend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Return a slice that was lent for long enough to its project's notebook quota; its owner asks again."""
+    """Return a slice that was lent for long enough to its project's notebook quota; its owner may request it again."""
 
     workload: str
     reason: Reason
@@ -87,7 +87,7 @@ class Release:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Keep these placements for a waiting workload while their present holders leave; replaces its earlier ones."""
+    """Reserve these placements for a waiting workload while their present work stops; replaces its earlier ones."""
 
     workload: str
     placements: tuple[Placement, ...]

@@ -38,7 +38,7 @@ def code_of(reason: Reason) -> str:
 
 
 def figures_of(reason: Reason) -> dict[str, Figure]:
-    """The figures that are told, in the order of their declaration. Several values of one name are one text."""
+    """The figures that are known, in the order of their declaration. Several values of one name are one text."""
     found: dict[str, Figure] = {}
     for name, value in figure_pairs(reason):
         found[name] = f"{found[name]}, {value}" if name in found else value
@@ -46,7 +46,7 @@ def figures_of(reason: Reason) -> dict[str, Figure]:
 
 
 def figure_pairs(reason: Reason) -> Pairs:
-    """The figures as they are stored: pairs of name and value, a name once for each of its values."""
+    """The figures as they are stored: pairs of name and value, one for each value."""
     if isinstance(reason, OtherReason):
         return reason.figures
     found: list[tuple[str, Figure]] = []
@@ -74,7 +74,8 @@ def _recorded(kind: type, pairs: Pairs) -> Reason | None:
     types, values = figure_types(kind), dict[str, Figure | tuple[Figure, ...]]()
     for name, value in pairs:
         if types.get(name) is tuple:
-            values[name] = (*_several(values.get(name)), value)
+            before = values.get(name)
+            values[name] = (*before, value) if isinstance(before, tuple) else (value,)
         elif name in values or types.get(name) is not type(value):
             return None
         else:
@@ -85,15 +86,13 @@ def _recorded(kind: type, pairs: Pairs) -> Reason | None:
     return made
 
 
-def _several(value: object) -> tuple[Figure, ...]:
-    return value if isinstance(value, tuple) else ()
-
-
 @cache
 def figure_types(kind: type) -> Mapping[str, type]:
     """The type of each figure of a record: int, str, or tuple for several texts."""
     hints = get_type_hints(kind)
-    return {name: next((one for one in (int, str) if hints[name] in (one, one | None)), tuple) for name in _names(kind)}
+    return {
+        name: next((one for one in (int, str) if hints[name] in (one, one | None)), tuple) for name in FIGURES[kind]
+    }
 
 
 @cache
@@ -103,16 +102,14 @@ def needed_figures(kind: type) -> frozenset[str]:
     return frozenset(name for name, default in found.items() if default is not None and default != ())
 
 
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
-
-
-FIGURES: Mapping[type, tuple[str, ...]] = {kind: _names(kind) for kind in RECORDS.values()}
-"""The names of the figures of each record, in the order in which they are told."""
+FIGURES: Mapping[type, tuple[str, ...]] = {
+    kind: tuple(field.name for field in fields(kind)) for kind in RECORDS.values()
+}
+"""The names of the figures of each record, in order."""
 
 
 def most_milli(reason: Reason) -> int | None:
-    """What the limit, training quota or ceiling of a reason leaves to jobs in all; None for any other reason."""
+    """The most that jobs may use under the limit, training quota or ceiling of a reason; None for any other reason."""
     match reason:
         case AboveLimit(limit_milli=int() as limit):
             return limit - (reason.notebook_milli or 0)

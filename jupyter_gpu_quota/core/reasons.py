@@ -1,14 +1,16 @@
-"""Why a thing was done, or is not done yet: one record for each code, with the figures behind it.
+# ruff: noqa: E701 - records with equal figures are a table
+"""Why something was done, or is not done yet: one record for each code, with the figures behind it.
 
-The name of a figure ends in its unit. A figure that is None is not told. :mod:`..messages.reasons` renders sentences.
+The name of a figure ends in its unit. A figure that is None is not shown. :mod:`..messages.reasons` renders sentences.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import ClassVar, TypeVar, dataclass_transform, get_args
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 from .frozen import fast_frozen
 
@@ -74,7 +76,7 @@ class ReasonCode(StrEnum):
 HELD_BY_ENFORCEMENT = frozenset(
     {ReasonCode.OVER_SHARE, ReasonCode.ENFORCEMENT_TOO_WEAK, ReasonCode.ENFORCEMENT_UNAVAILABLE}
 )
-"""Of a job that a controller holds; the reason stays while the job leaves."""
+"""Of a job that a controller puts on hold; the reason stays while the job stops."""
 
 SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TOO_WEAK, ReasonCode.STOPPED_IDLE})
 """Of a notebook whose server the service stopped; the reason stays after the slice was returned."""
@@ -82,15 +84,22 @@ SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TO
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def _record(kind: type[T]) -> type[T]:
-    """A frozen dataclass with slots. Codes with the same figures are subclasses that add nothing but their code."""
+    """A frozen dataclass with slots. Records of several codes with the same figures are its subclasses."""
     made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    made.__init_subclass__ = classmethod(_set_code)  # type: ignore[assignment]
     return fast_frozen(made) if fields(made) else made  # type: ignore[arg-type]
+
+
+def _set_code(kind: Any) -> None:
+    """Set the code of a subclass: its name in snake case."""
+    kind.code = ReasonCode(re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower())
 
 
 @_record
 class Position:
     """What a project asked for, used, has guaranteed and is entitled to in a pool."""
 
+    code: ClassVar[ReasonCode]
     project: str
     asked_milli: int
     used_milli: int
@@ -98,24 +107,12 @@ class Position:
     fair_milli: int
 
 
-class WithinGuarantee(Position):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.WITHIN_GUARANTEE
-
-
-class WithinFairShare(Position):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.WITHIN_FAIR_SHARE
-
-
-class IdleSurplus(Position):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.IDLE_SURPLUS
-
-
-class BorrowsNotebookQuota(Position):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.BORROWS_NOTEBOOK_QUOTA
+# fmt: off
+class WithinGuarantee(Position): __slots__ = ()
+class WithinFairShare(Position): __slots__ = ()
+class IdleSurplus(Position): __slots__ = ()
+class BorrowsNotebookQuota(Position): __slots__ = ()
+# fmt: on
 
 
 @_record
@@ -134,6 +131,7 @@ class WithinNotebookQuota:
 class Preempted:
     """The preemptor (``claimer``), the victim's project, and the protection that the rule set aside, if any."""
 
+    code: ClassVar[ReasonCode]
     claimer: str
     claimer_project: str
     asked_milli: int
@@ -153,24 +151,12 @@ class Preempted:
     per_s: int | None = None
 
 
-class Reclaimed(Preempted):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.RECLAIMED
-
-
-class FairShareReclaimed(Preempted):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.FAIR_SHARE_RECLAIMED
-
-
-class PreemptedInProject(Preempted):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.PREEMPTED_IN_PROJECT
-
-
-class BorrowerReturns(Preempted):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.BORROWER_RETURNS
+# fmt: off
+class Reclaimed(Preempted): __slots__ = ()
+class FairShareReclaimed(Preempted): __slots__ = ()
+class PreemptedInProject(Preempted): __slots__ = ()
+class BorrowerReturns(Preempted): __slots__ = ()
+# fmt: on
 
 
 @_record
@@ -223,24 +209,22 @@ class RankFailed:
 class ByPerson:
     """Both figures are None once the job has stopped."""
 
+    code: ClassVar[ReasonCode]
     user: str | None = None
     grace_s: int | None = None
 
 
-class HeldByPerson(ByPerson):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.HELD_BY_PERSON
-
-
-class CancelledByPerson(ByPerson):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.CANCELLED_BY_PERSON
+# fmt: off
+class HeldByPerson(ByPerson): __slots__ = ()
+class CancelledByPerson(ByPerson): __slots__ = ()
+# fmt: on
 
 
 @_record
 class MemoryOverShare:
     """``stop_at`` (ms since 1970) belongs to a warning, ``warned_s`` to what follows it."""
 
+    code: ClassVar[ReasonCode]
     used_mib: int
     device: str
     share_mib: int
@@ -248,20 +232,17 @@ class MemoryOverShare:
     warned_s: int | None = None
 
 
-class OverShare(MemoryOverShare):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.OVER_SHARE
-
-
-class StoppedOverShare(MemoryOverShare):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.STOPPED_OVER_SHARE
+# fmt: off
+class OverShare(MemoryOverShare): __slots__ = ()
+class StoppedOverShare(MemoryOverShare): __slots__ = ()
+# fmt: on
 
 
 @_record
 class WeakEnforcement:
     """The enforcement levels of a share and the least that the policy accepts. ``stop_at`` belongs to a warning."""
 
+    code: ClassVar[ReasonCode]
     device: str
     memory: str
     compute: str
@@ -270,19 +251,11 @@ class WeakEnforcement:
     stop_at: int | None = None
 
 
-class EnforcementTooWeak(WeakEnforcement):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.ENFORCEMENT_TOO_WEAK
-
-
-class EnforcementUnavailable(WeakEnforcement):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.ENFORCEMENT_UNAVAILABLE
-
-
-class StoppedTooWeak(WeakEnforcement):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.STOPPED_TOO_WEAK
+# fmt: off
+class EnforcementTooWeak(WeakEnforcement): __slots__ = ()
+class EnforcementUnavailable(WeakEnforcement): __slots__ = ()
+class StoppedTooWeak(WeakEnforcement): __slots__ = ()
+# fmt: on
 
 
 @_record
@@ -324,26 +297,24 @@ class DrainDeadline:
 
 
 @_record
-class Outlived:
-    """``kind`` of workload: it decides until when the devices are kept."""
+class Removed:
+    """``kind`` of workload: it decides how long the devices stay occupied."""
 
+    code: ClassVar[ReasonCode]
     project: str
     pool: str
     kind: str
 
 
-class ProjectGone(Outlived):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.PROJECT_GONE
-
-
-class PoolGone(Outlived):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.POOL_GONE
+# fmt: off
+class ProjectGone(Removed): __slots__ = ()
+class PoolGone(Removed): __slots__ = ()
+# fmt: on
 
 
 @_record
 class IdleSlice:
+    code: ClassVar[ReasonCode]
     project: str
     pool: str
     gpu_milli: int
@@ -351,14 +322,10 @@ class IdleSlice:
     lent_grace_s: int
 
 
-class LentWhileIdle(IdleSlice):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.LENT_WHILE_IDLE
-
-
-class SliceReleased(IdleSlice):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.SLICE_RELEASED
+# fmt: off
+class LentWhileIdle(IdleSlice): __slots__ = ()
+class SliceReleased(IdleSlice): __slots__ = ()
+# fmt: on
 
 
 # --- waiting or refused ---------------------------------------------------------------------------------------------
@@ -370,6 +337,7 @@ class Waiting:
     no node has beside free GPUs.
     """
 
+    code: ClassVar[ReasonCode]
     project: str
     asked_milli: int
     used_milli: int
@@ -383,29 +351,13 @@ class Waiting:
     memory_mib: int | None = None
 
 
-class NoFreeGpu(Waiting):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.NO_FREE_GPU
-
-
-class BehindOthers(Waiting):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.BEHIND_OTHERS
-
-
-class BackfillReserved(Waiting):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.BACKFILL_RESERVED
-
-
-class AboveFairShare(Waiting):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.ABOVE_FAIR_SHARE
-
-
-class VictimsProtected(Waiting):
-    __slots__ = ()
-    code: ClassVar = ReasonCode.VICTIMS_PROTECTED
+# fmt: off
+class NoFreeGpu(Waiting): __slots__ = ()
+class BehindOthers(Waiting): __slots__ = ()
+class BackfillReserved(Waiting): __slots__ = ()
+class AboveFairShare(Waiting): __slots__ = ()
+class VictimsProtected(Waiting): __slots__ = ()
+# fmt: on
 
 
 @_record
@@ -425,7 +377,7 @@ class PausesUsedUp:
 
 @_record
 class AboveLimit:
-    """Where the limit is too small for the job alone, ``pool`` is told and nobody's use is."""
+    """Where the limit is too small for the job alone, it has the ``pool`` and no use."""
 
     code: ClassVar[ReasonCode] = ReasonCode.ABOVE_LIMIT
     project: str
@@ -442,7 +394,7 @@ class AboveLimit:
 
 @_record
 class WaitsForDrain:
-    """``leaving``: how many workloads still leave its devices; ``took_over_from``: whose reservations it got."""
+    """``leaving``: how many workloads are still stopping there; ``took_over_from``: the previous reservations."""
 
     code: ClassVar[ReasonCode] = ReasonCode.WAITS_FOR_DRAIN
     project: str | None = None
@@ -491,7 +443,7 @@ class AboveUserCeiling:
 
 @_record
 class DeviceQuarantined:
-    """``workload`` and its ``attempt``: whose processes are still seen on the device."""
+    """``workload`` and its ``attempt``: the processes that are still on the device."""
 
     code: ClassVar[ReasonCode] = ReasonCode.DEVICE_QUARANTINED
     project: str
@@ -505,7 +457,7 @@ class DeviceQuarantined:
 
 @_record
 class DeviceUnavailable:
-    """``device`` is the first of so many ``devices``, and ``trouble`` is why it is unavailable."""
+    """``device`` is the first of the unavailable ``devices``, ``trouble`` the cause of it."""
 
     code: ClassVar[ReasonCode] = ReasonCode.DEVICE_UNAVAILABLE
     project: str

@@ -16,11 +16,11 @@ Place = tuple[str, int, int]
 class ProcessUse:
     """What one process of a workload uses of one device since the reading before; None is unknown.
 
-    ``pid`` is the node's own number. ``used_at``: until when it did at the latest. ``places`` are it and its parents,
-    nearest first, as their own namespace knows them; empty where it is not shown.
+    ``handle`` is the backend's own name for it, such as a process id. ``used_at``: until when it did at the latest.
+    ``places`` are it and its parents, nearest first, as their own namespace knows them; empty where it is not shown.
     """
 
-    pid: int
+    handle: str
     memory_mib: int | None
     percent: int | None
     used_at: int | None = None

@@ -1,7 +1,7 @@
-"""What an action of a plan, or an observed fact, changes in a record: each change is written here once.
+"""The change of a record by an action of a plan or by an observed fact.
 
 The store, projections and tests call these functions on the core's frozen records. Each returns the changed record and
-raises IllegalMove where the state tables of :mod:`.lifecycle` have no such move. Instants are in milliseconds.
+raises IllegalTransition where the state tables of :mod:`.lifecycle` have no such move. Instants are in milliseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def seen_running(job: Job, started_at: int) -> Job:
 
 
 def paused(job: Job, action: Pause, *, per_s: int, now: int) -> Job:
-    """The job is asked to checkpoint and leave. A pause counts for ``per_s`` seconds; one that resizes it does not."""
+    """The job stops after a checkpoint. A pause counts for ``per_s`` seconds; one that resizes it does not."""
     counted = tuple(at for at in job.paused_at if at > now - per_s * 1000)
     return with_changes(
         job,
@@ -48,7 +48,7 @@ def paused(job: Job, action: Pause, *, per_s: int, now: int) -> Job:
 
 
 def stopped(job: Job, action: Stop, *, now: int) -> Job:
-    """The job is asked to leave for good, or until it is queued again, and no claim takes its place."""
+    """The job stops for good, or until it is queued again, and no claim takes its devices."""
     return with_changes(
         job, state=after(job.state, JobEvent.PAUSE), target=action.target, pausing_since_at=now, paused_for=None
     )
@@ -86,7 +86,6 @@ def lent(notebook: Notebook, *, device: str | None, now: int) -> Notebook:
 
 # --- devices ----------------------------------------------------------------------------------------------------------
 def allocation(id: str, workload: str, placement: Placement) -> Allocation:
-    """The placement, owned by a workload from now on."""
     return Allocation(
         id=id,
         workload=workload,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from .enforcement import EnforcementLabel, EnforcementOffer, RequiredEnforcement, best_offer
 from .lifecycle import WAITING
 from .model import WHOLE_DEVICE, Device, Health, Job, JobTarget
 from .reasons import EnforcementTooWeak, EnforcementUnavailable
+
+Weak = TypeVar("Weak", EnforcementTooWeak, EnforcementUnavailable)
 
 WEAK_FOR_MS = 60_000
 """A share may be enforced more weakly than required for so long: a start takes its time."""
@@ -26,44 +29,40 @@ def unenforceable(
     known = dict[tuple[str, str, tuple[str, ...]], EnforcementUnavailable | None]()
     found = list[tuple[Job, EnforcementUnavailable]]()
     for job in jobs:
-        if not least.is_set or not _waits_for_fraction(job):
+        waits = job.state in WAITING and job.target is JobTarget.RUNNING
+        if not least.is_set or not waits or job.gpu_milli >= WHOLE_DEVICE:
             continue
         key = job.pool, job.project, job.gpu_models
         if key not in known:
-            known[key] = _best_but_weak(offers, devices_in(job.pool), job, least)
+            known[key] = _best_weak_offer(offers, devices_in(job.pool), job, least)
         if (why := known[key]) is not None:
             found.append((job, why))
     return found
 
 
-def _waits_for_fraction(job: Job) -> bool:
-    return job.state in WAITING and job.target is JobTarget.RUNNING and job.gpu_milli < WHOLE_DEVICE
-
-
-def _best_but_weak(
+def _best_weak_offer(
     offers: Offers, devices: Sequence[Device], job: Job, least: RequiredEnforcement
 ) -> EnforcementUnavailable | None:
     """What the best device for a job offers; None where one is enough, or where that is not known of all."""
-    well = [
+    healthy = [
         device
         for device in devices
         if device.health is Health.HEALTHY and (not job.gpu_models or device.model in job.gpu_models)
     ]
-    found = offers(well, job.project) if well else ()
+    found = offers(healthy, job.project) if healthy else ()
     if not found or any(each.unsure or each.is_enough(least) for each in found):
         return None
     best = best_offer(found)
-    return EnforcementUnavailable(
-        device=best.device,
-        memory=str(best.memory),
-        compute=str(best.compute),
-        least_memory=str(least.memory),
-        least_compute=str(least.compute),
-    )
+    return _weak(EnforcementUnavailable, best.device, best, least)
 
 
 def weak_share(device: str, found: EnforcementLabel, least: RequiredEnforcement) -> EnforcementTooWeak:
-    return EnforcementTooWeak(
+    """The reason of a share that is enforced by less than the policy accepts."""
+    return _weak(EnforcementTooWeak, device, found, least)
+
+
+def _weak(kind: type[Weak], device: str, found: EnforcementLabel, least: RequiredEnforcement) -> Weak:
+    return kind(
         device=device,
         memory=str(found.memory),
         compute=str(found.compute),

@@ -1,4 +1,4 @@
-"""The story every release must be able to play, live: ``jupyter gpu-quota demo``. Importing this starts nothing."""
+"""``jupyter gpu-quota demo``: a scenario on a temporary hub with simulated devices. Importing this starts nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play the demo; takes what stands after ``demo`` on the command line, returns the exit code."""
-    from .command import main as play
+    """Run the demo with the arguments after ``demo`` on the command line. Returns the exit code."""
+    from .command import main as run
 
-    return play(arguments)
+    return run(arguments)

@@ -1,4 +1,4 @@
-"""One evening at the theatre: raise the stage, play the story, show the table, and leave nothing behind."""
+"""The demo: start a temporary hub, play the scenario, show the table of facts, and remove everything."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
 from .facts import Facts
-from .observer import Witness, belongs_to
-from .progress_bars import Bars
-from .story import FACTS, Story, short
-from .temporary_hub import Cast, Stage, StageFailed
+from .observer import ProcessObserver, belongs_to
+from .progress_bars import ProgressBars
+from .scenario import FACTS, Scenario
+from .temporary_hub import HubFailed, HubUsers, TemporaryHub
 
 GROUPS = {"team-bob": ("bob",), "team-patty": ("patty",), "team-carol": ("carol",)}
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""They end the demo and all that it started. A shell without a terminal starts background work with SIGINT ignored."""
+
 QUOTA_FILE = Path(__file__).with_name("quota.yaml")
 
 CONFIG = """\
@@ -36,19 +39,19 @@ c.GPUQuota.simulated_devices = [
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play the demo. Returns 0 when it was played to its end; with ``--once`` only if every fact was seen."""
+    """Run the demo. Returns 0 when the scenario ended; with ``--once`` only if every fact was observed."""
     options = _options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=160)
     folder = Path(tempfile.mkdtemp(prefix="gpu-quota-demo-"))
     try:
-        with _ctrl_c_as_exception(), _stage(folder, options.train_gpus, console) as stage:
-            facts, jobs = _play(stage, options.train_gpus, console)
+        with _on_end_signals(_interrupt), _hub(folder, options.train_gpus, console) as hub:
+            facts, jobs = _run_scenario(hub, options.train_gpus, console)
             if options.report:
                 facts.write(options.report, {"train_gpus": options.train_gpus, "simulated": True})
             if not options.once:
-                _stay_open(stage, jobs, console)
-    except StageFailed as error:
-        console.print(f"[red]The hub did not come up:[/] {error}", highlight=False)
+                _stay_open(hub, jobs, console)
+    except HubFailed as error:
+        console.print(f"[red]The hub did not start:[/] {error}", highlight=False)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -57,7 +60,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="jupyter gpu-quota demo", description=__doc__)
-    parser.add_argument("--once", action="store_true", help="end after the story; exit 0 only if every fact was seen")
+    parser.add_argument(
+        "--once", action="store_true", help="end after the scenario; exit 0 only if every fact was observed"
+    )
     parser.add_argument("--train-gpus", type=int, default=4, metavar="N", help="simulated training devices, even")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the facts as JSON")
     options = parser.parse_args(list(arguments))
@@ -67,56 +72,41 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _ctrl_c_as_exception() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does, so that everything it started is ended too.
-
-    SIGINT is taken as well: a shell that is no terminal starts what runs in its background with SIGINT ignored.
-    """
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
+def _on_end_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Handle the signals that end the demo; outside the main thread nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, interrupt) for number in ENDINGS}
+    before = {number: signal.signal(number, handler) for number in END_SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Deaf to further signals: whoever presses Ctrl-C twice would leave a hub behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _stage(folder: Path, train_gpus: int, console: Console) -> Iterator[Stage]:
+def _hub(folder: Path, train_gpus: int, console: Console) -> Iterator[TemporaryHub]:
     quota = folder / "quota.yaml"
     quota.write_text(quota_text(train_gpus))
-    stage = Stage(folder, cast=Cast(groups=GROUPS), extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus))
+    hub = TemporaryHub(
+        folder, users=HubUsers(groups=GROUPS), extra_config=CONFIG.format(quota=quota, train_gpus=train_gpus)
+    )
     console.print(
         f"A real hub on the loopback, all of it under the account [bold]{_account()}[/] (no account is created), "
         f"in {folder}. The devices are [bold]simulated[/]: {train_gpus} to train on, 1 for notebooks.",
         highlight=False,
     )
     try:
-        stage.start()
-        yield stage
+        hub.start()
+        yield hub
     finally:
-        with _deaf():
-            killed = stage.end()
+        with _on_end_signals(signal.SIG_IGN):  # a second Ctrl-C would leave a hub behind
+            killed = hub.end()
             shutil.rmtree(folder, ignore_errors=True)
         how = f", {len(killed)} processes by kill" if killed else ""
         console.print(f"Everything was ended{how}, and {folder} removed.", highlight=False)
@@ -135,40 +125,42 @@ def _account() -> str:
     return str(os.getuid())
 
 
-def _play(stage: Stage, train_gpus: int, console: Console) -> tuple[Facts, list[str]]:
-    """The story, its live picture and its table. Returns the facts and the ids of the jobs that were submitted."""
-    _show_log_ins(stage, console)
+def _run_scenario(hub: TemporaryHub, train_gpus: int, console: Console) -> tuple[Facts, list[str]]:
+    """Run the scenario with its progress bars. Returns the facts and the ids of the submitted jobs."""
+    _show_log_ins(hub, console)
     facts = Facts(FACTS)
-    witness = Witness(belongs_to(stage.folder, f"http://127.0.0.1:{stage.ports.hub}/"))
-    witness.start()
+    observer = ProcessObserver(belongs_to(hub.folder, f"http://127.0.0.1:{hub.ports.hub}/"))
+    observer.start()
     try:
-        with Bars(console, witness) as bars:
-            story = Story(stage, witness, facts, bars.console, train_gpus)
-            bars.owner = story.owner
-            asyncio.run(story.play())
+        with ProgressBars(console, observer) as progress:
+            scenario = Scenario(hub, observer, facts, progress.console, train_gpus)
+            progress.owner = scenario.owner
+            asyncio.run(scenario.play())
     finally:
-        witness.leave()
+        observer.stop()
     console.print(facts.table())
-    return facts, list(story.owners)
+    return facts, list(scenario.owners)
 
 
-def _show_log_ins(stage: Stage, console: Console) -> None:
-    cast = stage.cast
-    console.print(f"Hub:  [bold]{stage.url}[/]", highlight=False)
+def _show_log_ins(hub: TemporaryHub, console: Console) -> None:
+    users = hub.users
+    console.print(f"Hub:  [bold]{hub.url}[/]", highlight=False)
     console.print(
-        f"Log in as {', '.join(cast.everybody)} with password  [bold]{cast.user_password}[/]", highlight=False
+        f"Log in as {', '.join(users.everybody)} with password  [bold]{users.user_password}[/]", highlight=False
     )
-    console.print(f"Log in as {', '.join(cast.admins)} with password  [bold]{cast.admin_password}[/]", highlight=False)
-
-
-def _stay_open(stage: Stage, jobs: list[str], console: Console) -> None:
-    _show_log_ins(stage, console)
     console.print(
-        f"Devices, queue and quotas: {stage.url}/services/gpu-quota/   Ctrl-C ends everything.", highlight=False
+        f"Log in as {', '.join(users.admins)} with password  [bold]{users.admin_password}[/]", highlight=False
+    )
+
+
+def _stay_open(hub: TemporaryHub, jobs: list[str], console: Console) -> None:
+    _show_log_ins(hub, console)
+    console.print(
+        f"Devices, queue and quotas: {hub.url}/services/gpu-quota/   Ctrl-C ends everything.", highlight=False
     )
     for job in jobs[:1]:
         console.print(
-            f"In a terminal of Bob's notebook, with any job's last four letters: jupyter gpu-quota logs {short(job)}",
+            f"In a terminal of Bob's notebook, with any job's last four letters: jupyter gpu-quota logs {job[-4:]}",
             highlight=False,
         )
     with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The facts of the story: each is missing until somebody outside saw it, and then says what was seen, and when."""
+"""The facts that the scenario must show. Each is missing until it was observed from outside the product."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.amounts import WHOLE, gpu_text
 
 
 def share_text(milli: int) -> str:
-    """A share as people say it and as processes are told: "1/8 GPU (125 milli)"."""
+    """A share as a fraction and in the unit of the variables of processes: "1/8 GPU (125 milli)"."""
     share = Fraction(milli, WHOLE)
     text = str(share) if share.numerator == 1 else gpu_text(milli)
     return f"{text} GPU ({milli} milli)"
@@ -23,7 +23,7 @@ def share_text(milli: int) -> str:
 
 @dataclass(slots=True)
 class Fact:
-    """One fact. ``at_s`` is seconds since the story began; ``ok`` is None until it was looked at."""
+    """One fact. ``at_s`` is seconds since the scenario began; ``ok`` is None until it was checked."""
 
     key: str
     name: str
@@ -33,18 +33,18 @@ class Fact:
 
 
 class Facts:
-    """The rows of the table, in the order in which the story tells them."""
+    """All facts, in the order of the scenario."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.begun = time.monotonic()
         self.rows = {key: Fact(key, name) for key, name in names.items()}
 
     def now_s(self) -> float:
-        """Seconds since the story began."""
+        """Seconds since the scenario began."""
         return time.monotonic() - self.begun
 
     def note(self, key: str, seen: str, *, ok: bool = True) -> Fact:
-        """Write down what was seen. A fact that was once not so stays so."""
+        """Note an observation. A fact that was once contradicted stays so."""
         row = self.rows[key]
         row.seen, row.at_s, row.ok = seen, self.now_s(), ok and row.ok is not False
         return row
@@ -52,12 +52,9 @@ class Facts:
     def all_seen(self) -> bool:
         return all(row.ok is True for row in self.rows.values())
 
-    def missing(self) -> list[Fact]:
-        return [row for row in self.rows.values() if row.ok is not True]
-
     def table(self) -> Table:
-        """Fact, what was seen, at which second, ok or missing; in the order in which they were seen."""
-        table = Table(title="What was seen from outside", title_justify="left", show_lines=False)
+        """The facts in the order in which they were observed."""
+        table = Table(title="Observed from outside", title_justify="left", show_lines=False)
         for heading, justify in (("fact", "left"), ("seen", "left"), ("at", "right"), ("seen so?", "left")):
             table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
         for row in sorted(self.rows.values(), key=lambda row: math.inf if row.at_s is None else row.at_s):
@@ -66,6 +63,6 @@ class Facts:
         return table
 
     def write(self, path: Path, more: dict[str, object]) -> None:
-        """The same as one JSON document; ``more`` goes beside the facts."""
+        """Write the facts as one JSON document; ``more`` goes beside them."""
         document = {**more, "ok": self.all_seen(), "facts": [asdict(row) for row in self.rows.values()]}
         path.write_text(json.dumps(document, indent=1) + "\n")

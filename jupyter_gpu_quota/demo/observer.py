@@ -1,7 +1,7 @@
-"""The witness: what the process table shows, looked at from outside, twenty times a second.
+"""Reads the process table twenty times a second, from outside the product.
 
-It asks the product nothing. It reads ``/proc/*/environ`` and knows the four variables of the contract: a rank says
-which job, attempt and rank it is, a kernel says whose notebook it belongs to, and both say what they hold.
+It knows the variables of the contract, from ``/proc/*/environ``: a rank has its job, attempt and rank, a kernel has the
+path of its server, and both have their devices and share.
 """
 
 from __future__ import annotations
@@ -15,33 +15,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 WHOLE_DEVICE = 1000
-LOOKS_PER_S = 20
+READS_PER_S = 20
 
 Environ = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class RankOf:
-    """A rank of an attempt of a job: however many processes it has, it holds its share once."""
+class RankId:
+    """A rank of an attempt of a job; all its processes have one share together."""
 
     job: str
     attempt: int
     rank: int
 
+    def __str__(self) -> str:
+        return f"job {self.job} attempt {self.attempt} rank {self.rank}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class NotebookOf:
+class NotebookId:
     """A notebook, by the path of its server: its kernels share one slice."""
 
     prefix: str
 
+    def __str__(self) -> str:
+        return f"notebook {self.prefix}"
 
-Holder = RankOf | NotebookOf
+
+Holder = RankId | NotebookId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A live process that holds a share. ``started`` is in ticks since boot: with the pid it names a process for ever.
+    """A live process with a share. ``started`` is in ticks since boot: with the pid it identifies a process.
 
     ``milli`` is the sum over ``devices``.
     """
@@ -56,18 +62,18 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A promise that was seen broken, as a sentence, at an instant of the monotonic clock."""
+    """A broken promise, as a sentence, at an instant of the monotonic clock."""
 
     at: float
     what: str
 
 
 @dataclass(slots=True)
-class Sighting:
-    """When a holder's processes were seen first and last, on which devices, and what they were told.
+class Observation:
+    """When the processes of a holder were observed first and last, on which devices, with which variables.
 
-    ``command`` is the first process's command line. ``since``: from when on some were there at every look; while none
-    is, of the last time that some were.
+    ``command`` is the first process's command line. ``since``: the begin of the newest stretch of readings in which
+    some process was there.
     """
 
     holder: Holder
@@ -84,7 +90,7 @@ class Sighting:
 
 # --- reading the process table ------------------------------------------------------------------------------------
 def server_with_device(ours: Callable[[Environ], bool], prefix: str) -> int | None:
-    """The process of a notebook server that was given a device, kernels aside; None before there is one."""
+    """The process id of a notebook server with a device; None before there is one."""
     for name in os.listdir("/proc"):  # noqa: PTH208
         environ = read_environ(int(name), mark=b"JUPYTERHUB_SERVICE_PREFIX=") if name.isdecimal() else None
         if not environ or environ["JUPYTERHUB_SERVICE_PREFIX"] != prefix or "GPU_QUOTA_MILLI" in environ:
@@ -95,7 +101,7 @@ def server_with_device(ours: Callable[[Environ], bool], prefix: str) -> int | No
 
 
 def read_environ(pid: int, mark: bytes = b"GPU_QUOTA_MILLI=") -> Environ | None:
-    """The variables of a process that was told this one; None for others, what is gone, and other accounts'."""
+    """The variables of a process that has this one; None for others, ended ones, and those of other accounts."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  a path object for each costs more than the look
             raw = file.read()
@@ -125,7 +131,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def process_of(pid: int, started: int, environ: Environ) -> Process | None:
-    """What a process holds, read from its variables alone; None for one that holds nothing of a device."""
+    """A process with its share, from its variables; None for one without a device."""
     devices = tuple(name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name)
     milli = environ.get("GPU_QUOTA_MILLI", "")
     holder = _holder_of(environ)
@@ -137,15 +143,12 @@ def process_of(pid: int, started: int, environ: Environ) -> Process | None:
 def _holder_of(environ: Environ) -> Holder | None:
     job, prefix = environ.get("GPU_QUOTA_JOB_ID"), environ.get("JUPYTERHUB_SERVICE_PREFIX")
     if job:
-        return RankOf(job=job, attempt=int(environ["GPU_QUOTA_ATTEMPT"]), rank=int(environ.get("RANK", "0")))
-    return NotebookOf(prefix=prefix) if prefix else None
+        return RankId(job=job, attempt=int(environ["GPU_QUOTA_ATTEMPT"]), rank=int(environ.get("RANK", "0")))
+    return NotebookId(prefix=prefix) if prefix else None
 
 
-def look(ours: Callable[[Environ], bool]) -> list[Process]:
-    """The processes that hold shares and were all alive at the one instant at which this look ended.
-
-    Each was alive when it was read and is still alive at the end, so all of them were alive together then.
-    """
+def read_processes(ours: Callable[[Environ], bool]) -> list[Process]:
+    """The processes with shares that were all alive at the instant at which this reading ended."""
     read = []
     for name in os.listdir("/proc"):  # noqa: PTH208  the cheap way, twenty times a second
         if name.isdecimal() and (environ := read_environ(int(name))) and ours(environ):
@@ -157,7 +160,7 @@ def look(ours: Callable[[Environ], bool]) -> list[Process]:
 
 # --- the promise P1 -----------------------------------------------------------------------------------------------
 def loads(processes: Iterable[Process]) -> dict[str, int]:
-    """{device: milli-GPU that the holders on it were given}; a holder counts once, whatever processes it has."""
+    """{device: milli-GPU of the holders on it}; a holder counts once, however many processes it has."""
     total: dict[str, int] = {}
     for held in {one.holder: one for one in processes}.values():
         for device in held.devices:
@@ -166,102 +169,84 @@ def loads(processes: Iterable[Process]) -> dict[str, int]:
 
 
 def broken(processes: Iterable[Process]) -> list[str]:
-    """Every way in which one instant breaks P1 or P12, a sentence each."""
+    """Every violation of P1 or P12 at one instant, a sentence each."""
     seen = list(processes)
     over = [
-        f"device {device} carried {milli} milli: {_holders(seen, device)}"
+        f"device {device} carried {milli} milli: "
+        + ", ".join(sorted({str(one.holder) for one in seen if device in one.devices}))
         for device, milli in sorted(loads(seen).items())
         if milli > WHOLE_DEVICE
     ]
     attempts: dict[str, set[int]] = {}
     for one in seen:
-        if isinstance(one.holder, RankOf):
+        if isinstance(one.holder, RankId):
             attempts.setdefault(one.holder.job, set()).add(one.holder.attempt)
     return over + [f"job {job} ran twice at once: attempts {sorted(n)}" for job, n in attempts.items() if len(n) > 1]
 
 
-def _holders(seen: Iterable[Process], device: str) -> str:
-    return ", ".join(sorted({_words(one.holder) for one in seen if device in one.devices}))
+# --- the observer -------------------------------------------------------------------------------------------------
+class ProcessObserver(threading.Thread):
+    """Reads in a thread of its own until ``stop()``; the observations may be read at any time.
 
-
-def _words(holder: Holder) -> str:
-    match holder:
-        case RankOf(job=job, attempt=attempt, rank=rank):
-            return f"job {job} attempt {attempt} rank {rank}"
-        case NotebookOf(prefix=prefix):
-            return f"notebook {prefix}"
-
-
-# --- the witness --------------------------------------------------------------------------------------------------
-class Witness(threading.Thread):
-    """Looks on in a thread of its own until ``leave()``; what it saw may be read at any time.
-
-    ``ours`` says which processes belong to the hub that is watched: several hubs may run on one machine.
+    ``ours`` selects the processes of one hub: several may run on one machine.
     """
 
     def __init__(self, ours: Callable[[Environ], bool]) -> None:
-        super().__init__(name="witness", daemon=True)
+        super().__init__(name="observer", daemon=True)
         self.ours = ours
-        self.looks, self.highest = 0, 0
-        self.sightings: dict[Holder, Sighting] = {}
+        self.reads, self.highest = 0, 0
+        self.observations: dict[Holder, Observation] = {}
         self.violations: list[Violation] = []
         self._leaving, self._lock = threading.Event(), threading.Lock()
 
     def run(self) -> None:
         while not self._leaving.is_set():
             begun = time.monotonic()
-            self.note(look(self.ours), begun)
-            self._leaving.wait(max(0.0, begun + 1 / LOOKS_PER_S - time.monotonic()))
+            self.note(read_processes(self.ours), begun)
+            self._leaving.wait(max(0.0, begun + 1 / READS_PER_S - time.monotonic()))
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         self._leaving.set()
         self.join(5)
 
     def note(self, processes: list[Process], at: float) -> None:
-        """Write down one look."""
+        """Note one reading."""
         with self._lock:
-            self.looks += 1
+            self.reads += 1
             self.highest = max(self.highest, *loads(processes).values(), 0)
             known = {violation.what for violation in self.violations}
             self.violations += [Violation(at=at, what=what) for what in broken(processes) if what not in known]
-            before = {holder for holder, sighting in self.sightings.items() if sighting.present}
-            for sighting in self.sightings.values():
-                sighting.present = False
+            before = {holder for holder, observation in self.observations.items() if observation.present}
+            for observation in self.observations.values():
+                observation.present = False
             for process in processes:
                 self._see(process, at, back=process.holder not in before)
 
     def _see(self, process: Process, at: float, *, back: bool) -> None:
-        sighting = self.sightings.get(process.holder)
-        if sighting is None:
-            self.sightings[process.holder] = Sighting(
-                process.holder,
-                at,
-                at,
-                process.devices,
-                process.milli,
-                process.environ,
-                command_of(process.pid),
-                {process.pid},
-                at,
-            )
+        observation = self.observations.get(process.holder)
+        if observation is None:
+            self.observations[process.holder] = Observation(
+                process.holder, at, at, process.devices, process.milli, process.environ, command_of(process.pid),
+                {process.pid}, at,
+            )  # fmt: skip
             return
-        sighting.since = at if back else sighting.since
-        sighting.last, sighting.present = at, True
-        sighting.pids.add(process.pid)
+        observation.since = at if back else observation.since
+        observation.last, observation.present = at, True
+        observation.pids.add(process.pid)
 
-    def ranks(self) -> list[Sighting]:
-        """Every rank seen so far, in order of their first sight."""
+    def ranks(self) -> list[Observation]:
+        """Every rank observed so far, in the order of their first observation."""
         with self._lock:
-            return [s for s in self.sightings.values() if isinstance(s.holder, RankOf)]
+            return [s for s in self.observations.values() if isinstance(s.holder, RankId)]
 
-    def notebooks(self) -> dict[str, Sighting]:
-        """Every notebook's kernel seen so far, by the path of its server."""
+    def notebooks(self) -> dict[str, Observation]:
+        """Every notebook with a kernel observed so far, by the path of its server."""
         with self._lock:
-            return {s.holder.prefix: s for s in self.sightings.values() if isinstance(s.holder, NotebookOf)}
+            return {s.holder.prefix: s for s in self.observations.values() if isinstance(s.holder, NotebookId)}
 
 
 def belongs_to(folder: Path, url: str) -> Callable[[Environ], bool]:
-    """The processes of one stage: jobs by the folder of their checkpoints, kernels by their home or their hub."""
+    """Selects the processes of one hub: jobs by the folder of their checkpoints, kernels by their home or hub."""
     place = os.fspath(folder)
 
     def ours(environ: Environ) -> bool:
@@ -272,11 +257,11 @@ def belongs_to(folder: Path, url: str) -> Callable[[Environ], bool]:
     return ours
 
 
-def log_of(sighting: Sighting) -> str:
+def log_of(observation: Observation) -> str:
     """The log of a rank's attempt, from the disk; empty before its first line."""
-    assert isinstance(sighting.holder, RankOf)
-    home = Path(sighting.environ["GPU_QUOTA_CHECKPOINT_DIR"]).parent
-    folder = home / "attempts" / str(sighting.holder.attempt) / f"rank-{sighting.holder.rank}" / "log"
+    assert isinstance(observation.holder, RankId)
+    home = Path(observation.environ["GPU_QUOTA_CHECKPOINT_DIR"]).parent
+    folder = home / "attempts" / str(observation.holder.attempt) / f"rank-{observation.holder.rank}" / "log"
     with contextlib.suppress(OSError):
         return "".join(part.read_text(errors="replace") for part in sorted(folder.iterdir()))
     return ""

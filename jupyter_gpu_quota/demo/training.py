@@ -1,4 +1,4 @@
-"""The training job that the story is about, as its owner and as an onlooker know it: cells, log lines, checkpoints."""
+"""The training job of the scenario: the cells that submit it, and what its logs and checkpoints show."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..examples import digits
 from .observer import Environ
 
 FOLDER = "digits"
-"""Where a person keeps the code, below home: this folder and nothing else becomes the job's bundle."""
+"""The folder of the code, below home; it becomes the job's bundle."""
 
 SCRIPT = "train.py"
 EPOCHS = {"bob": 60, "patty": 25, "carol": 300}
 EPOCH_MS = 200
-"""Least duration of an epoch: long enough to be watched, whatever the machine."""
+"""The least duration of an epoch, so that it can be watched on any machine."""
 
 WIDTH = 192
 
@@ -27,7 +27,7 @@ _EPOCH = re.compile(r"^epoch (\d+) loss", re.MULTILINE)
 
 
 def put_in(home: Path) -> None:
-    """Give a person the example as a script of their own."""
+    """Copy the example into a home as a script."""
     (home / FOLDER).mkdir(exist_ok=True)
     shutil.copyfile(Path(digits.__file__), home / FOLDER / SCRIPT)
 
@@ -38,7 +38,7 @@ def words(person: str, seed: int) -> str:
 
 
 def cell(person: str, jobs: int) -> str:
-    """What a person types into a cell: Bob uses the client, the others the command line; the jobs' ids are printed.
+    """A cell that submits jobs and prints their ids: Bob uses the client, the others the command line.
 
     Carol's one job is for the whole device of the notebooks.
     """
@@ -55,23 +55,23 @@ def cell(person: str, jobs: int) -> str:
     return "\n".join(f"{submit}-{seed} -- {words(person, seed)}" for seed in range(1, jobs + 1))
 
 
-# --- what an onlooker reads ---------------------------------------------------------------------------------------
+# --- logs and checkpoints -----------------------------------------------------------------------------------------
 def epoch_of(log: str) -> int:
-    """The last epoch that a log tells of; 0 before the first."""
-    told = _EPOCH.findall(log)
-    return int(told[-1]) if told else 0
+    """The last epoch in a log; 0 before the first."""
+    epochs = _EPOCH.findall(log)
+    return int(epochs[-1]) if epochs else 0
 
 
 def resumed_epoch(log: str) -> int | None:
-    """The epoch at which an attempt took up the work of an earlier one; None where it did not."""
-    told = _RESUMED.search(log)
-    return int(told[1]) if told else None
+    """The epoch at which an attempt resumed an earlier one; None where it did not."""
+    found = _RESUMED.search(log)
+    return int(found[1]) if found else None
 
 
 def final_loss(log: str) -> str | None:
-    """The final loss to the last digit; None where the run is not through."""
-    told = _FINAL.search(log)
-    return told[1] if told else None
+    """The final loss with all digits; None where the run has not ended."""
+    found = _FINAL.search(log)
+    return found[1] if found else None
 
 
 def saved_epoch(environ: Environ) -> int | None:
@@ -86,7 +86,7 @@ def saved_epoch(environ: Environ) -> int | None:
 
 
 def without_pauses(command: Sequence[str]) -> list[str]:
-    """The arguments of the same run outside the queue, from the command line that was seen, at full pace."""
+    """The arguments of the same run outside the queue, from the observed command line, at full speed."""
     words = list(command[1:])
     words[words.index("--step-ms") + 1] = "0"
     return words

@@ -1,4 +1,4 @@
-"""What a person does in a browser, done over the same addresses: log in, start a server, run code in a kernel of it."""
+"""The requests of a user's browser: log in, start a server, run code in a kernel of it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CODE_TIMEOUT_S = 60.0
 
 
 class Unexpected(RuntimeError):
-    """A door answered what the story has no line for; the message holds the answer."""
+    """An unexpected answer; the message contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody who is logged in: their name, their own token, and the hub's public address."""
+    """A user who is logged in: name, token, and the hub's public address."""
 
     name: str
     token: str
@@ -94,7 +94,7 @@ async def _follow(url: str, token: str, tell: Callable[[str], None]) -> dict[str
 
 
 class Kernel:
-    """A kernel of a person's server and the socket to it: what a notebook in a browser holds."""
+    """A kernel of a user's server and the socket to it."""
 
     def __init__(self, socket: WebSocketClientConnection, name: str) -> None:
         self.socket, self.name = socket, name
@@ -139,19 +139,10 @@ class Kernel:
 
 def _execute_request(code: str) -> dict[str, Any]:
     header = {
-        "msg_id": uuid.uuid4().hex,
-        "msg_type": "execute_request",
-        "username": "",
-        "session": uuid.uuid4().hex,
-        "date": datetime.now(UTC).isoformat(),
-        "version": "5.3",
-    }
+        "msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": uuid.uuid4().hex,
+        "date": datetime.now(UTC).isoformat(), "version": "5.3",
+    }  # fmt: skip
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
     return {
-        "header": header,
-        "parent_header": {},
-        "metadata": {},
-        "content": content,
-        "channel": "shell",
-        "buffers": [],
-    }
+        "header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell", "buffers": []
+    }  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 
-from .pid_file import Process, marks_of, process_of
+from ..backends.local.host.processes import dies_with, process
+from .pid_file import Process, process_of
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +21,6 @@ SILENT_AT_MOST_S = 9.0
 
 FIRST_HEARTBEAT_WITHIN_S = 120.0
 """Imports take seconds, on a busy machine many; heartbeats begin after them. Until then, any activity counts."""
-
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 class ChildProcess:
@@ -41,7 +38,7 @@ class ChildProcess:
         self._start_at = self._started_at = float("-inf")
         self._patience_ends = float("inf")
         self._starting_until = float("-inf")
-        self._marks: tuple[str, ...] | None = None
+        self._activity: tuple[int, int] | None = None
         self._pause_s = FIRST_PAUSE_S
 
     def tend(self, now: float) -> bool:
@@ -83,8 +80,8 @@ class ChildProcess:
         The second check finds a stopped process. A process on a loaded machine is slow but active.
         """
         assert self.process is not None
-        before, self._marks = self._marks, marks_of(self.process.pid)
-        if now >= self._starting_until or (self._marks is not None and self._marks == before):
+        before, self._activity = self._activity, activity_of(self.process.pid)
+        if now >= self._starting_until or (self._activity is not None and self._activity == before):
             return False
         self._patience_ends = now + SILENT_AT_MOST_S
         return True
@@ -108,7 +105,7 @@ class ChildProcess:
             os.close(beating)
         self.identity = process_of(self.process.pid)
         self._started_at, self._patience_ends = now, now + SILENT_AT_MOST_S
-        self._starting_until, self._marks = now + FIRST_HEARTBEAT_WITHIN_S, None
+        self._starting_until, self._activity = now + FIRST_HEARTBEAT_WITHIN_S, None
         return True
 
     def _ended(self, now: float) -> None:
@@ -156,12 +153,17 @@ class ChildProcess:
                 self.process.wait(1.0)
 
 
+def activity_of(pid: int) -> tuple[int, int] | None:
+    """Counters that grow while a process is active: page faults and CPU time. None while it waits for a disk."""
+    found = process(pid)
+    return None if found is None or found.state == "D" else (found.faults, found.cpu_ticks)
+
+
 def _ending_with(supervisor: int) -> Callable[[], None]:
     """Let the kernel stop the child when the supervisor dies, even before the child reads its standard input."""
 
     def arrange() -> None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != supervisor:  # it died before the call above
+        if not dies_with(supervisor, signal.SIGTERM):
             os._exit(1)
 
     return arrange

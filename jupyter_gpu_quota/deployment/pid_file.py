@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ..backends.local.host.processes import is_same_process, process
+
 log = logging.getLogger(__name__)
 
 RECORD = "service.json"
@@ -34,7 +36,7 @@ class Process(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        return started_ticks(self.pid) == self.started
+        return is_same_process(self.pid, self.started)
 
 
 class Service(NamedTuple):
@@ -46,28 +48,8 @@ class Service(NamedTuple):
 
 def process_of(pid: int) -> Process:
     """The process that has this id now."""
-    return Process(pid, started_ticks(pid) or 0)
-
-
-def started_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where there is no such process."""
-    fields = _stat(pid)
-    return None if fields[0] in ("Z", "X") else int(fields[19])
-
-
-def marks_of(pid: int) -> tuple[str, ...] | None:
-    """Counters that grow while a process is active: page faults and CPU time. None while it waits for a disk."""
-    fields = _stat(pid)
-    return None if fields[0] == "D" else (fields[7], fields[9], fields[11], fields[12])
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of a process from its state on; those of one that has ended where there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ["X", *["0"] * 50]
-    return stat.rpartition(")")[2].split()
+    found = process(pid)
+    return Process(pid, found.started if found is not None and found.alive else 0)
 
 
 def take_over(state_dir: Path) -> None:
@@ -85,7 +67,7 @@ def record(state_dir: Path, children: Mapping[str, Process]) -> bool:
     """Write the pid file: this process and its children. Returns False where it cannot be written."""
     place, supervisor = state_dir / RECORD, process_of(os.getpid())
     temporary = place.with_name(f"{place.name}.{supervisor.pid}")
-    text = json.dumps(_told(supervisor) | {"children": {name: _told(child) for name, child in children.items()}})
+    text = json.dumps(supervisor._asdict() | {"children": {name: child._asdict() for name, child in children.items()}})
     try:
         temporary.write_text(text)
         temporary.chmod(0o600)
@@ -123,54 +105,34 @@ def _read(found: Mapping[str, object]) -> Process:
     return Process(int(str(found["pid"])), int(str(found["started"])))
 
 
-def _told(process: Process) -> dict[str, object]:
-    return {"pid": process.pid, "started": process.started}
-
-
 def _end(processes: Iterable[Process]) -> None:
     """Stop these processes together: SIGTERM and SIGCONT, then SIGKILL for those that still run.
 
     A process descriptor names one process for ever, so no other process can be hit.
     """
     with contextlib.ExitStack() as open_descriptors:
-        running = {}
-        for process in processes:
-            if (descriptor := _descriptor(process)) is not None:
+        running = dict[int, Process]()
+        for each in processes:
+            with contextlib.suppress(OSError, OverflowError):  # there is no process of this id
+                descriptor = os.pidfd_open(each.pid)
                 open_descriptors.callback(os.close, descriptor)
-                running[descriptor] = process
+                if each.lives:
+                    running[descriptor] = each
         if running:
-            log.info(
-                "stopping the previous service, processes %s", ", ".join(str(each.pid) for each in running.values())
-            )
-        _send(running, signal.SIGTERM)
-        _send(running, signal.SIGCONT)
-        _wait(running, END_WITHIN_S)
-        _send(running, signal.SIGKILL)
-        _wait(running, GONE_WITHIN_S)
-        for process in running.values():
-            log.error("process %d of the previous service does not end", process.pid)
-
-
-def _descriptor(process: Process) -> int | None:
-    """An open descriptor of this very process; None where it has ended."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (OSError, OverflowError):  # no number of a process
-        return None
-    if process.lives:
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _send(running: Iterable[int], number: int) -> None:
-    for descriptor in running:
-        with contextlib.suppress(OSError):  # it has ended, or became another account's
-            signal.pidfd_send_signal(descriptor, number)
+            pids = ", ".join(str(each.pid) for each in running.values())
+            log.info("stopping the previous service, processes %s", pids)
+        for numbers, within_s in (((signal.SIGTERM, signal.SIGCONT), END_WITHIN_S), ((signal.SIGKILL,), GONE_WITHIN_S)):
+            for number in numbers:
+                for descriptor in running:
+                    with contextlib.suppress(OSError):  # it has ended, or changed its account
+                        signal.pidfd_send_signal(descriptor, number)
+            _wait(running, within_s)
+        for each in running.values():
+            log.error("process %d of the previous service does not end", each.pid)
 
 
 def _wait(running: dict[int, Process], within_s: float) -> None:
-    """Wait for their ends for so long, and leave in ``running`` those that go on; poll takes any descriptor."""
+    """Wait so long for their ends; those that still run stay in ``running``."""
     ended, deadline = select.poll(), time.monotonic() + within_s
     for descriptor in running:
         ended.register(descriptor, select.POLLIN)

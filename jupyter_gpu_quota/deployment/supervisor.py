@@ -1,7 +1,8 @@
 """The hub-managed service: a small process that listens at the API's address and keeps API and controllers running.
 
 It imports very little, so it starts at once and has little that can fail. While the API process restarts, connections
-wait in the socket's backlog; none is refused.
+wait in the socket's backlog; none is refused. Circus and Supervisor watch whether a process lives, not whether it sends
+heartbeats, and each needs more memory and configuration than these modules.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from .pid_file import Service, give_up, process_of, record, recorded, take_over
 
 log = logging.getLogger(__name__)
 
-DOOR, CONTROLLER = "door", "controller"
+API, CONTROLLER = "api", "controller"
 DEFAULT_URL = "http://127.0.0.1:0"
 DEFAULT_STATE_DIR = "jupyter_gpu_quota_state"
 SETTINGS_VARIABLE = "JUPYTER_GPU_QUOTA_SETTINGS"
-"""These three stand in ``config`` too, whose library costs more memory than all of this; a test compares them."""
+"""``settings`` has these three too, but its library needs more memory than this process; a test compares them."""
 
+SET_STATE_DIR = "Set c.GPUQuota.state_dir to a folder that this account may write to."
 BACKLOG = 512
 END_WITHIN_S = 4.0
 """The hub gives its service 5 s to end."""
@@ -48,8 +50,11 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s supervisor] %(message)s")
     state_dir = state_dir_of(os.environ)
     try:
-        taken_over(state_dir)
+        take_over(state_dir)
         sockets = bound(os.environ.get("JUPYTERHUB_SERVICE_URL") or DEFAULT_URL)
+    except OSError as error:
+        log.error("The state folder %s cannot be made: %s. %s", state_dir, error.strerror, SET_STATE_DIR)
+        return 1
     except CannotServe as error:
         log.error("%s", error)
         give_up(state_dir)
@@ -67,14 +72,6 @@ def state_dir_of(environment: Mapping[str, str]) -> Path:
         return Path(json.loads(environment.get(SETTINGS_VARIABLE, "{}"))["state_dir"])
     except (ValueError, KeyError, TypeError):
         return Path(DEFAULT_STATE_DIR)
-
-
-def taken_over(state_dir: Path) -> None:
-    try:
-        take_over(state_dir)
-    except OSError as error:
-        sentence = f"The state folder {state_dir} cannot be made: {error.strerror}. "
-        raise CannotServe(sentence + "Set c.GPUQuota.state_dir to a place that this account may write to.") from error
 
 
 def bound(url: str) -> list[socket.socket]:
@@ -121,7 +118,7 @@ def children_for(sockets: Sequence[socket.socket]) -> list[ChildProcess]:
     command = [sys.executable, "-m", "jupyter_gpu_quota"]
     fds = [each.fileno() for each in sockets]
     listening = ["--listening", ",".join(map(str, fds))]
-    return [ChildProcess(DOOR, [*command, DOOR, *listening], fds), ChildProcess(CONTROLLER, [*command, CONTROLLER])]
+    return [ChildProcess(API, [*command, API, *listening], fds), ChildProcess(CONTROLLER, [*command, CONTROLLER])]
 
 
 class ServiceSupervisor:

@@ -1,4 +1,4 @@
-"""A small training job that really learns: handwritten digits, a network of one hidden layer, plain numpy.
+"""A small training job: handwritten digits, a network of one hidden layer, plain numpy.
 
 The data are the 1,797 images of 8 x 8 pixels that scikit-learn brings with it. It saves as it goes; paused and resumed,
 however often, it ends with the same loss to the last bit as if it had never been disturbed.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-# Sums over several threads are added in no fixed order; one thread each is also what a shared machine wants.
+# Sums over several threads are added in no fixed order; one thread each also suits a shared machine.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from jupyter_gpu_quota import job
 
-job.pause_requested()  # from here on SIGTERM asks, and no longer ends the process at once
+job.pause_requested()  # from here on SIGTERM requests a pause and does not end the process at once
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,11 @@ Floats = NDArray[np.float64]
 
 
 class Paused(Exception):
-    """The queue wants the device back; everything is saved."""
+    """The run was paused by the queue; everything is saved."""
 
 
 class Training:
-    """Everything that a resumed run needs to go on bit by bit where the last one stopped."""
+    """The whole state of a run: a resumed run continues from it with equal bits."""
 
     def __init__(self, seed: int, width: int) -> None:
         self.chance = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ class Training:
         self.order = self.chance.permutation(TRAIN)
 
     def save(self, path: Path) -> None:
-        """Write all of it; a save that is cut short leaves the one before."""
+        """Write the state; an interrupted save leaves the one before."""
         arrays = {f"weight{i}": weight for i, weight in enumerate(self.weights)}
         arrays |= {f"speed{i}": speed for i, speed in enumerate(self.speeds)}
         state = {"chance": self.chance.bit_generator.state, "epoch": self.epoch, "position": self.position}
@@ -67,7 +67,7 @@ class Training:
             np.savez(part, state=json.dumps(state), loss_sum=self.loss_sum, order=self.order, **arrays)  # type: ignore[arg-type]
 
     def load(self, path: Path) -> None:
-        """Take everything from a checkpoint; raises ValueError if it was made with another width."""
+        """Load the state from a checkpoint; raises ValueError if it was made with another width."""
         with np.load(path) as saved:
             if saved["weight1"].shape != self.weights[1].shape:
                 raise ValueError(f"{path} was saved by a network of another width; use the same --width, or remove it")
@@ -90,7 +90,7 @@ class Training:
         self.position += len(chosen)
 
     def next_epoch(self) -> float:
-        """Close the epoch. Returns its mean loss."""
+        """End the epoch. Returns its mean loss."""
         loss = self.loss_sum / TRAIN
         self.epoch, self.position, self.loss_sum = self.epoch + 1, 0, 0.0
         self.order = self.chance.permutation(TRAIN)

@@ -1,8 +1,8 @@
-"""The digits example on several ranks: each learns from its part of every batch, and all add up what they found.
+"""The digits example on several ranks: each computes the gradients of its part of every batch, and all use the sum.
 
-The ranks meet at ``MASTER_ADDR``:``MASTER_PORT``, as every job of several ranks is told. All keep the same weights, so
-the checkpoint of rank 0 is everybody's: a run that is paused and resumed, with as many ranks or with others, goes on
-where it was. A pause is agreed upon: who hears of it says so in the next sum, and all leave after the same step.
+The ranks meet at ``MASTER_ADDR``:``MASTER_PORT``, which every job of several ranks gets. All keep the same weights, so
+the checkpoint of rank 0 is that of all: a paused run can be resumed with as many ranks or another number. The rank that
+receives a pause request adds it to the next sum, so all ranks stop after the same step.
 
     jupyter gpu-quota submit --nodes 4 --min-nodes 2 -- python -m jupyter_gpu_quota.examples.digits_ranks --epochs 60
 """
@@ -22,11 +22,11 @@ import numpy as np  # isort: skip
 from numpy.typing import NDArray  # isort: skip
 
 PATIENCE_S = 60.0
-"""How long ranks wait for each other before they take another for lost."""
+"""How long a rank waits for another before that counts as lost."""
 
 
 class Meeting:
-    """All ranks of this attempt. Rank 0 adds up what the others send, in the order of ranks, and tells them the sum."""
+    """All ranks of this attempt. Rank 0 adds up the arrays of the others, in the order of ranks, and sends the sum."""
 
     def __init__(self) -> None:
         self.rank, self.size = job.rank(), job.ranks()
@@ -74,7 +74,7 @@ def array_from(other: socket.socket, like: digits.Floats) -> digits.Floats:
 
 
 def received(other: socket.socket, size: int) -> bytes:
-    """So many bytes; raises ConnectionError if the other has left."""
+    """So many bytes; raises ConnectionError where the other rank has ended."""
     parts = bytearray()
     while len(parts) < size:
         part = other.recv(size - len(parts))
@@ -92,7 +92,7 @@ class SharedTraining(digits.Training):
         self.meeting = meeting
 
     def step(self, images: digits.Floats, labels: NDArray[np.int64]) -> None:
-        """One batch; raises Paused on all ranks after the step in which one of them heard of a pause."""
+        """One batch; raises Paused on all ranks after the step in which one of them received a pause request."""
         chosen = self.order[self.position : self.position + digits.BATCH]
         mine = chosen[self.meeting.rank :: self.meeting.size]
         loss, gradients = digits.loss_and_gradients(self.weights, images[mine], labels[mine])

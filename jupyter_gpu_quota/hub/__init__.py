@@ -1,1 +1,1 @@
-"""What runs in the hub's process: ``setup_gpu_quota``, the spawners and their start form."""
+"""Code of the hub's process: ``setup_gpu_quota``, the spawners and their start form."""

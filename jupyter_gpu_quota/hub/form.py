@@ -1,7 +1,7 @@
-"""The GPU part of the hub's spawn form, and what comes back from it. Pure: text in, text out; everything is escaped.
+"""The GPU part of the hub's spawn form and its submitted values. Pure: text in, text out; everything is escaped.
 
-A choice is one radio button, so that no combination can be chosen that does not exist. Its value is
-``project:pool:size``; names of projects and pools hold no colon.
+Each valid combination is one radio button. Its value is ``project:pool:size``; names of projects and pools have no
+colon.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from ..wire.status import MeView
 
 CPU = "cpu"
 FIELD = "gpu_choice"
+KEYS = ("gpu_project", "gpu_pool", "gpu_size")
 SIZES: Mapping[str, int] = {"1/8": 125, "1/4": 250, "1/2": 500, "1": WHOLE_DEVICE}
-"""The sizes on offer, in milli-GPU; the whole of a smaller quota is offered too."""
+"""The sizes of the form, in milli-GPU; the whole of a smaller quota is a size too."""
 
 CONTEXT_MIB = 800
-"""What the first CUDA context of a process takes of its share, at most as measured: 500 to 800 MiB."""
+"""Memory of a process's first CUDA context; 500 to 800 MiB were measured."""
 
 OPTION_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What somebody chose: no ``size`` is a server without a GPU."""
+    """The chosen slice; no ``size`` is a server without a GPU."""
 
     project: str | None = None
     pool: str | None = None
@@ -36,7 +37,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadOptions:
-    """What is wrong with somebody's ``user_options``, as a sentence."""
+    """Wrong ``user_options``, as a sentence."""
 
     message: str
 
@@ -45,20 +46,18 @@ class BadOptions:
 
 
 def read_options(given: Mapping[str, object], *, alone: bool) -> Options | BadOptions:
-    """Our part of ``user_options``: gpu_project, gpu_pool and gpu_size, as strings.
+    """The options gpu_project, gpu_pool and gpu_size of ``user_options``, as strings.
 
-    Takes anything a person can send through the hub's API. ``alone`` is whether no other form or hook of this hub
-    may own keys that begin with ``gpu_``; then an unknown one is refused.
+    Takes anything that a user can send through the hub's API. ``alone``: no other form or hook of this hub uses keys
+    that begin with ``gpu_``, so that an unknown one is refused.
     """
-    known = {"gpu_project", "gpu_pool", "gpu_size"}
-    strange = sorted(key for key in given if str(key).startswith("gpu_") and key not in known)
-    if alone and strange:
-        return BadOptions(
-            message=f"{_shown(strange[0])} is not an option here; use gpu_project, gpu_pool and gpu_size."
-        )
+    known = set(KEYS)
+    unknown = sorted(key for key in given if str(key).startswith("gpu_") and key not in known)
+    if alone and unknown:
+        name = repr(str(unknown[0])[:OPTION_LENGTH])
+        return BadOptions(message=f"{name} is not an option; use gpu_project, gpu_pool and gpu_size.")
     for key in sorted(known & given.keys()):
-        fault = _fault(given[key])
-        if fault:
+        if fault := _fault(given[key]):
             return BadOptions(message=f"{key} {fault}.")
     chosen = {key: str(given[key]).strip() or None for key in known if given.get(key) is not None}
     size = chosen.get("gpu_size")
@@ -76,42 +75,30 @@ def _fault(value: object) -> str:
         return f"must be text, not {type(value).__name__}"
     if len(value) > OPTION_LENGTH:
         return f"has {len(value)} characters; {OPTION_LENGTH} are allowed"
-    return "" if value.isprintable() else "holds control characters"
-
-
-def _shown(text: object) -> str:
-    return repr(str(text)[:OPTION_LENGTH])
+    return "" if value.isprintable() else "has control characters"
 
 
 def chosen_in_form(form: Mapping[str, Sequence[object]]) -> dict[str, object]:
-    """Our fields of a submitted form as ``user_options``; a query such as ``?gpu_size=1/8`` may give them one by one.
+    """The GPU fields of a submitted form as ``user_options``; a query such as ``?gpu_size=1/8`` has single fields.
 
-    Raises nothing: what makes no sense is passed on and refused when the server starts.
+    It raises nothing; wrong values are refused when the server starts.
     """
     options: dict[str, object] = {}
-    for key in ("gpu_project", "gpu_pool", "gpu_size"):
+    for key in KEYS:
         if form.get(key):
             options[key] = form[key][0]
-    choice = form.get(FIELD)
-    if choice:
-        options |= _split(str(choice[0]))
+    if form.get(FIELD):
+        choice = str(form[FIELD][0])
+        parts = choice.split(":")
+        options |= dict(zip(KEYS, parts, strict=True)) if len(parts) == len(KEYS) else {"gpu_size": choice}
     return options
 
 
-def _split(choice: str) -> dict[str, object]:
-    parts = choice.split(":")
-    return (
-        dict(zip(("gpu_project", "gpu_pool", "gpu_size"), parts, strict=True))
-        if len(parts) == 3
-        else {"gpu_size": choice}
-    )
-
-
-# What happened to the last server
+# The last server
 
 
 def why_stopped(me: MeView, server: str) -> str:
-    """Why the last run of this server was stopped, as a sentence with its instant; empty where it was not."""
+    """The time and the reason for which the service stopped this server's last run; empty if it did not."""
     return next(
         (f"{each.at:%Y-%m-%d %H:%M:%S} UTC: {each.reason.message}" for each in me.stopped if each.server == server), ""
     )
@@ -121,21 +108,21 @@ def why_stopped(me: MeView, server: str) -> str:
 
 
 def render(choices: Sequence[ChoiceView], *, default: str = "", notice: str = "") -> str:
-    """The fieldset, with the size without a GPU first; ``default`` is proposed where it fits, otherwise no GPU.
+    """The fieldset as HTML. ``default`` is preselected if it is possible, otherwise the first choice, no GPU.
 
-    Takes what the service says the person may have, and a notice for when it could not say. Returns HTML.
+    Takes the service's choices for the user, and a notice, for example if the service does not answer.
     """
-    offers = [(choice, name, milli) for choice in choices for name, milli in sizes(choice)]
-    proposed = next((offer for offer in offers if offer[1] == default and not _why_not(offer[0], offer[2])), None)
+    sizes_of = [(choice, name, milli) for choice in choices for name, milli in sizes(choice)]
+    preselected = next((each for each in sizes_of if each[1] == default and not _why_not(each[0], each[2])), None)
     about = "Code, files and terminals; training can still be submitted."
-    rows = [_row(0, CPU, "No GPU", about, checked=proposed is None, enabled=True)]
-    rows += [_offer(number, *offer, checked=offer is proposed) for number, offer in enumerate(offers, start=1)]
-    told = f'<p id="gpu-quota-notice" role="status">{escape(notice)}</p>' if notice else ""
-    return f'<fieldset class="form-group"><legend>GPU of this notebook</legend>{told}{"".join(rows)}</fieldset>'
+    rows = [_row(0, CPU, "No GPU", about, checked=preselected is None, enabled=True)]
+    rows += [_size_row(number, *each, checked=each is preselected) for number, each in enumerate(sizes_of, start=1)]
+    shown = f'<p id="gpu-quota-notice" role="status">{escape(notice)}</p>' if notice else ""
+    return f'<fieldset class="form-group"><legend>GPU of this notebook</legend>{shown}{"".join(rows)}</fieldset>'
 
 
 def sizes(choice: ChoiceView) -> list[tuple[str, int]]:
-    """The sizes a quota admits, largest last: those on offer, and the whole quota where it is none of them."""
+    """The sizes within a quota, largest last: those of ``SIZES``, and the whole quota."""
     fit = [(name, milli) for name, milli in SIZES.items() if milli <= choice.quota_milli]
     whole = min(choice.quota_milli, WHOLE_DEVICE)
     if whole > 0 and whole not in SIZES.values():
@@ -144,18 +131,18 @@ def sizes(choice: ChoiceView) -> list[tuple[str, int]]:
 
 
 def decimal(milli: int) -> str:
-    """Milli-GPU as people write it: 300 is "0.3"."""
+    """Milli-GPU as a decimal number: 300 is "0.3"."""
     return f"{milli // WHOLE_DEVICE}.{milli % WHOLE_DEVICE:03d}".rstrip("0").rstrip(".")
 
 
 def _why_not(choice: ChoiceView, milli: int) -> str:
-    """Why this size cannot be chosen now; empty where it can."""
+    """Why this size cannot be chosen now; empty if it can."""
     if choice.devices == 0:
-        return f"pool {choice.pool} has no device that can be given out"
+        return f"pool {choice.pool} has no available device"
     if milli > choice.quota_milli - choice.used_milli:
         return f"{_used(choice)}: too little is left"
     if choice.user_left_milli is not None and milli > choice.user_left_milli:
-        return f"{_used(choice)}; the ceiling for each user leaves you {decimal(choice.user_left_milli)} GPU"
+        return f"{_used(choice)}; the limit per user leaves you {decimal(choice.user_left_milli)} GPU"
     return ""
 
 
@@ -163,7 +150,7 @@ def _used(choice: ChoiceView) -> str:
     return f"{decimal(choice.used_milli)} of {decimal(choice.quota_milli)} GPU in use"
 
 
-def _offer(number: int, choice: ChoiceView, name: str, milli: int, *, checked: bool) -> str:
+def _size_row(number: int, choice: ChoiceView, name: str, milli: int, *, checked: bool) -> str:
     label = f"{name} GPU, project {choice.project}, pool {choice.pool}"
     why_not = _why_not(choice, milli)
     about = [_memory(choice, milli), why_not or _used(choice)]

@@ -1,4 +1,4 @@
-"""The hub's spawners with a GPU slice: ask the service, render what it gave, give it back."""
+"""The local spawner with a GPU slice."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A start that is refused, said so that the hub shows its sentence and counts it as nobody's failure.
+"""The exception of a refused start: the hub shows its sentence and does not count a failure.
 
-JupyterHub 6 has an exception for it; on 5 the same sentence travels in an HTTP error.
+JupyterHub 6 has an exception for it; JupyterHub 5 gets an HTTP error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ except ImportError:  # JupyterHub 5
 def refused(message: str, *, reason: str, status: int = 409) -> HTTPError:
     """The exception to raise from ``Spawner.start``.
 
-    Takes a sentence for the person, a short code for metrics, and a status below 500: from 500 on, hubs that give
-    up after a number of failed starts would count it.
+    Takes a sentence for the user, a short code for metrics, and a status below 500: the hub counts statuses from 500
+    on as failed starts.
     """
     status = status if 400 <= status < 500 else 424
     if SpawnException is not None:
@@ -27,7 +27,7 @@ def refused(message: str, *, reason: str, status: int = 409) -> HTTPError:
 
 
 class _Refused5(HTTPError):
-    """An HTTP error whose sentence JupyterHub 5 shows as it is."""
+    """An HTTP error whose sentence JupyterHub 5 shows unchanged."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -35,9 +35,9 @@ class _Refused5(HTTPError):
 
 
 def uncounted(error: BaseException, handler: RequestHandler | None) -> None:
-    """Keep a refusal out of JupyterHub 5's count of failed starts, at whose limit a hub gives up; 6 does so itself.
+    """Keep a refusal out of JupyterHub 5's count of failed starts, whose limit stops the hub; 6 does so itself.
 
-    Takes what ended the start, and the request that began it: the hub adds one to the count it keeps there.
+    Takes the exception of the start, and its request handler: the hub adds one to the count in its settings.
     """
     if isinstance(error, _Refused5) and handler is not None:
         handler.settings["failure_count"] = handler.settings.get("failure_count", 0) - 1

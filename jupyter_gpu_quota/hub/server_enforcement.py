@@ -1,7 +1,7 @@
-"""What holds a notebook server to its slice on the hub's own machine: its control group, and the driver's limit on it.
+"""Enforcement of a notebook server's slice on the hub's machine: its cgroup, and the driver's memory limit.
 
-Only a hub that may make control groups has either, which as a rule is one that runs as root. Every hub records which
-process the server is: what is used under the slice's name is held against it.
+Both need a hub that may make cgroups, usually as root. Every hub records the server's process, so that its GPU use is
+attributed to the slice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from functools import partial
 
 from ..backends.local.enforcement.cgroup import Cgroups, notebook_cgroup
 from ..backends.local.enforcement.cgroup_entry import join
-from ..backends.local.enforcement.cooperative import variables_of
 from ..backends.local.enforcement.limiter import Limiter
 from ..backends.local.enforcement.limits_client import limits
 from ..backends.local.host.servers import Servers
-from ..backends.rendering.variables import SHARE_VARIABLE
 from ..core.enforcement import DeviceShare
 from ..wire import NotebookView
 
@@ -29,17 +27,17 @@ _LIMITERS: dict[str, Limiter] = {}
 
 
 def limiter_of(state_dir: str, cgroup: str = "") -> Limiter:
-    """The one limiter of a state folder: it remembers for all servers whether the driver limits anything."""
+    """The shared limiter of a state folder: it knows for all servers whether the driver's limits work."""
     key = os.path.abspath(state_dir)  # noqa: PTH100
     if key not in _LIMITERS:
         _LIMITERS[key] = Limiter(Cgroups(key, within=cgroup), partial(limits, timeout_s=LIMIT_WITHIN_S))
     return _LIMITERS[key]
 
 
-class ServerHold:
-    """The hold on one server. ``devices`` are those that its group was limited on, and may be recalled after a restart.
+class ServerEnforcement:
+    """The enforcement of one server. ``devices``: those with a limit for its cgroup, kept over a restart of the hub.
 
-    ``path`` is the group to begin in, None where none could be made; ``limited``: the driver limits it.
+    ``path`` is the cgroup to start in, None if none could be made; ``limited``: the driver limits it.
     """
 
     def __init__(self, limiter: Limiter, servers: Servers) -> None:
@@ -48,8 +46,8 @@ class ServerHold:
         self.limited = False
         self.devices: list[str] = []
 
-    async def take(self, view: NotebookView) -> None:
-        """Make the group of a booked slice and limit it, if that can be. Whatever fails, the server can start."""
+    async def prepare(self, view: NotebookView) -> None:
+        """Make and limit the cgroup of a booked slice, if possible. After a failure the server starts without it."""
         cgroups, name = self._limiter.cgroups, notebook_cgroup(view.id)
         self.path, self.limited = None, False
         if view.simulated or not view.allocations or cgroups.make(name):
@@ -59,16 +57,15 @@ class ServerHold:
         self.limited = await asyncio.to_thread(self._limiter.limit, name, _parts(view))
 
     def note(self, notebook: str, pid: int) -> str:
-        """Record which process the server is. Returns why it could not be; empty where it is recorded."""
+        """Record the server's process. Returns the cause of a failure, or an empty text."""
         return self._servers.note(notebook, pid)
 
     def note_again(self, notebook: str, pid: int) -> None:
-        """Record a server that ran before the hub did, unless it is recorded or is not that notebook's any more."""
-        if self._servers.of(notebook) is None and f'"{notebook}"' in (variables_of(pid) or {}).get(SHARE_VARIABLE, ""):
-            self._servers.note(notebook, pid)
+        """Record a server that is older than the hub, unless it is recorded or is of another notebook."""
+        self._servers.note_again(notebook, pid)
 
-    async def let_go(self, notebook: str) -> None:
-        """Kill what a server that ended left behind in its group, and remove the group and the record."""
+    async def release(self, notebook: str) -> None:
+        """Kill the remaining processes of an ended server, and remove its cgroup and record."""
         cgroups, name = self._limiter.cgroups, notebook_cgroup(notebook)
         self.path, self.limited = None, False
         self._servers.forget(notebook)
@@ -92,10 +89,10 @@ def _parts(view: NotebookView) -> Sequence[DeviceShare]:
 
 
 def entering(path: str, before: Callable[[], object] | None) -> Callable[[], None]:
-    """What a server's process does between fork and exec: enter its group, then whatever it did before."""
+    """The function between fork and exec of a server: enter its cgroup, then call the former function."""
 
     def enter() -> None:
-        with contextlib.suppress(OSError):  # it begins outside, and is seen to be there
+        with contextlib.suppress(OSError):  # then it starts outside, which the enforcement sees
             join(path)
         if before is not None:
             before()

@@ -1,13 +1,13 @@
-"""``setup_gpu_quota(c)``: what one line of ``jupyterhub_config.py`` adds to a hub.
+"""``setup_gpu_quota(c)``: adds the service, the spawner, scopes and roles to a hub's configuration.
 
-Entries are appended to what the file already says, never put in its place; calling it twice is calling it once.
-Removing the line removes everything at the hub's next start: JupyterHub itself deletes the service, its tokens,
-its OAuth client and the roles from its database. What remains is ours alone: the state folder.
+It appends to the file's own entries; a second call has no effect. Without the line, JupyterHub removes the service, its
+tokens, its OAuth client and the roles from its database at the next start; only the state folder remains.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import json
 import os
@@ -47,27 +47,35 @@ USER_SCOPES = (ACCESS_SCOPE, READ_SCOPE, SUBMIT_SCOPE)
 
 SERVICE_ROLE = f"{SERVICE_NAME}-service"
 SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", "read:servers", "delete:servers")
-"""All the service may ask of the hub: who there is, in which groups, which servers run, and to stop an idle one."""
+"""The service's rights at the hub: list users, groups and servers, and stop a server."""
 
 ADMIN_ROLE = f"{SERVICE_NAME}-admin"
 
 
 class SetupError(ValueError):
-    """``jupyterhub_config.py`` asks for something that cannot be set up; the message says what to change."""
+    """A setting of ``jupyterhub_config.py`` is wrong; the message has the advice."""
 
 
 def setup_gpu_quota(c: Config) -> None:
     """Add the GPU quota service, its spawner, scopes and roles to a hub's configuration.
 
     Takes the ``c`` of ``jupyterhub_config.py``, as the last line of that file; settings are ``c.GPUQuota``'s.
-    Raises SetupError where a setting is unknown, a service of that name is somebody else's, or the spawner
-    class runs no local processes.
+    Raises SetupError if a setting is unknown, another service has the name, or the spawner does not run local
+    processes.
     """
-    _refuse_unknown_settings(c)
+    known = GPUQuota.class_trait_names(config=True)
+    for name in c.GPUQuota if "GPUQuota" in c else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f" Did you mean c.GPUQuota.{near[0]}?" if near else ""
+            raise SetupError(f"c.GPUQuota.{name} is not a setting of jupyter_gpu_quota.{advice}")
     c.JupyterHub.spawner_class = wrapped_spawner(c.JupyterHub.get("spawner_class", LocalProcessSpawner))
     settings = _complete_settings(c)
     _add_service(c, settings)
-    _add_scopes(c)
+    c.JupyterHub.custom_scopes = {
+        **_value(c.JupyterHub.get("custom_scopes", {}), {}),
+        **{name: dict(scope) for name, scope in CUSTOM_SCOPES.items()},
+    }
     _add_roles(c)
     _add_server_token_scopes(c)
     _check_later()
@@ -76,17 +84,8 @@ def setup_gpu_quota(c: Config) -> None:
 # Settings
 
 
-def _refuse_unknown_settings(c: Config) -> None:
-    known = GPUQuota.class_trait_names(config=True)
-    for name in c.GPUQuota if "GPUQuota" in c else ():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            advice = f" Did you mean c.GPUQuota.{near[0]}?" if near else ""
-            raise SetupError(f"c.GPUQuota.{name} is not a setting of jupyter_gpu_quota.{advice}")
-
-
 def _complete_settings(c: Config) -> GPUQuota:
-    """The settings with a token, an address and the accounts filled in, written back for the spawner to read."""
+    """The settings with token, address and accounts, which the spawner reads from the configuration too."""
     settings = GPUQuota(config=c)
     c.GPUQuota.api_token = settings.api_token = settings.api_token or new_api_token()
     c.GPUQuota.service_url = settings.service_url = settings.service_url or _service_url(c, settings)
@@ -99,14 +98,14 @@ def _complete_settings(c: Config) -> GPUQuota:
 
 
 def _service_url(c: Config, settings: GPUQuota) -> str:
-    """A free port of the loopback, the same at each start, and none that the file gives to the hub or its proxy."""
+    """A free loopback port, usually the same at each start, and not one that the configuration names."""
     named = frozenset(int(number) for number in re.findall(r":(\d{2,5})\b", repr(c)))
     (port,) = free_ports(str(Path(settings.state_dir).absolute()), taken=named)
     return f"http://127.0.0.1:{port}"
 
 
 def spawner_drops_to_accounts(spawner: type[Spawner]) -> bool:
-    """Whether this hub starts each person's server under an account of their own."""
+    """Whether this hub starts servers under the accounts of their users."""
     return os.geteuid() == 0 and not issubclass(spawner, SimpleLocalProcessSpawner)
 
 
@@ -114,10 +113,10 @@ def spawner_drops_to_accounts(spawner: type[Spawner]) -> bool:
 
 
 def wrapped_spawner(given: type[Spawner] | str) -> type[Spawner]:
-    """The spawner class that asks for a slice and otherwise does what ``given`` does.
+    """A subclass of the spawner class that books a slice.
 
-    Takes a class, a dotted path or a registered name such as 'simple'. Raises SetupError for classes that do not
-    run their servers as processes of this machine.
+    Takes a class, a dotted path or a registered name such as 'simple'. Raises SetupError for classes that do not run
+    servers as processes of this machine.
     """
     spawner = _spawner_class(given)
     if issubclass(spawner, GPUQuotaMixin):
@@ -125,8 +124,8 @@ def wrapped_spawner(given: type[Spawner] | str) -> type[Spawner]:
     if not issubclass(spawner, LocalProcessSpawner):
         raise SetupError(
             f"c.JupyterHub.spawner_class is {spawner.__module__}.{spawner.__name__}; this release of jupyter_gpu_quota "
-            "gives GPU slices to servers that run as processes of the hub's machine only (LocalProcessSpawner and its "
-            "subclasses). Use one of those, or take setup_gpu_quota(c) out of the file."
+            "supports only servers that run as processes of the hub's machine (LocalProcessSpawner and its "
+            "subclasses). Use one of those, or remove setup_gpu_quota(c) from the file."
         )
     if spawner is LocalProcessSpawner:
         return GPUQuotaLocalSpawner
@@ -158,7 +157,7 @@ def _add_service(c: Config, settings: GPUQuota) -> None:
 
 
 def service_spec(settings: GPUQuota) -> dict[str, object]:
-    """The service as an entry of ``c.JupyterHub.services``: started, watched and proxied by the hub."""
+    """The service's entry of ``c.JupyterHub.services``; the hub starts, restarts and proxies it."""
     return {
         "name": SERVICE_NAME,
         "url": settings.service_url,
@@ -172,12 +171,6 @@ def service_spec(settings: GPUQuota) -> dict[str, object]:
     }
 
 
-def _add_scopes(c: Config) -> None:
-    scopes = c.JupyterHub.get("custom_scopes", {})
-    known = scopes.get_value({}) if isinstance(scopes, LazyConfigValue) else scopes
-    c.JupyterHub.custom_scopes = {**known, **{name: dict(scope) for name, scope in CUSTOM_SCOPES.items()}}
-
-
 def _add_roles(c: Config) -> None:
     roles = _list(c.JupyterHub, "load_roles")
     _grant_users(c, roles)
@@ -185,7 +178,7 @@ def _add_roles(c: Config) -> None:
         roles,
         {
             "name": SERVICE_ROLE,
-            "description": "What the GPU quota service may ask the hub",
+            "description": "Rights of the GPU quota service at the hub",
             "scopes": list(SERVICE_SCOPES),
             "services": [SERVICE_NAME],
         },
@@ -195,7 +188,7 @@ def _add_roles(c: Config) -> None:
         roles,
         {
             "name": ADMIN_ROLE,
-            "description": "Edits GPU quotas and reads the audit; admins of the hub may always",
+            "description": "Edits GPU quotas and reads the audit; admins of the hub can always",
             "scopes": [ACCESS_SCOPE, ADMIN_SCOPE],
             **({"users": admins} if admins else {}),
         },
@@ -203,14 +196,13 @@ def _add_roles(c: Config) -> None:
 
 
 def _grant_users(c: Config, roles: list[dict[str, Any]]) -> None:
-    """Let every user reach the service: in their own redefined role, by JupyterHub 6's setting, or beside ``self``."""
+    """Grant every user access to the service: in a redefined role, by JupyterHub 6's setting, or beside ``self``."""
     role = next((role for role in roles if role.get("name") == "user"), None)
     if role is not None and "scopes" in role:
         role["scopes"] = _with(role["scopes"], USER_SCOPES)
     elif JupyterHub.class_traits().get("extra_user_scopes") is not None:
-        extra = c.JupyterHub.get("extra_user_scopes", set())
-        known = extra.get_value(set()) if isinstance(extra, LazyConfigValue) else set(extra)
-        c.JupyterHub.extra_user_scopes = known | set(USER_SCOPES)
+        extra = _value(c.JupyterHub.get("extra_user_scopes", set()), set())
+        c.JupyterHub.extra_user_scopes = {*extra, *USER_SCOPES}
     elif role is not None:
         role["scopes"] = ["self", *USER_SCOPES]
     else:
@@ -218,17 +210,13 @@ def _grant_users(c: Config, roles: list[dict[str, Any]]) -> None:
 
 
 def configured_admins(c: Config) -> list[str]:
-    """The admins that the file names; none where an authenticator manages roles and would refuse to be told."""
+    """The configured admins; none if an authenticator manages roles, since it refuses other entries."""
     sections = [
         section for name, section in c.items() if name.endswith("Authenticator") and isinstance(section, Config)
     ]
     if any(section.get("manage_roles") is True for section in sections):
         return []
-    found: set[str] = set()
-    for section in sections:
-        admins = section.get("admin_users", set())
-        found |= set(admins.get_value(set()) if isinstance(admins, LazyConfigValue) else admins)
-    return sorted(found)
+    return sorted({admin for section in sections for admin in _value(section.get("admin_users", set()), set())})
 
 
 def _put_role(roles: list[dict[str, Any]], role: dict[str, Any]) -> None:
@@ -240,18 +228,16 @@ def _put_role(roles: list[dict[str, Any]], role: dict[str, Any]) -> None:
 
 
 def _add_server_token_scopes(c: Config) -> None:
-    """Let a notebook's token reach the service: a list gains our scopes, and so does what a callable answers."""
-    given = c.Spawner.get("server_token_scopes", [])
-    if isinstance(given, LazyConfigValue):
-        given = given.get_value([])
+    """Grant a notebook's token access to the service: add our scopes to a list, or to a callable's result."""
+    given = _value(c.Spawner.get("server_token_scopes", []), [])
     if callable(given):
-        c.Spawner.server_token_scopes = given if isinstance(given, _ScopesToo) else _ScopesToo(given)
+        c.Spawner.server_token_scopes = given if isinstance(given, _WithScopes) else _WithScopes(given)
     else:
         c.Spawner.server_token_scopes = _with(given or _server_role_scopes(c), USER_SCOPES)
 
 
-class _ScopesToo:
-    """A configured callable of ``server_token_scopes``, with our scopes added to its answer."""
+class _WithScopes:
+    """A configured callable of ``server_token_scopes`` with our scopes added to its result."""
 
     def __init__(self, given: Callable[[Spawner], Any]) -> None:
         self.given = given
@@ -262,7 +248,7 @@ class _ScopesToo:
 
 
 def _server_role_scopes(c: Config) -> list[str]:
-    """What a server's token holds where nothing is configured: the scopes of the role ``server``."""
+    """The default scopes of a server's token: those of the role ``server``."""
     for role in _list(c.JupyterHub, "load_roles"):
         if role.get("name") == "server" and role.get("scopes"):
             return list(role["scopes"])
@@ -274,26 +260,27 @@ def _with(known: Any, wanted: tuple[str, ...]) -> list[str]:
 
 
 def _list(section: Config, name: str) -> list[dict[str, Any]]:
-    """A list of the configuration to append to; what was only appended to so far becomes a list."""
-    value = section.get(name, [])
-    section[name] = value.get_value([]) if isinstance(value, LazyConfigValue) else list(value)
+    """A list of the configuration, to append to; a lazy value becomes a list."""
+    section[name] = list(_value(section.get(name, []), []))
     found: list[dict[str, Any]] = section[name]
     return found
+
+
+def _value(configured: Any, default: Any) -> Any:
+    """A configured value; one that was only appended to so far is applied to the default."""
+    return configured.get_value(default) if isinstance(configured, LazyConfigValue) else configured
 
 
 # The check at start
 
 
 def _check_later() -> None:
-    """Check what the hub really took, once the rest of its files and arguments are read.
+    """Check the hub's final configuration as soon as it has read its files and arguments.
 
-    The hub reads its file inside its event loop and yields to it only afterwards. Nothing is checked where there
-    is no loop, as when a configuration is only printed.
+    The hub reads its file inside its event loop. Without a loop, as when a configuration is printed, there is no check.
     """
-    try:
+    with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop().call_soon(_report_missing)
-    except RuntimeError:
-        return
 
 
 def _report_missing() -> None:
@@ -306,7 +293,7 @@ def _report_missing() -> None:
 
 
 def missing_entries(hub: JupyterHub) -> list[str]:
-    """What of our entries is no longer in the hub's settings, a sentence each; empty when all is well."""
+    """A sentence for each of our entries that is missing in the hub's settings."""
     found = []
     if not issubclass(hub.spawner_class, GPUQuotaMixin):
         found.append(f"the spawner class is {hub.spawner_class.__name__}, so that servers start without a GPU slice.")
@@ -316,30 +303,21 @@ def missing_entries(hub: JupyterHub) -> list[str]:
         found.append(f"the role {SERVICE_ROLE!r} is no longer in c.JupyterHub.load_roles.")
     if not set(CUSTOM_SCOPES) <= set(hub.custom_scopes):
         found.append("the scopes custom:gpu-quota:* are no longer in c.JupyterHub.custom_scopes.")
-    if not set(USER_SCOPES) <= _user_scopes(hub):
+    roles = [role["scopes"] for role in hub.load_roles if role.get("name") == "user" and "scopes" in role]
+    if not set(USER_SCOPES) <= set(roles[0] if roles else getattr(hub, "extra_user_scopes", ())):
         found.append("users are no longer granted the GPU quota scopes.")
     scopes = hub.config.Spawner.get("server_token_scopes", ())
-    if not isinstance(scopes, _ScopesToo) and not set(USER_SCOPES) <= set(scopes):
+    if not isinstance(scopes, _WithScopes) and not set(USER_SCOPES) <= set(scopes):
         found.append("notebooks' tokens no longer reach the service: see c.Spawner.server_token_scopes.")
-    late = [f"c.GPUQuota.{name}" for name in _set_too_late(hub)]
-    if late:
-        found.append(
-            f"{', '.join(late)} was set below setup_gpu_quota(c) and does not count: make the call the last line."
-        )
+    if late := ", ".join(f"c.GPUQuota.{name}" for name in _set_too_late(hub)):
+        found.append(f"{late} was set below setup_gpu_quota(c) and has no effect: make the call the last line.")
     return found
 
 
 def _set_too_late(hub: JupyterHub) -> list[str]:
-    """Settings that differ from what the service is told; ``accounts`` is ours to find out."""
-    told = [service["environment"] for service in hub.services if service.get("name") == SERVICE_NAME]
-    if not told or SETTINGS_VARIABLE not in told[0]:
+    """Settings that differ from those of the service; ``accounts`` is computed."""
+    passed = [service["environment"] for service in hub.services if service.get("name") == SERVICE_NAME]
+    if not passed or SETTINGS_VARIABLE not in passed[0]:
         return []
-    then, now = json.loads(told[0][SETTINGS_VARIABLE]), service_settings(GPUQuota(config=hub.config))
+    then, now = json.loads(passed[0][SETTINGS_VARIABLE]), service_settings(GPUQuota(config=hub.config))
     return sorted(name for name, value in now.items() if name != "accounts" and value != then.get(name))
-
-
-def _user_scopes(hub: JupyterHub) -> set[str]:
-    for role in hub.load_roles:
-        if role.get("name") == "user" and "scopes" in role:
-            return set(role["scopes"])
-    return set(getattr(hub, "extra_user_scopes", ()))

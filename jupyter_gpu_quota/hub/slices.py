@@ -1,6 +1,6 @@
-"""The hub's side of the service's notebooks door: ask for a slice, wait for it, give it back.
+"""The hub's client for notebook slices: request one, wait for it, return it.
 
-It runs in the hub's event loop and presents the service's own token. Nothing here decides; every call has a time-out.
+It runs in the hub's event loop with the service's own token. Every call has a time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..wire.status import MeView
 
 CONNECT_TIMEOUT_S = 2.0
 ASK_WITHIN_S = 6.0
-"""How long asking may take, a restart of the service included; the door itself waits up to 2 s for a decision."""
+"""Time limit of a request, a restart of the service included; the API waits up to 2 s for a decision."""
 
 LOOK_WITHIN_S = 3.0
 GIVE_BACK_WITHIN_S = 3.0
@@ -30,7 +30,7 @@ LATER_EVERY_S = 2.0
 LATER_FOR_S = 180.0
 
 POLL_S = 20
-"""How long one long poll of a waiting notebook lasts."""
+"""Duration of one long poll of a waiting notebook."""
 
 RETRY_S = 0.25
 
@@ -39,7 +39,7 @@ View = TypeVar("View", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The service said no: its status, its reason's code and its sentence."""
+    """The service refused: its status, its reason's code and its sentence."""
 
     status: int
     reason: str
@@ -48,15 +48,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """The service did not answer; ``unheard`` when it may have acted on what it was sent."""
+    """The service did not answer; ``unheard``: it may have processed the request."""
 
     message: str
     unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceDoor:
-    """Where the service is, and the token that opens it."""
+class SliceClient:
+    """The service's address and token."""
 
     service_url: str
     base_url: str
@@ -68,25 +68,25 @@ class SliceDoor:
     )
 
     async def me(self, user: str) -> MeView | Refusal | Away:
-        """What a person may start a notebook with."""
+        """The projects and sizes with which a user can start a notebook."""
         return await self._typed(MeView, LOOK_WITHIN_S, "GET", f"me?{urlencode({'user': user})}")
 
     async def ask(self, request: NotebookRequest) -> NotebookView | Refusal | Away:
-        """Ask for a slice; the answer is usually the decision."""
+        """Request a slice; the answer is usually the decision."""
         body = request.model_dump_json(exclude_none=True)
         return await self._typed(NotebookView, self.ask_within_s, "POST", "notebooks", body)
 
     async def wait(self, seen: NotebookView, wait_s: float) -> NotebookView | Refusal | Away:
-        """The notebook once its state or reason differs from what was seen, or as it is after ``wait_s`` seconds."""
+        """The notebook as soon as its state or reason changes, or after ``wait_s`` seconds."""
         bounded_s = max(0, min(POLL_S, int(wait_s)))
         query = {"wait_s": bounded_s, "seen_state": seen.state, "seen_reason": seen.reason.code if seen.reason else ""}
         path = f"notebooks/{quote(seen.id, safe='')}?{urlencode(query)}"
         return await self._typed(NotebookView, LOOK_WITHIN_S + bounded_s, "GET", path)
 
     async def give_back(self, notebook: str) -> Refusal | Away | None:
-        """Return a slice; one that is unknown or returned already is fine.
+        """Return a slice; an unknown or returned one is not an error.
 
-        Tried once: a hub that shuts down stops its service first, and must not wait for it.
+        There is one attempt: a hub that shuts down stops its service first, and must not wait for it.
         """
         request = self._request("DELETE", f"notebooks/{quote(notebook, safe='')}", None, GIVE_BACK_WITHIN_S)
         answer = await self._once(request)
@@ -95,7 +95,7 @@ class SliceDoor:
         return None if answer.code in (200, 204, 404) else _refusal(answer)
 
     async def held_by(self, user: str, server: str) -> list[str] | Away:
-        """Slices that are asked for or booked for one server; used where an answer got lost."""
+        """The requested and booked slices of one server; used after a lost answer."""
         answer = await self._fetch(LOOK_WITHIN_S, "GET", f"notebooks?{urlencode({'limit': 1000})}")
         if isinstance(answer, Away) or answer.code != 200:
             return answer if isinstance(answer, Away) else Away(message=_refusal(answer).message)
@@ -104,10 +104,10 @@ class SliceDoor:
         return [item.id for item in live if (item.user, item.server) == (user, server)]
 
     async def give_back_later(self, owed: Callable[[], Awaitable[list[str] | Away]]) -> None:
-        """Give back what is owed as soon as the service answers, for as long as its own comparison takes to see it.
+        """Return the slices that ``owed`` lists, as soon as the service answers.
 
-        ``owed`` says what that is, anew each time; it is over after two looks in a row without trouble, because a
-        service that thaws may first act on what it was sent while it was frozen.
+        It ends after two successes in a row, because a service that was frozen may still process an earlier request,
+        or after the time in which the service itself finds the slices.
         """
         loop = asyncio.get_running_loop()
         deadline, clean = loop.time() + LATER_FOR_S, 0
@@ -131,10 +131,10 @@ class SliceDoor:
         try:
             return view.model_validate_json(answer.body)
         except ValidationError as error:
-            return Away(message=f"The GPU quota service's answer is not understood: {error.error_count()} faults.")
+            return Away(message=f"The GPU quota service's answer is not valid: {error.error_count()} faults.")
 
     async def _fetch(self, within_s: float, method: str, path: str, body: str | None = None) -> HTTPResponse | Away:
-        """One call; while the service is restarting (nobody listens, or 503) it is tried again until the time is up."""
+        """One call; it is repeated until the time limit while the service restarts (no listener, or 503)."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while True:

@@ -1,4 +1,4 @@
-"""Audit rows as sentences: which part or person did what. The row itself, with figures and hash, stays as it is."""
+"""Audit rows as sentences: the action of a user or a part of the service. The rows themselves are not changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """What is needed of a row: ``thing`` names its subject for people, ``name_of`` a person by id."""
+    """The used fields of a row: ``thing`` is the readable name of its subject, ``name_of`` the name of a user id."""
 
     kind: str
     subject: str
@@ -46,7 +46,7 @@ class AuditEntry:
         return ", ".join(dict.fromkeys(part["device"] for part in self.action["placements"]))
 
     def why(self, *, began: bool = False) -> str:
-        """Why the plan did it, as a sentence."""
+        """The reason of the action, as a sentence."""
         return self.in_words(self.action["reason"], began=began)
 
     def in_words(self, reason: Payload, *, began: bool = False) -> str:
@@ -54,7 +54,7 @@ class AuditEntry:
 
 
 def what(entry: AuditEntry) -> str:
-    """What was done, and to whom: the rest of a sentence that begins with the actor."""
+    """The action and its subject: the rest of a sentence that begins with the actor."""
     words = _WORDS.get(entry.kind)
     if words is None:
         return f"{entry.kind} {entry.thing}"
@@ -112,7 +112,7 @@ def _started(entry: AuditEntry) -> str:
 
 
 def _activity(entry: AuditEntry) -> str:
-    """How a notebook is used: a change of that, or else whether any of its processes is on its GPU."""
+    """A change of a notebook's activity, or of whether any of its processes is on its GPU."""
     was, now, empty = (entry.payload[name] for name in ("was", "is", "seen_empty"))
     if was != now:
         return f"reported that {entry.thing} is {now}, which was {was}"
@@ -173,7 +173,7 @@ _IDLE = {
     "warned": "warned",
     "withdrawn": "withdrew the warning of",
     "kept": "postponed the warning of",
-    "freeing": "shut down the kernels that hold the GPU in",
+    "freeing": "shut down the kernels that use the GPU in",
     "freed": "reported that the GPU is free of",
     "woken": "reported that the GPU is used again by",
     "stopping": "had the hub stop",

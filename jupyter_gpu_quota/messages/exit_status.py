@@ -1,4 +1,4 @@
-"""How the attempts of a job ended, as the command line and the pages say it."""
+"""Exit statuses of a job's attempts as text, for the command line and the pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class EndedRank(Protocol):
-    """What is needed of a rank; ``ended_at`` and ``exit_status`` are None for one that runs or was lost."""
+    """The fields of a rank that are used; ``ended_at`` and ``exit_status`` are None for one that runs or was lost."""
 
     @property
     def attempt(self) -> int: ...
@@ -27,8 +27,8 @@ def ended_attempts(ranks: Sequence[EndedRank]) -> str:
     Ranks with the same exit status stand together, the first to end in front: where one fails, the others are stopped.
     """
     attempts = groupby(sorted(ranks, key=lambda rank: rank.attempt), key=lambda rank: rank.attempt)
-    told = [(attempt, _ends(list(members))) for attempt, members in attempts]
-    return "; ".join(f"{attempt}: {ends}" for attempt, ends in told if ends)
+    results = [(attempt, _ends(list(members))) for attempt, members in attempts]
+    return "; ".join(f"{attempt}: {ends}" for attempt, ends in results if ends)
 
 
 def _ends(ranks: Sequence[EndedRank]) -> str:
@@ -42,12 +42,12 @@ def _ends(ranks: Sequence[EndedRank]) -> str:
 
 
 def how_it_ended(status: int | None) -> str:
-    """An exit status in words; a rank without one is lost."""
+    """An exit status as text; a rank without one is lost."""
     return "lost" if status is None else f"signal {-status}" if status < 0 else f"exit {status}"
 
 
 def _named(numbers: Sequence[int]) -> str:
-    """Ranks by their numbers, runs of them by the first and the last: "rank 2", "ranks 0-2, 5"."""
+    """Rank numbers, with consecutive ones as a range: "rank 2", "ranks 0-2, 5"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:

@@ -1,4 +1,4 @@
-"""Sentences about what was computed on changed snapshots: explanations of a wait, and dry runs of a job."""
+"""Sentences about decisions on changed snapshots: explanations of a wait, and dry runs of a job."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ..core.reasons import BackfillReserved, Reason, ReasonCode
 from .reasons import sentence, time_text
 
 _STATES: dict[str, str] = {
-    JobState.QUEUED: "It was asked to rest or end and takes no part in the queue.",
-    JobState.PAUSED: "It was asked to rest or end and takes no part in the queue.",
+    JobState.QUEUED: "A hold or cancel was requested, so it is not in the queue.",
+    JobState.PAUSED: "A hold or cancel was requested, so it is not in the queue.",
     JobState.STARTING: "It has its GPUs and is starting.",
     JobState.RUNNING: "It is running.",
-    JobState.PAUSING: "It was asked to leave and is saving its work.",
+    JobState.PAUSING: "It is being stopped and is saving its work.",
     JobState.HELD: "It is held by a person and waits until it is released.",
-    JobState.SUCCEEDED: "It has succeeded.",
-    JobState.FAILED: "It has failed.",
+    JobState.SUCCEEDED: "It succeeded.",
+    JobState.FAILED: "It failed.",
     JobState.CANCELLED: "It was cancelled.",
     NotebookState.BOOKED: "Its slice is booked.",
     NotebookState.LENT: "Its slice is booked, and lent to preemptible jobs while the notebook is idle.",
-    NotebookState.RETURNED: "Its slice was given back.",
+    NotebookState.RETURNED: "Its slice was returned.",
 }
-"""What is said of a workload that does not wait."""
+"""The sentences for a workload that does not wait."""
 
 _AMOUNTS = {
     AmountKind.TRAINING_QUOTA: "{owner}'s training quota in pool {pool}",
@@ -43,11 +43,11 @@ _AMOUNTS = {
     AmountKind.LIMIT: "{owner}'s limit in pool {pool}",
     AmountKind.USER_CEILING: "the ceiling for each user of {owner} in pool {pool}",
 }
-_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor leave to be preempted"
+_OTHERS = "a higher quota, limit or ceiling nor a larger pool nor permission to be preempted"
 
 
 def explanation_sentence(explanation: Explanation) -> str:
-    """Why a workload waits and what would start it; of any other one its state, and what the owner should know."""
+    """Why a workload waits and what would start it; for other workloads their state and reason."""
     reason = explanation.reason
     if explanation.outlook is Outlook.NOTHING:
         words = _STATES[explanation.state]
@@ -62,34 +62,34 @@ def explanation_sentence(explanation: Explanation) -> str:
 def _backfill(within_s: int | None) -> str:
     if within_s is None:
         return ""
-    return f" A place is kept for it; by the time limits of what runs there it starts within {time_text(within_s)}."
+    return f" Devices are reserved for it; by the time limits of the work there it starts within {time_text(within_s)}."
 
 
 def _changes(explanation: Explanation, reason: Reason) -> str:
-    """What would start it; where a quota or limit stands against it, also why nothing would, or why not a quota."""
+    """The changes that would start it; for a quota or limit also why none would, or why no quota would."""
     changes = explanation.would_start
     words = f" It would start if {', or if '.join(map(change_sentence, changes))}." if changes else ""
     if reason.code not in FIXED_BOUNDS or any(change.kind is ChangeKind.QUOTA for change in changes):
         return words
     too_high = _too_high(explanation.quota_too_high) if explanation.quota_too_high else None
     if changes:
-        return words + (f" No quota alone would do: {too_high}." if too_high else "")
+        return words + (f" No quota alone would start it: {too_high}." if too_high else "")
     if reason.code is not ReasonCode.NEVER_FITS and not is_too_wide(reason):  # its sentence names what has to be freed
         return f" Nothing else alone would start it: {too_high or f'neither {_OTHERS}'}."
-    return f" No single change would start it: {too_high or f'neither GPU that is freed nor {_OTHERS}'}."
+    return f" No single change would start it: {too_high or f'neither freed GPU nor {_OTHERS}'}."
 
 
 def change_sentence(change: Change) -> str:
-    """One change as a condition: what follows "It would start if"."""
+    """One change as a condition, to be used after "It would start if"."""
     if change.amount is not None:
-        return _raised(change, "is raised")
+        return _raised(change, "were raised")
     match change.kind:
         case ChangeKind.FREED:
-            return f"{gpu_text(change.by_milli)} GPU is freed in pool {change.pool}"
+            return f"{gpu_text(change.by_milli)} GPU were freed in pool {change.pool}"
         case ChangeKind.POOL:
-            return f"pool {change.pool} grows by {gpu_text(change.by_milli)} GPU"
+            return f"pool {change.pool} had {gpu_text(change.by_milli)} more GPU"
         case _:
-            return "it is submitted as one that may be preempted (without --non-preemptible)"
+            return "it were submitted as a preemptible job (without --non-preemptible)"
 
 
 def _raised(change: Change, verb: str) -> str:
@@ -101,7 +101,7 @@ def _raised(change: Change, verb: str) -> str:
 
 def _too_high(quota: QuotaTooHigh) -> str:
     needed, available = gpu_text(quota.needed_milli), gpu_text(quota.available_milli)
-    return f"{_raised(quota.change, 'raised')} would need {needed} GPU where {available} can be promised"
+    return f"{_raised(quota.change, 'raised')} would need {needed} GPU, and {available} is available for quotas"
 
 
 def _amount(amount: OwnerAmount) -> str:
@@ -117,13 +117,13 @@ def _windows(amounts: Iterable[OwnerAmount]) -> str:
 
 
 def dry_run_sentence(dry_run: DryRun) -> str:
-    """Why a job would start or wait. A dry run reserves nothing, so the sentence does not say that anything is."""
+    """Why a job would start or wait. A dry run reserves nothing, so the sentence mentions no reservation."""
     reason, grace_s = dry_run.reason, dry_run.grace_s
     if reason.code is ReasonCode.WAITS_FOR_DRAIN:
         when = "as soon as" if grace_s is None else f"within the grace of {grace_s} s, after"
-        whom = "the work that is leaving there now has left" if grace_s is None else "the work there has saved and left"
+        whom = "the work that is ending there has ended" if grace_s is None else "the work there has saved and ended"
         return f"It would start {when} {whom}. Nothing is reserved for it until it is submitted."
     if isinstance(reason, BackfillReserved):
-        limits = "by the time limits of what runs there it would start"
-        return f"No such place is free; one would be kept for it, and {limits} within {reason.within_s} s."
+        limits = "by the time limits of the work there it would start"
+        return f"No devices that fit are free; some would be reserved for it, and {limits} within {reason.within_s} s."
     return sentence(reason)

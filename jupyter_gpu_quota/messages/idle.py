@@ -1,4 +1,4 @@
-"""Idle detection in sentences: one for why a notebook is busy or idle, one for what follows."""
+"""Sentences of idle detection: why a notebook is busy or idle, and the next step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WHY = {
     IdleReason.RECENT_GPU_USE: "The GPU was used {for_s} ago",
     IdleReason.RECENT_MESSAGE: "A kernel was used {for_s} ago",
     IdleReason.RECENT_START: "It was started {for_s} ago",
-    IdleReason.KEPT: "A person postponed the warning {for_s} ago",
-    IdleReason.ASKED: "A kernel asked for the GPU {for_s} ago",
+    IdleReason.KEPT: "A user postponed the warning {for_s} ago",
+    IdleReason.ASKED: "A kernel requested the GPU {for_s} ago",
     IdleReason.NO_REPORT: "Its server does not report what its kernels do, so it never counts as idle.",
     IdleReason.REPORTS_STOPPED: "Its server has not reported for {silent_s}, so it does not count as idle.",
     IdleReason.KERNEL_UNKNOWN: "The state of a kernel is unknown, so it does not count as idle.",
@@ -28,7 +28,7 @@ WHY = {
     IdleReason.TOO_FEW_READINGS: "There are too few samples of its GPU, so it does not count as idle.",
     IdleReason.TOO_FEW_REPORTS: "There are too few reports of its server, so it does not count as idle.",
     IdleReason.GAP: "Samples or reports are missing, so it does not count as idle before {needed_s} without a gap.",
-    IdleReason.CLOCK_MOVED: "The clock was set, so it does not count as idle before it was watched for long enough.",
+    IdleReason.CLOCK_MOVED: "The clock was set, so it does not count as idle until it was observed for long enough.",
     IdleReason.HOLDER_UNKNOWN: "The kernel that uses the GPU is unknown, so it does not count as idle.",
     IdleReason.UNUSED: "It has been unused for {for_s}.",
 }
@@ -47,14 +47,14 @@ RECENT = frozenset(
 
 
 NOTICE = "It has not used the GPU for a long time: stop what it does not need, or shut the kernel down."
-"""About a busy kernel that does not use the GPU, where the policy sets a time for that; nothing is freed."""
+"""For a busy kernel that does not use the GPU, where the policy sets ``busy_notify_after``; nothing is freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspends:
-    """What becomes of the variables of its kernels where the policy says ``suspend``.
+    """How idle kernels are suspended, where the policy says ``suspend``.
 
-    ``can``: the server can, else ``why_not`` says why not. ``suspended``: how many are.
+    ``can``: the server can suspend kernels, else ``why_not`` is the reason. ``suspended``: their number.
     """
 
     can: bool = False
@@ -62,10 +62,10 @@ class Suspends:
     suspended: int = 0
 
 
-def told(
+def idle_sentence(
     classification: Classification, stage: MachineState, mode: IdleMode, now: int, kept: Suspends | None = None
 ) -> str:
-    """Why a notebook is busy or idle, and what follows. ``kept`` None: its kernels are shut down, never suspended."""
+    """Why a notebook is busy or idle, and the next step. ``kept`` None: its kernels are shut down, never suspended."""
     figures = {name: duration(int(value)) if name.endswith("_s") else value for name, value in classification.figures}
     return " ".join(part for part in (_why(classification, figures, stage), _then(stage, mode, now, kept)) if part)
 
@@ -80,9 +80,9 @@ def _why(classification: Classification, figures: dict[str, int | str], stage: M
 
 
 def _until(reason: IdleReason, figures: dict[str, int | str]) -> str:
-    """After how long it is idle, and after how long once somebody waits, which may begin at any moment."""
+    """The time until it is idle, and that time while other work waits for a GPU, which may begin at any moment."""
     begins = "that lasts for" if reason is IdleReason.KEPT else "it counts as idle after"
-    soon = f" ({figures['waited_for_s']} while somebody waits for a GPU)" if "waited_for_s" in figures else ""
+    soon = f" ({figures['waited_for_s']} while other work waits for a GPU)" if "waited_for_s" in figures else ""
     return f"; {begins} {figures.get('needed_s', 'some time')}{soon}."
 
 
@@ -107,7 +107,7 @@ def _then(stage: MachineState, mode: IdleMode, now: int, kept: Suspends | None) 
 
 
 def _lost(kept: Suspends | None) -> str:
-    """What is done to kernels, and what of them is lost."""
+    """The effect on kernels and their variables."""
     if kept is None:
         return "shut down and their variables are lost."
     if not kept.can:
@@ -120,15 +120,15 @@ def _lost(kept: Suspends | None) -> str:
 
 def _freed(kept: Suspends | None) -> str:
     lives = (
-        "None of its kernels uses a GPU; its server goes on, its files are kept, and a new kernel gets the GPU again."
+        "None of its kernels uses a GPU; its server continues, its files are kept, and a new kernel gets the GPU again."
     )
     if kept is None or not kept.suspended:
         return lives
-    return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and wakes with its next cell."
+    return f"{lives} Suspended kernels: {kept.suspended}; each keeps its variables and resumes with its next cell."
 
 
 def duration(seconds: int) -> str:
-    """A duration as people say it, in its largest fitting unit."""
+    """A duration as text, in its largest fitting unit."""
     for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
         if seconds >= 2 * size or seconds == size:
             return f"{seconds // size} {name}{'s' if seconds >= 2 * size else ''}"

@@ -1,34 +1,88 @@
-"""Sentences for quotas that do not fit: :class:`.QuotaRefusal`, the packing of quotas on devices, long lists."""
+"""Sentences about the quotas of a pool: their sum, their packing on devices, and :class:`.QuotaRefusal`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import assert_never
 
 from ..core.amounts import gpu_text
-from ..core.model import WHOLE_DEVICE
-from ..core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable
+from ..core.model import WHOLE_DEVICE, Amounts
+from ..core.quota.fit import Contradiction, Packing, QuotaRefusal, QuotaSum, TooManyCombinations, Unpackable, pack
 
 MOST_LISTED = 40
 """A sentence names at most this many quotas or devices, and counts the others."""
 
 
 def refusal_sentence(refusal: QuotaRefusal) -> str:
-    """Why the quotas are refused, without the calendar windows that :class:`.QuotaRefusal` names."""
+    """Why the quotas are refused; for a conflict in a calendar window, also when it begins."""
+    when = ""
+    if refusal.begins_at is not None:
+        when = f"From {instant_text(refusal.begins_at)}, while {open_text(refusal.windows)}: "
     match refusal.finding:
         case Contradiction() as finding:
-            return _contradiction(refusal, finding)
+            return when + _contradiction(refusal, finding)
         case QuotaSum() as finding:
-            return _sum(refusal, finding) if refusal.department is None else _department(refusal, finding)
+            return when + (_sum(refusal, finding) if refusal.department is None else _department(refusal, finding))
         case Unpackable() as finding:
-            return _shape(refusal, finding)
+            return when + _shape(refusal, finding)
         case TooManyCombinations() as finding:
             return (
-                f"The calendar leads to more than {finding.checked} different sets of open windows, and with so many "
-                f"quotas no more are checked: {finding.most_quotas} quotas are looked at at most, those of each set "
-                "anew. Use fewer windows, or such as open and close together."
+                f"The calendar has more than {finding.checked} different sets of windows that are open together, too "
+                f"many to check with so many quotas: at most {finding.most_quotas} quotas are checked, those of each "
+                "set again. Use fewer windows, or windows that open and close together."
             )
     assert_never(refusal.finding)
+
+
+def instant_text(at: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC, to the second."""
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def open_text(windows: Sequence[str]) -> str:
+    """Calendar windows by name: "nights is open", "nights and exam are open"."""
+    return f"{' and '.join(windows)} {'is' if len(windows) == 1 else 'are'} open"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 device", "2 devices"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def pool_sentences(
+    pool: str, devices: int, rows: Mapping[str, Amounts], base: Mapping[str, Amounts], windows: Sequence[str]
+) -> list[str]:
+    """The quotas of a pool in force now, those without an open window where they differ, and the packing.
+
+    ``rows`` are the amounts now, while ``windows`` are open; ``base`` those while no window is open.
+    """
+    when = f"now, while {open_text(windows)}: " if windows else ""
+    usual = [f"Pool {pool}, while no window is open: {_quotas(base, devices)}."] if rows != base else []
+    packing = pack(dict(rows))
+    needed = f"{counted(packing.devices, 'device')} needed: {joined(packing_rows(packing), '; ')}"
+    return [
+        f"Pool {pool}: {counted(devices, 'device')}; {when}{_quotas(rows, devices)}.",
+        *usual,
+        f"Pool {pool}, packed: {needed if packing.devices else 'no quota needs a device'}.",
+    ]
+
+
+def _quotas(rows: Mapping[str, Amounts], devices: int) -> str:
+    left = devices * WHOLE_DEVICE - sum(row.notebook_milli + row.training_milli for row in rows.values())
+    rest = f"{gpu_text(left)} GPU {'are' if left > WHOLE_DEVICE else 'is'} left over" if left else "none is left over"
+    if left < 0:
+        rest = f"{gpu_text(-left)} GPU too many"
+    notebooks = _added((name, row.notebook_milli) for name, row in sorted(rows.items()))
+    training = _added((name, row.training_milli) for name, row in sorted(rows.items()))
+    return f"notebook quotas {notebooks}, training quotas {training}; {rest}"
+
+
+def _added(quotas: Iterable[tuple[str, int]]) -> str:
+    """A sum with its terms: "1 (speech) + 2 (vision) = 3"."""
+    parts = [(name, milli) for name, milli in quotas if milli]
+    terms = joined([f"{gpu_text(milli)} ({name})" for name, milli in parts], " + ")
+    return f"{terms} = {gpu_text(sum(milli for _, milli in parts))}" if len(parts) > 1 else terms or "none"
 
 
 def packing_rows(packing: Packing, amount: Callable[[int], str] = gpu_text) -> tuple[str, ...]:
@@ -92,5 +146,5 @@ def _shape(refusal: QuotaRefusal, finding: Unpackable) -> str:
         f"{gpu_text(refusal.available_milli)} GPU and do not fit in their shapes: they need {finding.packing.devices} "
         f"devices and the pool has {refusal.available_milli // WHOLE_DEVICE}: "
         f"{joined(packing_rows(finding.packing), '; ')}. Notebook slices and training quotas below one device share "
-        "devices, larger ones are asked for in whole ones."
+        "devices; larger quotas need whole devices."
     )

@@ -350,9 +350,9 @@ def sentence(reason: Reason, *, began: bool = False, ended: bool = False) -> str
         full = _ENDED.get(code, short if "{grace_s:" in full else full)
     figures["until"] = _UNTIL.get(str(figures.get("kind")), "it ends")
     try:
-        return _said(_special(reason) or full, figures) + _more(reason, figures)
+        return rendered(_special(reason) or full, figures) + _more(reason, figures)
     except KeyError:
-        return _said(short, figures)
+        return rendered(short, figures)
 
 
 def named(reason: Reason, name_of: Callable[[str], str]) -> Reason:
@@ -377,7 +377,7 @@ def warning(reason: OverShare | EnforcementTooWeak) -> str:
             )
         case _:
             assert_never(reason)
-    return _said(words, figures_of(reason))
+    return rendered(words, figures_of(reason))
 
 
 def _special(reason: Reason) -> str | None:
@@ -410,7 +410,7 @@ def _more(reason: Reason, figures: Mapping[str, Figure]) -> str:
             words = " It had been paused {max_pauses} times within {per_s:time}, its limit" + _SET_ASIDE
     if "memory_mib" in figures:
         words += " GPUs that fit are free, but no node has {cpu_milli:gpu} CPU and {memory_mib} MiB for each rank."
-    return _said(words, figures)
+    return rendered(words, figures)
 
 
 _SET_ASIDE = "; the claim is within a training quota and nothing else could satisfy it, so this was allowed."
@@ -441,7 +441,8 @@ class _Words(Formatter):
 _WORDS = _Words()
 
 
-def _said(words: str, figures: Mapping[str, Figure]) -> str:
+def rendered(words: str, figures: Mapping[str, object]) -> str:
+    """A sentence with its figures, in the formats of :class:`_Words`."""
     return _WORDS.vformat(words, (), figures)
 
 

@@ -1,19 +1,23 @@
-"""What the reader of messages (pydantic) finds wrong with one, in words: what was given, and what can be.
+"""Errors of pydantic as sentences: the given value, and the values that can be given.
 
-Every door that reads a message or a document says it with these, so that one mistake reads the same at all of them.
+The API, the client, the commands and the readers of files share them, so that one mistake has one description.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from decimal import Decimal
+from heapq import nlargest
 from typing import Any
 
 MOST_NUMBER = (1 << 63) - 1
-"""No whole number of any message or document is larger; of most the largest is far below, and told with them."""
+"""The largest whole number in any message or document; most fields have a far lower bound of their own."""
 
 SHOWN = 40
-"""Characters of what was given that are repeated to its author."""
+"""Characters of a given value that a sentence repeats."""
 
 SENTENCES = {
     "missing": "it is needed, and was not given",
@@ -39,7 +43,7 @@ SENTENCES = {
     "timezone_aware": "{given} has no time zone; write an instant such as 2027-01-04T00:00:00Z",
     "json_invalid": "it is no JSON: {error}",
 }
-"""By the library's word for what is wrong. ``{given}`` is what was given, shortened; the others are its figures."""
+"""By pydantic's name of the error. ``{given}`` is the given value, shortened; the others are the error's figures."""
 
 PATTERNS = {
     r"^[^\x00]*$": "{given} has the character NUL, which no program can be given; leave it out",
@@ -49,13 +53,17 @@ PATTERNS = {
     " letter or digit first",
     r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$": "{given} names no models: letters, digits and . _ @ + - or a space within,"
     " and commas between several",
+    r"^[^\x00-\x1f\x7f]*$": "{given} has a control character; leave it out",
+    r"^/[^\x00-\x1f\x7f]*$": "{given} is not an absolute path without control characters",
 }
-"""Sentences for the texts that are held to a pattern."""
+"""Sentences for texts that do not match their pattern."""
 
 
 def number_text(number: int | float) -> str:
-    """A number as it is repeated to its author: whole where it has few digits, else its beginning and how many."""
+    """A number in a sentence: whole where it has few digits, else its first digits and their count."""
     if isinstance(number, float):
+        if math.isnan(number):
+            return "NaN"
         return f"{number:g}" if math.isfinite(number) else f"a number beyond {1.7e308:g}"
     if abs(number) < 10**24:
         return str(int(number))
@@ -66,12 +74,12 @@ def number_text(number: int | float) -> str:
 
 
 def digits_text(digits: str) -> str:
-    """The same for a number that is still text: of more digits than Python makes numbers of."""
+    """The same for a number that is still text, because it has more digits than Python reads."""
     return digits if len(digits) <= 24 else f"{digits[:10]}... (of {len(digits.lstrip('+-'))} digits)"
 
 
 def shown(value: object) -> str:
-    """What was given, as it is repeated to its author: short, and on one line."""
+    """A given value in a sentence: short, and on one line."""
     match value:
         case None:
             return "nothing"
@@ -79,6 +87,8 @@ def shown(value: object) -> str:
             return str(value).lower()
         case int() | float():
             return number_text(value)
+        case Decimal():
+            return str(value)[:SHOWN]
         case str():
             return ascii(value) if len(value) <= SHOWN else f"{value[:SHOWN]!a}..."
         case list() | tuple():
@@ -90,12 +100,12 @@ def shown(value: object) -> str:
 
 
 def numbers_only(value: object) -> str:
-    """The same for a door that repeats no text of a stranger's."""
+    """The same, without repeating a text."""
     return shown(value) if isinstance(value, int | float | None) else "what was given"
 
 
 def words_of(error: Mapping[str, Any], show: Callable[[object], str] = shown) -> str:
-    """One of the library's errors in words, without its place. ``show`` repeats what was given.
+    """One of pydantic's errors in words, without its place. ``show`` repeats the given value.
 
     Of secrets and variables of a job nothing is repeated, whatever they are.
     """
@@ -123,6 +133,22 @@ def words_of(error: Mapping[str, Any], show: Callable[[object], str] = shown) ->
     return sentence.format_map(context | figures) if sentence else f"{message[:1].lower()}{message[1:]}"
 
 
-def place_of(path: tuple[str | int, ...]) -> str:
-    """Where it stands, such as ``variables.A``; without the mark that a bad key of a mapping carries."""
+def place_of(path: Iterable[str | int]) -> str:
+    """A place, such as ``variables.A``, without pydantic's mark of a bad key."""
     return ".".join(str(step)[:80] for step in path if step != "[key]")
+
+
+MOST_NAMES = 5_000
+"""Names among which the nearest to a wrong one is searched; among more of them none is proposed."""
+MOST_COMPARED = 20
+"""Of these, only the ones with most letters in common are compared in order, which takes long."""
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is nearest to a misspelt one, whatever its capitals; None where none is near."""
+    if len(known) > MOST_NAMES:
+        return None
+    by_lower, letters = {each.lower(): each for each in sorted(known)}, Counter(name.lower())
+    few = nlargest(MOST_COMPARED, by_lower, key=lambda each: 2 * (letters & Counter(each)).total() - len(each))
+    near = difflib.get_close_matches(name.lower(), few, n=1, cutoff=0.6)
+    return by_lower[near[0]] if near else None

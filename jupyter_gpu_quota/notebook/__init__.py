@@ -1,7 +1,6 @@
-"""What runs in a person's own Jupyter server: kernels start with the notebook's GPU share, and their use is reported.
+"""The extension of a user's Jupyter server: kernels start with the notebook's GPU share, and their use is reported.
 
-It is a server extension rather than a variable that the hub sets, so that a server whose environment lacks this
-package still lists and starts its kernels.
+A server extension, unlike a variable of the hub, leaves a server without this package able to start its kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """In a server that our hub started, make our provisioner the default; a kernelspec's own choice stands."""
+    """In a server with a GPU quota, make our provisioner the default; a kernelspec can name another one."""
     from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
     if "JUPYTER_GPU_QUOTA_URL" not in os.environ:
@@ -29,7 +28,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
 
 
 async def _watch_activity(server: Any) -> None:
-    """Report what this server does. What that needs is imported beside the server's loop, which serves meanwhile."""
+    """Report this server's activity. The imports run in a thread, so that the server's loop is not delayed."""
     import asyncio
     from importlib import import_module
 
@@ -41,5 +40,5 @@ async def _watch_activity(server: Any) -> None:
         reporting = activity.GPUQuotaActivity(server=server)
         routes.add_routes(server, reporting)
         reporting.start()
-    except Exception:  # a server outlives whatever is wrong here
+    except Exception:  # the server continues after any error here
         server.log.exception("jupyter_gpu_quota: this server's activity is not reported")

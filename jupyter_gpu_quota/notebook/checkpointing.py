@@ -1,8 +1,8 @@
-"""Moves the GPU state of a process into host memory and back, by the driver's checkpoint calls; a program of its own.
+"""Moves the GPU state of a process to host memory and back, with the driver's checkpoint calls; a separate program.
 
-``python checkpointing.py state|suspend|restore PID [LOCK_MS]`` takes one step and prints one line of JSON. Any call may
-hang or end its process, so whoever asks runs this as a child and ends it when it takes too long; after that ``state``
-says how far it came. It needs nothing but the standard library, so that it starts in a moment.
+``python checkpointing.py state|suspend|restore PID [LOCK_MS]`` performs one step and prints one line of JSON. A call
+may hang or end its process, so it runs as a child with a time limit; afterwards ``state`` shows the progress. It uses
+only the standard library, so that it starts quickly.
 
 Source: NVIDIA, CUDA Driver API, "CUDA Checkpointing" (driver 570 and later), and the README of cuda-checkpoint.
 """
@@ -12,21 +12,20 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Callable
 
 LIBRARY = "libcuda.so.1"
 STATES = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 """CUprocessState, by its number."""
 
 NOT_READY = 600
-"""CUDA_ERROR_NOT_READY: work that was already submitted did not end within the time-out of the lock."""
+"""CUDA_ERROR_NOT_READY: submitted work did not end within the time limit of the lock."""
 
 CODES = {
     1: "invalid value", 2: "out of memory", 3: "not initialized", 34: "this is a stub library", 100: "no device",
     101: "invalid device", 304: "an operating system call failed", 401: "illegal state", 500: "not found",
     600: "not ready", 800: "not permitted", 801: "not supported", 802: "system not ready", 999: "unknown error",
 }  # fmt: skip
-"""What CUresult says, for the codes that these calls are documented or known to answer."""
+"""The meaning of CUresult, for the codes of these calls."""
 
 
 class LockArgs(ctypes.Structure):
@@ -36,7 +35,7 @@ class LockArgs(ctypes.Structure):
 
 
 class CallFailed(Exception):
-    """The driver refused; ``code`` is its CUresult, -1 where there is no such call."""
+    """The driver refused; ``code`` is its CUresult, -1 if there is no such call."""
 
     def __init__(self, call: str, code: int, why: str = "") -> None:
         super().__init__(f"{call} answers {why or CODES.get(code, 'an error')}" + (f" ({code})" if code > 0 else ""))
@@ -44,38 +43,23 @@ class CallFailed(Exception):
 
 
 class Driver:
-    """The checkpoint calls. Raises CallFailed where there is no driver, or an older one than 570."""
+    """The checkpoint calls. Raises CallFailed without a driver of version 570 or later."""
 
     def __init__(self) -> None:
         try:
             self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise CallFailed(LIBRARY, -1, f"that it cannot be loaded ({error})") from error
-        self._call("cuInit", ctypes.c_uint(0))
+        self.call("cuInit", ctypes.c_uint(0))
 
     def state(self, pid: int) -> str:
         """One of STATES."""
         found = ctypes.c_int(-1)
-        self._call("cuCheckpointProcessGetState", ctypes.c_int(pid), ctypes.byref(found))
+        self.call("cuCheckpointProcessGetState", ctypes.c_int(pid), ctypes.byref(found))
         return STATES[found.value] if 0 <= found.value < len(STATES) else f"state {found.value}"
 
-    def lock(self, pid: int, timeout_ms: int) -> None:
-        """Block further GPU calls of a process, and wait for its work to end. It runs on where that takes too long."""
-        args = LockArgs(timeout_ms=timeout_ms)
-        self._call("cuCheckpointProcessLock", ctypes.c_int(pid), ctypes.byref(args))
-
-    def checkpoint(self, pid: int) -> None:
-        """Move what a locked process has on its devices into host memory, and let go of the devices."""
-        self._call("cuCheckpointProcessCheckpoint", ctypes.c_int(pid), None)
-
-    def restore(self, pid: int) -> None:
-        """Move it back onto the same devices; the process is locked after that."""
-        self._call("cuCheckpointProcessRestore", ctypes.c_int(pid), None)
-
-    def unlock(self, pid: int) -> None:
-        self._call("cuCheckpointProcessUnlock", ctypes.c_int(pid), None)
-
-    def _call(self, name: str, *arguments: object) -> None:
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver. Raises CallFailed."""
         function = getattr(self.library, name, None)
         if function is None:
             raise CallFailed(name, -1, "nothing: this driver has no such call, it is older than 570")
@@ -85,41 +69,41 @@ class Driver:
 
 
 def suspend(driver: Driver, pid: int, lock_ms: int) -> None:
-    """From wherever an earlier try was left."""
+    """Suspend a process, also after an interrupted attempt.
+
+    The lock blocks further GPU calls and waits for submitted work; after ``lock_ms`` the process is unlocked again.
+    """
     state = driver.state(pid)
     if state == "running":
-        driver.lock(pid, lock_ms)
+        lock = LockArgs(timeout_ms=lock_ms)
+        driver.call("cuCheckpointProcessLock", ctypes.c_int(pid), ctypes.byref(lock))
         state = driver.state(pid)
     if state == "locked":
-        driver.checkpoint(pid)
+        driver.call("cuCheckpointProcessCheckpoint", ctypes.c_int(pid), None)
 
 
-def restore(driver: Driver, pid: int, lock_ms: int) -> None:
-    """From wherever an earlier try was left. ``lock_ms`` is of no use here."""
+def restore(driver: Driver, pid: int) -> None:
+    """Restore a process on the same devices, also after an interrupted attempt."""
     state = driver.state(pid)
     if state == "checkpointed":
-        driver.restore(pid)
+        driver.call("cuCheckpointProcessRestore", ctypes.c_int(pid), None)
         state = driver.state(pid)
     if state == "locked":
-        driver.unlock(pid)
+        driver.call("cuCheckpointProcessUnlock", ctypes.c_int(pid), None)
 
 
-def look(driver: Driver, pid: int, lock_ms: int) -> None:
-    """Only the state."""
-
-
-STEPS: dict[str, Callable[[Driver, int, int], None]] = {"state": look, "suspend": suspend, "restore": restore}
-
-
-def taken(step: str, pid: int, lock_ms: int) -> dict[str, object]:
-    """What is printed: the ``state`` that was read back, None where it could not be, and the ``why`` of a failure."""
+def result(step: str, pid: int, lock_ms: int) -> dict[str, object]:
+    """The printed result: the ``state`` that was read back, None if unknown, and the ``why`` of a failure."""
     why, code, state = "", 0, None
     try:
         driver = Driver()
     except CallFailed as error:
         return {"state": None, "why": str(error), "code": error.code}
     try:
-        STEPS[step](driver, pid, lock_ms)
+        if step == "suspend":
+            suspend(driver, pid, lock_ms)
+        elif step == "restore":
+            restore(driver, pid)
     except CallFailed as error:
         why, code = str(error), error.code
     try:
@@ -130,4 +114,4 @@ def taken(step: str, pid: int, lock_ms: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(taken(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 10_000)))
+    print(json.dumps(result(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 10_000)))

@@ -1,7 +1,7 @@
-"""What NVML says of the devices and of one process on them; a program of its own, like its neighbours.
+"""The memory of the devices and of one process on them, by NVML; a separate program.
 
-``python held_memory.py PID`` prints one line of JSON. It is read through ctypes, as a person's server need not have
-nvidia-ml-py; the readings by which slices are lent are the service's own. Source: nvml.h.
+``python held_memory.py PID`` prints one line of JSON. It uses ctypes, because a notebook server may lack nvidia-ml-py;
+slices are lent by the service's own readings. Source: nvml.h.
 """
 
 from __future__ import annotations
@@ -33,49 +33,21 @@ class Process(ctypes.Structure):
 
 
 class Unread(Exception):
-    """NVML does not tell; the message says why."""
+    """NVML cannot be read; the message has the cause."""
 
 
 class Nvml:
-    """NVML between its start and the end of this program. Raises Unread."""
+    """NVML, initialised. Raises Unread."""
 
     def __init__(self) -> None:
         try:
             self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise Unread(f"{LIBRARY} cannot be loaded ({error})") from error
-        self._call("nvmlInitWithFlags", ctypes.c_uint(0))
+        self.call("nvmlInitWithFlags", ctypes.c_uint(0))
 
-    def driver(self) -> str:
-        text = ctypes.create_string_buffer(80)
-        self._call("nvmlSystemGetDriverVersion", text, ctypes.c_uint(len(text)))
-        return text.value.decode(errors="replace")
-
-    def devices(self) -> Iterator[ctypes.c_void_p]:
-        count = ctypes.c_uint()
-        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-            yield handle
-
-    def uuid(self, device: ctypes.c_void_p) -> str:
-        text = ctypes.create_string_buffer(96)
-        self._call("nvmlDeviceGetUUID", device, text, ctypes.c_uint(len(text)))
-        return text.value.decode(errors="replace")
-
-    def memory(self, device: ctypes.c_void_p) -> Memory:
-        found = Memory()
-        self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(found))
-        return found
-
-    def lists(self, device: ctypes.c_void_p, pid: int) -> bool:
-        """Whether a process computes on a device. In a container with pids of its own none is ever found."""
-        count, found = ctypes.c_uint(MOST), (Process * MOST)()
-        self._call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), found)
-        return any(found[i].pid == pid for i in range(min(count.value, MOST)))
-
-    def _call(self, name: str, *arguments: object) -> None:
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of NVML. Raises Unread."""
         function = getattr(self.library, name, None)
         if function is None:
             raise Unread(f"this driver's NVML has no {name}")
@@ -83,17 +55,37 @@ class Nvml:
         if code:
             raise Unread(f"{name} answers {code}")
 
+    def text(self, name: str, size: int, *arguments: object) -> str:
+        """A text of at most ``size`` bytes, such as the driver's version. Raises Unread."""
+        text = ctypes.create_string_buffer(size)
+        self.call(name, *arguments, text, ctypes.c_uint(len(text)))
+        return text.value.decode(errors="replace")
+
+    def devices(self) -> Iterator[ctypes.c_void_p]:
+        """The handles of all devices. Raises Unread."""
+        count = ctypes.c_uint()
+        self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            yield handle
+
 
 def read(pid: int) -> dict[str, object]:
-    """``devices``: by UUID its memory, used and free in MiB, and whether it lists the process; ``why`` of a failure."""
+    """The driver, and ``devices`` by UUID; ``why`` of a failure.
+
+    A device has its used and free memory in MiB, and whether it lists the process; in a pid namespace NVML lists none.
+    """
     try:
-        nvml = Nvml()
-        devices = {}
+        nvml, devices = Nvml(), {}
         for device in nvml.devices():
-            memory = nvml.memory(device)
-            facts = {"used_mib": memory.used // MIB, "free_mib": memory.free // MIB}
-            devices[nvml.uuid(device)] = {**facts, "listed": nvml.lists(device, pid)}
-        return {"driver": nvml.driver(), "devices": devices, "why": ""}
+            memory, count, found = Memory(), ctypes.c_uint(MOST), (Process * MOST)()
+            nvml.call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory))
+            nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), found)
+            listed = any(found[at].pid == pid for at in range(min(count.value, MOST)))
+            figures = {"used_mib": memory.used // MIB, "free_mib": memory.free // MIB, "listed": listed}
+            devices[nvml.text("nvmlDeviceGetUUID", 96, device)] = figures
+        return {"driver": nvml.text("nvmlSystemGetDriverVersion", 80), "devices": devices, "why": ""}
     except Unread as error:
         return {"driver": None, "devices": {}, "why": str(error)}
 

@@ -1,7 +1,7 @@
-"""What a Jupyter server's kernels, terminals and other programs do: read from the server itself, never from a clock.
+"""The activity of a Jupyter server's kernels, terminals and other programs, as the server itself has it.
 
-Ages are counted on the monotonic clock from the moment a change is seen, so that they are too short rather than too
-long, and nobody who sets the machine's clock changes them.
+Ages begin when a change is observed and use the monotonic clock: they are never too long, and independent of the
+machine's time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ..wire.activity import ActivityReport, KernelReport, ProgramReport
+from .service import monotonic_ms
 
 STATES = {"idle": "idle", "busy": "busy", "starting": "busy", "restarting": "busy", "autorestarting": "busy"}
-"""What a kernel's state means for its use; any other is unknown. A dead kernel is none."""
+"""The activity in a kernel's state; others are unknown, and dead kernels are left out."""
 
 DEAD = "dead"
 STARTING = frozenset({"starting", "restarting", "autorestarting"})
 STARTS_WITHIN_MS = 60_000
-"""A kernel says nothing before the first client asks: one that starts for longer than this has run nothing so far.
-
-Whether a client comes is up to people, so it is idle from its start on, and is judged as any other idle kernel."""
+"""A kernel reports no state before its first client: after this time a starting kernel counts as idle since its start.
+"""
 
 LONGEST_NAME = 128
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -31,13 +31,13 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Ages:
-    """How long ago a value last changed, by name."""
+    """The time since the last change of a value, by name."""
 
     clock: Callable[[], int]
     seen: dict[str, tuple[object, int]] = field(default_factory=dict)
 
     def of(self, name: str, value: object) -> int:
-        """Milliseconds since this value was first seen in a row."""
+        """Milliseconds since the name has this value."""
         now = self.clock()
         known, since = self.seen.get(name, (None, now))
         if name not in self.seen or known != value:
@@ -50,12 +50,8 @@ class Ages:
             del self.seen[name]
 
 
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class Watch:
-    """Looks at one server. ``server`` is its ServerApp; ``instance`` names this start of it."""
+    """Observes one server. ``server`` is its ServerApp; ``instance`` identifies this start of it."""
 
     def __init__(self, server: Any, instance: str, clock: Callable[[], int] = monotonic_ms) -> None:
         self.server, self.instance, self.clock = server, instance, clock
@@ -63,8 +59,8 @@ class Watch:
         self.messages, self.starts = Ages(clock), Ages(clock)
 
     def look(self, sequence: int = 0) -> ActivityReport:
-        """The server as it is now."""
-        ticks = boot_ticks()  # before anything is listed: what is listed was there by then
+        """The present activity."""
+        ticks = boot_ticks()  # before the listing, so that no listed process is younger
         kernels = list(self._kernels())
         names = {kernel.id for kernel in kernels}
         self.messages.forget_all_but(names)
@@ -80,7 +76,7 @@ class Watch:
         )
 
     def quiet_ms(self, kernel: str) -> int | None:
-        """How long a kernel has been idle without a message now; None where it is not idle, or not there."""
+        """How long a kernel has been idle without a message; None if it is not idle, or gone."""
         return next((k.quiet_ms for k in self.look().kernels if k.id == kernel and k.state == "idle"), None)
 
     def _kernels(self) -> Iterator[KernelReport]:
@@ -113,12 +109,14 @@ class Watch:
         )
 
     def _programs(self, kernels: set[int | None]) -> Iterator[ProgramReport]:
-        terminals = dict(self._terminals())
-        for name, pid in terminals.items():
-            yield ProgramReport(name=name, kind="terminal", pid=pid, cpu_ms=cpu_ms_below(pid), started=started_of(pid))
-        for pid in children_of(os.getpid()) - kernels - set(terminals.values()):
+        terminals = {pid: name for name, pid in self._terminals()}
+        for pid in (*terminals, *children_of(os.getpid()) - kernels - terminals.keys()):
             yield ProgramReport(
-                name=command_of(pid), kind="proxied", pid=pid, cpu_ms=cpu_ms_below(pid), started=started_of(pid)
+                name=terminals.get(pid) or command_of(pid),
+                kind="terminal" if pid in terminals else "proxied",
+                pid=pid,
+                cpu_ms=cpu_ms_below(pid),
+                started=started_of(pid),
             )
 
     def _terminals(self) -> Iterator[tuple[str, int]]:
@@ -130,23 +128,18 @@ class Watch:
 
 
 def children_of(pid: int) -> set[int]:
-    """The living processes that a process started itself, from any of its threads."""
+    """The living child processes of a process, from all of its threads."""
     found = set[int]()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found.update(map(int, task.read_text().split()))
         except OSError:
             continue
-    return {child for child in found if _is_alive(child)}
-
-
-def _is_alive(pid: int) -> bool:
-    stat = _stat(pid)
-    return stat is not None and stat[0] not in "ZX"
+    return {child for child in found if (stat := _stat(child)) is not None and stat[0] not in "ZX"}
 
 
 def cpu_ms_below(pid: object) -> int | None:
-    """The CPU time of a process, of those below it, and of those it saw end; None where it cannot be read."""
+    """The CPU time of a process, its descendants, and its ended children, in ms; None if it cannot be read."""
     stat = _stat(pid) if isinstance(pid, int) else None
     if stat is None or not isinstance(pid, int):
         return None
@@ -155,27 +148,27 @@ def cpu_ms_below(pid: object) -> int | None:
 
 
 def started_of(pid: object) -> int | None:
-    """When a process started, in clock ticks since its machine did; None where it cannot be read."""
+    """The start of a process in clock ticks since the boot; None if it cannot be read."""
     stat = _stat(pid) if isinstance(pid, int) else None
     return None if stat is None else int(stat[19])
 
 
 def boot_ticks() -> int:
-    """Now, by the clock of :func:`started_of`."""
+    """The present time on the clock of :func:`started_of`."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name, which may hold anything."""
+    """The fields of /proc/PID/stat after the name, which may have any characters."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a long name is cut within a letter
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a long name may be cut inside a character
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()
 
 
 def command_of(pid: int) -> str:
-    """What a process calls itself, with its number: names repeat."""
+    """The name of a process with its pid, since names repeat."""
     try:
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
@@ -184,12 +177,12 @@ def command_of(pid: int) -> str:
 
 
 def plain(name: str) -> str:
-    """A name that somebody chose, without what a page or a terminal would not show as it is."""
+    """A name without characters that a page or a terminal does not show."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def pid_namespace() -> str:
-    """Which namespace this server's pids are of; empty where the machine does not tell."""
+    """The pid namespace of this server; empty if unknown."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

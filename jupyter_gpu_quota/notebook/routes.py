@@ -1,4 +1,4 @@
-"""What a front end asks this server: how its GPU is judged, and to keep it. The hub's token stays in the server."""
+"""Routes of this server for a front end: the idle state and its actions. The hub's token stays in the server."""
 
 from __future__ import annotations
 
@@ -11,66 +11,61 @@ from tornado import web
 from tornado.httpclient import HTTPClientError
 
 from .activity import GPUQuotaActivity
-from .slice_requests import Waiting
 
-AWAY = "The GPU service cannot be reached, so nothing was postponed. Try again; this server runs on."
+MESSAGE = "The GPU service cannot be reached, so nothing was postponed. Try again; this server continues to run."
+AWAY = json.dumps({"status": 503, "message": MESSAGE, "reason": "service_away"})
 
 
-class IdleState(APIHandler):
-    """``GET gpu-quota/idle``: how the notebook is judged, null while nobody could tell; which kernels wait for it."""
+class ActivityHandler(APIHandler):
+    """A handler with the server's activity."""
 
     def initialize(self, activity: GPUQuotaActivity) -> None:
         self.activity = activity
+
+
+class IdleState(ActivityHandler):
+    """``GET gpu-quota/idle``: the idle state of the notebook, null while unknown, and the waiting kernels."""
 
     @web.authenticated
     async def get(self) -> None:
         idle = self.activity.idle
         left = None if self.activity.free_at is None else max(0, self.activity.free_at - self.activity.clock())
-        judged = idle and {**idle.model_dump(mode="json"), "free_in_ms": left}
-        self.finish(json.dumps({"idle": judged, "waiting": list(map(self._told, self.activity.asks.waiting.values()))}))
+        state = idle and {**idle.model_dump(mode="json"), "free_in_ms": left}
+        now = self.activity.requests.clock()
+        waiting = [
+            {"kernel": wait.kernel, "message": wait.message, "waiting_ms": max(0, now - wait.since)}
+            for wait in self.activity.requests.waiting.values()
+        ]
+        self.finish(json.dumps({"idle": state, "waiting": waiting}))
 
-    def _told(self, wait: Waiting) -> dict[str, object]:
-        waiting_ms = max(0, self.activity.asks.clock() - wait.since)
-        return {"kernel": wait.kernel, "message": wait.message, "waiting_ms": waiting_ms}
 
-
-class GiveUp(APIHandler):
-    """``POST gpu-quota/give-up``: a kernel that waits for the GPU, or every one, is not started; which ones."""
-
-    def initialize(self, activity: GPUQuotaActivity) -> None:
-        self.activity = activity
+class GiveUp(ActivityHandler):
+    """``POST gpu-quota/give-up``: do not start a waiting kernel, or any; returns their ids."""
 
     @web.authenticated
     async def post(self) -> None:
         kernel = (self.get_json_body() or {}).get("kernel")
-        self.finish(json.dumps({"given_up": self.activity.asks.give_up(kernel)}))
+        self.finish(json.dumps({"given_up": self.activity.requests.give_up(kernel)}))
 
 
-class Keep(APIHandler):
-    """``POST gpu-quota/keep``: postpone the warning; the service's own answer, or its reason for saying no."""
-
-    def initialize(self, activity: GPUQuotaActivity) -> None:
-        self.activity = activity
+class Keep(ActivityHandler):
+    """``POST gpu-quota/keep``: postpone the warning; returns the service's answer or refusal."""
 
     @web.authenticated
     async def post(self) -> None:
         try:
             self.finish(await self.activity.keep())
         except HTTPClientError as error:
-            told = error.response is not None and error.response.body
-            self.set_status(error.code if told and 400 <= error.code < 500 else 503)
-            self.finish(told if told and 400 <= error.code < 500 else _error(AWAY))
+            body = error.response.body if error.response is not None and 400 <= error.code < 500 else b""
+            self.set_status(error.code if body else 503)
+            self.finish(body or AWAY)
         except OSError:
             self.set_status(503)
-            self.finish(_error(AWAY))
-
-
-def _error(message: str) -> str:
-    return json.dumps({"status": 503, "message": message, "reason": "service_away"})
+            self.finish(AWAY)
 
 
 def add_routes(server: Any, activity: GPUQuotaActivity) -> None:
-    """Both paths, below this server's own."""
+    """Add the routes below this server's base URL."""
     base = server.web_app.settings["base_url"]
     paths = {"idle": IdleState, "keep": Keep, "give-up": GiveUp}
     routes = [(url_path_join(base, "gpu-quota", name), what, {"activity": activity}) for name, what in paths.items()]

@@ -1,8 +1,8 @@
-"""The self-test: a small process of our own is suspended and restored before any kernel is.
+"""The self-test: a small process, the canary, is suspended and restored before any kernel is.
 
-Only where its memory was seen to leave the device, to come back, and to hold what it held, is suspension used. The
-canary is a sibling of the program that acts on it, as a kernel is: a machine that lets only parents do so is found out.
-Run as a program, this file is the canary.
+Suspension is used only if the canary's memory left the device and came back unchanged. The canary is a sibling of the
+program that suspends it, as a kernel is, since some machines allow that only to parents. Run as a program, this file is
+the canary.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PYTHON = (sys.executable, "-I", "-S")
-"""These programs need nothing but the standard library, and start without looking for anything else."""
+"""These programs use only the standard library, and start without site packages."""
 
 MIB = 1 << 20
 CANARY_MIB = 64
 LEAST_FREE_MIB = 1024
-"""What must be free of a device: the canary's context takes half a GiB and more of it."""
+"""Free memory that a device needs: the canary's context takes more than half a GiB."""
 
 LOCK_MS = 10_000
 STEP_S = 60.0
-"""How long each step of the self-test may take: a canary is small, but a driver may have to wake its device first."""
+"""Time limit of each step; the driver may have to initialise its device first."""
 
 GONE_S = 5.0
 PAUSE_S = 0.1
@@ -39,12 +39,12 @@ X86 = ("x86_64", "AMD64")
 
 
 class Failed(Exception):
-    """The self-test was not passed; the message says where."""
+    """The self-test failed; the message has the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """What came of the self-test. ``why`` is empty where it was passed; ``devices`` are those that were seen."""
+    """The result of the self-test. ``why`` is empty if it passed; ``devices`` are the visible ones."""
 
     passed: bool
     why: str = ""
@@ -53,41 +53,42 @@ class SelfTest:
 
 
 def self_test(variables: Mapping[str, str] = os.environ, step_s: float = STEP_S) -> SelfTest:
-    """Suspend and restore a canary on the first device that these variables show. It waits, a minute a step at most."""
+    """Suspend and restore a canary on the first visible device. It blocks, for a minute per step at most."""
     driver, devices = None, tuple[str, ...]()
     try:
         if platform.machine() not in X86:
             raise Failed(f"the driver suspends processes on x86-64 only, and this is {platform.machine()}")
-        before = ran("held_memory", os.getpid(), variables, step_s)
+        before = run_program("held_memory", os.getpid(), variables, step_s)
         driver, devices = before["driver"], tuple(sorted(before["devices"]))
         if all(device["free_mib"] < LEAST_FREE_MIB for device in before["devices"].values()):
             raise Failed(f"no device has {LEAST_FREE_MIB} MiB free for the canary")
         with Canary(variables, step_s) as canary:
-            _there_and_back(canary, variables, step_s)
+            _suspend_and_restore(canary, variables, step_s)
     except Failed as error:
         return SelfTest(passed=False, why=str(error), driver=driver, devices=devices)
     return SelfTest(passed=True, driver=driver, devices=devices)
 
 
-def _there_and_back(canary: Canary, variables: Mapping[str, str], step_s: float) -> None:
-    before = ran("held_memory", canary.pid, variables, step_s)
-    _in_state(ran("checkpointing", "suspend", canary.pid, LOCK_MS, variables, step_s), "checkpointed")
+def _suspend_and_restore(canary: Canary, variables: Mapping[str, str], step_s: float) -> None:
+    """Raises Failed if the canary's memory does not leave its device, or does not come back."""
+    before = run_program("held_memory", canary.pid, variables, step_s)
+    _check_state(run_program("checkpointing", "suspend", canary.pid, LOCK_MS, variables, step_s), "checkpointed")
     until = time.monotonic() + GONE_S
-    while not _has_left(before, ran("held_memory", canary.pid, variables, step_s)):
+    while not _has_left(before, run_program("held_memory", canary.pid, variables, step_s)):
         if time.monotonic() > until:
-            raise Failed("the driver says that it suspended the canary, whose memory is still on the device")
+            raise Failed("the driver reports the canary as suspended, but its memory is still on the device")
         time.sleep(PAUSE_S)
-    _in_state(ran("checkpointing", "restore", canary.pid, variables, step_s), "running")
+    _check_state(run_program("checkpointing", "restore", canary.pid, variables, step_s), "running")
     canary.check()
 
 
-def _in_state(told: Mapping[str, Any], wanted: str) -> None:
-    if told["state"] != wanted:
-        raise Failed(told["why"] or f"the canary is {told['state']} where it should be {wanted}")
+def _check_state(result: Mapping[str, Any], wanted: str) -> None:
+    if result["state"] != wanted:
+        raise Failed(result["why"] or f"the canary is {result['state']} instead of {wanted}")
 
 
 def _has_left(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """By the list of processes; where that does not show ours, by the memory of a device."""
+    """Whether the canary's memory left: by the list of processes, or else by a device's used memory."""
     if any(device["listed"] for device in before["devices"].values()):
         return not any(device["listed"] for device in after["devices"].values())
     left = (device["used_mib"] - after["devices"].get(uuid, device)["used_mib"]
@@ -95,9 +96,12 @@ def _has_left(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return any(mib >= CANARY_MIB for mib in left)
 
 
-def ran(program: str, *told: Any) -> dict[str, Any]:
-    """What one of our programs prints; the last two values are its variables and its time-out. Raises Failed."""
-    *arguments, variables, within_s = told
+def run_program(program: str, *inputs: Any) -> dict[str, Any]:
+    """The result that one of our programs prints; the last two inputs are its variables and time limit.
+
+    Raises Failed.
+    """
+    *arguments, variables, within_s = inputs
     command = (*PYTHON, str(HERE / f"{program}.py"), *map(str, arguments))
     try:
         done = subprocess.run(
@@ -108,19 +112,15 @@ def ran(program: str, *told: Any) -> dict[str, Any]:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise Failed(f"{program} {arguments[0]} ended with {done.returncode}: {_last(done.stderr)}") from None
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["without an error message"])[-1]
+        raise Failed(f"{program} {arguments[0]} ended with {done.returncode}: {last}") from None
     if program == "held_memory" and not answer["devices"]:
-        raise Failed(f"what is on the devices cannot be read: {answer['why'] or 'NVML names none'}")
+        raise Failed(f"the devices' memory cannot be read: {answer['why'] or 'NVML lists none'}")
     return dict(answer)
 
 
-def _last(text: bytes) -> str:
-    lines = text.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it says nothing"
-
-
 class Canary:
-    """A process that holds a known pattern on a device. Raises Failed."""
+    """A process with a known pattern on a device. Raises Failed."""
 
     def __init__(self, variables: Mapping[str, str], step_s: float) -> None:
         self.step_s = step_s
@@ -131,8 +131,8 @@ class Canary:
 
     def __enter__(self) -> Canary:
         try:
-            if (told := self._heard("opening a device")) != "ready":
-                raise Failed(f"the canary could not be put on a device: {told}")
+            if (line := self._read("opening a device")) != "ready":
+                raise Failed(f"the canary could not use a device: {line}")
         except Failed:
             self.__exit__()
             raise
@@ -143,17 +143,17 @@ class Canary:
         self.process.communicate()
 
     def check(self) -> None:
-        """Whether its pattern is what it was."""
+        """Raise Failed if its pattern has changed."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(b"check\n")
             self.process.stdin.flush()
         except OSError:
             raise Failed("the canary did not survive") from None
-        if (told := self._heard("reading its memory again")) != "same":
-            raise Failed(f"the canary's memory came back changed: {told}")
+        if (line := self._read("reading its memory again")) != "same":
+            raise Failed(f"the canary's memory came back changed: {line}")
 
-    def _heard(self, doing: str) -> str:
+    def _read(self, doing: str) -> str:
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], self.step_s)[0]:
             raise Failed(f"the canary still waits for the driver after {self.step_s:.0f} s of {doing}")
@@ -163,7 +163,7 @@ class Canary:
 
 # --- the canary ---------------------------------------------------------------------------------------------------
 def main() -> None:
-    """Hold a pattern, say "ready", and for each line that is read say whether it is still the same."""
+    """Allocate a pattern, print "ready", and for each input line print whether it is unchanged."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -187,8 +187,8 @@ def main() -> None:
     print("ready", flush=True)
     for _ in sys.stdin:
         code = cuda.cuMemcpyDtoH_v2(read, memory, size)
-        told = "same" if read.raw == pattern else "it holds something else"
-        print(f"the driver answers {code}" if code else told, flush=True)
+        result = "same" if read.raw == pattern else "it has other content"
+        print(f"the driver answers {code}" if code else result, flush=True)
 
 
 if __name__ == "__main__":

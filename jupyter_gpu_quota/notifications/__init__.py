@@ -1,4 +1,4 @@
-"""Messages that leave the hub: a person who is not looking is told what happens to their notebook's GPU, and when.
+"""Notifications outside the hub: the owner of a notebook learns what happens to its GPU, and when.
 
-Nothing here is on before a site configures it. A message is in the store before it is sent (``service.notices``).
+They are off until a site configures them. The store has a notification before it is sent.
 """

@@ -1,4 +1,4 @@
-"""What every way out can do: send one message, say whether its other end is there, and say where that is."""
+"""The protocol of a notification channel: send one message, check whether the receiver answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """The other end took it. ``said``: what it answered, in a few words without names."""
+    """The receiver accepted it. ``answer``: its answer in a few words, without names."""
 
-    said: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """It was not taken. ``why`` holds neither names nor secrets; ``final``: trying again would not help."""
+    """It was not accepted. ``why`` has neither names nor secrets; ``final``: a new attempt would not help."""
 
     why: str
     final: bool = False
@@ -27,24 +27,24 @@ Outcome = Sent | Failed
 
 
 class Channel(Protocol):
-    """One way out. Neither call raises for what the other end does, and each ends within a bounded time."""
+    """One channel. No call raises for what the receiver does, and each ends in bounded time."""
 
     @property
     def name(self) -> str:
-        """The word by which the store knows it: ``webhook`` or ``mail``."""
+        """Its name in the store: ``webhook`` or ``mail``."""
 
     @property
     def where(self) -> str:
-        """The other end, without whatever of its address may be secret."""
+        """The receiver, without the secret parts of its address."""
 
     @property
     def width(self) -> int:
-        """How many may be under way at once."""
+        """How many messages may be in transit at once."""
 
     async def send(self, message: Message) -> Outcome:
-        """Hand one message over. The same id again is the same message."""
+        """Send one message. The same id again is the same message."""
 
     async def probe(self) -> Outcome:
-        """Whether the other end answers. Nothing is sent."""
+        """Whether the receiver answers. Nothing is sent."""
 
     def close(self) -> None: ...

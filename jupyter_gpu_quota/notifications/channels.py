@@ -1,4 +1,4 @@
-"""The ways out that a site configured, ready to be used."""
+"""The channels of a site's configuration."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ log = logging.getLogger(__name__)
 
 
 def channels_of(config: GPUQuota, clock: Callable[[], int]) -> tuple[Channel, ...]:
-    """The channels, none where nothing is configured, or not in a way that could work: the log says why.
+    """The channels; none if none is configured, or if the configuration is wrong, which is logged.
 
     ``clock`` gives milliseconds since 1970. Needs a running event loop.
     """
     wrong = mistakes(config)
     for sentence in wrong:
-        log.error("no messages leave the hub: %s", sentence)
+        log.error("no notifications are sent: %s", sentence)
     if wrong:
         return ()
     webhook, mail = webhook_of(config), mail_of(config)
-    found: list[Channel] = [Webhook(webhook, clock)] if webhook else []
-    return (*found, Mail(mail, clock)) if mail else tuple(found)
+    return (*([Webhook(webhook, clock)] if webhook else ()), *([Mail(mail, clock)] if mail else ()))

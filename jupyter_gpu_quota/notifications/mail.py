@@ -1,4 +1,4 @@
-"""Mail: one SMTP conversation for each message, ended when it takes too long."""
+"""Mail: one SMTP connection per message, with a time limit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .message import Message, subject, text
 from .settings import MailSettings, SecretUnreadable, trust
 
 STEP_S, WHOLE_S = 10.0, 30.0
-"""The longest wait for one answer, and for a whole conversation."""
+"""Time limits of one answer, and of a whole connection."""
 
 
 class Mail:
-    """The other end is a mail server. ``clock`` gives milliseconds since 1970."""
+    """The receiver is a mail server. ``clock`` gives milliseconds since 1970."""
 
     name = "mail"
     width = 1
@@ -37,11 +37,13 @@ class Mail:
     async def send(self, message: Message) -> Outcome:
         address = self.settings.address_of(message.user)
         if address is None:
-            return Failed(why="the owner's name makes no mail address with c.GPUQuota.notification_mail_to", final=True)
+            return Failed(
+                why="the owner's name does not give a mail address with c.GPUQuota.notification_mail_to", final=True
+            )
         return await self._outcome(letter(message, self.settings, address, self._clock()))
 
     async def probe(self) -> Outcome:
-        """Connect, say hello, log in where that is configured, and quit."""
+        """Connect, log in if a user is configured, and quit."""
         return await self._outcome(None)
 
     async def _outcome(self, letter: EmailMessage | None) -> Outcome:
@@ -56,10 +58,10 @@ class Mail:
             return Failed(why=f"{self.where} did not finish within {self._whole_s:g} s")
         except (OSError, ValueError) as error:
             return Failed(why=_unreachable(self.where, error))
-        return Sent(said="says hello" if letter is None else "took it")
+        return Sent(answer="answers" if letter is None else "accepted it")
 
     async def _converse(self, letter: EmailMessage | None) -> None:
-        """One connection, from its beginning to its end. Raises SMTPException, OSError, SecretUnreadable."""
+        """One whole connection. Raises SMTPException, OSError, SecretUnreadable."""
         settings = self.settings
         smtp = aiosmtplib.SMTP(
             hostname=settings.host,
@@ -81,13 +83,15 @@ class Mail:
                 await smtp.login(settings.user, settings.password())
             if letter is not None:
                 await smtp.send_message(letter)
-            with suppress(SMTPException, OSError):  # the message was taken: how the connection ends does not matter
+            with suppress(
+                SMTPException, OSError
+            ):  # the message was accepted: the end of the connection does not matter
                 await smtp.quit()
         finally:
             smtp.close()
 
     def close(self) -> None:
-        """Nothing outlives a conversation."""
+        """No connection stays open."""
 
 
 def letter(message: Message, settings: MailSettings, address: str, now: int) -> EmailMessage:
@@ -104,12 +108,12 @@ def letter(message: Message, settings: MailSettings, address: str, now: int) -> 
 
 
 def _failed(where: str, error: SMTPException) -> Failed:
-    """What a refusal, or a connection that broke, means for the message. A server's text is not repeated."""
+    """The outcome of a refusal or a broken connection, without the server's own text."""
     match error:
         case aiosmtplib.SMTPNotSupported():
             return Failed(why=f"{where} does not support what is configured: {error}", final=True)
         case aiosmtplib.SMTPAuthenticationError():
-            return Failed(why=f"{where} refused the log-in ({error.code})")
+            return Failed(why=f"{where} refused the login ({error.code})")
         case SMTPRecipientsRefused():
             code = error.recipients[0].code
             return Failed(why=f"{where} refused the recipient ({code})", final=code >= 500)

@@ -1,4 +1,4 @@
-"""What a site configured of its messages: the settings of ``c.GPUQuota``, checked and put in order."""
+"""The settings of ``c.GPUQuota`` for notifications, checked and typed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Security = Literal["starttls", "tls", "none"]
 PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 PERSON = "{user}"
 ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
-"""What a mail address may be; RFC 5322's quoted and commented ones are nobody's."""
+"""A mail address, without RFC 5322's quoted and commented forms."""
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - Standard Webhooks' mark of a secret, not one
 LEAST_SECRET, MOST_SECRET = 24, 64
 
 
 class SecretUnreadable(Exception):
-    """A file that holds a secret cannot be used; the message does not tell what is in it."""
+    """A file with a secret cannot be used; the message has nothing of its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """``secret_file`` None: messages go out unsigned. ``ca_file``: certificates to trust beside the system's."""
+    """``secret_file`` None: requests are not signed. ``ca_file``: certificates to trust beside the system's."""
 
     url: str
     secret_file: Path | None
@@ -39,18 +39,18 @@ class WebhookSettings:
 
     @property
     def where(self) -> str:
-        """Scheme, host and port: the path of a webhook's address is often its secret."""
+        """Scheme, host and port; the path of a webhook's address is often secret."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
     def secret(self) -> bytes | None:
-        """The key of the signature, read anew each time so that it can be changed; raises SecretUnreadable."""
+        """The key of the signature, read each time so that it can be changed; raises SecretUnreadable."""
         return None if self.secret_file is None else webhook_key(_secret_text(self.secret_file))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailSettings:
-    """``address`` holds ``{user}``; ``user`` is "" where the server asks for no log-in."""
+    """``address`` has ``{user}``; ``user`` is "" if the server needs no login."""
 
     host: str
     port: int
@@ -70,17 +70,17 @@ class MailSettings:
         return self.sender.rpartition("@")[2]
 
     def password(self) -> str:
-        """Read anew each time so that it can be changed; raises SecretUnreadable."""
+        """The password, read each time so that it can be changed; raises SecretUnreadable."""
         return "" if self.password_file is None else _secret_text(self.password_file)
 
     def address_of(self, user: str) -> str | None:
-        """Where a person's mail goes; None for a name that makes no address."""
+        """A user's mail address; None if the name does not give one."""
         address = self.address.replace(PERSON, user)
         return address if ADDRESS.fullmatch(address) else None
 
 
 def webhook_of(config: GPUQuota) -> WebhookSettings | None:
-    """The webhook, None where there is none; only for settings without :func:`mistakes`."""
+    """The webhook, None if none is configured; only for settings without :func:`mistakes`."""
     if not config.notification_webhook_url:
         return None
     return WebhookSettings(
@@ -91,7 +91,7 @@ def webhook_of(config: GPUQuota) -> WebhookSettings | None:
 
 
 def mail_of(config: GPUQuota) -> MailSettings | None:
-    """The mail server, None where there is none; only for settings without :func:`mistakes`."""
+    """The mail server, None if none is configured; only for settings without :func:`mistakes`."""
     if not config.notification_mail_host:
         return None
     security = cast("Security", config.notification_mail_security)
@@ -108,16 +108,16 @@ def mail_of(config: GPUQuota) -> MailSettings | None:
 
 
 def trust(ca_file: Path | None) -> ssl.SSLContext:
-    """Whose certificates count: the system's, and those of a file; raises OSError where it cannot be read."""
+    """The trusted certificates: the system's, and those of a file; raises OSError if it cannot be read."""
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(cafile=ca_file)
     return context
 
 
-# --- what is wrong with them --------------------------------------------------------------------------------------
+# --- mistakes -----------------------------------------------------------------------------------------------------
 def mistakes(config: GPUQuota) -> list[str]:
-    """Why messages cannot go out as configured, a sentence each; empty where all is well or nothing is configured."""
+    """A sentence for each mistake in the settings; empty if they are right or nothing is configured."""
     return [*_of_the_webhook(config), *_of_the_mail(config), *_of_the_page(config)]
 
 
@@ -125,22 +125,20 @@ def _of_the_webhook(config: GPUQuota) -> Iterator[str]:
     url = config.notification_webhook_url
     if not url:
         if config.notification_webhook_secret_file:
-            yield (
-                "c.GPUQuota.notification_webhook_secret_file is set, but no notification_webhook_url that would be "
-                "signed."
-            )
+            yield ("c.GPUQuota.notification_webhook_secret_file is set without a notification_webhook_url.")
         return
     problem = _problem_of(url)
     if problem:
         yield f"c.GPUQuota.notification_webhook_url {problem}."
     elif urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
         yield (
-            "c.GPUQuota.notification_webhook_url must begin with https://, since it is not an address of this machine."
+            "c.GPUQuota.notification_webhook_url must begin with https://, because it is not an address of this "
+            "machine."
         )
 
 
 def _problem_of(url: str) -> str:
-    """Why something is no address of the web; the address itself may be secret and is not told."""
+    """Why something is not a web address, without the address, which may be secret."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -148,7 +146,7 @@ def _problem_of(url: str) -> str:
         return "is not a web address"
     if parts.scheme not in ("https", "http") or not parts.hostname or port == 0 or not url.isprintable() or " " in url:
         return "is not a web address"
-    return "holds a user or a password; use notification_webhook_secret_file" if "@" in parts.netloc else ""
+    return "has a user or a password; use notification_webhook_secret_file" if "@" in parts.netloc else ""
 
 
 def _of_the_mail(config: GPUQuota) -> Iterator[str]:
@@ -170,7 +168,7 @@ def _of_the_mail(config: GPUQuota) -> Iterator[str]:
     plain = config.notification_mail_security == "none" and not is_loopback(config.notification_mail_host)
     if plain and config.notification_mail_user:
         yield (
-            "c.GPUQuota.notification_mail_security is none, so the password would be readable on the way: use starttls."
+            "c.GPUQuota.notification_mail_security is none, so the password would be sent unencrypted: use starttls."
         )
 
 
@@ -180,7 +178,7 @@ def _of_the_page(config: GPUQuota) -> Iterator[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine and nothing else."""
+    """Whether a host's name or address is always this machine."""
     if host.lower() == "localhost":
         return True
     try:

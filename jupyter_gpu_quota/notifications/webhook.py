@@ -1,4 +1,4 @@
-"""The webhook: one POST of JSON for each message, signed as Standard Webhooks says, to one address and nowhere else."""
+"""The webhook: one POST of JSON per message, signed as in Standard Webhooks, to one address."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPInputError, parse_response_start_line
@@ -20,10 +21,10 @@ from .settings import SecretUnreadable, WebhookSettings, trust
 CONNECT_S, ANSWER_S = 5.0, 10.0
 LARGEST_ANSWER = 64 << 10
 WIDTH = 4
-"""Requests under way at once."""
+"""Concurrent requests."""
 
 TRY_AGAIN = frozenset({408, 425, 429})
-"""Answers of the 4xx that say: not now."""
+"""4xx answers after which a new attempt makes sense."""
 
 
 def signature(key: bytes, id: str, timestamp: int, content: bytes) -> str:
@@ -33,7 +34,7 @@ def signature(key: bytes, id: str, timestamp: int, content: bytes) -> str:
 
 
 class Webhook:
-    """The other end is ``settings.url``; redirects are not followed, and of answers only the status counts.
+    """The receiver is ``settings.url``; redirects are not followed, and only the status of an answer is used.
 
     ``clock`` gives milliseconds since 1970. Needs a running event loop.
     """
@@ -63,7 +64,7 @@ class Webhook:
         return answer if isinstance(answer, Failed) else self._judged(answer)
 
     async def probe(self) -> Outcome:
-        """HEAD: whoever answers it, with whatever status but its own failing, is there."""
+        """A HEAD request; every status except 3xx and 5xx means that the receiver answers."""
         try:
             self.settings.secret()
         except SecretUnreadable as error:
@@ -73,11 +74,16 @@ class Webhook:
             return answer
         if answer >= 500 or 300 <= answer < 400:
             return self._judged(answer)
-        return Sent(said=f"answers {answer} to HEAD")
+        return Sent(answer=f"answers {answer} to HEAD")
 
     async def _ask(self, **asked: object) -> int | Failed:
-        """The status of the answer; once it has come, whatever follows, or does not, changes nothing."""
+        """The status of the answer; errors after it are ignored."""
         codes = list[int]()
+
+        def note_status(line: str) -> None:
+            with suppress(HTTPInputError):  # only the first line of an answer has a status
+                codes.append(parse_response_start_line(line.strip()).code)
+
         try:
             request = HTTPRequest(
                 self.settings.url,
@@ -86,26 +92,26 @@ class Webhook:
                 follow_redirects=False,
                 ssl_options=self._trust(),
                 user_agent="jupyter-gpu-quota",
-                decompress_response=False,  # what is small on the way may be large here
-                header_callback=lambda line: codes.extend(_code_of(line)),
+                decompress_response=False,  # a small compressed body may be large
+                header_callback=note_status,
                 **asked,  # type: ignore[arg-type]
             )
             answer = await self._client.fetch(request, raise_error=False)
         except (HTTPClientError, HTTPInputError, OSError, UnsatisfiableReadError, ValueError) as error:
-            return codes[-1] if codes else Failed(why=f"{self.where} cannot be asked: {_told(error)}")
+            return codes[-1] if codes else Failed(why=f"{self.where} cannot be reached: {_cause(error)}")
         return answer.code
 
     def _trust(self) -> ssl.SSLContext | None:
-        """Read once: the system's certificates are many."""
+        """Read once, since the system has many certificates."""
         if self._trusted is None and self.settings.url.startswith("https:"):
             self._trusted = trust(self.settings.ca_file)
         return self._trusted
 
     def _judged(self, code: int) -> Outcome:
         if 200 <= code < 300:
-            return Sent(said=f"answered {code}")
+            return Sent(answer=f"answered {code}")
         if 300 <= code < 400:
-            why = f"{self.where} answered {code}; redirects are not followed, so give the address it leads to"
+            why = f"{self.where} answered {code}; redirects are not followed, so configure the target address"
             return Failed(why=why, final=True)
         final = 400 <= code < 500 and code not in TRY_AGAIN
         return Failed(why=f"{self.where} answered {code}", final=final)
@@ -114,16 +120,8 @@ class Webhook:
         self._client.close()
 
 
-def _code_of(line: str) -> list[int]:
-    """The status, of the first line of an answer; nothing of any other."""
-    try:
-        return [parse_response_start_line(line.strip()).code]
-    except HTTPInputError:
-        return []
-
-
-def _told(error: Exception) -> str:
-    """An error in a few words: what a library adds of the address is left out."""
+def _cause(error: Exception) -> str:
+    """An error in a few words, without the address that a library adds."""
     return (error.strerror if isinstance(error, OSError) else None) or (
         error.message if isinstance(error, HTTPClientError) else type(error).__name__
     )

@@ -1,4 +1,4 @@
-"""The calendar: windows in local time to instants. The core only compares instants; time zones and holidays end here.
+"""The calendar: windows in local time to instants. Only this module knows time zones and holidays.
 
 A window belongs to the day it starts. Its ``to`` is the first such time of day after its ``from``, so one whose ``to``
 is not later than its ``from`` ends on the next day. On the nights on which clocks change:
@@ -11,8 +11,7 @@ is not later than its ``from`` ends on the next day. On the nights on which cloc
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache, lru_cache
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
 from ..core.model import Change, Window
+from ..messages.validation import nearest
 
 if TYPE_CHECKING:
     from holidays import HolidayBase
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DAY = timedelta(days=1)
 MINUTES_A_DAY = 1440
 LONGEST_DAYS = 3
-"""No opening lasts longer, whatever the clocks do: so far back the first day stands that may still be open."""
+"""No opening lasts longer, whatever the clocks do, so a window of an earlier day is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class Entry:
 
 
 def expand(calendar: Iterable[Entry], from_ms: int, to_ms: int) -> tuple[Window, ...]:
-    """The openings that are open at some instant from ``from_ms`` up to, not including, ``to_ms``; each is told whole.
+    """The openings that are open at some instant from ``from_ms`` up to, not including, ``to_ms``, in full length.
 
-    They stand in the order of the calendar, so that the last match wins, those of one entry in the order of time.
+    They are in the order of the calendar, so that the last match wins, those of one entry in the order of time.
     What :func:`zone_refusal` and :func:`region_refusal` refuse raises ZoneInfoNotFoundError or NotImplementedError.
     """
     return tuple(
@@ -73,22 +73,12 @@ def expand(calendar: Iterable[Entry], from_ms: int, to_ms: int) -> tuple[Window,
 
 def _openings(when: When, from_ms: int, to_ms: int) -> Iterator[tuple[int, int]]:
     zone = ZoneInfo(when.timezone)
-    for day in _days(when, _local_day(from_ms, zone) - LONGEST_DAYS * DAY, _local_day(to_ms, zone)):
-        opening = _opening(when, day, zone)
-        if opening is not None:
-            yield opening
-
-
-def _local_day(at: int, zone: ZoneInfo) -> date:
-    return datetime.fromtimestamp(at // 1000, zone).date()
-
-
-# --- days -----------------------------------------------------------------------------------------------------------
-def _days(when: When, first: date, last: date) -> Iterator[date]:
+    first, last = (datetime.fromtimestamp(at // 1000, zone).date() for at in (from_ms, to_ms))
+    first -= LONGEST_DAYS * DAY
     for number in range((last - first).days + 1):
         day = first + number * DAY
-        if _opens_on(when, day):
-            yield day
+        if _opens_on(when, day) and (opening := _opening(when, day, zone)) is not None:
+            yield opening
 
 
 def _opens_on(when: When, day: date) -> bool:
@@ -102,7 +92,7 @@ def _opens_on(when: When, day: date) -> bool:
 
 @cache
 def _holidays_of(region: str) -> HolidayBase:
-    """The public holidays of a region; the library works each year out when it is first asked for."""
+    """The public holidays of a region; the library computes each year at its first use."""
     import holidays
 
     country, _, part = region.partition("-")
@@ -123,7 +113,7 @@ def _opening(when: When, day: date, zone: ZoneInfo) -> tuple[int, int] | None:
 
 
 def _instant(day: date, minutes: int, zone: ZoneInfo) -> int:
-    """The first instant at which the clocks of a zone show so many minutes after a midnight, or have passed them."""
+    """The first instant at which the clocks of a zone show this time of a day, in minutes, or a later one."""
     midnight = _usual_midnight(day, zone)
     if midnight is not None:
         return midnight + minutes * 60_000
@@ -135,7 +125,7 @@ def _instant(day: date, minutes: int, zone: ZoneInfo) -> int:
 
 @lru_cache(10_000)
 def _usual_midnight(day: date, zone: ZoneInfo) -> int | None:
-    """When a day begins from which on clocks go evenly for as long as a window may last; None where they change.
+    """The begin of a day after which the clocks do not change for as long as a window may last; None where they do.
 
     No zone changes its clocks there and back within so few days.
     """
@@ -166,13 +156,15 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # --- names ----------------------------------------------------------------------------------------------------------
 def zone_refusal(name: str) -> str | None:
-    """Why a time zone cannot be used, with the nearest that can; None for one that can."""
+    """Why a time zone cannot be used, with the nearest known one; None for a known one."""
     zones = _zones()
     if name in zones:
         return None
     if name == LOCALTIME:
         return f"{name!r} is another time zone on every machine; name the zone itself, such as Europe/London"
-    return f"there is no time zone {name[:60]!r}; {_nearest(name, zones, 'the zones are named like Europe/London')}"
+    near = nearest(name, zones)
+    advice = f"did you mean {near}?" if near else "the zones are named like Europe/London"
+    return f"there is no time zone {name[:60]!r}; {advice}"
 
 
 @cache
@@ -181,23 +173,23 @@ def _zones() -> frozenset[str]:
 
 
 LOCALTIME = "localtime"
-"""Where a system keeps it among the zones, it is whatever that machine is set to."""
+"""Some systems list it among the zones; it is the setting of that machine."""
 
 
 def region_refusal(name: str) -> str | None:
-    """Why the holidays of a region cannot be had, with the nearest whose can; None for one whose can."""
+    """Why the holidays of a region are not known, with the nearest known region; None where they are known."""
     countries = _countries()
     country, dash, part = name.partition("-")
-    if country not in countries and name != name.upper() and region_refusal(name.upper()) is None:
-        return f"the holidays of {name[:60]!r} are not known; did you mean {name.upper()}?"
+    near, advice = None, "regions are named like DE or GB-ENG"
     if country not in countries:
-        told = _nearest(country, countries, "regions are named like DE or GB-ENG")
-        return f"the holidays of {name[:60]!r} are not known; {told}"
-    parts = countries[country]
-    if dash and part not in parts:
-        near = _nearest(part, parts, f"{country} has the parts {', '.join(parts[:30]) or 'none'}", f"{country}-")
-        return f"the holidays of {name[:60]!r} are not known; {near}"
-    return None
+        upper = name.upper()
+        near = upper if upper != name and region_refusal(upper) is None else nearest(country, countries)
+    elif dash and part not in (parts := countries[country]):
+        near = f"{country}-{found}" if (found := nearest(part, parts)) else None
+        advice = f"{country} has the parts {', '.join(parts[:30]) or 'none'}"
+    else:
+        return None
+    return f"the holidays of {name[:60]!r} are not known; {f'did you mean {near}?' if near else advice}"
 
 
 @cache
@@ -207,10 +199,3 @@ def _countries() -> dict[str, Sequence[str]]:
 
     known = holidays.list_supported_countries(include_aliases=True)
     return {name: tuple(parts) for name, parts in known.items() if len(name) == 2}
-
-
-def _nearest(name: str, known: Collection[str], else_: str, before: str = "") -> str:
-    """The nearest of the names that are known, whatever its capitals, or other advice."""
-    by_lower = {each.lower(): each for each in sorted(known)}
-    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
-    return f"did you mean {before}{by_lower[near[0]]}?" if near else else_

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from ..core.model import Change
 from . import calendar
@@ -16,11 +16,11 @@ from .fields import ChangedAmount, ChangedWeight, ItemName, Section, refuse
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_ENTRIES = 100
-"""Entries of one calendar; each is looked at for every day of two years when a file is applied."""
+"""Entries of one calendar; each is expanded for every day of two years when a file is applied."""
 MOST_DATES = 1_000
-"""Dates of all of them together, a first and a last day counted once."""
+"""Dates of all entries together; a first and a last day count once."""
 MOST_CHANGES = 2_000
-"""Amounts of projects and departments in a pool that all of them together change."""
+"""Rows of amounts, of a project or department in a pool, that all entries together change."""
 
 TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00", re.ASCII)
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -32,14 +32,15 @@ def _text(value: object) -> str:
     raise refuse(f"{value!s:.40} is not text; put quotes around it")
 
 
-def _time(value: object) -> str:
+def _minutes(value: object) -> int:
     text = _text(value)
     if not TIME.fullmatch(text):
         raise refuse(f'{text[:40]!r} is no time of day; write hours and minutes in quotes, such as "06:00" or "20:30"')
-    return text
+    hours, minutes = text.split(":")
+    return int(hours) * 60 + int(minutes)
 
 
-def _days(value: object) -> str:
+def _first_and_last(value: object) -> tuple[date, date]:
     """A day, or the first and the last of several."""
     text = _text(value)
     first, slash, last = text.partition("/")
@@ -50,7 +51,7 @@ def _days(value: object) -> str:
     begins, ends = _date(first), _date(last or first)
     if ends < begins:
         raise refuse(f"{text} ends before it begins; write the first day first")
-    return text
+    return begins, ends
 
 
 def _date(text: str) -> date:
@@ -58,6 +59,12 @@ def _date(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise refuse(f"there is no day {text} in the calendar") from None
+
+
+def dates_text(dates: tuple[date, date]) -> str:
+    """A first and a last day as they stand in the file."""
+    first, last = dates
+    return f"{first}" if first == last else f"{first}/{last}"
 
 
 def _known(refusal: Callable[[str], str | None]) -> Callable[[object], str]:
@@ -71,35 +78,33 @@ def _known(refusal: Callable[[str], str | None]) -> Callable[[object], str]:
     return checked
 
 
+def _schema(description: str, **more: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "description": description, **more})
+
+
 TimeOfDay = Annotated[
-    str,
-    BeforeValidator(_time),
-    WithJsonSchema(
-        {"type": "string", "pattern": f"^({TIME.pattern})$", "description": 'a time of day such as "20:00"'}
-    ),
+    int,
+    BeforeValidator(_minutes),
+    PlainSerializer(lambda minutes: f"{minutes // 60:02}:{minutes % 60:02}"),
+    _schema('a time of day such as "20:00"', pattern=f"^({TIME.pattern})$"),
 ]
+"""Minutes after midnight inside."""
 DateRange = Annotated[
-    str,
-    BeforeValidator(_days),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": f"^{DATE.pattern}(/{DATE.pattern})?$",
-            "description": 'a day ("2027-01-11"), or a first and a last one ("2027-01-11/2027-01-29")',
-        }
+    tuple[date, date],
+    BeforeValidator(_first_and_last),
+    PlainSerializer(dates_text),
+    _schema(
+        'a day ("2027-01-11"), or a first and a last one ("2027-01-11/2027-01-29")',
+        pattern=f"^{DATE.pattern}(/{DATE.pattern})?$",
     ),
 ]
 ZoneName = Annotated[
-    str,
-    BeforeValidator(_known(calendar.zone_refusal)),
-    WithJsonSchema({"type": "string", "description": "a time zone such as `Europe/London`"}),
+    str, BeforeValidator(_known(calendar.zone_refusal)), _schema("a time zone such as `Europe/London`")
 ]
 RegionName = Annotated[
     str,
     BeforeValidator(_known(calendar.region_refusal)),
-    WithJsonSchema(
-        {"type": "string", "description": "a country (`DE`) or a part of one (`GB-ENG`), whose public holidays count"}
-    ),
+    _schema("a country (`DE`) or a part of one (`GB-ENG`), whose public holidays count"),
 ]
 
 
@@ -117,23 +122,13 @@ class WhenSection(Section):
     def when(self) -> calendar.When:
         return calendar.When(
             timezone=self.timezone,
-            begins=None if self.begins is None else _minutes(self.begins),
-            ends=None if self.ends is None else _minutes(self.ends),
+            begins=self.begins,
+            ends=self.ends,
             days=None if self.days is None else frozenset(map(DAYS.index, self.days)),
-            dates=None if self.dates is None else tuple(map(_first_and_last, self.dates)),
+            dates=None if self.dates is None else tuple(self.dates),
             holidays=self.holidays,
             except_holidays=self.except_holidays,
         )
-
-
-def _minutes(text: str) -> int:
-    hours, minutes = text.split(":")
-    return int(hours) * 60 + int(minutes)
-
-
-def _first_and_last(text: str) -> tuple[date, date]:
-    first, _, last = text.partition("/")
-    return date.fromisoformat(first), date.fromisoformat(last or first)
 
 
 class ChangedPerUser(Section):
@@ -143,8 +138,8 @@ class ChangedPerUser(Section):
     jobs: ChangedAmount = None
 
 
-class DepartmentChange(Section):
-    """Amounts of one department in one pool while a window is open; what is left out stays as it is."""
+class AmountsChange(Section):
+    """Amounts of a project or department in one pool while a window is open; what is left out stays as it is."""
 
     notebook: ChangedAmount = None
     training: ChangedAmount = None
@@ -152,39 +147,32 @@ class DepartmentChange(Section):
     weight: ChangedWeight = None
     per_user: ChangedPerUser = ChangedPerUser()
 
-    def change(self, owner: str, pool: str, *, department: bool = True) -> Change:
-        return Change(
-            owner=owner,
-            pool=pool,
-            department=department,
-            notebook_milli=self.notebook,
-            training_milli=self.training,
-            limit_milli=self.limit,
-            weight=self.weight,
-            user_notebook_milli=self.per_user.notebook,
-            user_jobs_milli=self.per_user.jobs,
-        )
-
-
-class ProjectChange(DepartmentChange):
-    """Amounts of one project in one pool while a window is open; what is left out stays as it is."""
-
-    def change(self, owner: str, pool: str, *, department: bool = False) -> Change:
-        return super().change(owner, pool, department=department)
-
 
 class CalendarSection(Section):
     """A window: when it is open, and the amounts in force meanwhile. Of several that are open the last one wins."""
 
     name: ItemName
     when: WhenSection
-    projects: dict[ItemName, dict[ItemName, ProjectChange]] = {}
-    departments: dict[ItemName, dict[ItemName, DepartmentChange]] = {}
+    projects: dict[ItemName, dict[ItemName, AmountsChange]] = {}
+    departments: dict[ItemName, dict[ItemName, AmountsChange]] = {}
 
     def entry(self) -> calendar.Entry:
-        changes = (*_changes(self.departments), *_changes(self.projects))
+        changes = tuple(
+            Change(owner=owner, pool=pool, department=department, **core_amounts(section))
+            for department, owners in ((True, self.departments), (False, self.projects))
+            for owner, pools in owners.items()
+            for pool, section in pools.items()
+        )
         return calendar.Entry(name=self.name, when=self.when.when(), changes=changes)
 
 
-def _changes(owners: Mapping[str, Mapping[str, DepartmentChange]]) -> tuple[Change, ...]:
-    return tuple(section.change(owner, pool) for owner, pools in owners.items() for pool, section in pools.items())
+def core_amounts(section: Any) -> dict[str, Any]:
+    """The amounts of a section by their names in the core."""
+    return {
+        "notebook_milli": section.notebook,
+        "training_milli": section.training,
+        "limit_milli": section.limit,
+        "weight": section.weight,
+        "user_notebook_milli": section.per_user.notebook,
+        "user_jobs_milli": section.per_user.jobs,
+    }

@@ -1,4 +1,4 @@
-"""The quota file as values: what each section holds, and what the rest of the product asks of it.
+"""The sections of the quota file, and the values that the rest of the package reads from them.
 
 The same classes read the file, write it and give its JSON Schema. Sections of the contract that this release cannot
 enforce are fields too, so that they are refused by name and not as unknown keys.
@@ -6,10 +6,11 @@ enforce are fields too, so that they are refused by name and not as unknown keys
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from ..core import model
 from ..core.amounts import is_model
@@ -18,7 +19,7 @@ from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.model import Amounts, Department, Device, Policy, Preemption, Project, Window
 from ..messages.validation import MOST_NUMBER
 from .calendar import expand
-from .calendar_section import CalendarSection, ChangedPerUser, DepartmentChange, ProjectChange, WhenSection
+from .calendar_section import AmountsChange, CalendarSection, ChangedPerUser, WhenSection, core_amounts
 from .fields import (
     Amount,
     Ceiling,
@@ -35,14 +36,16 @@ from .fields import (
     Section,
     Unenforced,
     Weight,
+    Whole,
     refuse,
+    within,
 )
 
 Kind = Literal["notebook", "training", "inference"]
 Role = Literal["member", "lead"]
 DAY_S = 86_400
 HORIZON_DAYS = 60
-"""So far ahead a policy knows the calendar; it is made anew before half of that is left."""
+"""A policy has the calendar this far ahead; it is made again before half of that is left."""
 
 
 class Selector(Section):
@@ -84,8 +87,8 @@ class PerUser(Section):
     jobs: Ceiling = None
 
 
-class DepartmentAmounts(Section):
-    """What a department has in one pool, its projects together. Source: docs/scheduling.md, section 1."""
+class AmountsSection(Section):
+    """The amounts of a project, or of a department, in one pool. Source: docs/scheduling.md, section 1."""
 
     notebook: Amount = 0
     training: Amount = 0
@@ -94,18 +97,11 @@ class DepartmentAmounts(Section):
     per_user: PerUser = PerUser()
 
     def amounts(self) -> Amounts:
-        return Amounts(
-            notebook_milli=self.notebook,
-            training_milli=self.training,
-            limit_milli=self.limit,
-            weight=self.weight,
-            user_notebook_milli=self.per_user.notebook,
-            user_jobs_milli=self.per_user.jobs,
-        )
+        return Amounts(**core_amounts(self))
 
-
-class AmountsSection(DepartmentAmounts):
-    """What a project has in one pool."""
+    def quota(self, kind: Kind) -> int:
+        """The quota for a kind of work, in milli-GPU."""
+        return self.notebook if kind == "notebook" else self.training
 
 
 class DepartmentSection(Section):
@@ -113,7 +109,7 @@ class DepartmentSection(Section):
 
     name: ItemName
     priority: Priority = 50
-    quota: dict[ItemName, DepartmentAmounts]
+    quota: dict[ItemName, AmountsSection]
 
 
 class KindPools(Section):
@@ -122,22 +118,12 @@ class KindPools(Section):
     inference: ItemName | None = None
 
 
-def _positive(seconds: int) -> int:
-    if not seconds:
-        raise refuse("a time limit of 0 would end every job at once; write a duration such as 24h")
-    return seconds
-
-
-def _within_memory(seconds: int) -> int:
-    if not 60 <= seconds <= DAY_S // 2:
-        raise refuse("readings are looked back on for 12 hours at most; write a duration from 1m to 12h")
-    return seconds
-
-
 class Defaults(Section):
     environment: ItemName | None = None
     pool: KindPools = KindPools()
-    time_limit: Annotated[Seconds, AfterValidator(_positive)] = DAY_S
+    time_limit: Annotated[
+        Seconds, within(1, None, "a time limit of 0 would end every job at once; write a duration such as 24h")
+    ] = DAY_S
 
 
 class ProjectSection(Section):
@@ -159,10 +145,14 @@ class EnvironmentSection(Section):
     projects: list[ItemName] | None = None
 
 
-class Idle(Section):
-    """Idle notebooks. In mode report it is shown what would be freed, and nothing is; reclaim frees it.
+MEMORY = "readings are looked back on for 12 hours at most; write a duration from 1m to 12h"
 
-    ``busy_notify_after``: whose kernel is busy for so long without using the GPU is told so; it is never freed.
+
+class Idle(Section):
+    """Idle notebooks. Mode report shows the GPUs that would be freed; mode reclaim frees them.
+
+    ``busy_notify_after``: the owner of a kernel that is busy for so long without using the GPU is notified; the GPU is
+    not freed.
     ``suspend``, experimental: a kernel is suspended with its variables rather than shut down, where its server can.
     """
 
@@ -174,16 +164,12 @@ class Idle(Section):
     keep_at_most: Count = 3
     release_after: Seconds = 7200
     stop_server_after: Seconds = 43_200
-    busy_notify_after: Annotated[Seconds, AfterValidator(_within_memory)] | None = None
+    busy_notify_after: Annotated[Seconds, within(60, DAY_S // 2, MEMORY)] | None = None
     suspend: Annotated[bool, Field(strict=True)] = False
     maximum_lease: Unenforced = None
 
-    def lending(self) -> model.Lending:
-        """Slices of idle notebooks are lent where they are freed."""
-        return model.Lending(enabled=self.mode == "reclaim", release_after_s=self.release_after)
-
     def policy(self) -> IdlePolicy:
-        """What the judge and the ladder go by. A server reports more often where the waits are shorter."""
+        """The policy of idle detection. A server reports more often where the waits are shorter."""
         shortest = min(self.gpu_idle_after, self.kernel_idle_after)
         return IdlePolicy(
             grace_s=min(300, shortest),
@@ -206,7 +192,7 @@ class PreemptionSection(Section):
     grace: Seconds = 60
     lent_grace: Seconds = 10
     max_pauses: Count = 4
-    per: Annotated[Seconds, AfterValidator(_positive)] = DAY_S
+    per: Annotated[Seconds, within(1, None, "a period of 0 counts no pause; write a duration such as 24h")] = DAY_S
 
 
 Strength = Literal["hardware", "driver", "mps", "policed", "cooperative", "none"]
@@ -215,42 +201,33 @@ Strength = Literal["hardware", "driver", "mps", "policed", "cooperative", "none"
 class EnforcementSection(Section):
     """The weakest enforcement that a share may have, strongest first; shares that can only have less are refused.
 
-    With ``memory: policed``, or something stronger, who holds more memory than its share is warned and then stopped.
+    With ``memory: policed``, or stronger, a workload that uses more memory than its share is warned and then stopped.
     """
 
     memory: Strength = "none"
     compute: Strength = "none"
 
 
-def _some_time(seconds: int) -> int:
-    if not seconds:
-        raise refuse("0 leaves no past to count; write a duration such as 2d, or k: 0 to turn history off")
-    return seconds
+NO_PAST = "0 leaves no past to count; write a duration such as 2d, or k: 0 to turn history off"
 
 
 class History(Section):
     """Decayed use in dividing the surplus; k = 0 turns it off."""
 
     k: HistoryStrength = 0
-    half_life: Annotated[Seconds, AfterValidator(_some_time)] = 2 * DAY_S
-    window: Annotated[Seconds, AfterValidator(_some_time)] = 7 * DAY_S
-
-
-def _at_most_a_second(milliseconds: int) -> int:
-    if not 10 <= milliseconds <= 1000:
-        raise refuse("a tick is 10ms at least and 1s at most")
-    return milliseconds
+    half_life: Annotated[Seconds, within(1, None, NO_PAST)] = 2 * DAY_S
+    window: Annotated[Seconds, within(1, None, NO_PAST)] = 7 * DAY_S
 
 
 class PolicySection(Section):
-    """``drain_by``: from then on work that may not be preempted leaves where it is above its quota; null: by itself."""
+    """``drain_by``: from then on work above its quota is stopped although it may not be preempted; null: never."""
 
     idle: Idle = Idle()
     preemption: PreemptionSection = PreemptionSection()
     enforcement: EnforcementSection = EnforcementSection()
     history: History = History()
     within_project: Literal["users_in_turn", "first_come"] = "users_in_turn"
-    tick_max: Annotated[Milliseconds, AfterValidator(_at_most_a_second)] = 1000
+    tick_max: Annotated[Milliseconds, within(10, 1000, "a tick is 10ms at least and 1s at most")] = 1000
     drain_by: Instant | None = None
 
 
@@ -261,10 +238,10 @@ def _this_version(version: object) -> object:
 
 
 class Document(Section):
-    """All sections together, each of which can be read; whether they fit each other is checked of them."""
+    """All sections together, each of them valid; ``coherence`` checks that they fit each other."""
 
     version: Annotated[Literal[1], BeforeValidator(_this_version)]
-    revision: Annotated[int, Field(strict=True, ge=0, le=MOST_NUMBER)] | None = None
+    revision: Annotated[Whole, Field(ge=0, le=MOST_NUMBER)] | None = None
     pools: list[PoolSection]
     departments: list[DepartmentSection] = []
     projects: list[ProjectSection]
@@ -273,18 +250,21 @@ class Document(Section):
     calendar: list[CalendarSection] = []
     policy_section: Annotated[PolicySection, Field(alias="policy")] = PolicySection()
 
-    # --- what the core sees ---------------------------------------------------------------------------------------
+    # --- the policy of the core ---------------------------------------------------------------------------------------
     def policy(self, revision: int, now: int | None = None, *, days: int = HORIZON_DAYS) -> Policy:
         """The policy of the core, at one revision.
 
         ``now`` (milliseconds) expands the calendar for so many days ahead, and back as far as history counts; None
         leaves it out.
         """
-        times, past = self.policy_section.preemption, self.policy_section.history
+        times, past, idle = self.policy_section.preemption, self.policy_section.history, self.policy_section.idle
         return Policy(
             revision=revision,
             pools=tuple(pool.name for pool in self.pools),
-            projects=tuple(map(_project, self.projects)),
+            projects=tuple(
+                Project(name=row.name, priority=row.priority, amounts=_amounts(row.quota), department=row.department)
+                for row in self.projects
+            ),
             preemption=Preemption(
                 min_runtime_s=times.min_runtime,
                 grace_s=times.grace,
@@ -293,11 +273,14 @@ class Document(Section):
                 per_s=times.per,
             ),
             within_project=self.policy_section.within_project,
-            departments=tuple(map(_department, self.departments)),
+            departments=tuple(
+                Department(name=row.name, priority=row.priority, amounts=_amounts(row.quota))
+                for row in self.departments
+            ),
             windows=() if now is None else self._windows(now, days),
             history=model.History(k_milli=past.k, half_life_s=past.half_life, window_s=past.window),
             drain_by_at=self.policy_section.drain_by,
-            lending=self.policy_section.idle.lending(),
+            lending=model.Lending(enabled=idle.mode == "reclaim", release_after_s=idle.release_after),
         )
 
     def _windows(self, now: int, days: int) -> tuple[Window, ...]:
@@ -306,9 +289,9 @@ class Document(Section):
         entries = [section.entry() for section in self.calendar]
         return expand(entries, now - back_s * 1000, now + days * DAY_S * 1000)
 
-    @property
+    @cached_property
     def idle(self) -> IdlePolicy:
-        """When a notebook is idle, and what follows."""
+        """The policy of idle detection."""
         return self.policy_section.idle.policy()
 
     @property
@@ -324,7 +307,7 @@ class Document(Section):
 
     # --- people ---------------------------------------------------------------------------------------------------
     def membership(self, user: str, groups: Collection[str]) -> dict[str, Role]:
-        """The projects of one person, by hub name and hub groups, with the role in each; a lead is no mere member."""
+        """The projects of one person, by hub name and hub groups, with the role in each."""
         found: dict[str, Role] = {}
         for project in self.projects:
             members = project.members
@@ -344,7 +327,7 @@ class Document(Section):
         return any(kind in each.uses for each in self.pools if each.name == pool)
 
     def default_pool(self, project: str, kind: Kind) -> str | None:
-        """Where a project's work goes that names no pool; None where that is not clear and the person must say.
+        """The pool of a project's work that names none; None where that is ambiguous and the request must name one.
 
         It is the project's default, else the only pool for this kind of work, else the only such pool in which the
         project has quota for it.
@@ -354,7 +337,7 @@ class Document(Section):
         if named or section is None:
             return named
         usable = [pool.name for pool in self.pools if kind in pool.uses]
-        owned = [name for name in usable if name in section.quota and _quota_of(section.quota[name], kind)]
+        owned = [name for name in usable if name in section.quota and section.quota[name].quota(kind)]
         return usable[0] if len(usable) == 1 else owned[0] if len(owned) == 1 else None
 
     # --- defaults and environments --------------------------------------------------------------------------------
@@ -379,32 +362,8 @@ class Document(Section):
         return next((project for project in self.projects if project.name == name), None)
 
 
-def _quota_of(amounts: AmountsSection, kind: Kind) -> int:
-    return amounts.notebook if kind == "notebook" else amounts.training
+def _amounts(quota: Mapping[str, AmountsSection]) -> dict[str, Amounts]:
+    return {pool: section.amounts() for pool, section in quota.items()}
 
 
-def _project(section: ProjectSection) -> Project:
-    return Project(
-        name=section.name,
-        priority=section.priority,
-        amounts={pool: part.amounts() for pool, part in section.quota.items()},
-        department=section.department,
-    )
-
-
-def _department(section: DepartmentSection) -> Department:
-    return Department(
-        name=section.name,
-        priority=section.priority,
-        amounts={pool: part.amounts() for pool, part in section.quota.items()},
-    )
-
-
-__all__ = [
-    "CalendarSection",
-    "ChangedPerUser",
-    "DepartmentChange",
-    "Document",
-    "ProjectChange",
-    "WhenSection",
-]
+__all__ = ["AmountsChange", "CalendarSection", "ChangedPerUser", "Document", "WhenSection"]

@@ -1,4 +1,4 @@
-"""The kinds of values in a quota file: amounts, durations, weights, names, and what this release cannot enforce.
+"""The kinds of values in a quota file: amounts, durations, weights, names, and sections that cannot be enforced.
 
 Each reads what was written (text, an integer, an exact decimal, never a binary float) and writes it back so that
 it reads the same.
@@ -6,12 +6,14 @@ it reads the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -34,12 +36,23 @@ class Section(BaseModel):
 
 
 def refuse(message: str) -> PydanticCustomError:
-    """The error of a value that is understood and not accepted; the message is a sentence."""
+    """The error of a value that is not accepted; the message is a sentence."""
     return PydanticCustomError("refused", "{message}", {"message": message})  # type: ignore[arg-type,unused-ignore]
 
 
+def within(least: int, most: int | None, advice: str) -> AfterValidator:
+    """Refuse, with this advice, a number below ``least`` or above ``most``."""
+
+    def checked(value: int) -> int:
+        if value < least or (most is not None and value > most):
+            raise refuse(advice)
+        return value
+
+    return AfterValidator(checked)
+
+
 def _written(value: object, what: str) -> str:
-    """The text of a number or a string, as a person would write it; refuses all others, with what to write."""
+    """The text of a number or a string as it is written in a file; refuses all others, with an example."""
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
@@ -68,13 +81,12 @@ def _amount_out(milli: int | None) -> int | str | None:
     return milli if milli is None else milli // 1000 if milli % 1000 == 0 else gpu_text(milli)
 
 
-AMOUNT_SCHEMA: dict[str, object] = {
-    "anyOf": [
-        {"type": "number", "minimum": 0, "maximum": 100_000, "multipleOf": 0.001},
-        {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"},
-    ],
-    "description": "GPUs, with up to three decimals, exact",
-}
+def _decimal_schema(most: int, description: str) -> dict[str, object]:
+    number = {"type": "number", "minimum": 0, "maximum": most, "multipleOf": 0.001}
+    return {"anyOf": [number, {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"}], "description": description}
+
+
+AMOUNT_SCHEMA = _decimal_schema(100_000, "GPUs, with up to three decimals, exact")
 DURATION_SCHEMA: dict[str, object] = {
     "anyOf": [
         {"type": "string", "pattern": r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$"},
@@ -98,7 +110,7 @@ Ceiling = Annotated[
 
 
 def _given(read: Callable[[object], object]) -> Callable[[object], object]:
-    """Refuses nothing as the value of a key: in a window it could be read as "no limit", and changes nothing."""
+    """Refuse null as the value of a key: in a window it could be read as "no limit", and it changes nothing."""
 
     def checked(value: object) -> object:
         if value is None:
@@ -136,24 +148,31 @@ def _weight(value: object) -> object:
     return value
 
 
-Weight = Annotated[int, BeforeValidator(_weight), Field(strict=True, ge=0, le=1_000_000)]
+def _whole(value: object) -> object:
+    """Numbers of more digits than any field takes are text after YAML: names may be, and bounds are checked here."""
+    return int(value[:MOST_DIGITS]) if isinstance(value, str) and MANY_DIGITS.fullmatch(value) else value
+
+
+MANY_DIGITS = re.compile(r"[-+]?[0-9]{19,}", re.ASCII)
+MOST_DIGITS = 4000
+"""Python makes numbers of somewhat more."""
+Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True)]
+Weight = Annotated[Whole, BeforeValidator(_weight), Field(ge=0, le=1_000_000)]
 ChangedWeight = Annotated[
-    Annotated[int, Field(strict=True, ge=0, le=1_000_000)] | None,
+    Annotated[Whole, Field(ge=0, le=1_000_000)] | None,
     BeforeValidator(_given(_weight)),
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
 ]
-Priority = Annotated[int, Field(strict=True, ge=0, le=100)]
-Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+Priority = Annotated[Whole, Field(ge=0, le=100)]
+Count = Annotated[Whole, Field(ge=0, le=1_000_000)]
 
 
 def _history(text: str) -> int | AmountRefusal:
     milli = exact_milli(text)
     if isinstance(milli, int) and milli <= MOST_HISTORY:
         return milli
-    return AmountRefusal(
-        code="history",
-        message=f"{text[:40]!r} is no k; write a decimal from 0 to 10 with up to three places, such as 0.5",
-    )
+    message = f"{text[:40]!r} is no k; write a decimal from 0 to 10 with up to three places, such as 0.5"
+    return AmountRefusal(code="history", message=message)
 
 
 MOST_HISTORY = 10_000
@@ -161,15 +180,7 @@ HistoryStrength = Annotated[
     int,
     BeforeValidator(_reader(_history)),
     PlainSerializer(_amount_out),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 0.001},
-                {"type": "string", "pattern": r"^\d+(\.\d{1,3})?$"},
-            ],
-            "description": "a decimal from 0 (off) to 10, with up to three places",
-        }
-    ),
+    WithJsonSchema(_decimal_schema(10, "a decimal from 0 (off) to 10, with up to three places")),
 ]
 """Thousandths inside, a decimal in the file."""
 
@@ -217,7 +228,7 @@ ItemName = Annotated[Name, Field(strict=True)]
 
 
 def _only_off(value: object, known: ValidationInfo) -> None:
-    """Accept a section only where it says nothing."""
+    """Accept a section only where it is empty."""
     if value is None or value == [] or value == {}:
         return
     raise refuse(f"{known.field_name} cannot be enforced by this release; leave the section out")
@@ -228,4 +239,4 @@ Unenforced = Annotated[
     BeforeValidator(_only_off),
     WithJsonSchema({"enum": [None, [], {}], "description": "cannot be enforced by this release; leave it out"}),
 ]
-"""A section that this release refuses by name: a rule that is written and not kept is worse than none."""
+"""A section that this release refuses by name, because it would not enforce it."""

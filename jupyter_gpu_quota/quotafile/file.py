@@ -1,11 +1,23 @@
-"""The quota file: a document of which all parts fit each other, to what the database keeps and back."""
+"""The quota file: plain values to a document whose parts fit each other, or to every error in them, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
+from typing import Any, get_args, get_origin
 
-from .check import check
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from ..messages.validation import digits_text, nearest, shown, words_of
+from .coherence import incoherences
 from .document import Document
+from .limits import excesses
+from .yaml_tree import Path, QuotaError, line_of
+
+MOST_ERRORS = 100
+"""At most this many errors are listed."""
 
 
 class QuotaFile(Document):
@@ -16,7 +28,7 @@ class QuotaFile(Document):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"revision"})
 
     def as_kept(self) -> dict[str, object] | str:
-        """The document to store, or why it must not be: it would not be read back as the file that it is."""
+        """The document to store, or why it must not be stored: reading it would not give the same file."""
         document = self.to_document()
         try:
             same = QuotaFile.from_document(document) == self.model_copy(update={"revision": None})
@@ -27,8 +39,90 @@ class QuotaFile(Document):
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> QuotaFile:
         """The file that :meth:`to_document` wrote; raises ValueError with every error where it is not one."""
-        found = check(cls, dict(document), None)
-        if isinstance(found, cls):
+        found = check(dict(document), None)
+        if isinstance(found, QuotaFile):
             return found
-        assert isinstance(found, list)
         raise ValueError("; ".join(error.message for error in found))
+
+
+def check(document: object, root: yaml.Node | None) -> QuotaFile | list[QuotaError]:
+    """Read plain values. ``root`` is the tree they come from, for the lines of errors; None where there is no text.
+
+    Without a text the size is not limited: a file that was put in force is read back, whatever its size.
+    """
+    try:
+        found = QuotaFile.model_validate(document)
+    except ValidationError as error:
+        return [_described(each, document, root) for each in error.errors(include_url=False)[:MOST_ERRORS]]
+    too_large = list(excesses(found)) if root else []
+    broken = too_large or list(islice(incoherences(found), MOST_ERRORS))
+    return [QuotaError(line=line_of(root, path), message=message) for path, message in broken] or found
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+def _described(error: ErrorDetails, document: object, root: yaml.Node | None) -> QuotaError:
+    """One of pydantic's findings as a sentence. The place leaves out pydantic's mark of a bad key."""
+    path: Path = tuple(step for step in error["loc"] if step != "[key]")
+    return QuotaError(line=line_of(root, path), message=_sentence(error, path, document))
+
+
+def _sentence(error: ErrorDetails, path: Path, document: object) -> str:
+    where, key = _spoken(path, document), str(path[-1])[:80] if path else ""
+    parent, value = _spoken(path[:-1], document), error["input"]
+    match error["type"]:
+        case "missing":
+            return f"{parent} has no {key}, and needs it"
+        case "extra_forbidden":
+            known = _known_keys(path[:-1])
+            near = nearest(key, known)
+            advice = f"did you mean {near!r}?" if near else f"it knows {', '.join(known)}"
+            return f"{parent} has no key {key!r}; {advice}"
+        case "string_type":
+            return f"{where}: {shown(value)} is not text; put quotes around it if it is a name"
+        case "list_type":
+            return f"{where}: {shown(value)} stands where a list is expected: [first, second]"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            keys = ", ".join(_known_keys(path))
+            return f"{where}: {shown(value)} stands where keys and values are expected{f' ({keys})' if keys else ''}"
+        case "greater_than_equal" | "less_than_equal":
+            return f"{where}: {words_of(error, lambda value: digits_text(str(value)))}"
+        case _:
+            return f"{where}: {words_of(error)}"
+
+
+def _spoken(path: Path, document: object) -> str:
+    """A place in words: list items by their name where they have one."""
+    words, here = [], document
+    for step in path:
+        here = _inside(here, step)
+        name = here.get("name") if isinstance(here, dict) else None
+        if isinstance(step, int):
+            step = name if isinstance(name, str) else step + 1
+        words.append(str(step)[:80])
+    return ".".join(words) or "the quota file"
+
+
+def _inside(value: object, step: str | int) -> object:
+    if isinstance(value, dict):
+        return value.get(step)
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return value[step]
+    return None
+
+
+def _known_keys(path: Path) -> list[str]:
+    """The keys that the section at a path knows."""
+    section: Any = Document
+    for step in path:
+        section = _part(section, step)
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        return [field.alias or name for name, field in section.model_fields.items()]
+    return []
+
+
+def _part(kind: Any, step: str | int) -> Any:
+    """The class of the value at one step inside a section, a list or a mapping."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
+        return fields.get(str(step))
+    return get_args(kind)[-1] if get_origin(kind) in (list, dict) else None

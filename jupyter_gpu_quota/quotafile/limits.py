@@ -1,38 +1,46 @@
-"""How large a quota file may be, part by part, so that whatever is accepted is previewed and applied in seconds."""
+"""Limits on the size of a quota file, so that every accepted file is previewed and applied in seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from ..core.amounts import gpu_text
-from .calendar_section import MOST_CHANGES, MOST_DATES, MOST_ENTRIES
+from .calendar_section import MOST_CHANGES, MOST_DATES, MOST_ENTRIES, dates_text
 from .document import Document
 from .fields import FIRST_YEAR, LAST_YEAR
 from .yaml_tree import Path
 
-MOST_POOLS = 50
-MOST_DEPARTMENTS = 200
 MOST_PROJECTS = 1_000
-MOST_ENVIRONMENTS = 200
+MOST_LISTED = {
+    "pools": 50,
+    "departments": 200,
+    "projects": MOST_PROJECTS,
+    "environments": 200,
+    "calendar": MOST_ENTRIES,
+}
+"""Items of each list of the file."""
 MOST_QUOTAS = 5_000
 """Quotas of projects and departments, one for each pool that they name."""
 MOST_IN_A_POOL_MILLI = 1_000_000_000
-"""A million GPUs: what the quotas of all projects and departments in one pool add up to at most."""
+"""A million GPUs: the largest sum of the quotas of all projects and departments in one pool."""
 
 Found = Iterator[tuple[Path, str]]
+THE_MOST = "the most that a quota file may have"
 
 
 def excesses(file: Document) -> Found:
-    """Places and sentences for each part of which there is more than is taken: at the first one too many."""
-    yield from _list("pools", file.pools, MOST_POOLS)
-    yield from _list("departments", file.departments, MOST_DEPARTMENTS)
-    yield from _list("projects", file.projects, MOST_PROJECTS)
-    yield from _list("environments", file.environments, MOST_ENVIRONMENTS)
-    yield from _list("calendar", file.calendar, MOST_ENTRIES)
-    quotas = [(("departments", i, "quota"), len(row.quota)) for i, row in enumerate(file.departments)]
-    quotas += [(("projects", i, "quota"), len(row.quota)) for i, row in enumerate(file.projects)]
-    yield from _sum("quotas of projects and departments, one for each pool", quotas, MOST_QUOTAS)
-    yield from _sums(file)
+    """Places and sentences for each part of which there are too many: the place of the first one too many."""
+    for name, most in MOST_LISTED.items():
+        if len(rows := getattr(file, name)) > most:
+            yield (name, most), f"{name}: there are {len(rows)}, and {most} are {THE_MOST}"
+    quotas = [(("departments", i, "quota"), row.quota) for i, row in enumerate(file.departments)]
+    quotas += [(("projects", i, "quota"), row.quota) for i, row in enumerate(file.projects)]
+    named = "quotas of projects and departments, one for each pool"
+    yield from _sum(named, [(path, len(quota)) for path, quota in quotas], MOST_QUOTAS)
+    for pool in file.pools:
+        amounts = [((*path, pool.name), quota[pool.name]) for path, quota in quotas if pool.name in quota]
+        yield from _most_in_pool(pool.name, [(path, each.notebook + each.training) for path, each in amounts])
     yield from _strange_years(file)
     dates = [(("calendar", i, "when", "dates"), len(row.when.dates or ())) for i, row in enumerate(file.calendar)]
     yield from _sum("dates in the calendar", dates, MOST_DATES)
@@ -40,53 +48,32 @@ def excesses(file: Document) -> Found:
     yield from _sum("changes of quotas in the calendar", changes, MOST_CHANGES)
 
 
-def _sums(file: Document) -> Found:
+def _most_in_pool(pool: str, parts: Sequence[tuple[Path, int]]) -> Found:
     """One error for each pool, at the quota with which its quotas become too many GPUs."""
-    rows = [(("departments", i), row.quota) for i, row in enumerate(file.departments)]
-    rows += [(("projects", i), dict(row.quota)) for i, row in enumerate(file.projects)]
-    for pool in file.pools:
-        parts = [((*path, "quota", pool.name), quota[pool.name]) for path, quota in rows if pool.name in quota]
-        milli = [(path, amounts.notebook + amounts.training) for path, amounts in parts]
-        total = sum(count for _, count in milli)
-        if total > MOST_IN_A_POOL_MILLI:
-            yield (
-                _first_above(milli, MOST_IN_A_POOL_MILLI),
-                f"the quotas in pool {pool.name} add up to {gpu_text(total)} GPUs, and {gpu_text(MOST_IN_A_POOL_MILLI)}"
-                " are the most that a quota file may give in one pool",
-            )
+    total, most = sum(milli for _, milli in parts), MOST_IN_A_POOL_MILLI
+    if total > most:
+        words = f"the quotas in pool {pool} add up to {gpu_text(total)} GPUs, and {gpu_text(most)} are the most that a"
+        yield _first_above(parts, most), f"{words} quota file may give in one pool"
 
 
 def _strange_years(file: Document) -> Found:
-    """Dates of the calendar so far away that a digit was mistyped."""
+    """Dates of the calendar in a year that can only be a typing error."""
     for i, row in enumerate(file.calendar):
-        for j, (first, last) in enumerate(row.when.when().dates or ()):
-            year = first.year if first.year < FIRST_YEAR else last.year
-            if not FIRST_YEAR <= year <= LAST_YEAR:
-                yield (
-                    ("calendar", i, "when", "dates", j),
-                    f"{(row.when.dates or [])[j]} is in the year {year:04}; write days from {FIRST_YEAR} to"
-                    f" {LAST_YEAR}",
-                )
+        for j, dates in enumerate(row.when.dates or ()):
+            year = next((day.year for day in dates if not FIRST_YEAR <= day.year <= LAST_YEAR), None)
+            if year is not None:
+                words = f"{dates_text(dates)} is in the year {year:04}; write days from {FIRST_YEAR} to {LAST_YEAR}"
+                yield ("calendar", i, "when", "dates", j), words
 
 
-def _list(name: str, rows: Sequence[object], most: int) -> Found:
-    if len(rows) > most:
-        yield (name, most), f"{name}: there are {len(rows)}, and {most} are the most that a quota file may have"
-
-
-def _sum(what: str, parts: Iterable[tuple[Path, int]], most: int) -> Found:
+def _sum(what: str, parts: Sequence[tuple[Path, int]], most: int) -> Found:
     """One error for all of them together, at the part with which they become too many."""
-    parts = list(parts)
     total = sum(count for _, count in parts)
     if total > most:
-        words = f"there are {total} {what}, and {most} are the most that a quota file may have"
-        yield _first_above(parts, most), words
+        yield _first_above(parts, most), f"there are {total} {what}, and {most} are {THE_MOST}"
 
 
 def _first_above(parts: Sequence[tuple[Path, int]], most: int) -> Path:
-    so_far = 0
-    for path, count in parts:
-        so_far += count
-        if so_far > most:
-            return path
-    return ()
+    """The part with which the sum is above ``most``."""
+    sums = accumulate(count for _, count in parts)
+    return next(path for (path, _), so_far in zip(parts, sums, strict=True) if so_far > most)

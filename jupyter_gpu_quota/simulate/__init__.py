@@ -1,1 +1,1 @@
-"""What would happen: traces and generated days played through the shipped controller and core in virtual time."""
+"""Traces and generated days, played by the shipped controllers and core in virtual time."""

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .tracefile import NodeSpec, Sitting, Trace, Training
+from .tracefile import JobWork, NodeSpec, NotebookWork, Trace
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -45,7 +45,7 @@ class Session:
     person: int
     opens_at: int
     closes_at: int
-    work: tuple[Training, ...]
+    work: tuple[JobWork, ...]
     present: tuple[tuple[int, int], ...]
 
 
@@ -128,12 +128,12 @@ def _lognormal(chance: random.Random, median: float, sigma: float) -> float:
 
 def _work_of(
     variant: Variant, person: int, session: str, begins: int, ends: int, chance: random.Random
-) -> Iterator[Training]:
+) -> Iterator[JobWork]:
     for kind, row in parameters()["work"].items():
         for number in range(_poisson(chance, row["per_person_day"] * variant.work)):
             at = ends if row["when"] == "evening" else chance.randrange(begins, ends)
             for trial in range(row.get("trials", 1)):
-                yield _training(row, person, f"{session}-{kind}-{number}-{trial:02d}", at, chance)
+                yield _job_work(row, person, f"{session}-{kind}-{number}-{trial:02d}", at, chance)
 
 
 def _poisson(chance: random.Random, mean: float) -> int:
@@ -145,11 +145,11 @@ def _poisson(chance: random.Random, mean: float) -> int:
     return count
 
 
-def _training(row: Mapping[str, Any], person: int, name: str, at: int, chance: random.Random) -> Training:
+def _job_work(row: Mapping[str, Any], person: int, name: str, at: int, chance: random.Random) -> JobWork:
     sigma = math.sqrt(2 * math.log(row["mean_s"] / row["median_s"]))
     lasts_s = min(20 * 3600.0, max(30.0, _lognormal(chance, row["median_s"], sigma)))
     saves = {"checkpoint_every_s": row["checkpoint_every_s"] or None, "saves_in_s": row["saves_in_s"] or None}
-    return Training.model_validate(
+    return JobWork.model_validate(
         {
             "kind": "training",
             "id": name,
@@ -168,9 +168,9 @@ def _training(row: Mapping[str, Any], person: int, name: str, at: int, chance: r
 # --- our world ------------------------------------------------------------------------------------------------------
 def day_trace(variant: Variant, *, seed: int, lending: bool = False) -> Trace:
     """The people's days with a slice for each notebook, and training in the queue; idle slices are lent, or not."""
-    work: list[Training | Sitting] = []
+    work: list[JobWork | NotebookWork] = []
     for session in sessions(variant, seed):
-        work += [_sitting(session, random.Random(f"{variant.name} {seed} {session.id}")), *session.work]  # noqa: S311
+        work += [_notebook_work(session, random.Random(f"{variant.name} {seed} {session.id}")), *session.work]  # noqa: S311
     return Trace(
         begins_at=parameters()["begins_at"],
         nodes=_nodes(variant),
@@ -179,9 +179,9 @@ def day_trace(variant: Variant, *, seed: int, lending: bool = False) -> Trace:
     )
 
 
-def _sitting(session: Session, chance: random.Random) -> Sitting:
+def _notebook_work(session: Session, chance: random.Random) -> NotebookWork:
     open_ms = session.closes_at - session.opens_at
-    return Sitting.model_validate(
+    return NotebookWork.model_validate(
         {
             "kind": "notebook",
             "id": session.id,
@@ -203,7 +203,8 @@ def bursts(session: Session, chance: random.Random) -> list[tuple[int, int]]:
     takes on the slice, and begins when the one before it has ended.
     """
     given, found, free_at = parameters()["notebook"], list[tuple[int, int]](), 0
-    lasts_ms = round(given["burst_s"] * 1_000_000 / _slice_milli())
+    over, under = given["slice"].split("/")
+    lasts_ms = round(given["burst_s"] * 1_000_000 / (1000 * int(over) // int(under)))
     open_ms = session.closes_at - session.opens_at
     for since, until in session.present:
         at = since + round(chance.expovariate(given["bursts_per_h"]) * HOUR_MS)
@@ -214,11 +215,6 @@ def bursts(session: Session, chance: random.Random) -> list[tuple[int, int]]:
                 found.append((begin, free_at))
             at += round(chance.expovariate(given["bursts_per_h"]) * HOUR_MS)
     return found
-
-
-def _slice_milli() -> int:
-    over, under = parameters()["notebook"]["slice"].split("/")
-    return 1000 * int(over) // int(under)
 
 
 def _burst_permille() -> int:
@@ -254,7 +250,7 @@ def baseline_trace(variant: Variant, *, seed: int) -> Trace:
     """One GPU each, first come first served, held while the notebook is open; training runs inside, one at a time.
 
     A notebook is a job that cannot be paused. It is open until its owner closes it, and until its training is done.
-    Who has no GPU when the day ends gives up. Training that asked for several GPUs takes as many times as long.
+    A user without a GPU at the end of the day gives up. Training on several GPUs takes as many times as long.
     """
     work = [_holding(session) for session in sessions(variant, seed)]
     names = ["everybody"]
@@ -271,7 +267,7 @@ def baseline_trace(variant: Variant, *, seed: int) -> Trace:
     )
 
 
-def _holding(session: Session) -> Training:
+def _holding(session: Session) -> JobWork:
     inside = inside_notebook(session)
     open_ms = max([session.closes_at - session.opens_at, *(end for _, end in inside.values())])
     busy_ms = sum(
@@ -282,7 +278,7 @@ def _holding(session: Session) -> Training:
     present_ms = sum(until - since for since, until in session.present)
     use = (busy_ms + present_ms * _burst_permille() / 1000) / open_ms
     day_end = session.opens_at - session.opens_at % DAY_MS + _at(0, parameters()["notebook"]["patience_until_h"])
-    return Training.model_validate(
+    return JobWork.model_validate(
         {
             "kind": "training",
             "id": session.id,

@@ -1,6 +1,6 @@
-"""Was every promise of promptness kept? Judged from the records alone, by the words of the contract.
+"""Checks the promises about waiting times, from the records alone.
 
-P10: a claim within guarantee is handed its devices within grace + 2 ticks, and a notebook within its quota, one that
+P10: a claim within its guarantee has its devices within grace + 2 ticks, and a notebook within its quota, one that
 wakes while its slice is lent too, within lent_grace + 2 ticks. Each quarantined device adds one grace. Amounts are
 those of the instant: where a window of the calendar opens or closes, a claim is owed from then on, or no more.
 Source: docs/scheduling.md, section 9.
@@ -37,7 +37,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """Somebody had to wait longer than was promised."""
+    """A workload waited longer than was promised."""
 
     workload: str
     project: str
@@ -46,11 +46,11 @@ class Violation:
 
 
 @dataclass(slots=True)
-class GuaranteeWatch:
-    """Sees every change, and keeps how long each claim that its guarantee covers has been waiting.
+class GuaranteeMonitor:
+    """Notes how long each claim within its guarantee waits.
 
-    ``policy`` has its calendar expanded over the whole time that is watched. ``reduced``: the pools in which somebody
-    waited while the quotas did not fit; a guarantee is reduced there, and not judged meanwhile.
+    ``policy`` has its calendar expanded over the whole time that is played. ``reduced``: the pools in which work
+    waited while the quotas did not fit; a guarantee is reduced there, and not checked meanwhile.
     """
 
     policy: Policy
@@ -69,7 +69,7 @@ class GuaranteeWatch:
     _counted: dict[str, tuple[Place, int]] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _owed: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
     _notebooks: set[str] = field(default_factory=set)
     _pools: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class GuaranteeWatch:
         self._take_amounts(0)
 
     def see(self, changes: Changes, now: int) -> None:
-        """Take in what changed by ``now``, and note who has waited too long."""
+        """Take in what changed by ``now``, and note the workloads that waited too long."""
         self._follow_calendar(now)
         self._devices |= {device.id: device for device in changes.devices}
         touched = dict[Place, None]()
@@ -89,10 +89,10 @@ class GuaranteeWatch:
             self._pools.clear()
             touched |= dict.fromkeys([*self._waiting, *self._asked, *self._wakes])
         for place in touched:
-            self._judge(place, now)
+            self._check_place(place, now)
 
     def finish(self, now: int) -> list[Violation]:
-        """All violations, of those who wait still too."""
+        """All violations, those of workloads that still wait too."""
         self._follow_calendar(now)
         for place in list(self._owed):
             for workload in sorted(self._owed[place]):
@@ -109,14 +109,14 @@ class GuaranteeWatch:
         }
 
     def _follow_calendar(self, now: int) -> None:
-        """Judge everybody at each instant until now at which amounts changed."""
+        """Check all places at each instant until now at which amounts changed."""
         while self._changes_at is not None and self._changes_at <= now:
             at = self._changes_at
             self._take_amounts(at)
             for place in [*self._waiting, *self._asked, *self._wakes]:
-                self._judge(place, at)
+                self._check_place(place, at)
 
-    # --- what is there --------------------------------------------------------------------------------------------
+    # --- workloads ------------------------------------------------------------------------------------------------
     def _take_job(self, job: Job) -> Place:
         place = job.project, job.pool
         self._uncount(job.id, self._use)
@@ -151,8 +151,8 @@ class GuaranteeWatch:
             place, milli = self._counted.pop(workload)
             of[place] -= milli
 
-    # --- who is owed ----------------------------------------------------------------------------------------------
-    def _judge(self, place: Place, now: int) -> None:
+    # --- claims within guarantee ----------------------------------------------------------------------------------
+    def _check_place(self, place: Place, now: int) -> None:
         owed = set(self._covered(place))
         before = self._owed[place]
         for workload in sorted(before):
@@ -164,7 +164,7 @@ class GuaranteeWatch:
         self._owed[place] = owed
 
     def _covered(self, place: Place) -> Iterable[str]:
-        """Whom the quotas cover together, in the order in which they would be served."""
+        """The workloads that the quotas cover together, in the order in which they would be served."""
         amounts = self._amounts.get(place, NOTHING)
         if not self._fits_pool(place[1]):
             waits = self._asked[place] or self._waiting[place] or self._wakes[place]
@@ -207,15 +207,13 @@ class GuaranteeWatch:
         return self._pools[pool]
 
     def _check(self, workload: str, place: Place, now: int) -> None:
-        waited_ms, promised_ms = now - self.owed_since[workload], self._promised_ms(workload, place)
-        if waited_ms > promised_ms and workload not in self._told:
-            self._told.add(workload)
-            self.violations.append(
-                Violation(workload=workload, project=place[0], waited_ms=waited_ms, promised_ms=promised_ms)
-            )
-
-    def _promised_ms(self, workload: str, place: Place) -> int:
         times = self.policy.preemption
         grace_s = times.lent_grace_s if workload in self._notebooks else times.grace_s
         quarantined = sum(d.health is Health.QUARANTINED for d in self._devices.values() if d.pool == place[1])
-        return (grace_s + quarantined * times.grace_s) * 1000 + 2 * self.tick_ms
+        promised_ms = (grace_s + quarantined * times.grace_s) * 1000 + 2 * self.tick_ms
+        waited_ms = now - self.owed_since[workload]
+        if waited_ms > promised_ms and workload not in self._reported:
+            self._reported.add(workload)
+            self.violations.append(
+                Violation(workload=workload, project=place[0], waited_ms=waited_ms, promised_ms=promised_ms)
+            )

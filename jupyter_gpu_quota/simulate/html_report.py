@@ -63,7 +63,7 @@ svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans
 NAMES = {
     "gpu_allocation_percent": "GPU time given out, %",
     "gpu_utilisation_percent": "GPU time computed on, %",
-    "gpu_allocation_at_saturation_percent": "given out while somebody waits, %",
+    "gpu_allocation_at_saturation_percent": "given out while work waits, %",
     "makespan_s": "from the first submission to the last end",
     "jobs_total": "jobs",
     "jobs_finished": "of them ended",
@@ -86,25 +86,25 @@ NAMES_OF_FILL = {
 }
 HOW = {
     "fill": "Empty nodes are filled by the shipped placement; each task is placed before the next is seen, none ends.",
-    "decide": "Empty nodes are filled by the shipped decide, which sees all that waits; no task ends.",
+    "decide": "Empty nodes are filled by the shipped decide, which considers all waiting tasks together; no task ends.",
     "replay": "In virtual time, through the shipped controller and core. Curves are of the first seed.",
 }
 
 
 NOTES = {
-    "Waits": "Half of them waited no longer than p50, 90 % no longer than p90. What never started is in none of these "
-    "times; it is counted at the right.",
-    "Why it never started": "What waited to the end, in the scheduler's own words about the first of each kind.",
+    "Waits": "Half of them waited no longer than p50, 90 % no longer than p90. Work that never started is in none of "
+    "these times; it is counted at the right.",
+    "Why it never started": "Work that waited to the end, with the scheduler's explanation of the first of each kind.",
     "GPUs over time": "Given out is what jobs and notebooks hold; computed on is as much of that as was busy.",
     "Waiting": "Asked for, or paused, and without a GPU.",
-    "Above the training quota, by project": "The surplus: what a project ran on while others left it idle, and would "
-    "have given back to whoever claims a training quota.",
+    "Above the training quota, by project": "The surplus: GPUs that a project used while others left them idle, and "
+    "that it returns to a claim of a training quota.",
     "Free GPU that is no whole device": "How much of the free GPU lies in parts of devices, where no job for a whole "
     "one fits.",
     "Projects": "The surplus is what a project had above its training quota. Waits are of its jobs, until they first "
     "had their GPU; of those that never started there is none.",
 }
-"""What a figure shows, in a sentence below its heading."""
+"""The sentence below the heading of a section."""
 SIZES = {
     "small": "small (≤ 1 GPU)",
     "medium": "medium (≤ 8)",
@@ -116,10 +116,18 @@ SIZES = {
 def page(report: Mapping[str, Any]) -> str:
     """The whole page of a report, as HTML."""
     mode = str(report.get("mode", "replay"))
-    title = _title(report)
+    title = f"{report.get('trace', 'a trace')} on {_cell(report['gpus'])} simulated GPUs"
     parts = _tables_of_replay(report) if mode == "replay" else _tables_of_fill(report)
-    parts += [_section(name, _note(name) + _drawn(draw, report)) for name, has, draw in PLOTS if has(report)]
-    parts += [_section(name, f"<p>{told}</p>") for name, is_so, told in NOTHING if is_so(report)]
+    without_values: list[str] = []
+    for name, values, draw, nothing in PLOTS:
+        found = values(report)
+        if nothing and found is not None and not any(found):
+            without_values.append(_section(name, f"<p>{nothing}</p>"))
+        elif found:
+            # Of the two drawings the page shows the one that fits the window.
+            drawings = _svg(draw, report, "wide", (10, 2.8), 5) + _svg(draw, report, "narrow", (4.2, 3.2), 2)
+            parts.append(_section(name, _note(name) + drawings))
+    parts += without_values
     if isinstance(report.get("projects"), dict) and report["projects"]:
         parts.append(_section("Projects", _note("Projects") + _projects(report)))
     return (
@@ -130,26 +138,24 @@ def page(report: Mapping[str, Any]) -> str:
     )
 
 
-def _title(report: Mapping[str, Any]) -> str:
-    return f"{report.get('trace', 'a trace')} on {_cell(report['gpus'])} simulated GPUs"
-
-
 def _played(report: Mapping[str, Any]) -> str:
-    """What the figures are of, in sentences: the quotas, the time that was played, the seeds."""
+    """The quotas, the time that was played and the seeds, in sentences."""
     seeds = ", ".join(str(seed) for seed in report.get("seeds", ()))
-    told = [f"Quotas: {report['quotas']}."] if report.get("quotas") else []
+    parts = [f"Quotas: {report['quotas']}."] if report.get("quotas") else []
     if "begins_at" in report:
         days = report["span_s"] / 86_400
-        told.append(f"From {report['begins_at'][:16].replace('T', ' ')} UTC on, {days:.{2 if days < 10 else 1}f} days.")
-    return " ".join([*told, f"Seeds: {seeds}."])
+        parts.append(
+            f"From {report['begins_at'][:16].replace('T', ' ')} UTC on, {days:.{2 if days < 10 else 1}f} days."
+        )
+    return " ".join([*parts, f"Seeds: {seeds}."])
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
     never = report.get("never_started", {})
     waits = {
-        told: report["wait_s"][size] | {"never started": never.get(size)}
-        for size, told in SIZES.items()
+        name: report["wait_s"][size] | {"never started": never.get(size)}
+        for size, name in SIZES.items()
         if size in report["wait_s"]
     }
     if report.get("slices_lent"):
@@ -158,18 +164,22 @@ def _tables_of_replay(report: Mapping[str, Any]) -> list[str]:
         _section("Figures", _table(("", ""), _figures(report, NAMES))),
         _section(
             "Waits of jobs by size, and of notebooks",
-            _note("Waits") + _table(("", *_columns(waits)), [(name, *_times(row)) for name, row in waits.items()]),
+            _note("Waits") + _waits_table(waits),
         ),
     ]
     if why := report.get("never_started_because"):
-        tables.append(_section("Why it never started", _note("Why it never started") + _reasons(why)))
+        rows = (f"{row['count']} of {row['project']}, such as {row['such_as']}: {row['message']}" for row in why)
+        items = "".join(f"<li>{escape(row)}</li>" for row in rows)
+        tables.append(_section("Why it never started", f"{_note('Why it never started')}<ul>{items}</ul>"))
     return tables
 
 
-def _reasons(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Why work waited to the end: a sentence for each reason, and how much of a project's it is."""
-    told = (f"{row['count']} of {row['project']}, such as {row['such_as']}: {row['message']}" for row in rows)
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in told)}</ul>"
+def _waits_table(waits: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        (name, *(value if key == "never started" else _time(value) for key, value in row.items()))
+        for name, row in waits.items()
+    ]
+    return _table(("", *next(iter(waits.values()), {})), rows)
 
 
 def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
@@ -181,7 +191,7 @@ def _tables_of_fill(report: Mapping[str, Any]) -> list[str]:
 
 
 def _projects(report: Mapping[str, Any]) -> str:
-    """What each project had, and how long its jobs waited for it."""
+    """The GPU hours of each project, and the waits of its jobs."""
     waits, unknown = report.get("wait_s_by_project", {}), {"p50": None, "max": None}
     head = ("", "GPU hours", "of them surplus", "% of all surplus", "wait, p50", "wait, longest")
     rows = []
@@ -192,12 +202,8 @@ def _projects(report: Mapping[str, Any]) -> str:
     return _table(head, rows)
 
 
-def _times(row: Mapping[str, Any]) -> list[object]:
-    return [value if name == "never started" else _time(value) for name, value in row.items()]
-
-
 def _time(seconds: float | None) -> str | None:
-    """A time as people say it: three figures below two minutes, then minutes, hours and days."""
+    """A time with three figures below two minutes, then in minutes, hours and days."""
     if seconds is None:
         return None
     minutes = round(seconds / 60)
@@ -222,25 +228,18 @@ def _figures(report: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[
     left_out = () if report.get("slices_lent") else loans
     lasted, open_jobs = _time(report.get("makespan_s")), not_ended(report)
     shown = {**report, "makespan_s": f"{lasted}; {open_jobs}" if lasted and open_jobs else lasted}
-    return [(told, shown[name]) for name, told in names.items() if name in report and name not in left_out]
-
-
-def _columns(rows: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
-    return tuple(next(iter(rows.values()), {}))
+    return [(text, shown[name]) for name, text in names.items() if name in report and name not in left_out]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    cells = "".join(f"<th scope='col'>{escape(_heading(name))}</th>" if name else "<td></td>" for name in head)
+    names = (name.replace("gpu", "GPU").replace("_", " ") for name in head)
+    cells = "".join(f"<th scope='col'>{escape(name)}</th>" if name else "<td></td>" for name in names)
     thead = f"<thead><tr>{cells}</tr></thead>" if any(head) else ""
     body = "".join(
         f"<tr><th scope='row'>{escape(str(row[0]))}</th>{''.join(f'<td>{_cell(c)}</td>' for c in row[1:])}</tr>"
         for row in rows
     )
     return f"<table>{thead}<tbody>{body}</tbody></table>"
-
-
-def _heading(name: str) -> str:
-    return " ".join("GPU" if word == "gpu" else word for word in name.split("_"))
 
 
 def _cell(value: object) -> str:
@@ -251,11 +250,6 @@ def _cell(value: object) -> str:
 
 
 # --- plots ----------------------------------------------------------------------------------------------------------
-def _drawn(draw: Callable[[Axes, Mapping[str, Any]], None], report: Mapping[str, Any]) -> str:
-    """One plot as two SVGs, of which the page shows the one that fits the window."""
-    return _svg(draw, report, "wide", (10, 2.8), 5) + _svg(draw, report, "narrow", (4.2, 3.2), 2)
-
-
 def _svg(
     draw: Callable[[Axes, Mapping[str, Any]], None],
     report: Mapping[str, Any],
@@ -339,8 +333,8 @@ def _fill(axes: Axes, report: Mapping[str, Any]) -> None:
     axes.plot([0, most], [0, most], color=INK, linewidth=1, linestyle=":", label="asked for")
     for at, curve in enumerate(curves):
         mark = "o" if len(curve) < FEW_POINTS else ""
-        told = None if at else "given out, each seed"
-        axes.plot(*zip(*curve, strict=True), color=SERIES[0], linewidth=1.2, marker=mark, markersize=3, label=told)
+        label = None if at else "given out, each seed"
+        axes.plot(*zip(*curve, strict=True), color=SERIES[0], linewidth=1.2, marker=mark, markersize=3, label=label)
     _label(axes, "GPU asked for, % of what there is", "% of the GPU")
 
 
@@ -357,41 +351,32 @@ def _label(axes: Axes, x: str, y: str) -> None:
     axes.margins(x=0)
 
 
-def _paused(report: Mapping[str, Any]) -> bool:
-    return any(pauses != "0" for pauses in report.get("pauses_per_job", ()))
+def _over_time(report: Mapping[str, Any], curve: str) -> Any:
+    return report.get("over_time", {}).get(curve)
 
 
-def _over_time(report: Mapping[str, Any]) -> bool:
-    return "over_time" in report
+def _surplus_values(report: Mapping[str, Any]) -> list[float] | None:
+    curves = _over_time(report, "surplus_gpus")
+    return None if curves is None else [value for curve in curves.values() for value in curve]
 
 
-def _waited(report: Mapping[str, Any]) -> bool:
-    return _over_time(report) and any(report["over_time"]["waiting"])
+def _pause_counts(report: Mapping[str, Any]) -> list[int] | None:
+    return [int(count) for count in report["pauses_per_job"]] if "pauses_per_job" in report else None
 
 
-def _above_quota(report: Mapping[str, Any]) -> bool:
-    return _over_time(report) and any(map(any, report["over_time"]["surplus_gpus"].values()))
-
-
-SURPLUS = "Above the training quota, by project"
-PAUSES = "Jobs by how often they were paused"
-WAITING = "Waiting"
-NOTHING: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
-    (WAITING, lambda report: _over_time(report) and not _waited(report), "Nobody waited."),
-    (SURPLUS, lambda report: _over_time(report) and not _above_quota(report), "No project was above it."),
-    (PAUSES, lambda report: "pauses_per_job" in report and not _paused(report), "No job was paused."),
-)
 FEW_POINTS = 40
 """A curve of fewer is marked where its points are."""
-PLOTS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Axes, Mapping[str, Any]], None]], ...] = (
-    ("GPUs over time", _over_time, _gpus),
-    (WAITING, _waited, _waiting),
-    (
-        SURPLUS,
-        _above_quota,
-        _surplus,
-    ),
-    ("Free GPU that is no whole device", _over_time, _fragments),
-    (PAUSES, _paused, _pauses),
-    ("Given out as more is asked for", lambda report: bool(report.get("fill")), _fill),
-)
+
+PLOTS: tuple[
+    tuple[
+        str, Callable[[Mapping[str, Any]], Sequence[object] | None], Callable[[Axes, Mapping[str, Any]], None], str
+    ], ...
+] = (
+    ("GPUs over time", lambda report: _over_time(report, "gpus"), _gpus, ""),
+    ("Waiting", lambda report: _over_time(report, "waiting"), _waiting, "No work waited."),
+    ("Above the training quota, by project", _surplus_values, _surplus, "No project was above it."),
+    ("Free GPU that is no whole device", lambda report: _over_time(report, "gpus"), _fragments, ""),
+    ("Jobs by how often they were paused", _pause_counts, _pauses, "No job was paused."),
+    ("Given out as more is asked for", lambda report: report.get("fill"), _fill, ""),
+)  # fmt: skip
+"""Title, values, drawing, and the sentence that replaces a drawing of zeros. No values: the report lacks the figure."""

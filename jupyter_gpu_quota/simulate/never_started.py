@@ -1,4 +1,4 @@
-"""Why work of a simulated world had no device to the end, in the words of the scheduler that played it."""
+"""Why work of a simulated world never started, as the shipped scheduler explains it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..core.scheduling.decide import decide_and_explain
 from ..messages.reasons import sentence
 from .replay import Replay
 
-MOST_TOLD = 20
-"""So many reasons has a report, those of the most work."""
+MOST_GROUPS = 20
+"""The most reasons of a report, those of the most work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unstarted:
-    """One job or notebook that still waits for its first device, with its reason as a code and a sentence."""
+    """A job or notebook that still waits for its first device, with the code and sentence of its reason."""
 
     workload: str
     project: str
@@ -27,7 +27,7 @@ class Unstarted:
 
 
 def unstarted(replay: Replay) -> tuple[Unstarted, ...]:
-    """What still waits when a world ends; of what was taken back before, nothing is told."""
+    """The work that still waits when a world ends; cancelled work is left out."""
     mirror, now = replay.controller.mirror, replay.clock.now
     policy = mirror.policy_at(now)
     snapshot = mirror.snapshot(now)
@@ -48,20 +48,15 @@ def unstarted(replay: Replay) -> tuple[Unstarted, ...]:
     )
 
 
-def told(worlds: Iterable[Iterable[Unstarted]]) -> list[dict[str, object]]:
-    """By reason and project, what most waits for first: how much of it there is, and the first with its sentence."""
+def by_reason(worlds: Iterable[Iterable[Unstarted]]) -> list[dict[str, object]]:
+    """The work by reason and project, the largest group first: its size, and the first of it with its sentence."""
     groups: dict[tuple[str, str], list[Unstarted]] = {}
     for world in worlds:
         for each in world:
             groups.setdefault((each.code, each.project), []).append(each)
-    rows = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    rows = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))[:MOST_GROUPS]
     return [
-        {
-            "reason": code,
-            "project": project,
-            "count": len(found),
-            "such_as": found[0].workload,
-            "message": found[0].message,
-        }
-        for (code, project), found in rows[:MOST_TOLD]
-    ]
+        {"reason": code, "project": project, "count": len(found), "such_as": found[0].workload,
+         "message": found[0].message}
+        for (code, project), found in rows
+    ]  # fmt: skip

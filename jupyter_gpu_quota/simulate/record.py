@@ -1,13 +1,13 @@
-"""What happened in one simulated world, as it was seen in the store's changes: the raw material of the figures."""
+"""The history of one simulated world, from the changes of its store: the source of the figures."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..core.lifecycle import FINAL, HOLDS_GPU, WAITING
-from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, JobState, Notebook, NotebookState
+from ..core.lifecycle import HOLDS_GPU, WAITING
+from ..core.model import WHOLE_DEVICE, Allocation, Device, Health, NotebookState
 from ..store.records.rows import Changes, JobRecord, NotebookRecord
 
 
@@ -48,115 +48,111 @@ class Curve:
         return [total / width for total in sums]
 
 
-@dataclass(slots=True, kw_only=True)
-class Story:
-    """One job or notebook: ``had_at`` is when it was first handed its devices."""
+@dataclass(slots=True)
+class Total(Curve):
+    """The sum of the amounts of named parts over time."""
 
+    _parts: dict[str, int] = field(default_factory=dict)
+    _sum: int = 0
+
+    def put(self, part: str, amount: int, now: int) -> None:
+        """From ``now`` on the amount of a part is this."""
+        before = self._parts.pop(part, 0)
+        if amount:
+            self._parts[part] = amount
+        if amount != before:
+            self._sum += amount - before
+            self.set(now, self._sum)
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkloadRecord:
+    """One job or notebook. ``work`` is its id in the trace; ``allocated_at``: when it first had its devices."""
+
+    work: str
     project: str
     size_milli: int
     asked_at: int
-    had_at: int | None = None
+    allocated_at: int | None = None
     ended_at: int | None = None
     state: str = ""
     pauses: int = 0
 
+    @property
+    def wait_ms(self) -> int | None:
+        """How long it waited for its devices; None where it never had them."""
+        return None if self.allocated_at is None else self.allocated_at - self.asked_at
+
 
 @dataclass(slots=True)
 class Record:
-    """Sees every change; curves are in milli-GPU, or count workloads."""
+    """Observes a replay. Curves are in milli-GPU; ``waiting`` counts workloads.
 
-    jobs: dict[str, Story] = field(default_factory=dict)
-    notebooks: dict[str, Story] = field(default_factory=dict)
-    capacity: Curve = field(default_factory=Curve)
-    allocated: Curve = field(default_factory=Curve)
-    broken: Curve = field(default_factory=Curve)
-    waiting: Curve = field(default_factory=Curve)
-    lent: Curve = field(default_factory=Curve)
-    used_by: dict[str, Curve] = field(default_factory=lambda: defaultdict(Curve))
+    ``broken`` is the free part of devices that are in part allocated; ``used_by`` the devices of each project's jobs.
+    """
+
+    jobs: dict[str, WorkloadRecord] = field(default_factory=dict)
+    notebooks: dict[str, WorkloadRecord] = field(default_factory=dict)
+    capacity: Total = field(default_factory=Total)
+    allocated: Total = field(default_factory=Total)
+    broken: Total = field(default_factory=Total)
+    waiting: Total = field(default_factory=Total)
+    lent: Total = field(default_factory=Total)
+    used_by: dict[str, Total] = field(default_factory=lambda: defaultdict(Total))
     _devices: dict[str, Device] = field(default_factory=dict)
-    _held: dict[str, Allocation] = field(default_factory=dict)
-    _on: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    _waits: set[str] = field(default_factory=set)
-    _lent: dict[str, int] = field(default_factory=dict)
-    _lent_milli: int = 0
-    _holds: dict[str, tuple[str, int]] = field(default_factory=dict)
-    _use: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _allocations: dict[str, Allocation] = field(default_factory=dict)
+    _milli_on: Counter[str] = field(default_factory=Counter)
 
     def see(self, changes: Changes, now: int) -> None:
-        """Take in what changed by ``now``."""
+        """Take in the changes up to ``now``."""
         for record in changes.jobs:
             self._see_job(record, now)
         for seen in changes.notebooks:
             self._see_notebook(seen, now)
         self._see_devices(changes, now)
-        self.waiting.set(now, len(self._waits))
 
     def _see_job(self, record: JobRecord, now: int) -> None:
         job = record.job
-        size = job.gpu_milli * job.ranks
-        story = self.jobs.get(job.id)
-        if story is None:
-            story = self.jobs[job.id] = Story(project=job.project, size_milli=size, asked_at=job.submitted_at)
-        if story.had_at is None and job.attempt:
-            story.had_at = now
-        story.state, story.ended_at, story.pauses = job.state.value, record.ended_at, record.pauses
-        (self._waits.add if job.state in WAITING else self._waits.discard)(job.id)
-        self._note_use(job.id, job.project, job.held_milli if job.state in HOLDS_GPU else 0, now)
-
-    def _note_use(self, workload: str, project: str, milli: int, now: int) -> None:
-        before = self._holds.pop(workload, (project, 0))
-        if milli:
-            self._holds[workload] = project, milli
-        if before != (project, milli):
-            self._use[project] += milli - before[1]
-            self.used_by[project].set(now, self._use[project])
+        workload = self.jobs.get(job.id)
+        if workload is None:
+            size = job.gpu_milli * job.ranks
+            workload = self.jobs[job.id] = WorkloadRecord(
+                work=job.id, project=job.project, size_milli=size, asked_at=job.submitted_at
+            )
+        if workload.allocated_at is None and job.attempt:
+            workload.allocated_at = now
+        workload.state, workload.ended_at, workload.pauses = job.state.value, record.ended_at, record.pauses
+        self.waiting.put(job.id, job.state in WAITING, now)
+        self.used_by[job.project].put(job.id, job.held_milli if job.state in HOLDS_GPU else 0, now)
 
     def _see_notebook(self, record: NotebookRecord, now: int) -> None:
-        notebook = record.notebook
-        story = self.notebooks.get(notebook.id)
-        if story is None:
-            story = self.notebooks[notebook.id] = Story(
-                project=notebook.project, size_milli=notebook.gpu_milli, asked_at=notebook.requested_at
+        book = record.notebook
+        workload = self.notebooks.get(book.id)
+        if workload is None:
+            workload = self.notebooks[book.id] = WorkloadRecord(
+                work=record.server, project=book.project, size_milli=book.gpu_milli, asked_at=book.requested_at
             )
-        story.had_at = record.booked_at if story.had_at is None else story.had_at
-        story.state, story.ended_at = notebook.state.value, record.ended_at
-        self._note_loan(notebook, now)
-        waits = notebook.state is NotebookState.REQUESTED
-        (self._waits.add if waits else self._waits.discard)(notebook.id)
+        workload.allocated_at = record.booked_at if workload.allocated_at is None else workload.allocated_at
+        workload.state, workload.ended_at = book.state.value, record.ended_at
+        self.lent.put(book.id, book.gpu_milli if book.state is NotebookState.LENT else 0, now)
+        self.waiting.put(book.id, book.state is NotebookState.REQUESTED, now)
 
-    def _note_loan(self, notebook: Notebook, now: int) -> None:
-        milli = notebook.gpu_milli if notebook.state is NotebookState.LENT else 0
-        before = self._lent.pop(notebook.id, 0)
-        if milli:
-            self._lent[notebook.id] = milli
-        self._lent_milli += milli - before
-        self.lent.set(now, self._lent_milli)
-
-    # --- devices --------------------------------------------------------------------------------------------------
     def _see_devices(self, changes: Changes, now: int) -> None:
-        for device in changes.devices:
-            self._devices[device.id] = device
-        moved = {device.id for device in changes.devices}
+        self._devices |= {device.id: device for device in changes.devices}
+        changed = {device.id for device in changes.devices}
         for id in changes.released:
-            if (held := self._held.pop(id, None)) is not None:
-                self._on[held.device] -= held.gpu_milli
-                moved.add(held.device)
+            if (gone := self._allocations.pop(id, None)) is not None:
+                self._milli_on[gone.device] -= gone.gpu_milli
+                changed.add(gone.device)
         for allocation in changes.allocations:
-            if allocation.id not in self._held:
-                self._held[allocation.id] = allocation
-                self._on[allocation.device] += allocation.gpu_milli
-                moved.add(allocation.device)
-        if moved:
-            self._sum_up(now)
-
-    def _sum_up(self, now: int) -> None:
-        given = [d.id for d in self._devices.values() if d.pool is not None and d.health is Health.HEALTHY]
-        carried = [self._on[id] for id in given]
-        self.capacity.set(now, len(given) * WHOLE_DEVICE)
-        self.allocated.set(now, sum(carried))
-        self.broken.set(now, sum(WHOLE_DEVICE - milli for milli in carried if 0 < milli < WHOLE_DEVICE))
-
-    @property
-    def unfinished(self) -> list[str]:
-        """Jobs that have not ended."""
-        return [name for name, story in self.jobs.items() if JobState(story.state) not in FINAL]
+            if allocation.id not in self._allocations:
+                self._allocations[allocation.id] = allocation
+                self._milli_on[allocation.device] += allocation.gpu_milli
+                changed.add(allocation.device)
+        for id in changed:
+            device = self._devices[id]
+            counts = device.pool is not None and device.health is Health.HEALTHY
+            milli = self._milli_on[id] if counts else 0
+            self.capacity.put(id, WHOLE_DEVICE if counts else 0, now)
+            self.allocated.put(id, milli, now)
+            self.broken.put(id, WHOLE_DEVICE - milli if 0 < milli < WHOLE_DEVICE else 0, now)

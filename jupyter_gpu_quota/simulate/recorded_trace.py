@@ -1,4 +1,4 @@
-"""A recorded audit, as ``audit --json`` prints it: a trace of what people asked for, and the states it tells of."""
+"""A recorded audit, as ``audit --json`` prints it: the trace of its requests, and the states of its work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, TypeAdapter
 
 from ..core.lifecycle import CHECKPOINTED
 from ..core.model import JobState, NotebookState
-from ..messages.validation import words_of
-from ..wire import json_input as intake
+from ..messages.validation import place_of, words_of
+from ..wire import json_input
 from .tracefile import NodeSpec, Trace, checked
 
 
 class Row(BaseModel):
-    """One row of the audit; what else a row says is not looked at."""
+    """One row of the audit; other members are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -39,7 +39,7 @@ class Row(BaseModel):
 
 @dataclass(slots=True)
 class _Work:
-    """One job or notebook as the rows tell of it, in ms."""
+    """One job or notebook of the rows; instants and durations in ms."""
 
     asked: Row
     began_at: int | None = None
@@ -52,8 +52,8 @@ class _Work:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the rows tell, in their order."""
+class _Audit:
+    """The content of the rows."""
 
     jobs: dict[str, _Work] = field(default_factory=dict)
     notebooks: dict[str, _Work] = field(default_factory=dict)
@@ -72,10 +72,10 @@ def read(text: str) -> Trace | list[str]:
     if rows and isinstance(rows[0], str):
         return [str(row) for row in rows]
     try:
-        told = _told([row for row in rows if isinstance(row, Row)])
-        if told.machines is None:
+        audit = _audit_of([row for row in rows if isinstance(row, Row)])
+        if audit.machines is None:
             return ["the audit: no row tells which nodes and devices there were (kind inventory)"]
-        return _trace(told, told.machines)
+        return _trace(audit, audit.machines)
     except OtherRow as error:
         return [f"the audit: {error}"]
 
@@ -83,19 +83,19 @@ def read(text: str) -> Trace | list[str]:
 def rows_of(text: str) -> list[Row] | list[str]:
     """The rows, oldest first, or what is wrong with them."""
     try:
-        rows = TypeAdapter(Annotated[list[Row], FailFast()]).validate_python(intake.plain_json(text))
-    except intake.Refused as refused:
+        rows = TypeAdapter(Annotated[list[Row], FailFast()]).validate_python(json_input.plain_json(text))
+    except json_input.Refused as refused:
         return [f"the audit: {refused}"]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        return [intake.said(f"{intake.place(first['loc']) if first['loc'] else 'the audit'}: {words_of(first)}")]
+        return [json_input.printable(f"{place_of(first['loc']) or 'the audit'}: {words_of(first)}")]
     rows.sort(key=lambda row: row.seq)
     wrong = _out_of_step(rows) if rows else "it has no rows"
     return [f"the audit: {wrong}"] if wrong else rows
 
 
 def _out_of_step(rows: Sequence[Row]) -> str:
-    """Which row is missing, or there twice; empty where each follows the one before."""
+    """The first row that is missing or there twice, as a sentence; empty where there is none."""
     for before, after in pairwise(rows):
         if after.seq == before.seq:
             return f"row {after.seq} is there twice"
@@ -114,43 +114,43 @@ def _reading(row: Row) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
-        told = f"row {row.seq} ({row.kind:.40}) is not as this release writes it: {lacks:.200}"
-        raise OtherRow(intake.said(told)) from error
+        fault = f"row {row.seq} ({row.kind:.40}) is not as this release writes it: {lacks:.200}"
+        raise OtherRow(json_input.printable(fault)) from error
 
 
 def states(rows: Iterable[Row]) -> dict[str, str]:
-    """The state of each job and notebook that the rows end with: decisions replayed, nothing decided anew.
+    """The state of each job and notebook after the last row; nothing is decided again.
 
     Raises OtherRow.
     """
-    told = _told(rows)
-    return {name: work.state for name, work in (told.jobs | told.notebooks).items()}
+    audit = _audit_of(rows)
+    return {name: work.state for name, work in (audit.jobs | audit.notebooks).items()}
 
 
 # --- rows to work ---------------------------------------------------------------------------------------------------
-def _told(rows: Iterable[Row]) -> _Told:
-    told = _Told()
+def _audit_of(rows: Iterable[Row]) -> _Audit:
+    audit = _Audit()
     for row in rows:
         with _reading(row):
-            _tell(told, row)
-    return told
+            _follow(audit, row)
+    return audit
 
 
-def _tell(told: _Told, row: Row) -> None:
-    told.last_at = row.at_ms
+def _follow(audit: _Audit, row: Row) -> None:
+    audit.last_at = row.at_ms
     if row.kind == "inventory":
-        told.machines = row
+        audit.machines = row
     elif row.kind == "job.submit":
-        told.jobs[row.subject] = _Work(asked=row)
+        audit.jobs[row.subject] = _Work(asked=row)
     elif row.kind == "notebook.request":
-        told.notebooks[row.subject] = _Work(asked=row, state=NotebookState.REQUESTED)
-    elif row.subject in told.jobs:
-        _tell_job(told.jobs[row.subject], row)
-    elif row.subject in told.notebooks:
-        _tell_notebook(told.notebooks[row.subject], row)
+        audit.notebooks[row.subject] = _Work(asked=row, state=NotebookState.REQUESTED)
+    elif row.subject in audit.jobs:
+        _follow_job(audit.jobs[row.subject], row)
+    elif row.subject in audit.notebooks:
+        _follow_notebook(audit.notebooks[row.subject], row)
 
 
-def _tell_job(work: _Work, row: Row) -> None:
+def _follow_job(work: _Work, row: Row) -> None:
     match row.kind:
         case "start" | "resume":
             work.state = JobState.STARTING
@@ -178,7 +178,7 @@ def _end_attempt(work: _Work, row: Row) -> None:
     work.ended_at = row.at_ms if row.kind == "job.end" else None
 
 
-def _tell_notebook(work: _Work, row: Row) -> None:
+def _follow_notebook(work: _Work, row: Row) -> None:
     match row.kind:
         case "start":
             work.state = NotebookState.BOOKED
@@ -196,15 +196,15 @@ def _tell_notebook(work: _Work, row: Row) -> None:
 
 
 # --- work to a trace ------------------------------------------------------------------------------------------------
-def _trace(told: _Told, machines: Row) -> Trace | list[str]:
-    everything = [*told.jobs.values(), *told.notebooks.values()]
+def _trace(audit: _Audit, machines: Row) -> Trace | list[str]:
+    everything = [*audit.jobs.values(), *audit.notebooks.values()]
     begins = min((work.asked.at_ms for work in everything), default=machines.at_ms)
     with _reading(machines):
         first = datetime.fromtimestamp(begins / 1000, machines.at.tzinfo).isoformat()
         nodes = [node.model_dump(by_alias=True) for node in _nodes(machines.payload["devices"])]
     work = [
-        *(_made(_job, work, begins, told.last_at) for work in told.jobs.values()),
-        *(_made(_notebook, work, begins, told.last_at) for work in told.notebooks.values()),
+        *(_made(_job, work, begins, audit.last_at) for work in audit.jobs.values()),
+        *(_made(_notebook, work, begins, audit.last_at) for work in audit.notebooks.values()),
     ]
     return checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
 

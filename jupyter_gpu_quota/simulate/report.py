@@ -13,10 +13,10 @@ from ..core.lifecycle import FINAL
 from ..core.model import WHOLE_DEVICE, JobState, Policy
 from ..quotafile import QuotaFile
 from ..quotafile.document import DAY_S, HORIZON_DAYS
-from .guarantee import GuaranteeWatch, Violation
-from .never_started import Unstarted, told, unstarted
-from .notebook_owners import Wake
-from .record import Curve, Record, Story
+from .guarantee import GuaranteeMonitor, Violation
+from .never_started import Unstarted, by_reason, unstarted
+from .notebook_servers import Wake
+from .record import Curve, Record, WorkloadRecord
 from .replay import Replay
 from .tracefile import Trace
 
@@ -66,8 +66,8 @@ def play(
 ) -> Outcome:
     """Simulate one world to its end, or for so long. Raises Impossible, and whatever the controller raises."""
     record = Record()
-    watch = GuaranteeWatch(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
-    replay = Replay(trace, quota, watchers=(record, watch))
+    watch = GuaranteeMonitor(_policy_over(quota, trace, until_ms), quota.tick_max_ms)
+    replay = Replay(trace, quota, observers=(record, watch))
     until = None if until_ms is None else trace.begins_at + until_ms
     replay.run(until=until, progress=progress)
     runs = [*replay.executor.runs, *replay.executor.under_way()]
@@ -77,10 +77,10 @@ def play(
         trace=trace,
         record=record,
         runs=runs,
-        used=_bursts(replay),
-        wakes=[*replay.owners.wakes, *replay.owners.under_way()],
-        loans=replay.owners.loans,
-        kernels_freed=replay.owners.freed,
+        used=replay.servers.used(replay.clock.now),
+        wakes=[*replay.servers.wakes, *replay.servers.waiting_wakes()],
+        loans=replay.servers.loans,
+        kernels_freed=replay.servers.freed,
         violations=watch.finish(replay.clock.now),
         reduced=frozenset(watch.reduced),
         quotas=_quotas(quota),
@@ -89,11 +89,6 @@ def play(
         instants=replay.instants,
         unstarted=unstarted(replay),
     )
-
-
-def _bursts(replay: Replay) -> dict[str, list[tuple[int, int]]]:
-    now, sittings = replay.clock.now, replay.owners.sittings
-    return {name: replay.owners.used(name, now) for name, each in sittings.items() if each.bursts_ms is not None}
 
 
 def _policy_over(quota: QuotaFile, trace: Trace, until_ms: int | None) -> Policy:
@@ -110,7 +105,7 @@ def _quotas(quota: QuotaFile) -> dict[str, int]:
 # --- the figures ----------------------------------------------------------------------------------------------------
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The report's first keys: means over the seeds; waits and pauses over the work of all of them."""
-    jobs = [story for one in outcomes for story in one.record.jobs.values()]
+    jobs = [workload for one in outcomes for workload in one.record.jobs.values()]
     return {
         "seeds": [one.seed for one in outcomes],
         "gpu_allocation_percent": _mean(map(allocation_percent, outcomes)),
@@ -127,8 +122,8 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
 
 def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The whole report."""
-    jobs = [story for one in outcomes for story in one.record.jobs.values()]
-    books = [story for one in outcomes for story in one.record.notebooks.values()]
+    jobs = [workload for one in outcomes for workload in one.record.jobs.values()]
+    books = [workload for one in outcomes for workload in one.record.notebooks.values()]
     first = outcomes[0]
     return {
         **figures(outcomes),
@@ -146,7 +141,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
         **_loans(outcomes),
         "pauses_per_job": {str(pauses): count for pauses, count in sorted(Counter(j.pauses for j in jobs).items())},
         "never_started": {size: _never_started(outcomes, size) for size in SIZES},
-        "never_started_because": told(one.unstarted for one in outcomes),
+        "never_started_because": by_reason(one.unstarted for one in outcomes),
         "wait_s_by_project": _waits_by_project(outcomes),
         "violations": [_violation(each) for one in outcomes for each in one.violations][:100],
         "projects": _projects(outcomes),
@@ -155,13 +150,13 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, object]:
 
 
 def _loans(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """What idle notebooks gave: means over the seeds, and how long those who woke waited for their GPU."""
-    waits = [wake.had_at - wake.asked_at for one in outcomes for wake in one.wakes if wake.had_at is not None]
+    """The lending of idle notebooks' slices: means over the seeds, and the waits of users who returned."""
+    waits = (wake.wait_ms for one in outcomes for wake in one.wakes)
     return {
         "slices_lent": _mean(one.loans for one in outcomes),
         "gpu_hours_lent": _mean(map(lent_gpu_hours, outcomes)),
         "kernels_shut_down": _mean(one.kernels_freed for one in outcomes),
-        "woken_wait_s": _percentiles_of(waits),
+        "woken_wait_s": _percentiles(waits),
     }
 
 
@@ -172,7 +167,7 @@ def allocation_percent(one: Outcome) -> float | None:
 
 def utilisation_percent(one: Outcome) -> float | None:
     """Of the GPU time there was, how much was computed on, work that a pause threw away included."""
-    return _percent(_used(one), _capacity(one))
+    return _percent(_used_curve(one).area(one.began_at, one.ended_at), 1000 * _capacity(one))
 
 
 def saturation_percent(one: Outcome) -> float | None:
@@ -211,65 +206,48 @@ def _capacity(one: Outcome) -> int:
     return one.record.capacity.area(one.began_at, one.ended_at)
 
 
-def _used(one: Outcome) -> int:
-    """Milli-GPU x ms of computing."""
-    work = {str(each.id): each for each in one.trace.work}
-    total = 0
-    for run in one.runs:
-        busy_ms = max(0, min(run.stopped_at, one.ended_at) - run.began_at)
-        total += busy_ms * one.record.jobs[run.job].size_milli * work[run.job].use_permille // 1000
-    for name, book in one.record.notebooks.items():
-        used_ms = sum(max(0, min(end, one.ended_at) - begin) for begin, end in _in_use(one, name, book))
-        total += used_ms * book.size_milli * work[name].use_permille // 1000
-    return total
-
-
-def _in_use(one: Outcome, name: str, book: Story) -> Sequence[tuple[int, int]]:
+def _in_use(one: Outcome, name: str, book: WorkloadRecord) -> Sequence[tuple[int, int]]:
     """When a notebook's cells used its slice: in their bursts, or all the time where nothing is said of bursts."""
-    if name in one.used or book.had_at is None:
+    if name in one.used or book.allocated_at is None:
         return one.used.get(name, ())
-    return [(book.had_at, book.ended_at or one.ended_at)]
+    return [(book.allocated_at, book.ended_at or one.ended_at)]
 
 
 # --- waits ----------------------------------------------------------------------------------------------------------
-def _size(story: Story) -> str:
-    gpus = story.size_milli / WHOLE_DEVICE
+def _size(workload: WorkloadRecord) -> str:
+    gpus = workload.size_milli / WHOLE_DEVICE
     return "small" if gpus <= 1 else "medium" if gpus <= 8 else "large"
 
 
-def _stories(outcomes: Iterable[Outcome], size: str) -> list[Story]:
+def _workloads(outcomes: Iterable[Outcome], size: str) -> list[WorkloadRecord]:
     if size == "notebook":
         return [book for one in outcomes for book in one.record.notebooks.values() if book.state != "refused"]
     return [job for one in outcomes for job in one.record.jobs.values() if _size(job) == size]
 
 
 def _never_started(outcomes: Iterable[Outcome], size: str) -> int:
-    return sum(story.had_at is None for story in _stories(outcomes, size))
+    return sum(workload.allocated_at is None for workload in _workloads(outcomes, size))
 
 
 def _waits(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
-    return {size: _percentiles(_stories(outcomes, size)) for size in SIZES}
+    return {size: _percentiles(workload.wait_ms for workload in _workloads(outcomes, size)) for size in SIZES}
 
 
 def _waits_by_project(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
-    by_project: dict[str, list[Story]] = {}
+    by_project: dict[str, list[int | None]] = {}
     for one in outcomes:
         for job in one.record.jobs.values():
-            by_project.setdefault(job.project, []).append(job)
+            by_project.setdefault(job.project, []).append(job.wait_ms)
     return {name: _percentiles(by_project[name]) for name in sorted(by_project)}
 
 
-def _percentiles(stories: Iterable[Story]) -> dict[str, float | None]:
-    return _percentiles_of(story.had_at - story.asked_at for story in stories if story.had_at is not None)
-
-
-def _percentiles_of(found: Iterable[int]) -> dict[str, float | None]:
-    """Of waits that ended: those that so many percent did not exceed."""
-    waits = sorted(found)
-    if not waits:
-        return dict.fromkeys(("p50", "p90", "p99", "max"), None)
+def _percentiles(waits: Iterable[int | None]) -> dict[str, float | None]:
+    """Of the waits that ended, in ms: the seconds that so many percent did not exceed."""
+    ended = sorted(wait for wait in waits if wait is not None)
     ranks = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
-    return {name: waits[max(0, -(-len(waits) * percent // 100) - 1)] / 1000 for name, percent in ranks.items()}
+    if not ended:
+        return dict.fromkeys(ranks)
+    return {name: ended[max(0, -(-len(ended) * percent // 100) - 1)] / 1000 for name, percent in ranks.items()}
 
 
 # --- over time ------------------------------------------------------------------------------------------------------
@@ -284,7 +262,7 @@ def over_time(one: Outcome) -> dict[str, object]:
         "at_s": [round((one.ended_at - one.began_at) * part / PARTS / 1000, 3) for part in range(PARTS)],
         "gpus": _gpus(capacity),
         "allocated_gpus": _gpus(allocated),
-        "used_gpus": _gpus(_used_curve(one).means(*span)),
+        "used_gpus": _gpus(value / 1000 for value in _used_curve(one).means(*span)),
         "waiting": [round(value, 2) for value in record.waiting.means(*span)],
         "fragmented_percent": [_percent(part, whole) or 0.0 for part, whole in zip(broken, free, strict=True)],
         "lent_gpus": _gpus(record.lent.means(*span)),
@@ -297,18 +275,23 @@ def _gpus(milli: Iterable[float]) -> list[float]:
 
 
 def _used_curve(one: Outcome) -> Curve:
-    """How much computes at each instant."""
+    """How much computes at each instant, in millionths of a GPU."""
     work = {str(each.id): each for each in one.trace.work}
     changes: Counter[int] = Counter()
     for run in one.runs:
-        busy = one.record.jobs[run.job].size_milli * work[run.job].use_permille // 1000
+        busy = one.record.jobs[run.job].size_milli * work[run.job].use_permille
         changes[run.began_at] += busy
         changes[run.stopped_at] -= busy
     for name, book in one.record.notebooks.items():
-        busy = book.size_milli * work[name].use_permille // 1000
+        busy = book.size_milli * work[book.work].use_permille
         for begin, end in _in_use(one, name, book):
             changes[begin] += busy
             changes[end] -= busy
+    return _summed(changes)
+
+
+def _summed(changes: Mapping[int, int]) -> Curve:
+    """The curve of a quantity that changes by so much at each instant."""
     curve, value = Curve(), 0
     for at in sorted(changes):
         value += changes[at]
@@ -317,7 +300,7 @@ def _used_curve(one: Outcome) -> Curve:
 
 
 def _surplus(one: Outcome, name: str) -> Curve:
-    """What a project's jobs hold above its training quota."""
+    """The GPU of a project's jobs above its training quota."""
     quota = one.quotas.get(name, 0)
     curve = Curve()
     for at, value in one.record.used_by[name].steps:
@@ -343,15 +326,11 @@ def _sum(curves: Iterable[Curve]) -> Curve:
         for at, value in curve.steps:
             changes[at] += value - before
             before = value
-    total, value = Curve(), 0
-    for at in sorted(changes):
-        value += changes[at]
-        total.set(at, value)
-    return total
+    return _summed(changes)
 
 
 def _projects(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
-    """What each project had, in GPU-hours, and which part of all surplus."""
+    """The GPU-hours of each project, and its part of all surplus."""
     had: Counter[str] = Counter()
     surplus: Counter[str] = Counter()
     for one in outcomes:

@@ -1,7 +1,7 @@
-"""The trace document: the machines, the work that people bring, and when; as JSON, or the work alone as CSV.
+"""The trace document: machines, and work with its instants; as JSON, or the work alone as CSV.
 
-Instants are seconds from the trace's first moment, with up to three decimals. ``read`` answers a Trace or sentences,
-the first wrong place first; it never raises.
+Instants are seconds from the trace's first moment, with up to three decimals. ``read`` returns a Trace, or sentences
+about its faults, the first place first; it never raises.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ..core.amounts import MOST_SECONDS, WHOLE, AmountRefusal, gpu_amount
-from ..messages.validation import number_text, shown, words_of
-from ..wire import json_input as intake
+from ..messages.validation import number_text, place_of, shown, words_of
+from ..wire import json_input
 
 MOST_FAULTS = 20
 MOST_GPUS = 100_000
 MOST_ITEMS = 1_000_000
 """Nodes, pieces of work, or events of a trace."""
-AT_ONCE = 1_000
 BEGINS_AT = "2027-01-04T00:00:00Z"
 """A Monday: when a trace begins that does not say."""
 FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
@@ -106,7 +105,7 @@ def _instant(value: object) -> int:
 
 
 def _printable(name: str) -> str:
-    if found := intake.UNPRINTABLE.search(name):
+    if found := json_input.UNPRINTABLE.search(name):
         raise _refuse(f"{name!r:.60} has the control character {found[0]!r}, which no name has")
     return name
 
@@ -172,12 +171,12 @@ class _Work(_Part):
     gives_up_ms: Annotated[Seconds | None, Field(alias="gives_up_s")] = None
 
 
-class Training(_Work):
+class JobWork(_Work):
     """A job: it runs for ``duration_s`` in all, on ``ranks`` x ``gpu``.
 
     ``gpu_model``: on devices of this model alone, or of one of several with commas between; a MIG instance is a device
     of a model of its own, such as "H200 MIG 1g.18gb".
-    ``saves_in_s``: how long it takes to save when it is asked to leave; left out, it cannot, and starts again from its
+    ``saves_in_s``: how long it takes to save when it is paused; left out, it cannot, and starts again from its
     last checkpoint (``checkpoint_every_s``) or from nothing. ``use_percent``: how busy its share is while it runs.
     ``cancel_s`` is when its owner cancels it, ``gives_up_s`` when he does if it has had no GPU until then.
     """
@@ -195,7 +194,7 @@ class Training(_Work):
     use_permille: Annotated[Percent, Field(alias="use_percent", json_schema_extra={"default": 100})] = 1000
 
 
-class Sitting(_Work):
+class NotebookWork(_Work):
     """A notebook: its slice is wanted from ``submit_s`` and given back ``duration_s`` after it was had.
 
     ``bursts_s``: when its cells use the GPU, as [from, to] seconds after it was had; between them it may become idle,
@@ -208,7 +207,7 @@ class Sitting(_Work):
     bursts_ms: Annotated[Annotated[list[Span], Field(fail_fast=True)] | None, Field(alias="bursts_s")] = None
 
 
-Work = Annotated[Training | Sitting, Field(discriminator="kind")]
+Work = Annotated[JobWork | NotebookWork, Field(discriminator="kind")]
 
 
 class NodeEvent(_Part):
@@ -248,8 +247,8 @@ def schema() -> dict[str, object]:
 def read(text: str | bytes) -> Trace | list[str]:
     """Read a JSON trace. Answers it with its work named and in the order of submission, or what is wrong with it."""
     try:
-        return checked(intake.plain_json(intake.text_of(text) if isinstance(text, bytes) else text))
-    except intake.Refused as refused:
+        return checked(json_input.plain_json(json_input.text_of(text) if isinstance(text, bytes) else text))
+    except json_input.Refused as refused:
         return [f"the document: {refused}"]
 
 
@@ -258,9 +257,8 @@ def read_csv(text: str) -> Trace | list[str]:
     rows = csv.reader(io.StringIO(text), strict=True)
     lines: list[int] = []
     try:
-        records = islice(_records(rows, lines), MOST_ITEMS + 1)
-        work = _read_until_wrong("work", _pieces(records))
-    except intake.Refused as refused:
+        work = list(islice(_records(rows, lines), MOST_ITEMS + 1))
+    except json_input.Refused as refused:
         return [str(refused)]
     return checked({"work": work}, lambda path: _csv_place(path, lines))
 
@@ -273,11 +271,11 @@ def _records(rows: Any, lines: list[int]) -> Iterator[dict[str, object]]:
             if not any(cell.strip() for cell in row):
                 continue
             if len(row) != len(header):
-                raise intake.Refused(f"line {rows.line_num}: {len(row)} cells stand under {len(header)} columns")
+                raise json_input.Refused(f"line {rows.line_num}: {len(row)} cells stand under {len(header)} columns")
             lines.append(rows.line_num)
             yield {name: _cell(name, cell) for name, cell in zip(header, row, strict=True) if cell.strip()}
     except csv.Error as error:
-        raise intake.Refused(f"line {rows.line_num}: {error}") from None
+        raise json_input.Refused(f"line {rows.line_num}: {error}") from None
 
 
 def _header(header: list[str]) -> list[str]:
@@ -286,30 +284,15 @@ def _header(header: list[str]) -> list[str]:
     unknown = [name for name in header if name not in known]
     if unknown or not header:
         named = f"no column {unknown[0]!r:.60}" if unknown else "no header"
-        raise intake.Refused(f"line 1: a trace has {named}; its columns are {', '.join(sorted(known))}")
+        raise json_input.Refused(f"line 1: a trace has {named}; its columns are {', '.join(sorted(known))}")
     if len(header) > len(known.intersection(header)):
         twice = next(name for at, name in enumerate(header) if name in header[:at])
-        raise intake.Refused(f"line 1: the column {twice} stands twice")
+        raise json_input.Refused(f"line 1: the column {twice} stands twice")
     return header
 
 
-def _pieces(records: Iterator[dict[str, object]]) -> Iterator[list[object]]:
-    """A thousand at a time; what stands before a row that cannot be one comes before the refusal."""
-    piece: list[object] = []
-    try:
-        for record in records:
-            piece.append(record)
-            if len(piece) == AT_ONCE:
-                yield piece
-                piece = []
-    except intake.Refused:
-        yield piece
-        raise
-    yield piece
-
-
 def _columns() -> set[str]:
-    kinds: tuple[type[BaseModel], ...] = (Training, Sitting)
+    kinds: tuple[type[BaseModel], ...] = (JobWork, NotebookWork)
     return {field.alias or name for kind in kinds for name, field in kind.model_fields.items()}
 
 
@@ -337,14 +320,14 @@ def checked(document: object, place: Any = None) -> Trace | list[str]:
     if long := _too_long(document):
         return [f"{place((long,))}: there are more than {MOST_ITEMS} of them, the most of a trace"]
     try:
-        found = _reader().validate_python(_cut(document))
+        found = _reader().validate_python(document)
     except ValidationError as error:
         wrong = error.errors(include_url=False)
-        told = [intake.said(f"{place(each['loc'])}: {_told(each)}") for each in wrong[:MOST_FAULTS]]
+        messages = [json_input.printable(f"{place(each['loc'])}: {_message(each)}") for each in wrong[:MOST_FAULTS]]
         more = [f"at least {len(wrong) - MOST_FAULTS} more places are wrong"] if len(wrong) > MOST_FAULTS else []
-        return told + more
+        return messages + more
     faults = [
-        intake.said(f"{place(path)}: {message}")
+        json_input.printable(f"{place(path)}: {message}")
         for _, (path, message) in zip(range(MOST_FAULTS), _contradictions(found), strict=False)
     ]
     return faults or _in_order(found, lambda at: place(("work", at)))
@@ -355,34 +338,7 @@ def _too_long(document: object) -> str | None:
     return next((key for key, value in lists if isinstance(value, list) and len(value) > MOST_ITEMS), None)
 
 
-def _cut(document: object) -> object:
-    """The document with each long list read already, and cut off behind the first thousand items of which one is wrong.
-
-    The library collects all errors, a kilobyte each: of a million wrong items that would be gigabytes and minutes.
-    """
-    if not isinstance(document, dict):
-        return document
-    long = {key: value for key, value in document.items() if isinstance(value, list) and len(value) > AT_ONCE}
-    read = {key: _read_until_wrong(key, _sliced(value)) for key, value in long.items()}
-    return {**document, **read}
-
-
-def _sliced(items: list[object]) -> Iterator[list[object]]:
-    return (items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE))
-
-
-def _read_until_wrong(key: str, pieces: Iterable[list[object]]) -> list[object]:
-    """The items of one list of a trace, which are not read a second time; from the first wrong piece on none."""
-    found: list[object] = []
-    for piece in pieces:
-        try:
-            found += getattr(_reader().validate_python({"work": [], key: piece}), key)
-        except ValidationError:
-            return found + piece
-    return found
-
-
-def _told(error: Mapping[str, Any]) -> str:
+def _message(error: Mapping[str, Any]) -> str:
     context = error.get("ctx", {})
     match error["type"]:
         case "union_tag_invalid":
@@ -393,7 +349,7 @@ def _told(error: Mapping[str, Any]) -> str:
 
 
 def _json_place(path: Iterable[str | int]) -> str:
-    return intake.place(step for step in path if step not in ("training", "notebook"))
+    return place_of(step for step in path if step not in ("training", "notebook")) or "the document"
 
 
 def _csv_place(path: tuple[str | int, ...], lines: list[int]) -> str:
@@ -426,31 +382,31 @@ def _contradictions(trace: Trace) -> Iterator[tuple[tuple[str | int, ...], str]]
             yield ("events", at, "node"), f"there is no node {event.node}"
 
 
-def _contradiction(work: Training | Sitting) -> Iterator[tuple[str, str]]:
+def _contradiction(work: JobWork | NotebookWork) -> Iterator[tuple[str, str]]:
     if work.gives_up_ms is not None and work.gives_up_ms < work.submit_ms:
         yield "gives_up_s", "it is given up before it is submitted"
     match work:
-        case Sitting():
+        case NotebookWork():
             if work.gpu_milli > WHOLE:
                 yield "gpu", "a notebook's slice is one whole GPU at most"
             if (wrong := _wrong_burst(work)) is not None:
                 yield "bursts_s", wrong
-        case Training():
+        case JobWork():
             if work.cancel_ms is not None and work.cancel_ms < work.submit_ms:
                 yield "cancel_s", "it is cancelled before it is submitted"
 
 
-def _wrong_burst(work: Sitting) -> str | None:
-    """What is wrong with the first burst that is not after the one before it, or not while the notebook is open."""
+def _wrong_burst(work: NotebookWork) -> str | None:
+    """The fault of the first burst that is not after the one before it, or not while the notebook is open."""
     free_at = 0
     for begin, end in work.bursts_ms or ():
-        told = f"the burst [{begin / 1000:g}, {end / 1000:g}]"
+        burst = f"the burst [{begin / 1000:g}, {end / 1000:g}]"
         if end <= begin:
-            return f"{told} ends before it begins"
+            return f"{burst} ends before it begins"
         if begin < free_at:
-            return f"{told} begins before the one before it ends"
+            return f"{burst} begins before the one before it ends"
         if end > work.duration_ms:
-            return f"{told} ends after the notebook was closed, at {work.duration_ms / 1000:g} s"
+            return f"{burst} ends after the notebook was closed, at {work.duration_ms / 1000:g} s"
         free_at = end
     return None
 

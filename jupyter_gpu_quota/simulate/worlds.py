@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +9,21 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from .. import quotafile
 from ..quotafile import QuotaFile
+from ..quotafile.from_path import read_path
 from ..quotafile.limits import MOST_PROJECTS
-from ..quotafile.yaml_tree import LARGEST as LARGEST_QUOTA
-from ..wire import json_input as intake
+from ..wire import json_input
 from . import bank, tracefile
 from . import recorded_trace as recorded
 from .replay import Impossible
-from .tracefile import NodeSpec, Sitting, Trace
+from .tracefile import NodeSpec, NotebookWork, Trace
 
 PER_NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is played. ``quota_source`` says for people where the quotas come from."""
+    """A trace and its quotas. ``quota_source`` describes where the quotas come from."""
 
     trace: Trace
     quota: QuotaFile
@@ -67,10 +65,10 @@ def _read(name: str) -> Trace | list[str]:
     path = Path(name)
     try:
         with path.open("rb") as file:
-            text = intake.text_of(file.read(intake.LARGEST + 1))
+            text = json_input.text_of(file.read(json_input.LARGEST + 1))
     except OSError as error:
         return [f"it cannot be read: {error.strerror}"]
-    except intake.Refused as refused:
+    except json_input.Refused as refused:
         return [str(refused)]
     if path.suffix == ".csv":
         return tracefile.read_csv(text)
@@ -88,7 +86,10 @@ def nodes_of(gpus: int, like: Sequence[NodeSpec] = ()) -> list[NodeSpec]:
 
 def _quota(trace: Trace, path: Path | None) -> QuotaFile:
     if path is not None:
-        return _parsed(_quota_text(path), str(path))
+        found = read_path(path)
+        if isinstance(found, str):
+            raise Impossible(f"{path}: {found}")
+        return found.file
     return even_quota(trace) if trace.quotas is None else own_quota(trace)
 
 
@@ -107,24 +108,10 @@ def _even_part(trace: Trace) -> tuple[int, int]:
     return gpus // max(1, len({work.project for work in trace.work})), gpus
 
 
-def _quota_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise Impossible(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Impossible(f"{path} is no UTF-8 text: byte {error.start} cannot be read") from error
-
-
 def own_quota(trace: Trace) -> QuotaFile:
     """The quota file that stands in the trace itself."""
-    quotas = dict(trace.quotas or {})
     try:
-        if (size := len(json.dumps(quotas))) > LARGEST_QUOTA:
-            raise Impossible(f"the trace's own quotas have {size} characters; more than {LARGEST_QUOTA} are not read")
-        return QuotaFile.from_document(_exact(quotas))
-    except Impossible:
-        raise
+        return QuotaFile.from_document(_exact(dict(trace.quotas or {})))
     except ValueError as error:
         raise Impossible(f"the trace's own quotas are wrong: {str(error).partition('; ')[0]:.400}") from error
     except RecursionError:
@@ -144,16 +131,9 @@ def _exact(value: Any) -> Any:
             return value
 
 
-def _parsed(text: str, name: str) -> QuotaFile:
-    found = quotafile.parse(text)
-    if isinstance(found, list):
-        raise Impossible("\n".join(f"{name}, line {error.line}: {error.message}" for error in found))
-    return found
-
-
 def even_quota(trace: Trace) -> QuotaFile:
     """Every project of the trace has the same part of all GPUs, in whole ones, and may use all that is idle."""
-    if any(isinstance(work, Sitting) for work in trace.work):
+    if any(isinstance(work, NotebookWork) for work in trace.work):
         raise Impossible("the trace has notebooks: say with --quotas how much of each pool is for them")
     projects = sorted({work.project for work in trace.work})
     pools = sorted({work.pool or "all" for work in trace.work}) or ["all"]
@@ -172,5 +152,5 @@ def even_quota(trace: Trace) -> QuotaFile:
     try:
         return QuotaFile.from_document(document)
     except ValueError as error:
-        told = str(error).partition("; ")[0]
-        raise Impossible(f"no quotas can be made for the trace ({told}): say with --quotas what they are") from error
+        fault = str(error).partition("; ")[0]
+        raise Impossible(f"no quotas can be made for the trace ({fault}): say with --quotas what they are") from error

@@ -1,4 +1,4 @@
-"""The one database: what was asked, what was decided, what was seen.
+"""The database: requests, decisions and facts.
 
 ``open_store(url)`` is in :mod:`.open`, ``MemoryStore()`` in :mod:`.memory`, ``Mirror()`` in :mod:`.snapshot`.
 """

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from .database.tables import HEAD, TABLES, Head, Key, Table, TableWrites, Value, Where
+from .records.calls import Page
 from .records.ids import new_ulid
-from .records.protocol import Page
-from .transactions import TransactionalStore
+from .transactions import Store
 
 R = TypeVar("R")
 
 
-class _Shelf:
+class _MemoryTable:
     """The rows of one table, with its indexes, in the order in which they last changed."""
 
     def __init__(self, table: Table[Any]) -> None:
@@ -58,96 +58,93 @@ class _Shelf:
 
 
 class _MemoryScope:
-    """A transaction: the caller holds the lock, and applies all writes at its end."""
+    """A transaction; the caller holds the lock."""
 
-    def __init__(self, shelves: dict[str, _Shelf]) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: dict[str, _MemoryTable]) -> None:
+        self._tables = tables
 
     def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
-        rows = self._shelves[table.name].rows
+        rows = self._tables[table.name].rows
         return {key: rows[key] for key in keys if key in rows}
 
     def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
-        shelf = self._shelves[table.name]
-        index = shelf.indexes[column]
-        return [shelf.rows[key] for value in dict.fromkeys(values) for key in index.get(value, ())]
+        stored = self._tables[table.name]
+        index = stored.indexes[column]
+        return [stored.rows[key] for value in dict.fromkeys(values) for key in index.get(value, ())]
 
     def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
-        shelf, found = self._shelves[table.name], []
-        changed_of = cast("Callable[[R], int]", table.fields["changed"])
-        for key in reversed(shelf.live if live else shelf.rows):
-            row = shelf.rows[key]
+        stored, found = self._tables[table.name], []
+        changed_of = table.fields["changed"]
+        for key in reversed(stored.live if live else stored.rows):
+            row = stored.rows[key]
             if changed_of(row) <= since:
                 break
             found.append(row)
         return found
 
     def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
-        rows = [row for row in self._shelves[table.name].rows.values() if _matches(table, where, row)]
-        rows.sort(key=lambda row: tuple(cast(Any, table.fields[column](row)) for column in table.order), reverse=True)
+        rows = [row for row in self._tables[table.name].rows.values() if _matches(table, where, row)]
+        rows.sort(key=lambda row: [table.fields[column](row) for column in table.order], reverse=True)
         return rows[page.offset : page.offset + page.limit], len(rows)
 
-    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
         values_of = [table.fields[column] for column in columns]
-        rows = (row for row in self._shelves[table.name].rows.values() if _matches(table, where, row))
+        rows = (row for row in self._tables[table.name].rows.values() if _matches(table, where, row))
         return [tuple(value_of(row) for value_of in values_of) for row in rows]
 
     def distinct(self, table: Table[R], column: str) -> set[Value]:
         value_of = table.fields[column]
-        return {value_of(row) for row in self._shelves[table.name].rows.values()}
+        return {value_of(row) for row in self._tables[table.name].rows.values()}
 
     def scan(self, table: Table[R]) -> Iterator[R]:
-        rows = self._shelves[table.name].rows
+        rows = self._tables[table.name].rows
         return (rows[key] for key in sorted(rows))
 
     def apply(self, writes: Sequence[TableWrites]) -> None:
         for change in writes:
-            shelf = self._shelves[change.table.name]
+            stored = self._tables[change.table.name]
             for row in change.inserts:
-                shelf.insert(row)
+                stored.insert(row)
             for row in change.updates:
-                shelf.update(row)
+                stored.update(row)
             for key in change.deletes:
-                shelf.delete(key)
+                stored.delete(key)
 
     def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
-        shelf, value_of = self._shelves[table.name], cast("Callable[[R], int | None]", table.fields[column])
-        keys = [key for key, row in shelf.rows.items() if (at := value_of(row)) is not None and at < value][:limit]
+        stored, value_of = self._tables[table.name], table.fields[column]
+        keys = [key for key, row in stored.rows.items() if (at := value_of(row)) is not None and at < value][:limit]
         for key in keys:
-            shelf.delete(key)
+            stored.delete(key)
         return len(keys)
 
 
 def _matches(table: Table[R], where: Where, row: R) -> bool:
-    if where.live and table.ended and table.fields[table.ended](row) is not None:
+    value = table.fields
+    if where.live and table.ended and value[table.ended](row) is not None:
         return False
-
-    def number(column: str) -> int | None:
-        return cast("int | None", table.fields[column](row))
-
     return (
-        all(table.fields[column](row) in values for column, values in where.among.items())
-        and all(any(table.fields[column](row) in values for column, values in one.items()) for one in where.either)
-        and all((at := number(column)) is not None and at >= least for column, least in where.at_least.items())
-        and all((at := number(column)) is not None and at < bound for column, bound in where.below.items())
+        all(value[column](row) in values for column, values in where.among.items())
+        and all(any(value[column](row) in values for column, values in one.items()) for one in where.either)
+        and all((at := value[column](row)) is not None and at >= least for column, least in where.at_least.items())
+        and all((at := value[column](row)) is not None and at < bound for column, bound in where.below.items())
     )
 
 
 class MemoryRows:
-    """Rows of one process. Transactions are one after the other; readers wait for them."""
+    """Rows of one process. Transactions run one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._shelves = {table.name: _Shelf(table) for table in TABLES}
-        self._shelves[HEAD.name].insert(Head())
+        self._tables = {table.name: _MemoryTable(table) for table in TABLES}
+        self._tables[HEAD.name].insert(Head())
 
     @contextmanager
     def reading(self) -> Iterator[_MemoryScope]:
         with self._lock:
-            yield _MemoryScope(self._shelves)
+            yield _MemoryScope(self._tables)
 
     @contextmanager
-    def writing(self, *, seen_again: bool = False) -> Iterator[_MemoryScope]:
+    def writing(self, *, repeatable: bool = False) -> Iterator[_MemoryScope]:
         with self.reading() as scope:
             yield scope
 
@@ -158,7 +155,7 @@ class MemoryRows:
         """Nothing to close."""
 
 
-class MemoryStore(TransactionalStore):
+class MemoryStore(Store):
     """The store without a disk. ``new_id`` makes ids from an instant; give a counter for runs that repeat exactly."""
 
     def __init__(self, *, new_id: Callable[[int], str] = new_ulid) -> None:

@@ -1,4 +1,4 @@
-"""Open the store behind a URL: connections with the pragmas we rely on, and the schema brought up to date."""
+"""Open the store at a URL: connections with their settings, and a schema of this release."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from .database.db_errors import missing_file, translated
 from .database.migrate import migrate
 from .database.row_cache import CachedRows
 from .database.sql import SqlRows
-from .records.protocol import StoreUnavailable
-from .transactions import TransactionalStore
+from .records.calls import StoreUnavailable
+from .transactions import Store
 
 BUSY_TIMEOUT_MS = 2_000
-"""Shorter than the longest lease: who waits for a lock may still hold the lease afterwards."""
+"""Shorter than the longest lease: a controller that waits for the lock may still hold its lease afterwards."""
 
 CONNECT_TIMEOUT_S = 5
 TCP_TIMEOUT_MS = 10_000
 SERVER_TIMEOUTS_MS = {"statement_timeout": 30_000, "idle_in_transaction_session_timeout": 10_000}
-"""The second one ends the transaction of a process that is frozen while it has the write lock."""
+"""The second one ends the transaction of a process that is frozen while it holds the write lock."""
 
 PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "foreign_keys=ON",
-    "secure_delete=ON",  # a secret that was deleted is not left in a free page
+    "secure_delete=ON",  # deleted secrets do not stay in free pages
     "cache_size=-16000",
-    "wal_autocheckpoint=8000",  # 32 MiB: every tick changes the same pages, and each is copied back once for many
+    "wal_autocheckpoint=8000",  # 32 MiB: each tick changes the same pages, and many changes are copied back at once
 )
 
 
-def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, cache_rows: bool = False) -> TransactionalStore:
+def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, cache_rows: bool = False) -> Store:
     """The store at a database URL (``sqlite:////var/lib/gpu-quota/store.sqlite``), made or migrated if need be.
 
     ``postgresql://`` addresses are opened with psycopg 3. ``busy_timeout_ms``: how long a writer waits for another one.
@@ -46,39 +46,39 @@ def open_store(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS, cache_rows: 
     ValueError for SQLite without a file (use :class:`.memory.MemoryStore`).
     """
     rows = _rows_at(url, busy_timeout_ms)
-    return TransactionalStore(CachedRows(rows) if cache_rows else rows)
+    return Store(CachedRows(rows) if cache_rows else rows)
 
 
-def open_both(url: str) -> tuple[TransactionalStore, TransactionalStore]:
+def open_both(url: str) -> tuple[Store, Store]:
     """Two stores on the same connections: one keeps live rows in memory, for one thread; one is for all other threads.
 
     The connections are shared because SQLite opens a file that was read-only for writing only after a process has
     closed all its connections to it. Raises as :func:`open_store`.
     """
     rows = _rows_at(url, BUSY_TIMEOUT_MS)
-    return TransactionalStore(CachedRows(rows)), TransactionalStore(rows)
+    return Store(CachedRows(rows)), Store(rows)
 
 
 def _rows_at(url: str, busy_timeout_ms: int) -> SqlRows:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return _opened(_server_engine(parsed, busy_timeout_ms), lambda: None)
+        return _migrated(_server_engine(parsed, busy_timeout_ms), lambda: None)
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError("SQLite needs a file, such as sqlite:////var/lib/gpu-quota/store.sqlite")
     path = Path(parsed.database).absolute()
     _make(path)
     engine = _sqlite_engine(parsed, path, busy_timeout_ms)
-    return _opened(engine, _SameFile(path, engine).check)
+    return _migrated(engine, _SameFile(path, engine).check)
 
 
-def _opened(engine: Engine, ready: Callable[[], None]) -> SqlRows:
+def _migrated(engine: Engine, check: Callable[[], None]) -> SqlRows:
     with translated(engine.url):
         migrate(engine)
-    return SqlRows(engine, ready=ready)
+    return SqlRows(engine, ready=check)
 
 
 def _make(path: Path) -> None:
-    """Make the file, for its owner alone: it holds secrets. Connections never make it, so a lost one is noticed."""
+    """Create the file for its owner alone, since it has secrets. Connections never create it."""
     if path.exists():
         return
     try:
@@ -89,7 +89,7 @@ def _make(path: Path) -> None:
 
 
 def _server_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    """Connections to PostgreSQL on which every call ends: see the time-outs."""
+    """Connections to PostgreSQL; every call has a time-out."""
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     timeouts = {**SERVER_TIMEOUTS_MS, "lock_timeout": busy_timeout_ms}
@@ -106,7 +106,7 @@ def _sqlite_engine(url: URL, path: Path, busy_timeout_ms: int) -> Engine:
             f"file:{quote(str(path))}?mode=rw",
             uri=True,
             timeout=busy_timeout_ms / 1000,
-            isolation_level=None,  # we say BEGIN ourselves
+            isolation_level=None,  # BEGIN is explicit
             check_same_thread=False,  # the pool lends a connection to one thread at a time
         )
         for pragma in PRAGMAS:
@@ -117,7 +117,7 @@ def _sqlite_engine(url: URL, path: Path, busy_timeout_ms: int) -> Engine:
 
 
 class _SameFile:
-    """Whether the path still names the file that the connections are on: SQLite would write on into a deleted one."""
+    """Whether the path is still the file of the connections: SQLite would continue to write into a deleted file."""
 
     def __init__(self, path: Path, engine: Engine) -> None:
         self._path, self._engine = path, engine
@@ -131,7 +131,7 @@ class _SameFile:
         return status.st_dev, status.st_ino
 
     def check(self) -> None:
-        """Raises StoreUnavailable while the file is away; another file in its place is opened anew."""
+        """Open another file in its place anew. Raises StoreUnavailable while there is none."""
         file = self._now()
         if file != self._file:
             self._engine.dispose()

@@ -1,4 +1,4 @@
-"""The JSON of the REST door, as pydantic models that the service and the client share.
+"""The JSON of the REST API, as pydantic models of the service and the client.
 
 Amounts are integers (milli-GPU, MiB); instants are ISO-8601 with Z. Unknown keys are refused.
 """
@@ -14,21 +14,27 @@ from .reason_schema import reasons_schema
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+-]*$")]
 Models = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ @+,-]*$")]
-"""One model of devices, or several with commas between."""
+"""One or several device models, separated by commas."""
 VariableName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 NoNul = r"^[^\x00]*$"
 Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=NoNul)]
+Flag = Annotated[bool, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+Priority = Annotated[int, Field(strict=True, ge=0, le=100)]
+Gpu = Annotated[str, StringConstraints(min_length=1, max_length=32)]
+Duration = Annotated[str, StringConstraints(max_length=32)]
+IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NoNul)]
 LARGEST_TEXT = 65_536
 """Characters of a job's command, variables and secrets together."""
 
 SHOWN = 40
-"""How much of a value that is no command is repeated to its author."""
+"""Characters of a wrong command in the message."""
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Wire(BaseModel):
-    """The base of every message: strict about keys, frozen."""
+    """The base of every message: frozen, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,51 +43,50 @@ class JobRequest(Wire):
     """``POST jobs``. ``gpu`` is per node: "0.5", "1/3", "2" or "8GiB"; a node's ``processes`` share it evenly.
 
     ``cpu_milli`` and ``memory_mib`` are per node too; 0 is the GPU's part of its node. ``gpu_model`` is one or several,
-    with commas. The job has ``nodes`` x ``processes`` ranks, each with devices on one node. With ``min_nodes`` it is
-    elastic: it runs with the ranks of so many nodes at least, and more while they are idle.
+    separated by commas. The job has ``nodes`` x ``processes`` ranks, each with devices on one node. With ``min_nodes``
+    it is elastic: it runs with the ranks of at least so many nodes, and with more if GPUs are idle.
 
-    ``project`` and ``pool`` default to the person's only or default ones.
-
-    ``idempotency_key`` may also come as the header ``Idempotency-Key``. ``time_limit`` is seconds or "90m", "24h".
+    ``project`` and ``pool`` default to the user's only or default ones. ``time_limit`` is seconds or "90m", "24h".
+    ``idempotency_key`` may also be the header ``Idempotency-Key``.
     """
 
     command: Annotated[list[Argument], Field(min_length=1, max_length=1000)]
-    gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)] = "1"
+    gpu: Gpu = "1"
     project: Name | None = None
     pool: Name | None = None
     gpu_model: Models | None = None
     cpu_milli: Annotated[int, Field(strict=True, ge=0, le=1 << 30)] = 0
     memory_mib: Annotated[int, Field(strict=True, ge=0, le=1 << 30)] = 0
     name: Name | None = None
-    priority: Annotated[int, Field(strict=True, ge=0, le=100)] = 50
-    preemptible: Annotated[bool, Field(strict=True)] = True
+    priority: Priority = 50
+    preemptible: Flag = True
     variables: Annotated[dict[VariableName, Argument], Field(max_length=500)] = {}
     secrets: Annotated[dict[VariableName, Argument], Field(max_length=100)] = {}
     environment: Name | None = None
     directory: Annotated[str, StringConstraints(max_length=4096)] = "."
-    live: Annotated[bool, Field(strict=True)] = False
+    live: Flag = False
     bundle: Digest | None = None
-    time_limit: Annotated[str, StringConstraints(max_length=32)] | None = None
+    time_limit: Duration | None = None
     retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
-    private: Annotated[bool, Field(strict=True)] = False
-    nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
-    processes: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
-    min_nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
-    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NoNul)] | None = None
-    dry_run: Annotated[bool, Field(strict=True)] = False
+    private: Flag = False
+    nodes: Count = 1
+    processes: Count = 1
+    min_nodes: Count | None = None
+    idempotency_key: IdempotencyKey | None = None
+    dry_run: Flag = False
 
     @field_validator("command", mode="before")
     @classmethod
-    def _an_array(cls, given: object) -> object:
-        """A command line as one text is the likeliest slip; no shell is there to take it apart."""
+    def _is_array(cls, given: object) -> object:
+        """Refuse a command line as one text, since no shell splits it."""
         if isinstance(given, list | tuple):
             return given
-        what = f"the text {given[:SHOWN]!r}" if isinstance(given, str) else f"{given!r:.{SHOWN}}"
-        raise ValueError(f'{what} was given; it is the array of a program and its arguments: ["python", "train.py"]')
+        value = f"the text {given[:SHOWN]!r}" if isinstance(given, str) else f"{given!r:.{SHOWN}}"
+        raise ValueError(f'{value} was given; it is the array of a program and its arguments: ["python", "train.py"]')
 
     @model_validator(mode="after")
-    def _of_a_size_that_is_kept(self) -> Self:
-        """Every queued job stands in the memory of the service and in every listing."""
+    def _is_small(self) -> Self:
+        """Limit the size, since every queued job is in the service's memory and in listings."""
         named = (*self.variables.items(), *self.secrets.items())
         size = sum(map(len, self.command)) + sum(len(name) + len(value) for name, value in named)
         if size > LARGEST_TEXT:
@@ -95,7 +100,7 @@ def _as_reason(schema: dict[str, Any]) -> None:
 
 
 class ReasonView(Wire):
-    """Why: a code of :class:`core.reasons.ReasonCode`, its figures and the sentence that people read."""
+    """A reason: a code of :class:`core.reasons.ReasonCode`, its figures and its sentence."""
 
     model_config = ConfigDict(json_schema_extra=_as_reason)
 
@@ -105,14 +110,14 @@ class ReasonView(Wire):
 
 
 class ProgressView(Wire):
-    """How far a job is, as it reported itself."""
+    """The progress that a job reported."""
 
     done: int
     total: int
 
 
 class AllocationView(Wire):
-    """The part of one device that one rank has; ``device_uuid`` is null until it was read back."""
+    """One rank's share of one device; ``device_uuid`` is null until it is read back."""
 
     rank: int
     device: str
@@ -122,21 +127,24 @@ class AllocationView(Wire):
 
 
 class RankView(Wire):
-    """One rank of one attempt: where it ran, and how it ended."""
+    """One rank of one attempt, with its node and its end.
+
+    ``handle`` is the backend's name for its first process, such as a process id; null before it began.
+    """
 
     attempt: int
     rank: int
     node: str
-    pid: int | None
+    handle: str | None
     started_at: datetime | None
     ended_at: datetime | None
     exit_status: int | None
 
 
 class Enforcement(Wire):
-    """What was read back, never what was configured: hardware, driver, mps, policed, cooperative or none.
+    """The enforcement that was read back: hardware, driver, mps, policed, cooperative or none.
 
-    ``why``: why by nothing stronger, and what is wrong now; null where there is nothing to say.
+    ``why``: why it is not stronger, and present faults; null if there are none.
     """
 
     memory: str
@@ -145,13 +153,13 @@ class Enforcement(Wire):
 
 
 class JobView(Wire):
-    """One job as its project sees it in listings and events, without values of variables and secrets.
+    """One job in listings and events, without values of variables and secrets.
 
-    ``private`` jobs show only to their owner, leads and admins. ``gpu_milli`` is of one rank. An elastic job runs
-    with ``min_ranks`` to ``ranks`` of them, now with ``held_ranks``; both are null for others. ``reason`` is why it is
-    where it is now; ``paused_because``, of a paused one, why it was paused, whatever it waits for since.
-    ``utilised_milli`` is what it uses of what it holds by the newest readings, null with ``utilised_unknown`` as the
-    reason where that is not known, and null where it holds nothing.
+    ``private`` jobs are visible to their owner, leads and admins. ``gpu_milli`` is of one rank. An elastic job runs
+    with ``min_ranks`` to ``ranks`` ranks, at present with ``held_ranks``; both are null for other jobs. ``reason``
+    explains the present state; ``paused_because`` is the cause of a pause, independent of the present reason.
+    ``utilised_milli`` is the use of its devices by the newest readings; null with the cause in ``utilised_unknown`` if
+    it is unknown, and null without devices.
     """
 
     id: str
@@ -203,19 +211,19 @@ class JobView(Wire):
 
     @property
     def whole_milli(self) -> int:
-        """What it has while it runs, or would have with all its ranks: the GPU of every table."""
+        """The GPU of its present ranks, or of all ranks while it does not run."""
         return self.gpu_milli * (self.held_ranks or self.ranks)
 
 
 class JobDetail(JobView):
-    """``GET jobs/{id}``: with its variables and every rank of every attempt."""
+    """``GET jobs/{id}``: the job with its variables and the ranks of all attempts."""
 
     variables: dict[str, str]
     rank_records: list[RankView]
 
 
 class NotebookRequest(Wire):
-    """``POST notebooks``, from the hub's spawner alone.
+    """``POST notebooks``, only for the hub's spawner.
 
     ``user`` is the hub's user name, ``server`` "" for the default server.
     """
@@ -224,16 +232,16 @@ class NotebookRequest(Wire):
     server: Annotated[str, StringConstraints(max_length=255, pattern=NoNul)] = ""
     project: Name
     pool: Name | None = None
-    gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)]
+    gpu: Gpu
 
 
 class IdleView(Wire):
-    """What the service makes of a notebook's use.
+    """The idle state of a notebook.
 
-    ``verdict`` is busy, idle or unknown, ``reason`` and ``message`` say why; ``stage`` is what is under way: in_use,
-    reported, warned, freeing, freed or stopping. ``free_in_ms``: how long the countdown still runs, null without
-    one. ``used_ms``: since the GPU was last seen to be used, null where that is not known; ``keeps_left``: how often
-    the warning can still be postponed. ``noticed``: its person is told that a busy kernel leaves the GPU unused.
+    ``verdict`` is busy, idle or unknown, with ``reason`` and ``message``; ``stage`` is the state of the countdown:
+    in_use, reported, warned, freeing, freed or stopping. ``free_in_ms``: remaining time of the countdown, null without
+    one. ``used_ms``: time since the last use of the GPU, null if unknown; ``keeps_left``: how often the warning can
+    still be postponed. ``noticed``: the user was notified that a busy kernel does not use the GPU.
     """
 
     verdict: Literal["busy", "idle", "unknown"]
@@ -252,9 +260,9 @@ class NotebookView(Wire):
     """One notebook's slice.
 
     ``state`` is requested, booked, lent (booked and idle), refused or returned; ``activity`` is busy, idle or unknown.
-    ``idle`` says why it is busy, idle or unknown, and what follows; null before it was judged. ``utilised_milli`` is
-    what it uses of its slice by the newest reading, null with ``utilised_unknown`` as the reason where nobody knows.
-    ``warning``: what the police of shares says to one that holds more memory than its share.
+    ``idle`` is the idle state, null before the first classification. ``utilised_milli`` is the use of its slice by the
+    newest reading; null with the cause in ``utilised_unknown`` if unknown.
+    ``warning``: the warning of memory enforcement to a notebook that uses more memory than its share.
     """
 
     id: str
@@ -281,10 +289,10 @@ class NotebookView(Wire):
 
 
 class ChoiceView(Wire):
-    """What one person may start a notebook with: a project, its pool and the sizes that its quota admits.
+    """A project and pool in which a user may start a notebook, with the quota for its size.
 
-    ``devices``: how many of the pool can be given out; null from a service that does not say. ``user_left_milli``: what
-    the ceilings for each user leave this person, the project's and its department's; null where there is none.
+    ``devices``: available devices of the pool; null from an older service. ``user_left_milli``: the user's remaining
+    amount under the limits per user of project and department; null without such a limit.
     """
 
     project: str
@@ -298,7 +306,7 @@ class ChoiceView(Wire):
 
 
 class ErrorView(Wire):
-    """Every answer of 4xx and 5xx."""
+    """The body of every 4xx and 5xx answer."""
 
     status: int
     message: str
@@ -312,12 +320,12 @@ class Pagination(Wire):
 
 
 class ProjectPoolView(Wire):
-    """One project or department in one pool: what it has now, what it uses, what it could have.
+    """One project or department in one pool: its quotas, its use and its fair share.
 
-    ``in_force_training_milli`` is its training quota, or less of it while not everybody can have theirs.
-    ``fair_share_milli`` is what its jobs may claim now: that, and of the surplus what it asks for and is due.
-    ``utilised_milli`` is what its notebooks and jobs really use of what they hold, by the newest readings; null, with
-    ``utilised_unknown`` as the reason, where that is not known of all of it.
+    ``in_force_training_milli`` is its training quota, reduced while the quotas do not fit the pool.
+    ``fair_share_milli`` is the amount that its jobs may claim: the quota in force and its part of the surplus.
+    ``utilised_milli`` is the use of its devices by the newest readings; null with the cause in ``utilised_unknown`` if
+    a part of it is unknown.
     """
 
     pool: str
@@ -336,7 +344,7 @@ class ProjectPoolView(Wire):
 
 
 class DepartmentView(Wire):
-    """A department, with the use of all its projects together."""
+    """A department with the use of all its projects."""
 
     name: str
     priority: int
@@ -344,7 +352,7 @@ class DepartmentView(Wire):
 
 
 class ProjectView(Wire):
-    """A project; ``department`` is null where the quota file has none."""
+    """A project; ``department`` is null if the quota file has none."""
 
     name: str
     priority: int
@@ -354,11 +362,11 @@ class ProjectView(Wire):
 
 
 class HolderView(Wire):
-    """Who holds a part of a device; ``user`` and ``workload`` are null for work of projects one is not a member of.
+    """One allocation on a device; ``user`` and ``workload`` are null (``hidden``) for work of other projects.
 
-    ``name`` is a job's; null for a notebook, for what is hidden, and from a service that does not say. ``enforcement``
-    is how the part is held to its share; null for what is hidden. ``utilised_milli`` is what it uses of the device by
-    the newest reading, null with ``utilised_unknown`` as the reason where that is not known, and for what is hidden.
+    ``name`` is a job's; null for a notebook, for hidden work, and from an older service. ``enforcement`` is null for
+    hidden work. ``utilised_milli`` is its use of the device by the newest reading; null for hidden work, and with the
+    cause in ``utilised_unknown`` if unknown.
     """
 
     kind: Literal["notebook", "job", "hidden"]
@@ -374,10 +382,10 @@ class HolderView(Wire):
 
 
 class DeviceView(Wire):
-    """One device. ``trouble`` is why it is not healthy, ``utilisation_unknown`` why its use is null.
+    """One device. ``trouble`` is the cause of its bad health, ``utilisation_unknown`` that of an unknown use.
 
-    ``foreign_why`` is what else there is to say of foreign use: who would have it booked on somebody, say.
-    ``upkeep`` is that of its node: while that is cordoned or draining, nothing new starts on what is free.
+    ``foreign_why`` explains foreign use. ``upkeep`` is that of its node: no new work starts while it is cordoned or
+    draining.
     """
 
     id: str
@@ -404,12 +412,11 @@ class DeviceView(Wire):
 
 
 class UsageView(Wire):
-    """``GET usage``: what a project, user, pool, device or workload had and used in some time, or all in an hour.
+    """``GET usage``: allocated and used GPU of a project, user, pool, device or workload, or of an hour.
 
-    Amounts are milli-GPU times hours. ``used_milli_h`` is of the time that readings speak for, ``coverage_percent`` of
-    the time for which it had any; ``utilisation_percent`` is what it used in that time of what it had in it. The two
-    are null, with ``used_unknown`` as the reason, where nothing was read. The same in milli-GPU times seconds is exact,
-    where less than a thousandth of a GPU hour is 0 in hours; null from a service that does not say.
+    Amounts are milli-GPU hours. ``coverage_percent`` is the part of the allocated time with readings;
+    ``used_milli_h`` and ``utilisation_percent`` are of that part, and null with the cause in ``used_unknown`` without
+    readings. Milli-GPU seconds are exact, where hours round small amounts to 0; null from an older service.
     """
 
     name: str
@@ -424,7 +431,7 @@ class UsageView(Wire):
 
 
 class NodeView(Wire):
-    """A machine. ``schedulable``: new work may start there; ``upkeep`` is what an admin said of it."""
+    """A node. ``schedulable``: new work may start there; ``upkeep`` is set by an admin."""
 
     id: str
     name: str
@@ -439,14 +446,14 @@ class NodeView(Wire):
 
 
 class NodeEdit(Wire):
-    """``POST nodes/{id}/actions/drain``: after the deadline (a duration) work that may not be preempted leaves too."""
+    """``POST nodes/{id}/actions/drain``: after the deadline (a duration) non-preemptible work is stopped too."""
 
     deadline: Annotated[str, StringConstraints(max_length=100)] | None = None
-    dry_run: Annotated[bool, Field(strict=True)] = False
+    dry_run: Flag = False
 
 
 class NodeChangeView(Wire):
-    """A node as it is after a change, everybody whom that moves, and whose training quota is less in force."""
+    """A node after a change, the affected work, and the reduced training quotas."""
 
     node: NodeView
     changed: bool
@@ -455,7 +462,7 @@ class NodeChangeView(Wire):
 
 
 class PoolView(Wire):
-    """One pool. ``utilised_milli`` is what is used of its healthy devices, null where that is not known of each."""
+    """One pool. ``utilised_milli`` is the use of its healthy devices, null if one of them is unknown."""
 
     name: str
     devices: int
@@ -468,7 +475,7 @@ class PoolView(Wire):
 
 
 class AffectedView(Wire):
-    """A job or notebook to which something would happen; ``job`` is its id, null where the reader may not see it."""
+    """An affected job or notebook; ``job`` is its id, null if the reader may not see it."""
 
     kind: Literal["job", "notebook"] = "job"
     job: str | None
@@ -498,14 +505,14 @@ class AuditView(Wire):
 
 
 class WouldStart(Wire):
-    """The smallest change of one kind that would start it, in words."""
+    """The smallest change of one kind that would start a workload, as a sentence."""
 
     kind: str
     message: str
 
 
 class ExplainView(Wire):
-    """``GET explain/{id}``: why a workload is where it is, what would start it, and when it starts at the latest."""
+    """``GET explain/{id}``: the reason of a workload's state, changes that would start it, and its latest start."""
 
     id: str
     state: str
@@ -517,8 +524,8 @@ class ExplainView(Wire):
 class DryRunView(Wire):
     """The answer to a job request with ``dry_run``.
 
-    ``charged_milli`` is with all its ranks; ``charged_least_milli`` with the fewest that an elastic job runs with, null
-    for one that is not elastic.
+    ``charged_milli`` is the charge with all ranks, ``charged_least_milli`` that with the fewest ranks of an elastic
+    job, null for other jobs.
     """
 
     starts_now: bool
@@ -535,20 +542,20 @@ class OutputView(Wire):
 
 
 class CloneRequest(Wire):
-    """``POST jobs/{id}/actions/clone`` and ``rerun``: what the new job has otherwise than the old one.
+    """``POST jobs/{id}/actions/clone`` and ``rerun``: the changes for the new job.
 
     ``cpu_milli`` and ``memory_mib`` are per node, as in :class:`JobRequest`. With ``dry_run`` nothing is stored.
     """
 
     name: Name | None = None
-    gpu: Annotated[str, StringConstraints(min_length=1, max_length=32)] | None = None
-    priority: Annotated[int, Field(strict=True, ge=0, le=100)] | None = None
+    gpu: Gpu | None = None
+    priority: Priority | None = None
     cpu_milli: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
     memory_mib: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] | None = None
-    nodes: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
-    time_limit: Annotated[str, StringConstraints(max_length=32)] | None = None
-    dry_run: Annotated[bool, Field(strict=True)] = False
-    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NoNul)] | None = None
+    nodes: Count | None = None
+    time_limit: Duration | None = None
+    dry_run: Flag = False
+    idempotency_key: IdempotencyKey | None = None
 
 
 class BundleView(Wire):
@@ -560,7 +567,7 @@ class BundleView(Wire):
 
 
 class VerifiedView(Wire):
-    """``GET audit/verify``: whether every row of the audit follows from the one before, and that in words."""
+    """``GET audit/verify``: whether the hash chain of the audit is intact, with a sentence."""
 
     whole: bool
     rows: int | None
@@ -568,7 +575,7 @@ class VerifiedView(Wire):
 
 
 class ChangedView(Wire):
-    """The data of the event ``changed``: the whole present views of what changed and may be seen."""
+    """The data of the event ``changed``: the complete views of visible changes."""
 
     version: int
     jobs: list[JobView]

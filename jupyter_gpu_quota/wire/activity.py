@@ -1,6 +1,6 @@
-"""What a notebook's server and the service tell each other about its use: ``POST notebooks/{id}/activity``.
+"""The activity reports of a notebook server, and the service's answers: ``POST notebooks/{id}/activity``.
 
-The server reports ages, never instants: its clock may be another, and may be set. Milliseconds throughout.
+Reports have ages in milliseconds, never instants, because the server's clock may differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 from . import IdleView, Wire
 
 Printable = r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"
-"""No control characters, and none that turn the direction of writing: it is shown on pages and in terminals."""
+"""No control characters, and none that change the direction of text, for pages and terminals."""
 
 Word = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=Printable)]
 Age = Annotated[int, Field(strict=True, ge=0, le=1 << 44)]
@@ -20,12 +20,11 @@ Pid = Annotated[int, Field(strict=True, ge=1, le=1 << 31)]
 
 
 class KernelReport(Wire):
-    """One kernel. ``state`` null is unknown; ``quiet_ms``: since its last message that a person or a cell caused.
+    """One kernel. ``state`` null is unknown; ``quiet_ms``: since its last message from a user or a cell.
 
-    ``pid`` is in the server's own namespace, null for a kernel that runs elsewhere. ``asks_gpu`` is false where its
-    kernelspec says so. ``cpu_ms``: what it and all processes below it used of the CPU; a simulated device goes by that.
-    ``started``: when its process did, in clock ticks since its machine's start, as /proc has it. ``suspended``: it
-    lives without its GPU, and wakes with its next message.
+    ``pid`` is in the server's namespace, null for a remote kernel. ``asks_gpu`` is false if its kernelspec says so.
+    ``cpu_ms``: CPU time with all descendants, the measure of use on a simulated device. ``started``: start of its
+    process in clock ticks since the boot, as in /proc. ``suspended``: it has no GPU memory until its next message.
     """
 
     id: Word
@@ -42,7 +41,7 @@ class KernelReport(Wire):
 
 
 class ProgramReport(Wire):
-    """A terminal, or another program that the server runs; with it count all processes below it."""
+    """A terminal, or another program of the server, with all its descendants."""
 
     name: Word
     kind: Literal["terminal", "proxied"]
@@ -54,11 +53,11 @@ class ProgramReport(Wire):
 class ActivityReport(Wire):
     """``POST notebooks/{id}/activity``, with the server's own token.
 
-    ``instance`` is new with each start of the server, and ``sequence`` grows within it: an older report that comes
-    late says nothing. ``running_ms``: since the server started. ``namespace`` is that of the pids, and ``ticks`` the
-    time of this look by the clock of their starts. ``asks_first``: the server knows that its slice may be lent, and
-    from now on asks for it before it starts a kernel. ``suspension``: whether it can suspend kernels, by its self-test,
-    which it makes once the policy says ``suspend``; ``suspension_why``: why it cannot.
+    ``instance`` is new with each start of the server, and ``sequence`` grows within it; a late older report is
+    ignored. ``running_ms``: since the server started. ``namespace`` is that of the pids, and ``ticks`` the time of this
+    report on the clock of ``started``. ``asks_first``: the server requests its slice, which may be lent, before it
+    starts a kernel. ``suspension``: the result of its self-test, which runs once the policy has ``suspend``;
+    ``suspension_why``: the cause of a failure.
     """
 
     instance: Word
@@ -74,9 +73,9 @@ class ActivityReport(Wire):
 
 
 class WakeRequest(Wire):
-    """``POST notebooks/{id}/actions/wake``, with the server's own token: a kernel is about to start and wants the GPU.
+    """``POST notebooks/{id}/actions/wake``, with the server's own token: a kernel will start and needs the GPU.
 
-    Asking again changes nothing. ``wait_s``: how long to wait for the slice before the answer.
+    A repeated request changes nothing. ``wait_s``: longest wait for the slice before the answer.
     """
 
     kernel: Word
@@ -84,9 +83,9 @@ class WakeRequest(Wire):
 
 
 class WakeAnswer(Wire):
-    """``ready``: the slice is the notebook's alone and ``variables`` name its devices; ``waiting``: ask again.
+    """``ready``: the slice is not lent, and ``variables`` name its devices; ``waiting``: repeat the request.
 
-    ``refused``: there is no slice for it now. ``reason`` and ``message`` say who waits for whom, and what to do.
+    ``refused``: there is no slice for it now. ``reason`` and ``message`` explain the wait or the refusal.
     """
 
     state: Literal["ready", "waiting", "refused"]
@@ -96,9 +95,9 @@ class WakeAnswer(Wire):
 
 
 class FreeOrder(Wire):
-    """Shut these kernels down, each only if it is idle now and has been without a message for ``quiet_ms``.
+    """Shut down these kernels, if they are idle now and without a message for ``quiet_ms``.
 
-    ``suspend``: those that are suspended instead, where the server can, with the MiB of GPU memory that each holds.
+    ``suspend``: kernels to suspend instead, if possible, with their GPU memory in MiB.
     """
 
     kernels: list[str]
@@ -107,24 +106,12 @@ class FreeOrder(Wire):
 
 
 class ActivityAnswer(Wire):
-    """The answer to a report: the notebook as it is judged, what to shut down, and when to report again at most.
+    """The answer to a report: the idle state, an order to free the GPU, and the longest time to the next report.
 
-    ``suspend``: the policy says that kernels are suspended where that can be, so a server finds out whether it can.
+    ``suspend``: the policy suspends kernels, so that the server runs its self-test.
     """
 
     idle: IdleView
     free: FreeOrder | None = None
     suspend: bool = False
     report_in_ms: int = 30_000
-
-
-__all__ = [
-    "ActivityAnswer",
-    "ActivityReport",
-    "FreeOrder",
-    "IdleView",
-    "KernelReport",
-    "ProgramReport",
-    "WakeAnswer",
-    "WakeRequest",
-]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
-from . import AffectedView, Wire
+from . import AffectedView, Flag, Wire
 
 
 class QuotaView(Wire):
-    """One revision of the quota file. ``unchanged`` answers an edit whose text was in force already.
+    """One revision of the quota file.
 
-    ``warnings`` answers an edit: what a preview of it warns of.
+    In the answer to an edit, ``unchanged``: the text was in force already, and ``warnings`` are those of a preview.
     """
 
     revision: int
@@ -29,22 +29,20 @@ class QuotaEdit(Wire):
     """``PUT quota`` and ``POST quota/preview``: the YAML document as text."""
 
     text: Annotated[str, StringConstraints(max_length=1_000_000)]
-    accept_overcommit: Annotated[bool, Field(strict=True)] = False
-    accept_removal: Annotated[bool, Field(strict=True)] = False
-    accept_stops: Annotated[bool, Field(strict=True)] = False
+    accept_overcommit: Flag = False
+    accept_removal: Flag = False
+    accept_stops: Flag = False
     comment: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
 class PreviewView(Wire):
-    """What a quota file would do: the arithmetic of every pool, and everybody affected.
+    """The effect of a quota file: the arithmetic of every pool, and the affected work.
 
-    ``calendar``: what each window that it adds, edits or takes out changes, and when that opens next.
-    ``acceptable``: an admin may accept all refusals by name; false where quotas contradict each other. ``removals``:
-    projects and pools that it takes out although they have work, which an admin may accept by name, too. ``stops``: how
-    much that runs is held or stopped because less holds its share than the file's ``policy.enforcement`` asks for,
-    likewise. ``warnings``: among them pools whose devices cannot hold shares as that asks, and members whom the hub
-    does not know; they refuse nothing. ``stale``: why ``PUT quota`` would refuse the revision that the file was made
-    from (``revision:`` or If-Match), if it would.
+    ``calendar``: the changed windows with their next opening. ``acceptable``: an admin may accept all refusals; false
+    if quotas contradict each other. ``removals``: removed projects and pools with work, which an admin may accept.
+    ``stops``: running work that is held or stopped because its enforcement is weaker than ``policy.enforcement``,
+    which an admin may accept. ``warnings`` refuse nothing, for example pools with weaker enforcement, and members
+    unknown to the hub. ``stale``: why ``PUT quota`` would refuse the file's base revision (``revision:`` or If-Match).
     """
 
     arithmetic: list[str]

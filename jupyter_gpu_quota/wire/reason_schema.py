@@ -1,4 +1,4 @@
-"""The JSON Schema of a reason as REST and events tell it."""
+"""The JSON Schema of a reason in REST and events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TYPES = {int: "integer", str: "string", tuple: "string"}
 
 
 def reasons_schema() -> dict[str, object]:
-    """One alternative for each code with its figures, and one for a code of another release."""
+    """One alternative per code with its figures, and one for codes of other releases."""
     other = {
         "title": "OtherReason",
         "not": {"properties": {"code": {"enum": [code.value for code in ReasonCode]}}},
@@ -17,7 +17,7 @@ def reasons_schema() -> dict[str, object]:
     }
     return {
         "title": "ReasonView",
-        "description": "Why: a code, its figures, and the sentence that people read.",
+        "description": "A reason: a code, its figures and its sentence.",
         "oneOf": [*(_alternative(code, kind) for code, kind in RECORDS.items()), other],
     }
 

@@ -1,4 +1,4 @@
-"""Readings of devices at the REST door: ``samples``, taken and given."""
+"""Readings of devices in the REST API: ``samples``, for both directions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import NoNul, Wire
 
 Label = Annotated[str, StringConstraints(max_length=128, pattern=NoNul)]
 LARGEST = (1 << 63) - 1
-"""What a database keeps of a whole number."""
+"""The largest integer of a database."""
 
 
 class SampleIn(Wire):
@@ -23,7 +23,7 @@ class SampleIn(Wire):
 
 
 class SampleBatch(Wire):
-    """``POST samples``: one node's readings; a sequence number already seen is accepted and ignored."""
+    """``POST samples``: one node's readings; a repeated sequence number is accepted and ignored."""
 
     node: Label
     sequence: Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
@@ -31,9 +31,9 @@ class SampleBatch(Wire):
 
 
 class SampleView(Wire):
-    """``GET samples``: the newest reading of one device; null is unknown, and ``why`` has the reason by field.
+    """``GET samples``: the newest reading of one device; null is unknown, with the cause by field in ``why``.
 
-    ``foreign_mib`` is memory that processes of nobody of ours hold.
+    ``foreign_mib`` is the memory of foreign processes.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""What the service says of itself, and of who asks: ``GET me``, ``health``, ``ready`` and ``version``."""
+"""The service's status and the caller's rights: ``GET me``, ``health``, ``ready`` and ``version``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from . import ChoiceView, ReasonView, Wire
 
 
 class ChannelView(Wire):
-    """One way by which messages leave the hub. ``where`` is its other end, less what of the address may be secret.
+    """One notification channel. ``where`` is its receiver, without the secret parts of the address.
 
-    ``waiting``: messages in its queue, null before the first look; ``fault``: how the newest attempt failed, if it did.
+    ``waiting``: messages in its queue, null if unknown yet; ``fault``: the failure of the newest attempt, if any.
     """
 
     name: str
@@ -21,9 +21,9 @@ class ChannelView(Wire):
 
 
 class DeploymentView(Wire):
-    """The settings by which an admin's ``doctor`` looks at the service's machine; ``host`` is that machine's name.
+    """The service's settings for an admin's ``doctor``; ``host`` is the name of its machine.
 
-    ``channels``: null from a service that does not say.
+    ``channels``: null from an older service.
     """
 
     host: str
@@ -34,7 +34,7 @@ class DeploymentView(Wire):
 
 
 class StopView(Wire):
-    """A server of which the service had the hub end the last run: when, and why, as a code and a sentence."""
+    """A notebook server that the service stopped, with the time and the reason."""
 
     server: str
     at: datetime
@@ -42,10 +42,10 @@ class StopView(Wire):
 
 
 class MeView(Wire):
-    """``GET me``: who the token is, and what they may do.
+    """``GET me``: the token's owner and their rights.
 
-    ``own_accounts``: whether jobs run under their submitters' accounts; null from a service that does not say.
-    ``deployment``: for admins, what the service was told of itself. ``stopped``: servers that were stopped of late.
+    ``own_accounts``: whether jobs run under their submitters' accounts; null from an older service. ``deployment``: the
+    service's settings, for admins. ``stopped``: recently stopped servers.
     """
 
     name: str
@@ -60,15 +60,16 @@ class MeView(Wire):
 
 
 class HealthView(Wire):
-    """``GET health``: the web door is alive."""
+    """``GET health``: the API is alive."""
 
     alive: bool = True
 
 
 class ReadyView(Wire):
-    """``GET ready``: each part that must hold before the service does its work; status 503 while one does not.
+    """``GET ready``: the conditions for the service's work; status 503 while one is false.
 
-    ``quota``: whether a quota file is in force, without which nothing is given out; 503 if the settings name one.
+    ``quota``: whether a quota file is in force, without which no GPU is allocated; 503 if the settings name one.
+    ``failing``: the control loops whose last run failed; the service works without them, and tries them again.
     """
 
     ready: bool
@@ -77,11 +78,12 @@ class ReadyView(Wire):
     observed: bool
     controller: bool
     quota: bool = True
+    failing: list[str] = []
     message: str
 
 
 class VersionView(Wire):
-    """``GET version``: the service's own, and that of the API."""
+    """``GET version``: the versions of the service and of its API."""
 
     version: str
     api: str

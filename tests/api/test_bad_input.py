@@ -1,4 +1,4 @@
-"""Bad input at the web door: a 4xx with the reason and the limit, and nothing stored."""
+"""Bad input to the API: a 4xx with the reason and the limit, and nothing stored."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_body_beyond_the_limit_is_refused_by_its_size(world: ServiceWorld) -> 
         pytest.param({}, id="too large: answered when it has been read"),
     ],
 )
-def test_a_bundle_beyond_the_limit_is_told_the_limit(world: ServiceWorld, headers: dict[str, str]) -> None:
+def test_a_bundle_beyond_the_limit_is_refused_with_the_limit(world: ServiceWorld, headers: dict[str, str]) -> None:
     content = b"x" * (9 << 20)
     raw = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content) if "Transfer-Encoding" in headers else content
     if "Content-Length" in headers:
@@ -168,7 +168,7 @@ def test_a_bundle_beyond_the_limit_is_told_the_limit(world: ServiceWorld, header
     answer = world.call("PUT", f"bundles/{hashlib.sha256(content).hexdigest()}", raw=raw, headers=headers)
     assert (answer.status, answer.json["reason"]) == (413, "too_large")
     assert "1048576 bytes" in answer.json["message"]
-    assert not [path for path in Path(world.door.bundles.directory).rglob("*") if path.is_file()]
+    assert not [path for path in Path(world.services.bundles.directory).rglob("*") if path.is_file()]
 
 
 def test_one_person_keeps_so_much_code_and_no_more(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_one_person_keeps_so_much_code_and_no_more(tmp_path: Path) -> None:
         assert "bob's code bundles have 1.7 MiB here, this one has 0.9, and 2 is the most" in refused.json["message"]
         assert small.call("PUT", names[0], raw=contents[0]).status == 200
         assert small.call("PUT", names[2], "olga", raw=contents[2]).status == 201
-        (small.door.bundles.path(names[0].removeprefix("bundles/"))).unlink()
+        (small.services.bundles.path(names[0].removeprefix("bundles/"))).unlink()
         assert small.call("PUT", names[2], raw=contents[2]).status == 201
-        until(lambda: not small.door.arriving.total())  # it is counted off once the answer is out
+        until(lambda: not small.services.arriving.total())  # it is counted off once the answer is out
 
 
 def test_a_page_holds_no_large_body_in_memory(world: ServiceWorld) -> None:
@@ -272,7 +272,7 @@ def test_a_fault_of_ours_tells_nothing_of_its_inside(world: ServiceWorld, monkey
     def broken() -> None:
         raise RuntimeError("password of the database")
 
-    monkeypatch.setattr(world.door.world, "fresh", broken)
+    monkeypatch.setattr(world.services.store_view, "fresh", broken)
     answer = world.get("jobs")
     assert (answer.status, answer.json["reason"]) == (500, "internal_error")
     assert b"password" not in answer.body
@@ -339,7 +339,7 @@ def test_a_bundle_that_is_a_trick_is_refused_and_leaves_nothing(
     assert answer.status == status, answer.body
     assert stored(world) == before
     assert world.call("HEAD", f"bundles/{digest}").status == 404
-    files = [path for path in Path(world.door.bundles.directory).rglob("*") if path.is_file()]
+    files = [path for path in Path(world.services.bundles.directory).rglob("*") if path.is_file()]
     assert files == []
 
 

@@ -18,7 +18,7 @@ from jupyter_gpu_quota.api.events import MOST_WAITING, _Inbox
 from jupyter_gpu_quota.api.handlers import logs as logs_module
 from jupyter_gpu_quota.api.state.store_view import Delta
 from jupyter_gpu_quota.core.model import JobState
-from jupyter_gpu_quota.store.records.protocol import Changes
+from jupyter_gpu_quota.store.records.rows import Changes
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import PATIENCE_S, until
 
@@ -109,7 +109,7 @@ def test_a_reader_that_comes_back_misses_nothing(world: ServiceWorld, how: str) 
     assert (name, [(each["id"], each["state"]) for each in data["jobs"]]) == ("changed", [(job, "cancelled")])
 
 
-def test_a_reader_from_another_database_is_told_to_read_anew(world: ServiceWorld) -> None:
+def test_a_reader_from_another_database_is_reset(world: ServiceWorld) -> None:
     with world.stream("events?since=999999") as events:
         assert next(events)[0] == "reset"
 
@@ -119,7 +119,7 @@ def test_who_loses_the_project_hears_nothing_more(world: ServiceWorld, monkeypat
     with world.stream("events", "olga") as events:
         next(events)
         world.apply(QUOTA.replace("bob, olga", "bob"))
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         world.submit("bob", name="unseen")
         assert stands(events)
 
@@ -150,7 +150,7 @@ def stands(stream: Iterator[tuple[str, Any]]) -> bool:
 def test_a_revoked_token_reads_no_further_and_not_anew(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Other requests may be answered for a minute: by then the door has forgotten what the hub said of the token."""
+    """Other requests may be answered for a minute: by then the cached answer of the hub about the token has expired."""
     impatient(world, monkeypatch)
     job = world.submit()["id"]
     with world.stream(path.format(job=job)) as stream:
@@ -217,7 +217,7 @@ def test_a_closed_stream_is_forgotten(world: ServiceWorld) -> None:
 
     def forgotten() -> bool:
         world.submit()
-        return not world.door.world._listeners and not world.door.streams._open
+        return not world.services.store_view._listeners and not world.services.streams._open
 
     until(forgotten)
 
@@ -237,12 +237,12 @@ def test_what_is_written_while_the_service_looks_is_in_its_next_answer(
 
     async def answer() -> JobState:
         read_on.set()
-        await asyncio.wait([world.door.world._refreshing])
-        await world.door.world.fresh()
-        return world.door.world.mirror.jobs[job].job.state
+        await asyncio.wait([world.services.store_view._refreshing])
+        await world.services.store_view.fresh()
+        return world.services.store_view.mirror.jobs[job].job.state
 
     monkeypatch.setattr(world.store, "changes", slow)
-    world.loop.call_soon_threadsafe(world.door.world.nudge)
+    world.loop.call_soon_threadsafe(world.services.store_view.notify)
     assert seen.wait(PATIENCE_S)
     world.see_running(job)
     assert world.run(answer()) is JobState.RUNNING

@@ -1,4 +1,4 @@
-"""A web door on loopback for tests: the real application, the real database, a fake hub, a scheduler stepped by hand.
+"""The API on loopback for tests: the real application, the real database, a fake hub, a scheduler stepped by hand.
 
 Fake here: the hub (a small tornado application with tokens, users and servers of its own) and the scheduler (one
 decide and commit at a time, in this process). Everything else is what ships.
@@ -26,7 +26,7 @@ from tornado.web import Application, RequestHandler
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.api import main
 from jupyter_gpu_quota.api.handlers import notebooks
-from jupyter_gpu_quota.api.requests.services import Door, StoreSlot, now_ms
+from jupyter_gpu_quota.api.requests.services import Services, StoreSlot, now_ms
 from jupyter_gpu_quota.core.canonical import digest
 from jupyter_gpu_quota.core.facts import Fact, RankFact
 from jupyter_gpu_quota.core.model import Device, Node
@@ -36,8 +36,9 @@ from jupyter_gpu_quota.quotafile import QuotaFile
 from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.calls import Committed, Stale
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, Refusal, SetInventory
-from jupyter_gpu_quota.store.records.protocol import Committed, Stale, Store
+from jupyter_gpu_quota.store.transactions import Store
 from tests.controllers.stepped import SteppedControllers
 from tests.patience import PATIENCE_S
 
@@ -188,9 +189,9 @@ def variables_of_service(settings: Mapping[str, object], hub_port: int, port: in
 
 
 class ServiceWorld:
-    """The door on its own thread and event loop; tests call it over HTTP from theirs.
+    """The API on its own thread and event loop; tests call it over HTTP from theirs.
 
-    ``busy_timeout_ms``: how long one thread waits while another one writes. The door's own is shorter than a machine
+    ``busy_timeout_ms``: how long one thread waits while another one writes. The API's own is shorter than a machine
     may stand still while somebody has the lock.
     """
 
@@ -204,12 +205,12 @@ class ServiceWorld:
         self.clock: Callable[[], int] = now_ms
         self.loop = asyncio.new_event_loop()
         self._servers: list[HTTPServer] = []
-        self._thread = threading.Thread(target=self.loop.run_forever, name="web-door", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="api", daemon=True)
         self._thread.start()
-        self.door, self.port = self.run(self._serve())
+        self.services, self.port = self.run(self._serve())
         self.controllers = SteppedControllers(self)
 
-    async def _serve(self) -> tuple[Door, int]:
+    async def _serve(self) -> tuple[Services, int]:
         hub, hub_port = serving(self.hub.application())
         api_url = f"http://127.0.0.1:{hub_port}/hub/api"
         auth = HubOAuth(
@@ -217,11 +218,10 @@ class ServiceWorld:
         )
         auth.access_scopes = {"access:services", "access:services!service=gpu-quota"}
         self.rest_hub = RestHub(api_url, HUB_TOKEN)
-        door = main.make_door(self.settings, auth, self.rest_hub, StoreSlot(self.store))
-        door.clock = lambda: self.clock()  # noqa: PLW0108 - tests change the clock later
+        services = main.make_services(self.settings, auth, self.rest_hub, StoreSlot(self.store), self.clock_now)
         sockets = bind_sockets(0, "127.0.0.1")
-        self._servers += [hub, main.answering(door, sockets)]
-        return door, int(sockets[0].getsockname()[1])
+        self._servers += [hub, main.start_server(services, sockets)]
+        return services, int(sockets[0].getsockname()[1])
 
     def clock_now(self) -> int:
         return self.clock()
@@ -231,16 +231,16 @@ class ServiceWorld:
 
     def close(self) -> None:
         self.run(self._stop())
-        main.close(self.door)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE_S)
         self.loop.close()
 
     async def _stop(self) -> None:
-        self.door.streams.close()
+        self.services.streams.close()
         for server in self._servers:
             server.stop()
             await server.close_all_connections()
+        await main.close(self.services)
         AsyncHTTPClient().close()  # this loop's, which asked the hub for us; and what asked it for JupyterHub's library
         with suppress(ImportError):
             from jupyterhub.httpclient import JupyterHubHTTPClient
@@ -275,7 +275,7 @@ class ServiceWorld:
         self.record(SetInventory(nodes=(node,), devices=placed))
 
     def put_quota(self, text: str, **more: object) -> Reply:
-        """Put a quota file in force at the door, as an admin who saw the one that is."""
+        """Put a quota file in force through the API, as an admin who saw the current one."""
         revision = self.get("quota", "ann").json["revision"]
         return self.call("PUT", "quota", "ann", {"text": text} | more, headers={"If-Match": f'"{revision}"'})
 
@@ -283,7 +283,7 @@ class ServiceWorld:
         """Straight into the store, as another process would."""
         (outcome,) = self.store.record([request], now=self.clock())
         assert not isinstance(outcome, Refusal), outcome
-        self.loop.call_soon_threadsafe(self.door.world.nudge)
+        self.loop.call_soon_threadsafe(self.services.store_view.notify)
         return outcome
 
     def store_live(self) -> list[str]:
@@ -315,7 +315,7 @@ class ServiceWorld:
         plan, done = decide(snapshot, quota.policy), None
         if plan.actions:
             done = self.store.commit(plan, policy=quota.policy, snapshot_digest=digest(snapshot), lease=lease, now=now)
-        self.loop.call_soon_threadsafe(self.door.world.nudge)
+        self.loop.call_soon_threadsafe(self.services.store_view.notify)
         return len(plan.actions), done
 
     @contextmanager
@@ -346,10 +346,10 @@ class ServiceWorld:
         lease = self.store.acquire_lease("test", now=now, ttl_ms=3000)
         assert lease is not None
         assert not isinstance(self.store.observe(facts, lease=lease, now=now), Stale)
-        self.loop.call_soon_threadsafe(self.door.world.nudge)
+        self.loop.call_soon_threadsafe(self.services.store_view.notify)
 
     def see_running(self, job: str, attempt: int = 1, **more: Any) -> None:
-        self.see(RankFact(job=job, attempt=attempt, rank=0, pid=100, pid_started=1, started_at=self.clock(), **more))
+        self.see(RankFact(job=job, attempt=attempt, rank=0, handle="100", started_at=self.clock(), **more))
 
     # --- HTTP ---------------------------------------------------------------------------------------------------------
     def call(
@@ -434,10 +434,10 @@ def serving(app: Application) -> tuple[HTTPServer, int]:
 
 @contextmanager
 def service_world(folder: Path, *, busy_timeout_ms: int = 60_000, **settings: object) -> Iterator[ServiceWorld]:
-    """A door with the usual people: bob, olga and their lead lea (vision); patty and lead leo (speech); ann; audrey."""
+    """An API with the usual users: bob, olga and their lead lea (vision); patty and lead leo (speech); ann; audrey."""
     world = ServiceWorld(folder, busy_timeout_ms=busy_timeout_ms, **settings)
     try:
-        for name in ("bob", "olga", "patty", "leo", "stranger"):
+        for name in ("bob", "olga", "patty", "leo", "outsider"):
             world.add(name)
         world.add("lea", groups=["vision-team"])
         world.add("ann", admin=True, scopes=("read", "submit", "admin", "audit"))

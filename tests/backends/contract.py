@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
-from jupyter_gpu_quota.backends.protocol import Backend, LeaveOrder, LogPart, StartOrder, StopOrder
+from jupyter_gpu_quota.backends.protocol import Backend, LogPart, StartOrder, StopNotebookOrder, StopOrder
 from jupyter_gpu_quota.backends.simulated.backend import SimulatedBackend
 from jupyter_gpu_quota.backends.simulated.jobs import Conduct, SimulatedJobs
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device, Node
 from tests.backends.fake_executor import FakeJobs
 from tests.backends.remote import Agent, Clock, Network, RemoteBackend
-from tests.backends.worlds import ACTS, KINDS, TRAPS, leave, order
+from tests.backends.worlds import ACTS, KINDS, TRAPS, order, stop
 from tests.patience import until
 
 T = TypeVar("T")
@@ -32,9 +32,9 @@ CONDUCT: Mapping[str, Conduct] = {
     "ends with 0": Conduct(work_ms=0, completes=False),
     "ends with 3": Conduct(work_ms=0, exit_status=3),
     "completes and ends": Conduct(work_ms=0),
-    "saves and leaves": Conduct(work_ms=FOREVER_MS, saves_in_ms=0),
+    "saves and stops": Conduct(work_ms=FOREVER_MS, saves_in_ms=0),
     "ignores SIGTERM": Conduct(work_ms=FOREVER_MS, saves_in_ms=FOREVER_MS),
-    "completes when asked to leave": Conduct(work_ms=FOREVER_MS, saves_in_ms=0, leaves_with=0),
+    "completes when stopped": Conduct(work_ms=FOREVER_MS, saves_in_ms=0, saved_exit_status=0),
     "writes": Conduct(work_ms=0, log=b"one\ntwo\n", outputs={"a/model": b"weights", "notes": b"n"}),
 }
 """What each job of ACTS does on a virtual clock."""
@@ -66,7 +66,7 @@ class Controller:
     def __init__(self, world: World) -> None:
         self.world = world
         self.facts: dict[Rank, RankFact] = {}
-        self.orders: list[StartOrder | LeaveOrder | StopOrder] = []
+        self.orders: list[StartOrder | StopOrder | StopNotebookOrder] = []
         self._again_at = 0
 
     @property
@@ -76,23 +76,23 @@ class Controller:
     def start(self, job: str, acts: str, **more: Any) -> None:
         self.give(order(job, acts, **more))
 
-    def leave(self, job: str, **more: Any) -> None:
-        self.give(leave(job, **more))
+    def stop(self, job: str, **more: Any) -> None:
+        self.give(stop(job, **more))
 
-    def give(self, made: StartOrder | LeaveOrder | StopOrder) -> None:
+    def give(self, made: StartOrder | StopOrder | StopNotebookOrder) -> None:
         """Give an order, now and again; a job that is to leave is not ordered to start any more."""
-        if isinstance(made, LeaveOrder):
+        if isinstance(made, StopOrder):
             self.orders = [each for each in self.orders if _name(each) != (made.job, made.attempt)]
         self.orders.append(made)
         self._send(made)
 
-    def _send(self, made: StartOrder | LeaveOrder | StopOrder) -> None:
+    def _send(self, made: StartOrder | StopOrder | StopNotebookOrder) -> None:
         match made:
             case StartOrder():
                 self.backend.jobs.start(made)
-            case LeaveOrder():
-                self.backend.jobs.leave(made)
             case StopOrder():
+                self.backend.jobs.stop(made)
+            case StopNotebookOrder():
                 self.backend.enforcement.stop_notebook(made)
 
     def look(self) -> None:
@@ -147,8 +147,8 @@ class Controller:
         self.backend.jobs.fence(fencing)
 
 
-def _name(made: StartOrder | LeaveOrder | StopOrder) -> tuple[str, int]:
-    return (made.notebook, 0) if isinstance(made, StopOrder) else (made.job, made.attempt)
+def _name(made: StartOrder | StopOrder | StopNotebookOrder) -> tuple[str, int]:
+    return (made.notebook, 0) if isinstance(made, StopNotebookOrder) else (made.job, made.attempt)
 
 
 def _goes_back(before: RankFact, fact: RankFact) -> bool:
@@ -190,7 +190,7 @@ class LocalContract:
         jobs = self.backend.jobs
         for fact in jobs.observe():
             if not fact.tree_gone:
-                jobs.leave(leave(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
+                jobs.stop(stop(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
         until(lambda: all(fact.tree_gone for fact in jobs.observe()), what=jobs.observe)
         self.backend.close()
 
@@ -198,7 +198,7 @@ class LocalContract:
 def _simulated(now: Callable[[], int], acts: Mapping[str, str]) -> SimulatedBackend:
     node = Node(id="here", name="here", cpu_milli=8000, memory_mib=64_000)
     device = Device(id="d0", node="here", index=0, model="S", memory_mib=1000, pool=None, simulated=True)
-    jobs = _Told(now, (node,), (device,), lambda job: _conduct(acts[job]))
+    jobs = _RecordingJobs(now, (node,), (device,), lambda job: _conduct(acts[job]))
     jobs.acts = acts  # type: ignore[assignment]
     return SimulatedBackend(jobs, use_of=lambda workload: 40 if workload in acts else None)
 
@@ -207,7 +207,7 @@ def _conduct(acts: str) -> Conduct:
     return replace(CONDUCT[acts], log=b"ready\n") if acts in TRAPS else CONDUCT[acts]
 
 
-class _Told(SimulatedJobs):
+class _RecordingJobs(SimulatedJobs):
     """Simulated jobs that do what their command names."""
 
     acts: dict[str, str]
@@ -216,9 +216,9 @@ class _Told(SimulatedJobs):
         self.acts[order.job] = order.command[3]
         super().start(order)
 
-    def leave(self, order: LeaveOrder) -> None:
+    def stop(self, order: StopOrder) -> None:
         self.acts.setdefault(order.job, "runs on")
-        super().leave(order)
+        super().stop(order)
 
 
 class SimulatedContract:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
+from jupyter_gpu_quota.backends.protocol import StartOrder, StopOrder
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a fake job does. ``runs_for_ms`` None: until told to leave. ``on_leave`` None: ignores SIGTERM.
+    """What a fake job does. ``runs_for_ms`` None: until it is paused. ``on_stop`` None: ignores SIGTERM.
 
-    ``starts_after_ms`` delays its first process, ``leaves_after_ms`` its answer to SIGTERM, ``lingers_ms`` the end
+    ``starts_after_ms`` delays its first process, ``stops_after_ms`` its answer to SIGTERM, ``lingers_ms`` the end
     of its last process after the exit.
     """
 
     runs_for_ms: int | None = None
     exit_status: int = 0
-    on_leave: int | None = 75
+    on_stop: int | None = 75
     starts_after_ms: int = 0
-    leaves_after_ms: int = 0
+    stops_after_ms: int = 0
     lingers_ms: int = 0
     completes: bool = False
 
@@ -52,7 +52,8 @@ class FakeJobs:
     devices: tuple[Device, ...] = ()
     script: Callable[[StartOrder], Script] = lambda order: Script()
     starts: list[StartOrder] = field(default_factory=list)
-    leaves: list[LeaveOrder] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    stops: list[StopOrder] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     fencing: int = 0
     _runs: dict[tuple[str, int, int], _Run] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class FakeJobs:
             if (order.job, order.attempt, rank) not in self._runs:
                 self._begin(order, rank)
 
-    def leave(self, order: LeaveOrder) -> None:
+    def stop(self, order: StopOrder) -> None:
         if self._refuses(order):
             return
         runs = [run for key, run in self._runs.items() if key[:2] == (order.job, order.attempt)]
@@ -88,6 +89,7 @@ class FakeJobs:
                 run.settled = True
 
     def forget(self, job: str) -> None:
+        self.forgotten.append(job)
         for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
             del self._runs[key]
 
@@ -95,8 +97,8 @@ class FakeJobs:
         self._pass_time()
         held: dict[str, frozenset[int]] = {}
         for run in self._runs.values():
-            if run.fact.pid is not None and not run.fact.tree_gone:
-                held[run.fact.job] = held.get(run.fact.job, frozenset()) | {run.fact.pid}
+            if run.fact.handle is not None and not run.fact.tree_gone:
+                held[run.fact.job] = held.get(run.fact.job, frozenset()) | {int(run.fact.handle)}
         return held
 
     def fence(self, fencing: int) -> None:
@@ -123,10 +125,10 @@ class FakeJobs:
         return set(self.pids())
 
     # --- inside ---------------------------------------------------------------------------------------------------
-    def _refuses(self, order: StartOrder | LeaveOrder) -> bool:
+    def _refuses(self, order: StartOrder | StopOrder) -> bool:
         newest = max([self.fencing] + [run.fencing for key, run in self._runs.items() if key[0] == order.job])
         if order.fencing < newest:
-            self.refusals.append(f"an order of leader {order.fencing} for job {order.job}; leader {newest} rules now")
+            self.refusals.append(f"an order of leader {order.fencing} for job {order.job}; leader {newest} is newer")
         return order.fencing < newest
 
     def _begin(self, order: StartOrder, rank: int) -> None:
@@ -144,16 +146,16 @@ class FakeJobs:
         if rank == 0:
             self.starts.append(order)
 
-    def _never_starts(self, order: LeaveOrder) -> None:
+    def _never_starts(self, order: StopOrder) -> None:
         now = self.now()
         fact = replace(_fact(order, 0), ended_at=now, exit_status=-15, tree_gone=True, pause_requested=True)
         run = _Run(
             fact=fact, script=Script(), fencing=order.fencing, begins_at=now, ends_at=now, end_status=-15, left_at=now
         )
         self._runs[order.job, order.attempt, 0] = run
-        self.leaves.append(order)
+        self.stops.append(order)
 
-    def _ask_to_leave(self, run: _Run, order: LeaveOrder) -> None:
+    def _ask_to_leave(self, run: _Run, order: StopOrder) -> None:
         self._pass_time()
         if run.fact.ended_at is not None:
             return
@@ -161,14 +163,14 @@ class FakeJobs:
         run.kill_at = kill_at if run.kill_at is None else min(run.kill_at, kill_at)
         if run.left_at is None:
             run.left_at, run.fact = self.now(), replace(run.fact, pause_requested=True)
-            self.leaves.append(order)
+            self.stops.append(order)
         self._plan_end(run)
 
     def _plan_end(self, run: _Run) -> None:
         assert run.left_at is not None and run.kill_at is not None
-        obeys_at = run.left_at + run.script.leaves_after_ms
-        if run.script.on_leave is not None and obeys_at <= run.kill_at:
-            planned, status = obeys_at, run.script.on_leave
+        obeys_at = run.left_at + run.script.stops_after_ms
+        if run.script.on_stop is not None and obeys_at <= run.kill_at:
+            planned, status = obeys_at, run.script.on_stop
         else:
             planned, status = run.kill_at, -9
         if run.ends_at is None or planned < run.ends_at:
@@ -177,10 +179,9 @@ class FakeJobs:
     def _pass_time(self) -> None:
         now = self.now()
         for run in self._runs.values():
-            if run.fact.pid is None and run.begins_at <= now and run.fact.ended_at is None:
+            if run.fact.handle is None and run.begins_at <= now and run.fact.ended_at is None:
                 self._next_pid += 1
-                pid = self._next_pid
-                run.fact = replace(run.fact, pid=pid, pid_started=pid, started_at=run.begins_at)
+                run.fact = replace(run.fact, handle=str(self._next_pid), started_at=run.begins_at)
             if run.ends_at is not None and run.ends_at <= now:
                 run.fact = _ended(run, run.ends_at, now)
 
@@ -195,5 +196,5 @@ def _ended(run: _Run, ended_at: int, now: int) -> RankFact:
     return replace(run.fact, ended_at=ended_at, exit_status=run.end_status, completed=completed, tree_gone=gone)
 
 
-def _fact(order: StartOrder | LeaveOrder, rank: int) -> RankFact:
-    return RankFact(job=order.job, attempt=order.attempt, rank=rank, pid=None, pid_started=None, started_at=None)
+def _fact(order: StartOrder | StopOrder, rank: int) -> RankFact:
+    return RankFact(job=order.job, attempt=order.attempt, rank=rank, handle=None, started_at=None)

@@ -20,11 +20,11 @@ from jupyter_gpu_quota.backends.protocol import (
     Capabilities,
     DeviceUsers,
     Inventory,
-    LeaveOrder,
     LogPart,
     Output,
     OutputRefused,
     StartOrder,
+    StopNotebookOrder,
     StopOrder,
 )
 from jupyter_gpu_quota.core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
@@ -132,7 +132,7 @@ class Agent:
 
 
 class RemoteJobs:
-    """The client's end. Of each rank only the newest fact counts; what was settled is not told again."""
+    """The client's end. Of each rank only the newest fact counts; settled facts are not reported again."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.network = agent, agent.network
@@ -148,13 +148,13 @@ class RemoteJobs:
     def start(self, order: StartOrder) -> None:
         self.network.send(lambda: self.agent.backend.jobs.start(order))
 
-    def leave(self, order: LeaveOrder) -> None:
-        self.network.send(lambda: self.agent.backend.jobs.leave(order))
+    def stop(self, order: StopOrder) -> None:
+        self.network.send(lambda: self.agent.backend.jobs.stop(order))
 
     def observe(self) -> Sequence[RankFact]:
-        told = [self._facts[key] for key in self._news]
+        found = [self._facts[key] for key in self._news]
         self._news = {key: None for key in self._news if self._facts[key].ended_at is not None}
-        return told
+        return found
 
     def settled(self, job: str, attempt: int) -> None:
         self._settled.add((job, attempt))
@@ -229,7 +229,7 @@ class RemoteEnforcement:
         found = self.network.ask(lambda: there.read_back(shares, samples, policed=policed, now=now))
         return found or dict.fromkeys(shares, EnforcementLabel(why=UNREACHED, unsure=True))
 
-    def stop_notebook(self, order: StopOrder) -> None:
+    def stop_notebook(self, order: StopNotebookOrder) -> None:
         self.network.send(lambda: self.agent.backend.enforcement.stop_notebook(order))
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:

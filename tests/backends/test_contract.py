@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_gpu_quota.backends.protocol import OutputRefused, StopOrder
+from jupyter_gpu_quota.backends.protocol import OutputRefused, StopNotebookOrder
 from jupyter_gpu_quota.core.enforcement import DeviceShare
 from jupyter_gpu_quota.core.model import Allocation
 from tests.backends.contract import REAL, Controller, RemoteContract, opened
@@ -31,12 +31,12 @@ def whole(request: pytest.FixtureRequest) -> Iterator[Controller]:
 @pytest.mark.parametrize(
     ("acts", "exit_status", "completed"),
     [
-        pytest.param("ends with 0", 0, False, id="a job that ends well is told with 0"),
-        pytest.param("ends with 3", 3, False, id="a job that fails is told with its status"),
+        pytest.param("ends with 0", 0, False, id="a job that succeeds is reported with 0"),
+        pytest.param("ends with 3", 3, False, id="a job that fails is reported with its status"),
         pytest.param("completes and ends", 0, True, id="a job that reports done = total is complete"),
     ],
 )
-def test_an_end_is_told(world: Controller, acts: str, exit_status: int, completed: bool) -> None:
+def test_an_end_is_reported(world: Controller, acts: str, exit_status: int, completed: bool) -> None:
     world.start("J", acts)
     fact = world.gone("J")
     assert (fact.exit_status, fact.completed, fact.pause_requested) == (exit_status, completed, False)
@@ -46,16 +46,16 @@ def test_an_end_is_told(world: Controller, acts: str, exit_status: int, complete
 @pytest.mark.parametrize(
     ("acts", "grace_s", "exit_status", "completed"),
     [
-        pytest.param("saves and leaves", 600, 75, False, id="a job that saves leaves with 75"),
+        pytest.param("saves and stops", 600, 75, False, id="a job that saves leaves with 75"),
         pytest.param("runs on", 600, -15, False, id="a job that knows nothing of pauses dies of SIGTERM"),
         pytest.param("ignores SIGTERM", 1, -9, False, id="a job that ignores SIGTERM is killed after its grace"),
-        pytest.param("completes when asked to leave", 600, 0, True, id="a job that was just done says so"),
+        pytest.param("completes when stopped", 600, 0, True, id="a job that was just done says so"),
     ],
 )
-def test_a_pause_is_told(world: Controller, acts: str, grace_s: int, exit_status: int, completed: bool) -> None:
+def test_a_pause_is_reported(world: Controller, acts: str, grace_s: int, exit_status: int, completed: bool) -> None:
     world.start("J", acts)
     world.began("J", acts)
-    world.leave("J", grace_s=grace_s)
+    world.stop("J", grace_s=grace_s)
     fact = world.gone("J")
     assert (fact.exit_status, fact.pause_requested, fact.completed) == (exit_status, True, completed)
 
@@ -63,17 +63,17 @@ def test_a_pause_is_told(world: Controller, acts: str, grace_s: int, exit_status
 def test_an_exit_before_the_request_is_judged_as_if_there_were_none(world: Controller) -> None:
     world.start("J", "ends with 0")
     before = world.gone("J")
-    world.leave("J")
+    world.stop("J")
     world.wait()
     assert world.seen() == [before]
     assert not before.pause_requested
 
 
-def test_every_rank_of_a_gang_is_told_and_leaves(world: Controller) -> None:
+def test_every_rank_of_a_gang_is_paused_and_reported(world: Controller) -> None:
     world.start("J", "runs on", ranks=3)
     for rank in range(3):
         world.until(lambda fact, rank=rank: fact.rank == rank and fact.started_at is not None)  # type: ignore[misc]
-    world.leave("J")
+    world.stop("J")
     for rank in range(3):
         world.until(lambda fact, rank=rank: fact.rank == rank and fact.tree_gone and fact.pause_requested)  # type: ignore[misc]
 
@@ -95,7 +95,7 @@ def test_an_attempt_that_ended_is_not_run_again(world: Controller) -> None:
     assert world.seen() == [ended]
 
 
-def test_the_next_attempt_is_told_beside_the_last(world: Controller) -> None:
+def test_the_next_attempt_is_reported_beside_the_last(world: Controller) -> None:
     world.start("J", "ends with 3")
     world.gone("J")
     world.start("J", "ends with 0", attempt=2)
@@ -108,7 +108,7 @@ def test_a_repeated_request_to_leave_does_not_restart_the_grace(world: Controlle
     world.start("J", "ignores SIGTERM")
     world.began("J", "ignores SIGTERM")
     asked_at = world.world.now()
-    world.leave("J", grace_s=2)  # it is repeated every second: a grace that starts anew never ends
+    world.stop("J", grace_s=2)  # it is repeated every second: a grace that starts anew never ends
     ended_at = world.gone("J").ended_at
     assert ended_at is not None and ended_at - asked_at >= 1_900
 
@@ -116,14 +116,14 @@ def test_a_repeated_request_to_leave_does_not_restart_the_grace(world: Controlle
 def test_a_second_request_may_shorten_the_grace(world: Controller) -> None:
     world.start("J", "ignores SIGTERM")
     world.began("J", "ignores SIGTERM")
-    world.leave("J", grace_s=600)
+    world.stop("J", grace_s=600)
     world.until(lambda fact: fact.pause_requested)
-    world.leave("J", grace_s=0)
+    world.stop("J", grace_s=0)
     assert world.gone("J").exit_status == -9
 
 
 def test_a_job_asked_to_leave_before_it_began_never_begins(world: Controller) -> None:
-    world.leave("J")
+    world.stop("J")
     fact = world.gone("J")
     assert (fact.started_at, fact.pause_requested) == (None, True)
     world.start("J", "runs on")
@@ -146,10 +146,10 @@ def test_an_older_leader_makes_nobody_leave(world: Controller) -> None:
     world.start("J", "runs on", fencing=6)
     running = world.began("J", "runs on")
     world.backend.jobs.fence(7)
-    world.leave("J", fencing=6, grace_s=0)
+    world.stop("J", fencing=6, grace_s=0)
     world.wait()
     assert world.seen() == [running]
-    world.leave("J", fencing=7, grace_s=0)
+    world.stop("J", fencing=7, grace_s=0)
     assert world.gone("J").pause_requested
 
 
@@ -163,7 +163,7 @@ def test_a_fence_is_never_lowered(world: Controller) -> None:
 
 def test_an_older_leader_cannot_end_what_never_began(world: Controller) -> None:
     world.backend.jobs.fence(7)
-    world.leave("J", fencing=6)
+    world.stop("J", fencing=6)
     world.wait()
     world.orders.clear()
     world.start("J", "runs on", fencing=7)
@@ -177,12 +177,12 @@ def test_a_leader_that_takes_over_finds_what_runs_and_what_ended(world: Controll
     world.take_over(2)
     found = world.until(lambda fact: fact.job == "J"), world.gone("K")
     assert found == before
-    world.leave("J", fencing=2)
+    world.stop("J", fencing=2)
     assert world.gone("J").pause_requested
 
 
 # --- settled and forgotten --------------------------------------------------------------------------------------------
-def test_what_is_settled_is_told_no_more(world: Controller) -> None:
+def test_settled_facts_are_not_reported_again(world: Controller) -> None:
     world.start("J", "ends with 0")
     world.gone("J")
     world.orders.clear()
@@ -198,7 +198,7 @@ def test_what_runs_cannot_be_forgotten(world: Controller) -> None:
     world.backend.jobs.forget("J")
     world.wait()
     assert world.seen() == [running]
-    world.leave("J")
+    world.stop("J")
     assert world.gone("J").pause_requested
 
 
@@ -262,10 +262,10 @@ def test_a_share_that_cannot_be_read_back_says_so(whole: Controller) -> None:
 
 def test_a_stop_order_of_an_older_leader_is_refused(whole: Controller) -> None:
     whole.backend.jobs.fence(7)
-    whole.give(StopOrder(notebook="N", fencing=6, reason="over_share"))
+    whole.give(StopNotebookOrder(notebook="N", fencing=6, reason="over_share"))
     whole.wait()
     assert not whole.world.stopped()
-    whole.give(StopOrder(notebook="N", fencing=7, reason="over_share"))
+    whole.give(StopNotebookOrder(notebook="N", fencing=7, reason="over_share"))
     whole.wait()
     assert whole.world.stopped() in (["N"], None)
 
@@ -302,7 +302,7 @@ def test_nothing_is_assumed_of_a_node_that_does_not_answer() -> None:
     world.start("J", "runs on")
     running = world.began("J", "runs on")
     remote.network.down = True
-    world.leave("J", grace_s=0)
+    world.stop("J", grace_s=0)
     world.pass_ms(60_000)
     assert world.seen() == [running], "it was ordered to leave, and not seen to"
     assert world.backend.jobs.inventory() is None

@@ -1,4 +1,4 @@
-"""What processes are told, whole: any change of these texts is a change of the public contract."""
+"""The variables of processes, complete: any change of them is a change of the public contract."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rendered(
 ) -> list[str]:
     environment = rank_environment(
         job="J", attempt=2, rank=rank, ranks=ranks, placements=PLACED[placed], devices=DEVICES,
-        places=rank_paths("/s", "J", 2, rank), variables=variables or {}, path_first="/env/bin",
+        paths=rank_paths("/s", "J", 2, rank), variables=variables or {}, path_first="/env/bin",
         port=27_896 if ranks > 1 else None, **held,
     )  # fmt: skip
     return sorted(f"{name}={value}" for name, value in environment.items())
@@ -72,7 +72,7 @@ def shown(uuids: str, gpu_milli: int, memory_mib: int) -> list[str]:
     ]
 
 
-def test_a_fraction_is_told_its_device_and_to_grow_slowly() -> None:
+def test_a_fraction_gets_its_device_and_memory_growth() -> None:
     caps = ["TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_CLIENT_MEM_FRACTION=0.425"]
     assert rendered(HALF) == sorted([*always(), *shown("GPU-0", 500, 4000), *caps])
 
@@ -82,7 +82,7 @@ def test_a_fraction_that_the_driver_limits_is_no_fraction_of_a_fraction() -> Non
     assert "PYTHONSTARTUP" not in notebook_environment(Booked("N", [part("GPU-7")]), limited=True)
 
 
-def test_a_client_of_mps_is_told_so() -> None:
+def test_a_client_of_mps_gets_its_variables() -> None:
     assert "CUDA_MPS_PIPE_DIRECTORY=/run/mps" in rendered(HALF, mps={"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
 
 
@@ -107,7 +107,7 @@ def test_whole_devices_are_summed() -> None:
     assert rendered(WHOLE) == sorted([*always(), *shown("GPU-0,GPU-1", 2000, 16000)])
 
 
-def test_a_rank_of_a_gang_is_told_its_own_share_and_where_to_meet() -> None:
+def test_a_rank_of_a_gang_gets_its_own_share_and_the_rendezvous() -> None:
     gang = ["LOCAL_RANK=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=27896", "RANK=1", "WORLD_SIZE=2"]
     assert rendered("a gang", rank=1, ranks=2) == sorted([*always(1), *shown("GPU-1", 1000, 8000), *gang])
 
@@ -118,9 +118,9 @@ def test_a_device_without_a_known_uuid_is_not_shown() -> None:
 
 def test_a_persons_variables_are_kept_and_ours_are_not_theirs() -> None:
     theirs = {"PATH": "/mine", "LR": "0.1", "CUDA_VISIBLE_DEVICES": "all", "GPU_QUOTA_WHATEVER": "x"}
-    told = set(rendered(HALF, variables=theirs))
-    assert {"PATH=/mine", "LR=0.1", "CUDA_VISIBLE_DEVICES=GPU-0"} <= told
-    assert not any("WHATEVER" in line for line in told)
+    found = set(rendered(HALF, variables=theirs))
+    assert {"PATH=/mine", "LR=0.1", "CUDA_VISIBLE_DEVICES=GPU-0"} <= found
+    assert not any("WHATEVER" in line for line in found)
 
 
 def test_everything_that_we_set_for_jobs_is_stripped_from_what_people_set() -> None:
@@ -144,7 +144,7 @@ SHARE = '{"gpu_milli": 125, "memory_mib": 1900, "notebook": "N"}'
 STARTUP = str(Path(manifests.__file__).with_name("torch_hook.py"))
 
 
-def test_a_notebook_server_is_told_its_device_its_share_and_how_to_keep_to_it() -> None:
+def test_a_notebook_server_gets_its_device_its_share_and_its_caps() -> None:
     assert Path(STARTUP).is_file()
     assert notebook_environment(Booked("N", [part("GPU-7")])) == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -159,8 +159,8 @@ def test_a_notebook_server_is_told_its_device_its_share_and_how_to_keep_to_it() 
 
 @pytest.mark.parametrize(("before", "kept"), [("/mine.py", "/mine.py"), (None, None), (STARTUP, None)])
 def test_a_start_up_file_that_was_named_before_is_kept(before: str | None, kept: str | None) -> None:
-    told = notebook_environment(Booked("N", [part("GPU-7")]), startup_before=before)
-    assert (told["PYTHONSTARTUP"], told.get("JUPYTER_GPU_QUOTA_STARTUP")) == (STARTUP, kept)
+    found = notebook_environment(Booked("N", [part("GPU-7")]), startup_before=before)
+    assert (found["PYTHONSTARTUP"], found.get("JUPYTER_GPU_QUOTA_STARTUP")) == (STARTUP, kept)
 
 
 @pytest.mark.parametrize("booked", [None, Booked("N", [])], ids=["no slice", "a slice without a device"])
@@ -168,7 +168,7 @@ def test_a_notebook_without_a_slice_sees_no_gpu(booked: Booked | None) -> None:
     assert notebook_environment(booked) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def test_a_kernel_is_told_the_amounts_of_its_servers_share() -> None:
+def test_a_kernel_gets_the_amounts_of_its_servers_share() -> None:
     assert kernel_environment(SHARE) == {"GPU_QUOTA_MILLI": "125", "GPU_QUOTA_MEMORY_MIB": "1900"}
     assert kernel_environment(None) == kernel_environment("") == {}
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
+from jupyter_gpu_quota.backends.protocol import StartOrder, StopOrder
 from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.backends.fake_executor import Script
@@ -25,7 +25,7 @@ KINDS = [{"model": "Simulated 80G", "memory_mib": 81_920, "count": 2}]
 LOOP = "while :; do sleep 0.02; done"
 COMPLETE = 'echo \'{"done": 3, "total": 3}\' > "$GPU_QUOTA_PROGRESS_FILE"'
 ACTS: Mapping[str, tuple[str, Script]] = {
-    "runs on": ("exec sleep 1000", Script(on_leave=-15)),
+    "runs on": ("exec sleep 1000", Script(on_stop=-15)),
     "ends with 0": ("exit 0", Script(runs_for_ms=0)),
     "ends with 3": ("exit 3", Script(runs_for_ms=0, exit_status=3)),
     "completes and ends": (f"{COMPLETE}; exit 0", Script(runs_for_ms=0, completes=True)),
@@ -33,16 +33,16 @@ ACTS: Mapping[str, tuple[str, Script]] = {
         'printf "one\\ntwo\\n"; cd "$GPU_QUOTA_OUTPUT_DIR"; mkdir a; printf weights > a/model; printf n > notes',
         Script(runs_for_ms=0),
     ),
-    "saves and leaves": (f"trap 'exit 75' TERM; echo ready; {LOOP}", Script(on_leave=75)),
-    "ignores SIGTERM": (f"trap '' TERM; echo ready; {LOOP}", Script(on_leave=None)),
-    "completes when asked to leave": (
+    "saves and stops": (f"trap 'exit 75' TERM; echo ready; {LOOP}", Script(on_stop=75)),
+    "ignores SIGTERM": (f"trap '' TERM; echo ready; {LOOP}", Script(on_stop=None)),
+    "completes when stopped": (
         f"trap '{COMPLETE.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}; exit 0' TERM; echo ready; {LOOP}",
-        Script(on_leave=0, completes=True),
+        Script(on_stop=0, completes=True),
     ),
 }
 """What a job does: as a shell script, and as the fake's script."""
 
-TRAPS = frozenset({"saves and leaves", "ignores SIGTERM", "completes when asked to leave"})
+TRAPS = frozenset({"saves and stops", "ignores SIGTERM", "completes when stopped"})
 
 
 def order(job: str, acts: str, *, attempt: int = 1, fencing: int = 1, ranks: int = 1, **more: Any) -> StartOrder:
@@ -71,8 +71,8 @@ def passable_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def leave(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 600) -> LeaveOrder:
-    return LeaveOrder(job=job, attempt=attempt, fencing=fencing, grace_s=grace_s, reason="reclaimed")
+def stop(job: str, *, attempt: int = 1, fencing: int = 1, grace_s: int = 600) -> StopOrder:
+    return StopOrder(job=job, attempt=attempt, fencing=fencing, grace_s=grace_s, reason="reclaimed")
 
 
 class LocalWorld:
@@ -94,7 +94,7 @@ class LocalWorld:
 
     def ready(self, job: str, acts: str) -> RankFact:
         """Until the job's process exists, and has set its trap if it has one."""
-        fact = self.until(lambda fact: fact.job == job and fact.pid is not None)
+        fact = self.until(lambda fact: fact.job == job and fact.handle is not None)
         if acts in TRAPS:
             until(lambda: "ready" in self.log(job, fact.attempt))
         return fact
@@ -117,12 +117,18 @@ class LocalWorld:
         last = LocalJobs(self.state_dir, simulated_devices=KINDS)
         for fact in last.observe():
             if not fact.tree_gone:
-                last.leave(leave(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
+                last.stop(stop(fact.job, attempt=fact.attempt, fencing=10**6, grace_s=0))
         until(lambda: all(fact.tree_gone for fact in last.observe()), what=last.observe)
         for executor in (last, self.executor):
             executor.close()
             until(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
         last._enforcement.sweep(lambda *rank: False, ())
+
+
+def pid_of(fact: RankFact) -> int:
+    """The first process of a rank that has begun, on this machine."""
+    assert fact.handle is not None
+    return int(fact.handle)
 
 
 def alive(pid: int) -> bool:

@@ -1,10 +1,10 @@
-"""``python -m tests.benchmarks``: measure everything that was promised, print it, and keep it in docs/figures.json.
+"""``python -m tests.benchmarks``: measure all figures, print them, and store them in docs/figures.json.
 
-What is timed stands beside each figure, and what others reach there, with how that was obtained. Nothing here is a
-test: a figure depends on the machine, which is named. Each part is measured in a process of its own: none pays for what
-another left in memory. ``--only NAME ...`` measures these parts and leaves the others in the file as they were, each
-with its own machine, instant and load; ``--quick`` measures less of each, for a look, and keeps nothing unless
-``--file`` says where. The exit code is 1 where a part could not be measured, which is said, or a bound is missed.
+Each figure names the measured interval and the figures of other schedulers, with their sources. Figures are not tests:
+they depend on the machine, which is recorded. Each part is measured in its own process, so that no part depends on the
+memory of another. ``--only NAME ...`` measures these parts and leaves the others in the file unchanged, each with its
+own machine, instant and load; ``--quick`` measures less of each part, and stores nothing without ``--file``. The exit
+code is 1 if a part could not be measured, which is reported, or missed a bound.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rich.console import Console
 from tests.benchmarks.figures import Figure, machine, show
 from tests.benchmarks.parts import PARTS
 
-KEPT = Path(__file__).parents[2] / "docs" / "figures.json"
+STORED = Path(__file__).parents[2] / "docs" / "figures.json"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what was asked for; the exit code."""
+    """Measure the requested parts; return the exit code."""
     options = _options(arguments)
-    file: Path | None = options.file or (None if options.quick else KEPT)
+    file: Path | None = options.file or (None if options.quick else STORED)
     console = Console() if sys.stdout.isatty() else Console(width=170)
     console.print(*(f"{name}: {value};" for name, value in machine().items()), highlight=False)
     missed = list[str]()
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str]) -> int:
         measured = _measure(name, console, quick=options.quick)
         missed += _missed(measured)
         if file is not None:
-            keep(file, name, measured)
-    kept = f"ChildProcess in {file}." if file else "Nothing was kept."
-    console.print(f"{kept} Missed: {', '.join(missed) or 'nothing'}.", highlight=False)
+            write(file, name, measured)
+    stored = f"Stored in {file}." if file else "Nothing was stored."
+    console.print(f"{stored} Missed: {', '.join(missed) or 'nothing'}.", highlight=False)
     return 1 if missed else 0
 
 
@@ -51,7 +51,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="less of each part")
-    parser.add_argument("--file", type=Path, help=f"where the figures are kept; {KEPT.name} of docs unless --quick")
+    parser.add_argument("--file", type=Path, help=f"where to store the figures; docs/{STORED.name} unless --quick")
     return parser.parse_args(list(arguments))
 
 
@@ -62,12 +62,12 @@ def _measure(name: str, console: Console, *, quick: bool) -> dict[str, Any]:
     document |= {"machine": here, "quick": quick, "figures": []}
     try:
         figures = _measured_alone(name, quick)
-    except Exception as error:  # one part that fails leaves the others to be measured, and is told
+    except Exception as error:  # a part that fails is reported, and the others are measured
         console.print(f"[bold red]{part.title} could not be measured[/]", traceback.format_exc(limit=-3))
         return {**document, "not_measured": f"{type(error).__name__}: {error}"}
     show(console, f"{part.title} ({name}, {time.monotonic() - began:.0f} s)", figures)
     if not figures:
-        return {**document, "not_measured": "what it needs is not on this machine"}
+        return {**document, "not_measured": "this machine lacks something that it needs"}
     return {**document, "figures": [_row(one) for one in figures]}
 
 
@@ -90,8 +90,8 @@ def _missed(measured: dict[str, Any]) -> list[str]:
     return [row["name"] for row in measured["figures"] if row["holds"] is False]
 
 
-def keep(file: Path, name: str, measured: dict[str, Any]) -> None:
-    """Put one part into the file, in the order of the parts; the others stay. Written at once or not at all."""
+def write(file: Path, name: str, measured: dict[str, Any]) -> None:
+    """Replace one part in the file, atomically; parts keep their order."""
     known = json.loads(file.read_text())["parts"] if file.exists() else {}
     known[name] = measured
     parts = {each: known[each] for each in PARTS if each in known}

@@ -1,4 +1,4 @@
-"""A figure of the benchmark table: what was timed is said beside it, with its bound if it has one."""
+"""A figure of the benchmark table, with its measured interval and its bound."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured value. ``bound`` and ``least`` are what was promised, at most and at least, in the same unit.
+    """One measured value. ``bound`` is the largest and ``least`` the smallest allowed value, in the same unit.
 
-    Both are None where the figure only informs. ``peers``: what others reach there, each with how that was obtained.
+    Both are None where the figure only informs. ``peers``: the figures of other schedulers, each with its source.
     """
 
     name: str
@@ -30,14 +30,14 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """Whether it is as promised, None where nothing is."""
+        """Whether it is within its bound; None without one."""
         if self.bound is None and self.least is None:
             return None
         return (self.bound is None or self.value <= self.bound) and (self.least is None or self.value >= self.least)
 
     @property
     def promised(self) -> str:
-        """What was promised, in words."""
+        """The bound as text."""
         words = [f"at most {self.bound:g}"] if self.bound is not None else []
         words += [f"at least {self.least:g}"] if self.least is not None else []
         return f"{', '.join(words)} {self.unit}" if words else ""
@@ -73,7 +73,7 @@ def print_plainly(figures: Sequence[Figure]) -> None:
 
 
 def machine() -> dict[str, object]:
-    """What these figures were measured on."""
+    """The machine and its load."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = sorted({line.partition(":")[2].strip() for line in lines if line.startswith("model name")})
     return {

@@ -1,4 +1,4 @@
-"""The parts of the benchmark table, each with what is measured of it in full and for a quick look."""
+"""The parts of the benchmark table, each with its full and its quick measurement."""
 
 from __future__ import annotations
 
@@ -9,28 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.temporary_hub import Stage
-from tests.benchmarks import (
-    bank,
-    claims,
-    decide,
-    history,
-    idle,
-    idle_accuracy,
-    kueue,
-    kueue_live,
-    openb,
-    reports,
-    sampler,
-    shapes,
-    slices,
-    submissions,
-    tick,
-    usage,
-    wake,
-)
+from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.benchmarks.figures import Figure
-from tests.benchmarks.hubs import hub_with_quota
+from tests.benchmarks.idle_detection import accuracy
+from tests.benchmarks.packing import openb
+from tests.benchmarks.scheduling import bank, decide, history, kueue, kueue_live, shapes
+from tests.benchmarks.service import claims, idle, reports, sampler, slices, submissions, wake
+from tests.benchmarks.service.hubs import hub_with_quota
+from tests.benchmarks.store import tick, usage
 
 LARGEST, SMALLEST = 500, 50
 DECIDE_MS = 250.0
@@ -38,28 +24,28 @@ DECIDE_MS = 250.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """``measure`` takes whether a quick look is enough. Raises whatever goes wrong; no figures: it cannot run here."""
+    """``measure`` takes whether a quick run is enough. Any exception is a failure; no figures: it cannot run here."""
 
     title: str
     measure: Callable[[bool], Sequence[Figure]]
 
 
 @contextmanager
-def _stage() -> Iterator[Stage]:
-    with tempfile.TemporaryDirectory() as folder, hub_with_quota(Path(folder)) as stage:
-        yield stage
+def _hub() -> Iterator[TemporaryHub]:
+    with tempfile.TemporaryDirectory() as folder, hub_with_quota(Path(folder)) as hub:
+        yield hub
 
 
 def of_claims(quick: bool) -> Sequence[Figure]:
     """In a real hub."""
-    with _stage() as stage:
-        return claims.figures(stage, 10) if quick else claims.figures(stage)
+    with _hub() as hub:
+        return claims.figures(hub, 10) if quick else claims.figures(hub)
 
 
 def of_idle(quick: bool) -> Sequence[Figure]:
     """In a real hub."""
-    with _stage() as stage:
-        return idle.figures(stage)
+    with _hub() as hub:
+        return idle.figures(hub)
 
 
 def of_slices(quick: bool) -> Sequence[Figure]:
@@ -69,7 +55,7 @@ def of_slices(quick: bool) -> Sequence[Figure]:
 
 
 def of_spawns(quick: bool) -> Sequence[Figure]:
-    """With and without us."""
+    """With and without the product."""
     with tempfile.TemporaryDirectory() as folder:
         return slices.spawn_figures(Path(folder))
 
@@ -103,7 +89,7 @@ def of_submissions(quick: bool) -> Sequence[Figure]:
 
 
 def of_shapes(quick: bool) -> Sequence[Figure]:
-    """One decide on each of the shapes; a quick look leaves the largest out."""
+    """One decide on each of the shapes; a quick run leaves the largest out."""
     rows = [shape for shape in shapes.SHAPES if not quick or shape.bound_s <= 1.0]
     timed = "Snapshot object to Plan, CPU time, best of 3"
     how = "KAI-Scheduler d5bc503a, in process on two cores"
@@ -121,7 +107,7 @@ def of_shapes(quick: bool) -> Sequence[Figure]:
 
 
 def of_kueue_live(quick: bool) -> Sequence[Figure]:
-    """On the real clock; a quick look brings a tenth of the jobs."""
+    """On the real clock; a quick run submits a tenth of the jobs."""
     return [figure for name in kueue_live.SHAPES for figure in kueue_live.figures(name, 0.1 if quick else 1.0)]
 
 
@@ -130,8 +116,8 @@ PARTS: dict[str, Part] = {
     "bank": Part(title="The bank, a week in virtual time", measure=bank.all_figures),
     "kueue": Part(title="Kueue's experiment in virtual time", measure=lambda quick: kueue.figures()),
     "kueue-live": Part(title="Kueue's experiments in real time", measure=of_kueue_live),
-    "shapes": Part(title="Deciding on the shapes of others", measure=of_shapes),
-    "decide": Part(title="Deciding", measure=of_decide),
+    "shapes": Part(title="Decisions on published shapes", measure=of_shapes),
+    "decide": Part(title="Decisions", measure=of_decide),
     "tick": Part(
         title="A tick by its steps", measure=lambda quick: tick.figures(tick.SIZES[:2] if quick else tick.SIZES)
     ),
@@ -143,7 +129,7 @@ PARTS: dict[str, Part] = {
     "idle": Part(title="An idle service", measure=of_idle),
     "reports": Part(title="Notebooks that report", measure=reports.figures),
     "wake": Part(title="A kernel whose slice is lent", measure=wake.figures),
-    "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: idle_accuracy.figures()),
-    "sampler": Part(title="Reading the devices", measure=sampler.figures),
+    "idle-accuracy": Part(title="Idle notebooks", measure=lambda quick: accuracy.figures()),
+    "sampler": Part(title="Device readings", measure=sampler.figures),
     "usage": Part(title="A month of use", measure=usage.figures),
 }

@@ -99,17 +99,17 @@ def test_the_ignore_file_is_obeyed(tmp_path: Path, lines: str, left: set[str]) -
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "expected"),
     [
         pytest.param(BundleLimits(packed_bytes=1 << 20), "larger than 1 MiB", id="too large"),
         pytest.param(BundleLimits(files=3), "more than 3 files", id="too many files"),
     ],
 )
 def test_a_folder_beyond_the_limits_is_not_packed(
-    project: Path, tmp_path: Path, limits: BundleLimits, told: str
+    project: Path, tmp_path: Path, limits: BundleLimits, expected: str
 ) -> None:
     (project / "noise").write_bytes(random.Random(1).randbytes(2 << 20))
-    with pytest.raises(BundleRefused, match=told):
+    with pytest.raises(BundleRefused, match=expected):
         pack(project, tmp_path / "b", limits)
 
 
@@ -173,17 +173,17 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("content", "told"), HOSTILE)
-def test_a_hostile_bundle_is_refused_with_the_reason(tmp_path: Path, content: bytes, told: str) -> None:
+@pytest.mark.parametrize(("content", "expected"), HOSTILE)
+def test_a_hostile_bundle_is_refused_with_the_reason(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "b").write_bytes(content)
     limits = BundleLimits(unpacked_bytes=20 << 20, files=100)
-    if not told:
+    if not expected:
         assert check(tmp_path / "b", limits) == 1
         return
-    with pytest.raises(BundleRefused, match=told):
+    with pytest.raises(BundleRefused, match=expected):
         check(tmp_path / "b", limits)
     (tmp_path / "into").mkdir()
-    with pytest.raises(BundleRefused, match=told), (tmp_path / "b").open("rb") as file:
+    with pytest.raises(BundleRefused, match=expected), (tmp_path / "b").open("rb") as file:
         unpack(file, tmp_path / "into" / "deep", limits)
     assert {path.name for path in tmp_path.iterdir()} == {"b", "into"}
     assert [path for path in (tmp_path / "into").iterdir() if path.name != "deep"] == []
@@ -253,18 +253,18 @@ def test_a_bundle_is_kept_by_its_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "digest", "told"),
+    ("content", "digest", "expected"),
     [
-        pytest.param(tar(("a", b"1")), "0" * 64, "was changed on its way", id="another digest"),
+        pytest.param(tar(("a", b"1")), "0" * 64, "was changed in transit", id="another digest"),
         pytest.param(tar(("../a", b"1")), None, "leaves its folder", id="a hostile one"),
         pytest.param(bytes(3000), None, "more than 2000 bytes", id="too large a one"),
     ],
 )
 def test_nothing_is_kept_of_a_bundle_that_is_refused(
-    tmp_path: Path, content: bytes, digest: str | None, told: str
+    tmp_path: Path, content: bytes, digest: str | None, expected: str
 ) -> None:
     store = BundleStore(tmp_path / "s", limit_bytes=2000)
-    with pytest.raises(BundleRefused, match=told):
+    with pytest.raises(BundleRefused, match=expected):
         keep(store, content, digest)
     assert files(store) == []
 

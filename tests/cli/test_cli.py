@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jupyter_gpu_quota.cli import COMMANDS, main
-from jupyter_gpu_quota.cli.dry_runs import tell_dry_run
+from jupyter_gpu_quota.cli.dry_runs import print_dry_run
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.quotafile import QuotaFile, parse
 from jupyter_gpu_quota.wire import DryRunView, ErrorView, JobDetail, RankView, ReasonView
@@ -92,7 +92,7 @@ def test_every_flag_of_submit_reaches_the_service(world: World, monkeypatch: pyt
     assert "s3cret" not in done.output
 
 
-def test_more_than_one_node_is_the_door_s_to_refuse(world: World) -> None:
+def test_more_than_one_node_is_refused_by_the_service(world: World) -> None:
     world.refuse = ErrorView(
         status=400, message="nodes was 2; this release starts jobs on one node.", reason="not_in_this_release"
     )
@@ -123,12 +123,12 @@ def test_a_dry_run_tells_a_job_that_claims_from_one_that_waits(
     code: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = ReasonView(code=code, figures={}, message="Why.")
-    tell_dry_run(DryRunView(starts_now=False, pauses=[], reason=why, charged_milli=1000), json_=False)
+    print_dry_run(DryRunView(starts_now=False, pauses=[], reason=why, charged_milli=1000), json_=False)
     assert capsys.readouterr().out == f"{says}, charged 1 GPU: Why.\n"
 
 
 @pytest.mark.parametrize(
-    ("states", "code", "told"),
+    ("states", "code", "expected"),
     [
         pytest.param([{"state": "succeeded", "reason": None}], 0, "J1 succeeded", id="a job that succeeds"),
         pytest.param(
@@ -141,13 +141,13 @@ def test_a_dry_run_tells_a_job_that_claims_from_one_that_waits(
     ],
 )
 def test_waiting_ends_with_the_job_s_exit_code(
-    world: World, states: list[dict[str, object]], code: int, told: str
+    world: World, states: list[dict[str, object]], code: int, expected: str
 ) -> None:
     world.script["J1"] = states
     done = run("submit", "--wait", "--", "true")
     assert (done.exit_code, done.stdout) == (code, "J1\n")
-    assert told in done.stderr
-    assert done.stderr.count(told) == 1, "the end is told once"
+    assert expected in done.stderr
+    assert done.stderr.count(expected) == 1, "the end is reported once"
 
 
 def test_a_secret_is_asked_for_only_on_a_terminal(world: World) -> None:
@@ -168,8 +168,8 @@ def test_a_secret_is_asked_for_only_on_a_terminal(world: World) -> None:
         pytest.param(["--env", "A", "--", "true"], "NAME=VALUE", id="a variable without a value"),
         pytest.param(["--env", "1A=x", "--", "true"], "NAME=VALUE", id="a variable with a bad name"),
         pytest.param(["--secret", "A=x", "--", "true"], "name of a variable", id="a secret on the command line"),
-        pytest.param(["--dir", "nowhere", "--", "true"], "no folder", id="a folder that is not there"),
-        pytest.param(["--dir", "train.py", "--", "true"], "no folder", id="a file for a folder"),
+        pytest.param(["--dir", "nowhere", "--", "true"], "is not a folder", id="a folder that is not there"),
+        pytest.param(["--dir", "train.py", "--", "true"], "is not a folder", id="a file for a folder"),
         pytest.param(["--name", "\x1b[31m", "--", "true"], "name: ", id="a name with control characters"),
         pytest.param(["--name", "x" * 1_000_000, "--", "true"], "name: ", id="a name of a million characters"),
         pytest.param(["--gpu", "", "--", "true"], "gpu: ", id="no amount"),
@@ -216,17 +216,17 @@ def test_one_job_in_words_and_as_a_document(world: World) -> None:
     ("view", "column", "facts"),
     [
         pytest.param({"gpu": "1"}, "1", "1", id="a whole device, asked for as it is charged"),
-        pytest.param({"gpu": "1/3", "gpu_milli": 334}, "0.334", "0.334, asked: 1/3", id="a third"),
+        pytest.param({"gpu": "1/3", "gpu_milli": 334}, "0.334", "0.334, requested: 1/3", id="a third"),
         pytest.param(
             {"gpu": "1", "gpu_milli": 500, "ranks": 4, "simulated": True},
             "2 (simulated)",
-            "2 (simulated), asked: 1 on each node",
+            "2 (simulated), requested: 1 on each node",
             id="four ranks of a half, two to a node",
         ),
         pytest.param(
             {"gpu": "1", "ranks": 4, "min_ranks": 2, "held_ranks": 3},
             "3",
-            "3, asked: 1 on each node",
+            "3, requested: 1 on each node",
             id="three of two to four ranks",
         ),
     ],
@@ -235,17 +235,19 @@ def test_gpu_is_what_the_job_has_in_every_table(world: World, view: dict[str, An
     world.jobs = {"J1": job_view("J1", **({"simulated": False} | view))}
     heads, row = run("jobs").stdout.splitlines()[:2]
     assert row[heads.index("GPU") : heads.index("USED")].strip() == column
-    [told] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
-    assert told.removeprefix("gpu").strip() == facts
+    [found] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("gpu ")]
+    assert found.removeprefix("gpu").strip() == facts
 
 
 def rank(number: int, second: int | None, status: int | None = None, attempt: int = 1) -> RankView:
     ended = None if second is None else AT + timedelta(seconds=second)
-    return RankView(attempt=attempt, rank=number, node="n1", pid=1, started_at=AT, ended_at=ended, exit_status=status)
+    return RankView(
+        attempt=attempt, rank=number, node="n1", handle="1", started_at=AT, ended_at=ended, exit_status=status
+    )
 
 
 @pytest.mark.parametrize(
-    ("ranks", "told"),
+    ("ranks", "expected"),
     [
         pytest.param([rank(0, 1, 1), rank(0, None, attempt=2)], "1: exit 1", id="one process: how it ended"),
         pytest.param(
@@ -262,13 +264,13 @@ def rank(number: int, second: int | None, status: int | None = None, attempt: in
         pytest.param([rank(0, None)], "-", id="nothing while the first attempt runs"),
     ],
 )
-def test_ended_attempts_name_the_ranks_that_failed_and_how(world: World, ranks: list[RankView], told: str) -> None:
+def test_ended_attempts_name_the_ranks_that_failed_and_how(world: World, ranks: list[RankView], expected: str) -> None:
     world.jobs = {"J1": job_view("J1", rank_records=ranks)}
     [line] = [line for line in run("job", "J1").stdout.splitlines() if line.startswith("ended attempts")]
-    assert line.removeprefix("ended attempts").strip() == told
+    assert line.removeprefix("ended attempts").strip() == expected
 
 
-def test_a_job_is_changed_and_told(world: World) -> None:
+def test_a_changed_job_is_printed(world: World) -> None:
     world.jobs = {"J1": job_view("J1", reason=None)}
     assert run("hold", "J1").stderr == "J1 held\n"
     assert run("release", "J1").stderr == "J1 queued\n"
@@ -302,7 +304,7 @@ def test_a_word_that_may_be_two_jobs_lists_them_and_changes_nothing(world: World
     world.jobs[OLD] = world.jobs[OLD].model_copy(update={"state": "queued"})
     done = run(command, "01K0")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "'01K0' may be any of 2; say the id of one:" in done.stderr
+    assert "'01K0' matches 2; give the id of one:" in done.stderr
     assert OLD in done.stderr and f"{NEW}  letters  fraud  ann  running" in done.stderr
     assert world.paths("POST") == []
 
@@ -327,14 +329,14 @@ def test_a_word_that_is_no_job_s_is_refused_by_the_service(world: World, word: s
 def test_a_word_that_would_lead_elsewhere_is_not_sent(world: World, word: str) -> None:
     world.jobs = two_jobs()
     done = run("cancel", word)
-    assert done.exit_code == 2 and f"'{word}' is no id" in done.stderr
+    assert done.exit_code == 2 and f"'{word}' is not an id" in done.stderr
     assert world.paths("POST") == []
 
 
 def test_a_change_tells_what_was_read_back_and_what_is_still_to_come(world: World) -> None:
     world.jobs = two_jobs(state="running", reason=None)
     world.script[NEW] = [{}, {"state": "pausing", "target": "held"}]
-    assert run("hold", NEW).stderr == f"{NEW} pausing, to be held when it has left\n"
+    assert run("hold", NEW).stderr == f"{NEW} pausing; it will be held\n"
 
 
 def test_logs_are_printed_and_followed(world: World) -> None:
@@ -362,11 +364,11 @@ def test_outputs_are_listed_and_downloaded(world: World, tmp_path: Path) -> None
 
 
 def test_an_explanation_in_words(world: World) -> None:
-    told = run("explain", "J1").stdout
-    assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in told
-    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in told
-    assert "asked   1 GPU" in told, "with its unit, not in thousandths"
-    assert "would start: starts when 1 GPU is freed in pool big" in told
+    found = run("explain", "J1").stdout
+    assert "why       4 of 4 GPUs are in use; it starts when 1 is freed." in found
+    assert "estimate  2027-01-02 03:04:05Z at the latest, by time limits and deadlines" in found
+    assert "asked   1 GPU" in found, "with its unit, not in thousandths"
+    assert "would start: starts when 1 GPU is freed in pool big" in found
 
 
 @pytest.mark.parametrize(
@@ -417,7 +419,7 @@ def test_an_overcommitment_is_accepted_by_name(world: World) -> None:
     refused = run("quota", "preview", "-", stdin=text)
     assert (refused.exit_code, refused.stderr) == (
         1,
-        "refused: 5 of 4 GPUs are promised.\nto put it in force nevertheless: quota apply --accept-overcommit\n",
+        "refused: 5 of 4 GPUs are promised.\nto accept this: quota apply --accept-overcommit\n",
     )
     assert refused.output.endswith(refused.stderr), "what it ends on is whether it would be refused"
     accepted = run("quota", "preview", "-", "--accept-overcommit", stdin=text)
@@ -490,7 +492,7 @@ def test_a_snapshot_is_saved_as_canonical_json(world: World) -> None:
 def test_decide_refuses_what_is_no_snapshot() -> None:
     done = run("decide", "-", stdin="{}")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "is no snapshot: snapshot: it is needed, and was not given" in done.stderr
+    assert "is not a snapshot: snapshot: it is needed, and was not given" in done.stderr
 
 
 @pytest.mark.parametrize("document", ["snapshot", "plan", "quota"])
@@ -539,9 +541,9 @@ def test_every_command_has_its_help(name: str) -> None:
 
 
 def test_the_list_hides_what_the_hub_runs() -> None:
-    told = run("--help").stdout
-    assert "submit" in told
-    assert not re.search(r"^  (serve|controller)", told, re.MULTILINE)
+    found = run("--help").stdout
+    assert "submit" in found
+    assert not re.search(r"^  (serve|controller)", found, re.MULTILINE)
 
 
 # --- real processes -----------------------------------------------------------------------------------------------

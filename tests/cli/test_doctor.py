@@ -94,13 +94,13 @@ def test_simulated_devices_are_said_to_be_simulated() -> None:
 
 def test_whose_account_jobs_have() -> None:
     assert probes.accounts(0, True).verdict == "ok"
-    assert "spawner" in probes.accounts(0, False).found and "REST door" in probes.accounts(0, False).advice
-    assert "REST door" in probes.accounts(1000, False).advice
-    assert (probes.accounts(0, None).verdict, "not known" in probes.accounts(0, None).found) == ("skip", True)
+    assert "spawner" in probes.accounts(0, False).found and "API separates" in probes.accounts(0, False).advice
+    assert "API separates" in probes.accounts(1000, False).advice
+    assert (probes.accounts(0, None).verdict, "are unknown" in probes.accounts(0, None).found) == ("skip", True)
 
 
-def test_control_groups_are_told_of_and_not_needed(tmp_path: Path) -> None:
-    assert "can have a group of its own" in probes.cgroups(Cgroups("s", tmp_path)).found
+def test_cgroups_are_reported_and_optional(tmp_path: Path) -> None:
+    assert "can have its own cgroup" in probes.cgroups(Cgroups("s", tmp_path)).found
     assert "the driver looks for it at /sys/fs/cgroup, so it cannot" in probes.cgroups(Cgroups("s", tmp_path)).found
     missing = probes.cgroups(Cgroups("s", tmp_path / "none"))
     assert (missing.verdict, "not needed" in missing.found) == ("ok", True)
@@ -116,7 +116,7 @@ def test_the_subreaper_is_asked_for_and_given_back() -> None:
 
 
 def test_the_state_folder(tmp_path: Path) -> None:
-    assert "can be made" in probes.state_dir(tmp_path / "a" / "b").found
+    assert "can be created" in probes.state_dir(tmp_path / "a" / "b").found
     tmp_path.chmod(0o700)
     assert probes.state_dir(tmp_path).verdict == "ok"
     tmp_path.chmod(0o777)
@@ -158,8 +158,8 @@ def test_no_service_is_a_warning_with_advice() -> None:
 
 
 def test_doctor_prints_lines_and_one_document(tmp_path: Path) -> None:
-    told = CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)])
-    assert told.exit_code == 0, told.output
+    found = CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)])
+    assert found.exit_code == 0, found.output
     document = json.loads(CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)]).stdout)
     assert [each["what"] for each in document] == [
         "python",
@@ -186,9 +186,9 @@ def test_what_this_machine_shows_stands_apart_from_what_the_service_answers(
     monkeypatch.setenv("JUPYTERHUB_USER", user)
     with served(World(own_accounts=True)) as world:
         words = ["doctor", "--state-dir", str(tmp_path), "--url", world.url, "--token", TOKEN]
-        told = CliRunner().invoke(main, words).stdout
+        found = CliRunner().invoke(main, words).stdout
         document = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
-    here, answered = told.split("The service, by its own answers:\n")
+    here, answered = found.split("The service:\n")
     assert here.startswith("This machine, ")
     for each in document:
         assert f"  {each['what']} " in (answered if each["where"] == "service" else here), each
@@ -206,7 +206,7 @@ def doctor(*words: str) -> dict[str, dict[str, str]]:
     ("own", "verdict", "said"),
     [
         pytest.param(True, "ok", "the account that the hub's spawner uses", id="each under their own"),
-        pytest.param(False, "warn", "the service's own account for everybody", id="all under the service's"),
+        pytest.param(False, "warn", "the service's own account for all jobs", id="all under the service's"),
         pytest.param(None, "skip", "skipped, because this service is older", id="a service that does not say"),
     ],
 )
@@ -225,7 +225,7 @@ def test_in_a_notebook_the_service_says_whose_accounts_jobs_have(
 def test_in_a_notebook_without_a_service_it_says_why_it_skips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTERHUB_USER", "ann")
     found = doctor()
-    assert found["accounts"]["found"].startswith("skipped, because no service is known")
+    assert found["accounts"]["found"].startswith("skipped, because the service's address is unknown")
     assert str(os.geteuid()) not in found["accounts"]["found"]
 
 
@@ -272,8 +272,10 @@ def test_a_quota_file_is_checked_against_this_machine(
             "jupyterhub.service has KillMode=control-group",
             id="it has the default",
         ),
-        pytest.param('[ "$1" = show ] && exit 1 || echo jupyterhub.service', "KillMode=unknown", id="it is not told"),
-        pytest.param("true", "no unit here is named after jupyterhub", id="no such unit"),
+        pytest.param(
+            '[ "$1" = show ] && exit 1 || echo jupyterhub.service', "KillMode=unknown", id="it is not reported"
+        ),
+        pytest.param("true", "no unit has jupyterhub in its name", id="no such unit"),
         pytest.param("exit 1", "systemctl does not answer", id="systemd does not answer"),
     ],
 )
@@ -322,8 +324,8 @@ def test_the_hub_s_own_file_says_what_is_looked_at(tmp_path: Path) -> None:
 def test_a_hub_s_file_that_says_nothing_is_wrong_usage(tmp_path: Path, text: str, said: str) -> None:
     config = tmp_path / "jupyterhub_config.py"
     config.write_text(text)
-    told = CliRunner().invoke(main, ["doctor", "--config", str(config)])
-    assert (told.exit_code, said in told.stderr) == (2, True), told.stderr
+    found = CliRunner().invoke(main, ["doctor", "--config", str(config)])
+    assert (found.exit_code, said in found.stderr) == (2, True), found.stderr
 
 
 def test_where_the_hub_s_settings_are_not_known_nothing_of_them_is_said_to_be_well(
@@ -333,15 +335,15 @@ def test_where_the_hub_s_settings_are_not_known_nothing_of_them_is_said_to_be_we
     found = doctor()
     for what in ("accounts", "state folder", "disk", "fsync"):
         assert found[what]["verdict"] == "skip", found[what]
-        assert "the hub's settings are not known here" in found[what]["found"]
+        assert "the hub's settings are unknown here" in found[what]["found"]
 
 
 def test_the_service_tells_an_admin_on_its_machine_the_settings(tmp_path: Path) -> None:
     devices: list[dict[str, object]] = [{"model": "Sim", "memory_mib": 1000, "count": 5}]
-    told = DeploymentView(host=socket.gethostname(), state_dir=str(tmp_path), quota_file="", simulated_devices=devices)
-    with served(World(own_accounts=False, deployment=told)) as world:
+    shown = DeploymentView(host=socket.gethostname(), state_dir=str(tmp_path), quota_file="", simulated_devices=devices)
+    with served(World(own_accounts=False, deployment=shown)) as world:
         found = doctor("--url", world.url, "--token", TOKEN)
-        world.deployment = told.model_copy(update={"host": "another"})
+        world.deployment = shown.model_copy(update={"host": "another"})
         elsewhere = doctor("--url", world.url, "--token", TOKEN)
     assert found["gpus"]["found"] == "5 simulated devices"
     assert (found["accounts"]["verdict"], str(tmp_path) in found["state folder"]["found"]) == ("warn", True)
@@ -356,8 +358,8 @@ def test_doctor_ends_with_1_when_something_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", ["{", '{"state_dir": 5}', "[]"])
 def test_settings_that_cannot_be_read_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, settings: str) -> None:
     monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", settings)
-    told = CliRunner().invoke(main, ["doctor"])
-    assert (told.exit_code, "JUPYTER_GPU_QUOTA_SETTINGS" in told.stderr) == (2, True)
+    found = CliRunner().invoke(main, ["doctor"])
+    assert (found.exit_code, "JUPYTER_GPU_QUOTA_SETTINGS" in found.stderr) == (2, True)
 
 
 def test_a_quota_file_that_asks_for_more_than_the_devices_here_can_do_is_warned_of(tmp_path: Path) -> None:
@@ -372,10 +374,10 @@ def test_a_quota_file_that_asks_for_more_than_the_devices_here_can_do_is_warned_
         "policy: {enforcement: {memory: driver}}\n"
     )
     found = doctor("--config", str(config), "--state-dir", str(tmp_path), "--quota", str(file))["quota file"]
-    assert found["verdict"] == "warn" and "asks for memory driver and compute none, and 5 of them" in found["found"]
+    assert found["verdict"] == "warn" and "requires memory driver and compute none, and 5 of them" in found["found"]
 
 
 def test_how_the_hub_s_settings_can_be_known_is_said_once() -> None:
-    told = CliRunner().invoke(main, ["doctor"], env={"JUPYTERHUB_USER": ""}).output
-    assert told.count("give --config jupyterhub_config.py") == 1, told
-    assert "not known here (see above)" in told
+    found = CliRunner().invoke(main, ["doctor"], env={"JUPYTERHUB_USER": ""}).output
+    assert found.count("give --config jupyterhub_config.py") == 1, found
+    assert "unknown here (see above)" in found

@@ -32,7 +32,9 @@ def found(folder: Path, **settings: Any) -> list[tuple[str, str, str]]:
     ran = CliRunner().invoke(main, ["doctor", "--json", "--config", str(folder / "jupyterhub_config.py")])
     rows = json.loads(ran.stdout)
     return [
-        (row["what"], row["verdict"], row["found"]) for row in rows if row["what"] in ("messages", "webhook", "mail")
+        (row["what"], row["verdict"], row["found"])
+        for row in rows
+        if row["what"] in ("notifications", "webhook", "mail")
     ]
 
 
@@ -44,10 +46,10 @@ def test_the_hub_does_not_start_with_settings_that_cannot_work() -> None:
     assert "T0/secret" not in str(refused.value)
 
 
-def test_without_any_of_it_the_doctor_says_that_nobody_is_told(tmp_path: Path) -> None:
-    ((what, verdict, told),) = found(tmp_path)
-    assert (what, verdict) == ("messages", "skip")
-    assert "neither is configured" in told
+def test_without_channels_the_doctor_says_that_no_notification_is_sent(tmp_path: Path) -> None:
+    ((what, verdict, shown),) = found(tmp_path)
+    assert (what, verdict) == ("notifications", "skip")
+    assert "neither webhook nor mail is configured" in shown
 
 
 def test_the_doctor_asks_both_receivers_and_sends_nothing(tmp_path: Path) -> None:
@@ -62,42 +64,42 @@ def test_the_doctor_asks_both_receivers_and_sends_nothing(tmp_path: Path) -> Non
             "notification_mail_from": "hub@example.org",
             "notification_mail_to": "{user}@example.org",
         }
-        told = found(tmp_path, notification_webhook_url=hook.url, notification_webhook_secret_file=str(secret), **mail)
-        assert told == [
+        shown = found(tmp_path, notification_webhook_url=hook.url, notification_webhook_secret_file=str(secret), **mail)
+        assert shown == [
             ("webhook", "ok", f"http://127.0.0.1:{hook.port} answers 405 to HEAD; nothing was sent"),
-            ("mail", "ok", f"127.0.0.1:{postbox.port} says hello; nothing was sent"),
+            ("mail", "ok", f"127.0.0.1:{postbox.port} answers; nothing was sent"),
         ]
         assert (hook.posts, postbox.letters) == ([], [])
         secret.chmod(0o644)
         too_open = found(tmp_path, notification_webhook_url=hook.url, notification_webhook_secret_file=str(secret))
         assert too_open[0][1] == "warn"
     (line,) = found(tmp_path, notification_webhook_url=hook.url)
-    assert (line[:2], "cannot be asked" in line[2]) == (("webhook", "fail"), True)
+    assert (line[:2], "cannot be reached" in line[2]) == (("webhook", "fail"), True)
 
 
-@pytest.mark.parametrize(("who", "told"), [("ann", True), ("bob", False)], ids=["an admin", "anybody else"])
-def test_the_service_tells_an_admin_what_waits_and_what_failed(tmp_path: Path, who: str, told: bool) -> None:
+@pytest.mark.parametrize(("who", "expected"), [("ann", True), ("bob", False)], ids=["an admin", "anybody else"])
+def test_the_service_tells_an_admin_what_waits_and_what_failed(tmp_path: Path, who: str, expected: bool) -> None:
     with contextmanager(sending)(tmp_path, notification_webhook_url="https://hooks.example.org/T0/secret") as notebook:
         notebook.take().outcomes = [Failed(why="https://hooks.example.org answered 503", final=True)]
         notebook.pass_(20.5)
         notebook.round()
-        door = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", f"token-{who}"]
-        ran = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path), *door])
+        address = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", f"token-{who}"]
+        ran = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path), *address])
         lines = [row for row in json.loads(ran.stdout) if row["what"] == "webhook"]
         assert [(row["verdict"], row["found"]) for row in lines] == (
-            [("warn", "https://hooks.example.org answered 503; 0 wait")] if told else []
+            [("warn", "https://hooks.example.org answered 503; 0 wait")] if expected else []
         )
         assert "T0/secret" not in ran.stdout
 
 
 def test_the_schema_of_the_body_is_printed() -> None:
-    ran = CliRunner().invoke(main, ["schema", "notice"])
+    ran = CliRunner().invoke(main, ["schema", "notification"])
     assert (ran.exit_code, json.loads(ran.stdout)) == (0, schema())
 
 
 def test_the_page_shows_the_body_that_is_sent() -> None:
     page = Path(__file__).parents[2] / "docs/how-to/warnings.md"
-    told = json.loads(page.read_text().partition("```json\n")[2].partition("```")[0])
+    shown = json.loads(page.read_text().partition("```json\n")[2].partition("```")[0])
     sent = json.loads(body(WARNED))
-    assert sent.pop("text").startswith(told.pop("text").removesuffix(" ..."))
-    assert told == sent
+    assert sent.pop("text").startswith(shown.pop("text").removesuffix(" ..."))
+    assert shown == sent

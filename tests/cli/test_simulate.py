@@ -80,19 +80,19 @@ def test_a_page_tells_waits_as_people_do_and_says_of_an_empty_plot_what_it_means
         "<th scope='row'>from the first submission to the last end</th><td>2 h 6 min; 1 of 3 jobs had not ended</td>"
         in page
     )
-    (told,) = (line for line in done.stdout.splitlines() if line.startswith("makespan_s"))
-    assert told.split(maxsplit=1)[1] == "7560.0; 1 of 3 jobs had not ended"
+    (found,) = (line for line in done.stdout.splitlines() if line.startswith("makespan_s"))
+    assert found.split(maxsplit=1)[1] == "7560.0; 1 of 3 jobs had not ended"
     assert "<p>No project was above it.</p>" in page and "What never started is in none of these times" in page
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(["--html", "{world}/gone/p.html"], "there is no folder {world}/gone", id="the page's folder"),
-        pytest.param(["--report", "{world}/gone/r.json"], "there is no folder {world}/gone", id="the report's folder"),
+        pytest.param(["--html", "{world}/gone/p.html"], "the folder {world}/gone", id="the page's folder"),
+        pytest.param(["--report", "{world}/gone/r.json"], "the folder {world}/gone", id="the report's folder"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_is_played(
+def test_an_unwritable_file_is_refused_before_the_simulation(
     world: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jupyter_gpu_quota.simulate.report.play", lambda *_, **__: pytest.fail("it was played"))
@@ -100,9 +100,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_played(
     assert done.exit_code == 1 and said.format(world=world) in done.stderr
 
 
-def test_that_the_page_lacks_its_library_is_told_before_anything_is_played(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_plot_library_is_refused_before_the_simulation(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jupyter_gpu_quota.simulate.report.play", lambda *_, **__: pytest.fail("it was played"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "jupyter_gpu_quota.simulate.html_report", raising=False)
@@ -110,7 +108,7 @@ def test_that_the_page_lacks_its_library_is_told_before_anything_is_played(
     assert done.exit_code == 1 and "pip install 'jupyter-gpu-quota[simulate]'" in done.stderr
 
 
-def test_quotas_that_nobody_named_are_told(world: Path) -> None:
+def test_default_quotas_are_reported(world: Path) -> None:
     (world / "work.csv").write_text("kind,submit_s,project,gpu,duration_s\ntraining,0,a,1,60\ntraining,0,b,2,60\n")
     printed = run(world / "work.csv", "--gpus", "9").stdout
     assert "made up, as none were named: each project has 4 of the 9 GPUs for training" in printed
@@ -175,14 +173,14 @@ def test_a_generated_bank_is_played_by_its_seed(world: Path) -> None:
         pytest.param(["nowhere.json"], "it cannot be read: No such file", id="no file"),
         pytest.param(["bank"], "there is no such bank; there are bank:calm", id="a bank without its kind of week"),
         pytest.param(["bank:loud"], "there is no such bank; there are bank:calm", id="no such bank"),
-        pytest.param(["{world}/quota.yaml"], "is no trace: the document: is no JSON", id="another file"),
+        pytest.param(["{world}/quota.yaml"], "is not a trace: the document: is no JSON", id="another file"),
         pytest.param(["{world}/trace.json"], "the trace has notebooks: say with --quotas", id="notebooks, no quotas"),
         pytest.param(
             ["{world}/trace.json", "--quotas", "{world}/trace.json"], "cannot be simulated: ", id="quotas that are none"
         ),
         pytest.param(
             ["{world}/trace.json", "--quotas", "{world}/latin.yaml"],
-            "latin.yaml is no UTF-8 text: byte 1",
+            "latin.yaml: it cannot be read: it is not UTF-8 text",
             id="quotas in another encoding",
         ),
         pytest.param(["{world}/deep.json"], "wrong: they are nested too deeply", id="quotas without a bottom"),
@@ -276,7 +274,7 @@ def test_a_folder_that_is_no_trace_is_refused_with_the_first_place_that_is_wrong
 def test_tasks_that_would_never_fill_the_folder_are_refused(
     folder: Path, tasks: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.fill_command.MOST_TASKS", 1000)
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.fill_command.MOST_TASKS", 1000)
     (folder / "pods_some.csv").write_text(TASKS_CSV.splitlines()[0] + "\n" + tasks)
     done = run(folder)
     assert done.exit_code == 1 and said in done.stderr and "name a smaller --demand" in done.stderr
@@ -284,7 +282,7 @@ def test_tasks_that_would_never_fill_the_folder_are_refused(
 
 
 def test_a_folder_of_more_gpus_than_are_played_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.simulate.fill_command.MOST_GPUS", 7)
+    monkeypatch.setattr("jupyter_gpu_quota.simulate.packing.fill_command.MOST_GPUS", 7)
     done = run(folder)
     assert done.exit_code == 1 and "its nodes have 8 GPUs, and 7 are the most" in done.stderr
 
@@ -293,10 +291,10 @@ def test_what_is_read_or_written_is_not_written_over(world: Path) -> None:
     trace, quotas, before = world / "trace.json", world / "quota.yaml", (world / "trace.json").read_bytes()
     (world / "link").symlink_to(trace)
     for words, said in (
-        (("--report", trace), "--report would write over"),
-        (("--html", world / "link"), "--html would write over"),
-        (("--report", quotas), "which is read; name another file"),
-        (("--report", world / "r", "--html", world / "r"), "--html would write over"),
+        (("--report", trace), "--report would overwrite"),
+        (("--html", world / "link"), "--html would overwrite"),
+        (("--report", quotas), "which is an input; name another file"),
+        (("--report", world / "r", "--html", world / "r"), "--html would overwrite"),
     ):
         done = run(trace, "--quotas", quotas, *words)
         assert done.exit_code == 2 and said in done.stderr
@@ -308,20 +306,16 @@ def test_what_a_folder_is_filled_from_is_not_written_over(folder: Path) -> None:
     assert done.exit_code == 2 and (folder / "nodes.csv").read_text() == NODES_CSV
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_played(world: Path) -> None:
+def test_a_missing_folder_is_refused_before_the_simulation(world: Path) -> None:
     done = run("bank:deadline", "--report", world / "gone" / "r.json")
-    assert done.exit_code == 1 and f"there is no folder {world}/gone" in done.stderr
+    assert done.exit_code == 1 and f"the folder {world}/gone" in done.stderr
 
 
-def test_a_folder_in_which_nothing_can_be_made_is_told_before_anything_is_played(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_is_refused_before_the_simulation(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (world / "r.json").write_text("before")
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != world)
     done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--report", world / "r.json")
-    assert (
-        done.exit_code == 1 and done.stderr == f"{world}/r.json cannot be written: this account may not write there\n"
-    )
+    assert done.exit_code == 1 and done.stderr == f"{world}/r.json cannot be written: this account has no permission\n"
 
 
 def test_a_report_may_have_the_longest_name_that_there_is(world: Path) -> None:
@@ -368,13 +362,13 @@ def test_no_room_for_what_is_printed_ends_with_a_sentence(words: list[str], tmp_
 def test_a_figure_that_is_no_number_is_wrong_usage(world: Path) -> None:
     for words in (["--days", "nan"], ["--demand", "nan"]):
         done = run(f"{world}/trace.json", *words)
-        assert done.exit_code == 2 and "'nan' is no number" in done.stderr
+        assert done.exit_code == 2 and "'nan' is not a number" in done.stderr
 
 
 @pytest.mark.parametrize("seeds", ["x", "5-4", "1-", "", "1-5000", "\u0663"])
 def test_seeds_that_are_none_are_wrong_usage(world: Path, seeds: str) -> None:
     done = run(world / "trace.json", "--seeds", seeds)
-    assert done.exit_code == 2 and "is no list of seeds" in done.stderr
+    assert done.exit_code == 2 and "is not a list of seeds" in done.stderr
 
 
 def test_the_schema_of_a_trace_is_printed() -> None:
@@ -387,15 +381,15 @@ def test_the_how_to_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
     page = blocks(ROOT / "docs/how-to/simulate.md")
     for block in page:
         if block.kind == "file":
-            (tmp_path / block.told).write_text(block.text)
+            (tmp_path / block.argument).write_text(block.text)
     monkeypatch.chdir(tmp_path)
     (shown,) = (block.text for block in page if block.text.startswith("gpu_allocation_percent"))
-    first, *others = ((line, block.told) for block in page if block.kind == "run" for line in commands(block))
+    first, *others = ((line, block.argument) for block in page if block.kind == "run" for line in commands(block))
     printed = [line.rstrip() for line in run(*shlex.split(first[0])[3:]).stdout.splitlines()]
     assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
     assert len(others) == 4
-    for line, told in others:
-        assert run(*shlex.split(line)[3:]).exit_code == (1 if told.endswith("; fails") else 0), line
+    for line, found in others:
+        assert run(*shlex.split(line)[3:]).exit_code == (1 if found.endswith("; fails") else 0), line
 
 
 SEVEN = """version: 1
@@ -422,12 +416,12 @@ def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic_of_a_preview(sev
     assert run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml").exit_code == 0
 
 
-def test_accepted_quotas_that_do_not_fit_are_told_and_no_guarantee_is_said_to_be_kept(seven: Path) -> None:
+def test_accepted_quotas_that_do_not_fit_are_reported_without_a_claim_about_guarantees(seven: Path) -> None:
     words = (seven / "work.csv", "--gpus", "2", "--quotas", seven / "try.yaml", "--accept-overcommit")
     done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
     assert done.exit_code == 0 and "accepted: The quotas of pool all add up to 7" in done.stderr, done.output
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("guarantee_violations"))
-    assert line.endswith("0, not judged in all: the quotas do not fit, so they are in force in part")
+    assert line.endswith("0, not counted in all: the quotas do not fit, so they are reduced")
     assert json.loads((seven / "r.json").read_text())["guarantees_reduced_in"] == ["all"]
     assert "where that was not judged</th><td>all</td>" in (seven / "p.html").read_text()
 
@@ -447,7 +441,7 @@ projects:
 """
 
 
-def test_a_job_that_no_node_can_hold_is_told_why_it_never_started(seven: Path) -> None:
+def test_a_job_that_fits_on_no_node_has_the_reason_why_it_never_started(seven: Path) -> None:
     (seven / "work.csv").write_text(LARGER + "training,60,churn,9,1,60\ntraining,70,churn,17,1,60\n")
     words = (seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml")
     done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
@@ -467,17 +461,17 @@ def test_where_everything_started_nothing_is_said_of_what_never_did(seven: Path)
     assert "never started" not in done.stdout and "Why it never started" not in (seven / "p.html").read_text()
 
 
-def test_gpus_that_no_selector_takes_are_told_with_the_selectors_and_what_to_do(seven: Path) -> None:
+def test_gpus_that_no_selector_takes_are_reported_with_the_selectors_and_what_to_do(seven: Path) -> None:
     (seven / "try.yaml").write_text(SELECTING)
     done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml")
     assert done.exit_code == 1 and "Lower them" not in done.stderr
     assert "--gpus makes devices of one model, GPU, on the node node-0000; no selector of big (gpu_model: [A100])" in (
         done.stderr
     )
-    assert "and far (node: [dgx]) takes one of them. Leave it out, and name the machines in the trace" in done.stderr
+    assert "and far (node: [dgx]) matches them. Leave --gpus out and list nodes with matching names" in done.stderr
 
 
-def test_a_pool_that_stays_empty_is_told_even_where_nothing_is_promised_in_it(seven: Path) -> None:
+def test_a_pool_that_stays_empty_is_reported_even_without_quotas_in_it(seven: Path) -> None:
     (seven / "try.yaml").write_text(SELECTING.replace("training: 2", ""))
     done = run(seven / "work.csv", "--gpus", "7", "--quotas", seven / "try.yaml", "--seeds", "1-2")
     assert done.exit_code == 0 and done.stderr.count("--gpus makes devices of one model") == 1

@@ -1,6 +1,6 @@
-"""A stand-in for the web door, plainly a fake: a tornado server of its own thread that speaks the wire.
+"""A fake of the API: a tornado server on its own thread, with the real wire models.
 
-It keeps jobs in a dict, answers with the real wire models, and can be told to fail as a real network does: ``breaks``
+It keeps jobs in a dict, answers with the real wire models, and can simulate failures of a real network: ``breaks``
 connections before a request is taken, ``lost`` answers after it was, answers of a proxy while the service is ``away``,
 log streams ``cut`` in the middle.
 """
@@ -289,8 +289,8 @@ class Logs(Fake):
                 begins, part = offset, log[offset : offset + self.PART]
                 offset += len(part)
                 self.write(": here\n\n")
-                told = {"begins": begins, "offset": offset, "attempt": attempt, "text": part.decode()}
-                self.event("log", told)
+                found = {"begins": begins, "offset": offset, "attempt": attempt, "text": part.decode()}
+                self.event("log", found)
                 await self.flush()
                 if self.world.cut:
                     self.world.cut -= 1

@@ -34,7 +34,7 @@ Ask = Callable[[Client], object]
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "expected"),
     [
         pytest.param(
             lambda c: c.submit(""),
@@ -44,7 +44,7 @@ Ask = Callable[[Client], object]
         pytest.param(lambda c: c.submit("python 'x"), "(no closing quotation); give a list of", id="an open quote"),
         pytest.param(
             lambda c: c.submit("x" * 1_000_000),
-            "command: it has 1000000 characters, and at most 65536 fit; put what is long into a file",
+            "command: it has 1000000 characters, and at most 65536 fit; put long input into a file",
             id="a command of a million letters",
         ),
         pytest.param(
@@ -53,8 +53,8 @@ Ask = Callable[[Client], object]
         pytest.param(lambda c: c.submit("x" * 65_536), "command.0: it has 65536", id="as many as fit are taken apart"),
         pytest.param(lambda c: c.submit(["python", 3]), "command.1: 3 is no text", id="a number as a word"),
         pytest.param(lambda c: c.submit(["a\0b"]), "has the character NUL", id="a word with NUL"),
-        pytest.param(lambda c: c.submit("x", gpu=None), "gpu: nothing is no amount of GPU; give", id="no GPU amount"),
-        pytest.param(lambda c: c.submit("x", gpu=True), "gpu: true is no amount of GPU", id="yes as an amount"),
+        pytest.param(lambda c: c.submit("x", gpu=None), "gpu: nothing is not an amount of GPU", id="no GPU amount"),
+        pytest.param(lambda c: c.submit("x", gpu=True), "gpu: true is not an amount of GPU", id="yes as an amount"),
         pytest.param(lambda c: c.submit("x", gpu=""), "gpu: it is empty; give an amount", id="an empty amount"),
         pytest.param(lambda c: c.submit("x", gpu="1" * 40), "40 characters, and at most 32 fit", id="a long amount"),
         pytest.param(lambda c: c.submit("x", nodes="2"), "nodes: '2' is no whole number; write", id="nodes as text"),
@@ -70,20 +70,20 @@ Ask = Callable[[Client], object]
         pytest.param(lambda c: c.submit("x", time_limit=90), "give a duration such as", id="a time limit as number"),
         pytest.param(lambda c: c.submit("x", variables="A=1"), "give texts by name", id="variables as one text"),
         pytest.param(lambda c: c.submit("x", bundle="zz"), "'zz' is no digest of a bundle", id="a digest that is none"),
-        pytest.param(lambda c: c.submit("x", dir=3), "dir: 3 is no path of a folder", id="a number as folder"),
-        pytest.param(lambda c: c.submit("x", dir=""), "dir: '' is no path of a folder", id="no folder's name"),
+        pytest.param(lambda c: c.submit("x", dir=3), "dir: 3 is not a path of a folder", id="a number as folder"),
+        pytest.param(lambda c: c.submit("x", dir=""), "dir: '' is not a path of a folder", id="no folder's name"),
         pytest.param(lambda c: c.submit("x", idempotency_key=""), "idempotency_key: it is empty", id="an empty key"),
         pytest.param(lambda c: c.submit("x", project=NO_UTF_8), "no UTF-8 text", id="a project that is no text"),
-        pytest.param(lambda c: c.job(""), "job: '' is no id; give a job's id, as jobs() lists them", id="no job's id"),
-        pytest.param(lambda c: c.job(None), "job: nothing is no id", id="nothing for a job"),
-        pytest.param(lambda c: c.explain(3), "workload: 3 is no id", id="a number for a workload"),
-        pytest.param(lambda c: c.keep([]), "notebook: a list is no id; give a notebook's", id="a list for a notebook"),
-        pytest.param(lambda c: c.drain("", deadline="2h"), "node: '' is no id; give a node's", id="no node's id"),
+        pytest.param(lambda c: c.job(""), "job: '' is not an id; give a job's id, as jobs() lists", id="no job's id"),
+        pytest.param(lambda c: c.job(None), "job: nothing is not an id", id="nothing for a job"),
+        pytest.param(lambda c: c.explain(3), "workload: 3 is not an id", id="a number for a workload"),
+        pytest.param(lambda c: c.keep([]), "notebook: a list is not an id; give a", id="a list for a notebook"),
+        pytest.param(lambda c: c.drain("", deadline="2h"), "node: '' is not an id; give a node's", id="no node's id"),
         pytest.param(lambda c: c.drain("n", deadline=3), "deadline: 3 is no text; give a", id="a bare deadline"),
-        pytest.param(lambda c: c.clone("x", gpu=[1]), "gpu: a list is no amount of GPU", id="a list for an amount"),
+        pytest.param(lambda c: c.clone("x", gpu=[1]), "gpu: a list is not an amount of GPU", id="a list for an amount"),
         pytest.param(lambda c: c.logs("x", attempt="a"), "attempt: 'a' is no whole number", id="a word for an attempt"),
         pytest.param(lambda c: c.logs("x", rank=-1), "rank: -1 is less than 0", id="a rank below none"),
-        pytest.param(lambda c: c.download("x", "d", ["a"]), "some of what outputs() lists", id="names for outputs"),
+        pytest.param(lambda c: c.download("x", "d", ["a"]), "is not a list of files", id="names for outputs"),
         pytest.param(lambda c: c.jobs(limit=None), "limit: nothing is no whole number", id="no limit"),
         pytest.param(lambda c: c.jobs(project=NO_UTF_8), "project: it has bytes", id="a filter that is no text"),
         pytest.param(lambda c: c.usage(since=[1]), "since: a list is no text", id="a list for an instant"),
@@ -91,16 +91,16 @@ Ask = Callable[[Client], object]
         pytest.param(lambda c: c.preview("x", revision='"'), "revision: '\"' is no whole", id="a quote as a revision"),
         pytest.param(lambda c: c.apply("x", comment="x" * 2000), "2000 characters, and at most 1000", id="a story"),
         pytest.param(lambda c: c.revert("a"), "revision: 'a' is no whole number", id="a word for a revision"),
-        pytest.param(lambda c: next(watch(c, "x", timeout_s="a")), "timeout_s: 'a' is no number", id="a time"),
+        pytest.param(lambda c: next(watch(c, "x", timeout_s="a")), "timeout_s: 'a' is not a number", id="a time"),
         pytest.param(lambda c: Client(3), "url: 3 is no text; give the hub's address", id="a number for an address"),
         pytest.param(lambda c: Client(NOBODY, 3), "token: 3 is no text", id="a number for a token"),
-        pytest.param(lambda c: Client(NOBODY, "t", timeout_s=-1), "timeout_s: -1 is no number", id="a time below 0"),
+        pytest.param(lambda c: Client(NOBODY, "t", timeout_s=-1), "timeout_s: -1 is not a number", id="a time below 0"),
     ],
 )  # fmt: skip
-def test_an_argument_that_cannot_be_is_told_in_a_sentence(client: Client, ask: Ask, told: str) -> None:
+def test_an_impossible_argument_is_refused_with_a_sentence(client: Client, ask: Ask, expected: str) -> None:
     with pytest.raises(WrongArgument) as caught:
         ask(client)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert str(caught.value).endswith("Nothing was sent.")
     assert isinstance(caught.value, ValueError)
 
@@ -108,8 +108,8 @@ def test_an_argument_that_cannot_be_is_told_in_a_sentence(client: Client, ask: A
 @pytest.mark.parametrize(
     "address", ["http://[::1", "http://x:99999", "http://x:port", "http://x y", f"http://{NO_UTF_8}"]
 )
-def test_an_address_that_is_none_is_told_with_one_that_is(address: str) -> None:
-    with pytest.raises(Unreachable, match=r"is no address; write the hub's, such as https://hub.example.org"):
+def test_an_invalid_address_is_refused_with_a_valid_example(address: str) -> None:
+    with pytest.raises(Unreachable, match=r"is not an address; write the hub's, such as https://hub.example.org"):
         Client(address)
 
 
@@ -120,10 +120,10 @@ def test_a_secret_of_a_wrong_kind_is_not_repeated(client: Client) -> None:
     assert "12345678" not in str(caught.value)
 
 
-def test_an_answer_that_is_none_is_told_by_its_place_and_not_in_the_library_s_words(client: Client) -> None:
+def test_an_invalid_answer_is_reported_with_its_position_and_not_in_the_library_s_words(client: Client) -> None:
     with pytest.raises(Unreachable) as caught:
         client._connection.as_model(VersionView, {"version": 3})
-    assert str(caught.value).endswith("is not this version's service: version: 3 is no text.")
+    assert str(caught.value).endswith("is of another version: version: 3 is no text.")
 
 
 STRANGE: tuple[Any, ...] = (
@@ -184,37 +184,37 @@ def test_no_public_call_answers_something_strange_in_a_library_s_words(
 
 # --- the command line ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         pytest.param(["clone", ID, "--name", ""], "name: it is empty", id="a clone without a name"),
         pytest.param(["clone", ID, "--time-limit", "x" * 50], "time-limit: it has 50 characters", id="a long limit"),
-        pytest.param(["job", ""], "job: '' is no id", id="the job that a variable did not name"),
-        pytest.param(["keep", " "], "notebook: ' ' is no id", id="the notebook that a variable did not name"),
-        pytest.param(["nodes", "cordon", ""], "node: '' is no id", id="the node that a variable did not name"),
+        pytest.param(["job", ""], "job: '' is not an id", id="the job that a variable did not name"),
+        pytest.param(["keep", " "], "notebook: ' ' is not an id", id="the notebook that a variable did not name"),
+        pytest.param(["nodes", "cordon", ""], "node: '' is not an id", id="the node that a variable did not name"),
         pytest.param(["nodes", "drain", "n", "--deadline", "x" * 200], "and at most 100 fit", id="a long deadline"),
         pytest.param(["quota", "apply", "-", "--comment", "x" * 2000], "comment: it has 2000", id="a story as comment"),
         pytest.param(["usage", "--since", NO_UTF_8], "since: it has bytes that are no", id="an instant of odd bytes"),
         pytest.param(["jobs", "--project", NO_UTF_8], "project: it has bytes", id="a project of odd bytes"),
         pytest.param(["submit", "--gpu", "", "--", "x"], "gpu: it is empty", id="an empty amount"),
-        pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is no folder", id="no folder"),
+        pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is not a folder", id="no folder"),
         pytest.param(["submit", "--idempotency-key", "", "--", "x"], "idempotency-key: it is empty", id="an empty key"),
         pytest.param(["submit", "--gpu-model", "!", "--", "x"], "gpu-model: '!' names no models", id="a model of none"),
         pytest.param(["submit", "--memory", "999999999999GiB", "--", "x"], "more than 1073741824, the most", id="RAM"),
-        pytest.param(["simulate", ""], "no trace was named", id="a trace that a variable did not name"),
+        pytest.param(["simulate", ""], "no trace was given", id="a trace that a variable did not name"),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_told_in_a_sentence_and_ends_with_2(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+def test_wrong_usage_is_refused_with_a_sentence_and_ends_with_2(
+    words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PAUSES_S", ())
     monkeypatch.setenv("JUPYTER_GPU_QUOTA_URL", NOBODY)
     done = CliRunner().invoke(main, words, input="version: 1\n", catch_exceptions=False)
-    assert (told in done.stderr, done.exit_code) == (True, 2), done.stderr
+    assert (expected in done.stderr, done.exit_code) == (True, 2), done.stderr
 
 
 # --- how values are repeated --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (0, "0"),
         (-7, "-7"),
@@ -230,8 +230,8 @@ def test_wrong_usage_is_told_in_a_sentence_and_ends_with_2(
     ],
     ids=lambda value: str(value)[:12] if isinstance(value, str) else "",
 )
-def test_a_number_is_repeated_whole_or_by_its_beginning(value: float, told: str) -> None:
-    assert number_text(value) == told
+def test_a_number_is_repeated_whole_or_by_its_beginning(value: float, expected: str) -> None:
+    assert number_text(value) == expected
 
 
 def test_a_long_text_is_repeated_by_its_beginning() -> None:

@@ -144,7 +144,7 @@ def test_an_option_that_is_none_is_an_error_before_anything_is_sent(world: World
         client.submit("true", dir=None, cpu=2)
     with pytest.raises(TypeError, match=r"submit has no 'dry_run'; did you mean the client's dry_run\("):
         client.submit("true", dir=None, dry_run=True)
-    with pytest.raises(TypeError, match="the command was 123; it is a text or the words of one, such as"):
+    with pytest.raises(TypeError, match="the command was 123; give a text or a list of words, such as"):
         client.submit(123, dir=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="clone has no 'time_limits'; did you mean 'time_limit'"):
         client.clone("J1", time_limits="1h")
@@ -253,7 +253,7 @@ def test_a_log_whose_wire_breaks_is_followed_without_gap_or_double(world: World,
 
 def test_a_log_is_given_up_when_the_service_stays_away(world: World, client: Client) -> None:
     world.away = 10_000
-    with pytest.raises(Unreachable, match="is away"):
+    with pytest.raises(Unreachable, match="is not available"):
         list(client.follow_logs("J1"))
 
 
@@ -276,7 +276,7 @@ def test_outputs_are_downloaded_below_the_folder(world: World, client: Client, t
 def test_an_output_never_leaves_the_folder(world: World, client: Client, tmp_path: Path, name: str) -> None:
     world.jobs["J1"] = job_view("J1")
     world.outputs["J1"] = {name: b"x"}
-    with pytest.raises(Refused, match="no path below a folder"):
+    with pytest.raises(Refused, match="not a path below a folder"):
         client.download("J1", tmp_path / "out")
     assert list(tmp_path.rglob("x")) == []
 
@@ -352,7 +352,7 @@ def test_a_wrong_token_is_a_refusal(world: World) -> None:
 
 def test_a_service_that_is_away_is_unreachable_after_three_tries(world: World, client: Client) -> None:
     world.away = 10
-    with pytest.raises(Unreachable, match="is away"):
+    with pytest.raises(Unreachable, match="is not available"):
         client.me()
     assert len(world.seen) == 3
 
@@ -374,7 +374,7 @@ def test_a_newer_service_s_fields_are_left_out(world: World, client: Client) -> 
 
 def test_another_service_s_answer_is_unreachable(world: World, client: Client) -> None:
     world.extra = {"name": 5}
-    with pytest.raises(Unreachable, match="not this version's service: name"):
+    with pytest.raises(Unreachable, match="of another version: name"):
         client.me()
 
 
@@ -393,7 +393,7 @@ def test_an_address_leads_to_the_service(given: str, root: str) -> None:
 
 @pytest.mark.parametrize("given", ["h:8000", "file:///etc/passwd", "ftp://h", "http://", ""])
 def test_what_is_no_address_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(Unreachable, match="not an address"):
         service_root(given)
 
 
@@ -461,7 +461,7 @@ def test_while_the_hub_starts_the_service_is_away_and_asked_again(monkeypatch: p
         client = Client(f"http://127.0.0.1:{server.server_port}", "t")
         monkeypatch.setattr(client._connection, "sleep", slept.append)
         try:
-            with pytest.raises(Unreachable, match="the hub may be just starting"):
+            with pytest.raises(Unreachable, match="The hub may be starting"):
                 client.me()
         finally:
             server.shutdown()
@@ -473,7 +473,7 @@ def test_a_hub_without_the_service_says_so_and_wants_no_login(monkeypatch: pytes
     with http.server.HTTPServer(("127.0.0.1", 0), _HubWithoutIt) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            with pytest.raises(Unreachable, match="There is no gpu-quota service at this hub"):
+            with pytest.raises(Unreachable, match="This hub has no gpu-quota service"):
                 Client(f"http://127.0.0.1:{server.server_port}", "t").me()
         finally:
             server.shutdown()

@@ -1,4 +1,4 @@
-"""The client and the command line against the web door that ships: what the fake service promises is what is."""
+"""The client and the command line against the real API: the fake service behaves like it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.api.handlers import logs
-from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
-from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused, Unreachable
@@ -34,7 +33,7 @@ from tests.patience import PATIENCE_S, until
 def world(tmp_path: Path) -> Iterator[ServiceWorld]:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print('hello')\n")
-    folder = tmp_path / "door"
+    folder = tmp_path / "service"
     folder.mkdir()
     with service_world(folder) as found:
         yield found
@@ -119,13 +118,11 @@ def test_a_gang_is_charged_rank_by_rank_and_cloned_as_it_is(world: ServiceWorld)
     assert " 3 " in row, "six ranks of half a GPU"
 
 
-def test_who_would_go_on_smaller_is_told_before_a_job_is_submitted(world: ServiceWorld) -> None:
+def test_a_dry_run_names_elastic_jobs_that_would_shrink(world: ServiceWorld) -> None:
     job = client(world).submit("true", dir=None, nodes=4, min_nodes=2)
     world.step()
     for rank in range(4):
-        world.see(
-            RankFact(job=job.id, attempt=1, rank=rank, pid=9, pid_started=1, started_at=world.clock() - 3_600_000)
-        )
+        world.see(RankFact(job=job.id, attempt=1, rank=rank, handle="9", started_at=world.clock() - 3_600_000))
     [met] = client(world, "patty").dry_run("true", dir=None).pauses
     assert "would save and go on at once, elsewhere or with fewer ranks" in met.message
 
@@ -135,7 +132,7 @@ def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld
     job = bob.submit("true", dir=None)
     world.step()
     world.see_running(job.id)
-    folder = Path(log_path(str(world.state_dir), job.id, 1, 0))
+    folder = Path(rank_paths(str(world.state_dir), job.id, 1, 0).log)
     folder.mkdir(parents=True)
     log = RotatingLog(str(folder), 1 << 20)
     log.write("step 1 ä\n".encode())
@@ -178,7 +175,7 @@ def test_a_log_that_is_not_there_is_refused_with_those_that_are(
 
 def test_outputs_come_down(world: ServiceWorld, tmp_path: Path) -> None:
     job = client(world).submit("true", dir=None)
-    left = Path(outputs_dir(str(world.state_dir), job.id))
+    left = Path(rank_paths(str(world.state_dir), job.id, 1, 0).outputs)
     (left / "a b").mkdir(parents=True)
     (left / "a b" / "ü#?.txt").write_text("text")
     assert [each.path for each in job.outputs()] == ["a b/ü#?.txt"]
@@ -189,8 +186,8 @@ def test_outputs_come_down(world: ServiceWorld, tmp_path: Path) -> None:
 def test_code_beyond_the_services_limit_is_refused_with_the_limit(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "weights.bin").write_bytes(os.urandom(20 << 20))
-    (tmp_path / "door").mkdir()
-    with service_world(tmp_path / "door", bundle_limit_mib=1) as small:
+    (tmp_path / "service").mkdir()
+    with service_world(tmp_path / "service", bundle_limit_mib=1) as small:
         with pytest.raises(Refused, match=r"larger than 1 MiB .*\.gpuquotaignore") as refused:
             client(small).submit("true", dir=tmp_path / "code")
         assert (refused.value.status, refused.value.reason) == (413, "too_large")
@@ -202,7 +199,7 @@ def test_more_outputs_than_are_listed_are_said_to_be_more(
 ) -> None:
     monkeypatch.setattr(logs, "MOST_OUTPUTS", 3)
     job = client(world).submit("true", dir=None)
-    left = Path(outputs_dir(str(world.state_dir), job.id))
+    left = Path(rank_paths(str(world.state_dir), job.id, 1, 0).outputs)
     left.mkdir(parents=True)
     for number in range(3):
         (left / str(number)).touch()
@@ -211,14 +208,14 @@ def test_more_outputs_than_are_listed_are_said_to_be_more(
     assert ([each.path for each in job.outputs()], job.outputs().truncated) == (["0", "1", "2"], True)
     for how in ((), ("--json",), ("--download", str(tmp_path / "out"))):
         status, _, said = run(world, "bob", "outputs", job.id, *how)
-        assert (status, "more than these 3 files" in said) == (0, True)
+        assert (status, "There are more files than these 3" in said) == (0, True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of two accounts")
 def test_files_of_other_accounts_are_not_given_out(world: ServiceWorld, tmp_path: Path) -> None:
-    """Where the kernel lets a job link to them, a hard link in its outputs would have the door read them for it."""
+    """Where the kernel lets a job link to them, a hard link in its outputs would make the service read them."""
     job = client(world).submit("true", dir=None)
-    left = Path(outputs_dir(str(world.state_dir), job.id))
+    left = Path(rank_paths(str(world.state_dir), job.id, 1, 0).outputs)
     left.mkdir(parents=True)
     (left / "own").write_text("own")
     (left / "own again").hardlink_to(left / "own")
@@ -253,7 +250,7 @@ def test_what_there_is(world: ServiceWorld) -> None:
 def test_applying_what_is_in_force_makes_no_revision(world: ServiceWorld) -> None:
     _, exported, _ = run(world, "ann", "quota", "export")
     before = world.store.version()
-    assert run(world, "ann", "quota", "apply", "-", stdin=exported) == (0, "", "unchanged: revision 1 stays\n")
+    assert run(world, "ann", "quota", "apply", "-", stdin=exported) == (0, "", "unchanged: revision 1 stays in force\n")
     assert client(world, "ann").apply(exported).unchanged
     assert (len(client(world, "ann").history()), world.store.version()) == (1, before)
     assert run(world, "ann", "quota", "apply", "-", stdin=exported.replace("revision: 1\n", "revision: 9\n"))[0] == 1
@@ -262,9 +259,9 @@ def test_applying_what_is_in_force_makes_no_revision(world: ServiceWorld) -> Non
 def test_the_same_exported_file_may_be_applied_twice_and_no_other_on_its_old_revision(world: ServiceWorld) -> None:
     edited = run(world, "ann", "quota", "export")[1] + "# a remark\n"
     assert run(world, "ann", "quota", "apply", "-", stdin=edited) == (0, "", "revision 2 is in force\n")
-    code, _, told = run(world, "ann", "quota", "preview", "-", stdin=edited)
-    assert code == 0 and "refused" not in told
-    assert run(world, "ann", "quota", "apply", "-", stdin=edited) == (0, "", "unchanged: revision 2 stays\n")
+    code, _, found = run(world, "ann", "quota", "preview", "-", stdin=edited)
+    assert code == 0 and "refused" not in found
+    assert run(world, "ann", "quota", "apply", "-", stdin=edited) == (0, "", "unchanged: revision 2 stays in force\n")
     code, _, stale = run(world, "ann", "quota", "apply", "-", stdin=edited + "# another\n")
     assert code == 1 and "was made on revision 1, but revision 2 is in force" in stale
 
@@ -282,7 +279,7 @@ def test_a_quota_file_is_read_beside_the_event_loop(world: ServiceWorld, monkeyp
     ann.preview(ann.quota().text)
     ann.apply(ann.quota().text + "# more\n")
     ann.revert(1)
-    assert threads and {name.partition("_")[0] for name in threads} <= {"store-reader", "ponderer"}
+    assert threads and {name.partition("_")[0] for name in threads} <= {"store-reader", "compute-slow"}
 
 
 def test_who_asks_why_one_job_waits_keeps_no_page_waiting(
@@ -300,14 +297,14 @@ def test_who_asks_why_one_job_waits_keeps_no_page_waiting(
     bob = client(world)
     bob.submit("python train.py", gpu=1, dir=code).explain()
     bob.dry_run("python train.py", gpu=1)
-    assert {name.partition("_")[0] for name in threads} == {"ponderer"}
+    assert {name.partition("_")[0] for name in threads} == {"compute-slow"}
 
 
 def test_export_and_apply_change_nothing_but_the_revision(world: ServiceWorld) -> None:
     code, exported, _ = run(world, "ann", "quota", "export")
     assert code == 0
-    code, _, told = run(world, "ann", "quota", "apply", "-", stdin=exported + "# a remark\n")
-    assert (code, told) == (0, "revision 2 is in force\n")
+    code, _, found = run(world, "ann", "quota", "apply", "-", stdin=exported + "# a remark\n")
+    assert (code, found) == (0, "revision 2 is in force\n")
     first, second = quotafile.parse(exported), quotafile.parse(run(world, "ann", "quota", "export")[1])
     assert isinstance(first, quotafile.QuotaFile)
     assert isinstance(second, quotafile.QuotaFile)
@@ -329,8 +326,8 @@ def test_a_preview_says_what_apply_refuses_and_ends_alike(world: ServiceWorld) -
         assert seen[0] == refused[0] == 1
         assert f"refused: {refused[2].splitlines()[0]}" in seen[2]
         assert "If-Match" not in seen[2] + refused[2]
-    told = run(world, "ann", "quota", "apply", "-", stdin=unnamed)[2]
-    assert "`jupyter gpu-quota quota export`" in told and "`jupyter gpu-quota quota apply --replace FILE`" in told
+    found = run(world, "ann", "quota", "apply", "-", stdin=unnamed)[2]
+    assert "`jupyter gpu-quota quota export`" in found and "`jupyter gpu-quota quota apply --replace FILE`" in found
     for command in ("preview", "apply"):
         assert run(world, "ann", "quota", command, "-", "--replace", stdin=unnamed)[0] == 0
         assert run(world, "ann", "quota", command, "-", "--replace", "--accept-removal", stdin=without)[0] == 0
@@ -359,21 +356,21 @@ def test_who_waits_behind_a_lowered_limit_and_what_a_later_window_lowers_are_pri
     )
     exported = run(world, "ann", "quota", "export")[1]
     code, _, error = run(world, "ann", "quota", "preview", "-", stdin=exported + later)
-    said = f"its limit becomes 1.5 while inventory is open, from {day}T00:00:00Z: what runs goes on"
+    said = f"its limit becomes 1.5 while inventory is open, from {day}T00:00:00Z: running work goes on"
     assert code == 0 and any(
         line.startswith("warning: vision has 2 GPU") and said in line for line in error.splitlines()
     )
-    code, told, _ = run(world, "ann", "quota", "preview", "-", stdin=exported.replace("limit: 2", "limit: 1", 1))
-    [line] = [line for line in told.splitlines() if waits in line]
+    code, found, _ = run(world, "ann", "quota", "preview", "-", stdin=exported.replace("limit: 2", "limit: 1", 1))
+    [line] = [line for line in found.splitlines() if waits in line]
     assert code == 0 and line.startswith("waits: bob's job") and "limit is 1" in line and "limit is 2" in line
 
 
 def test_a_bad_file_is_refused_with_its_lines(world: ServiceWorld) -> None:
     code, _, error = run(
-        world, "ann", "quota", "preview", "-", stdin="version: 1\npools: []\nprojects: []\npolices: {}\n"
+        world, "ann", "quota", "preview", "-", stdin="version: 1\npools: []\nprojects: []\npolcy: {}\n"
     )
     assert code == 1
-    assert "line 4: the quota file has no key 'polices'; did you mean 'policy'?" in error
+    assert "line 4: the quota file has no key 'polcy'; did you mean 'policy'?" in error
 
 
 def test_history_and_revert(world: ServiceWorld) -> None:
@@ -414,8 +411,8 @@ def test_events_tell_of_a_new_job(world: ServiceWorld) -> None:
     threading.Thread(target=read, daemon=True).start()
     known: list[str] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         known.append(bob.submit("true", dir=None).id)
         return bool(set(seen) & set(known))
 
-    until(told)
+    until(reported)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from jupyter_gpu_quota.backends.local.backend import LocalEnforcement
+from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.controllers.enforcement import Enforcement
 from jupyter_gpu_quota.controllers.idleness import Idleness
 from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.api.world import ServiceWorld
 
 
-class _InTheDoorsLoop:
+class _InTheApiLoop:
     """A channel of the web process, called from a controller."""
 
     def __init__(self, world: ServiceWorld, channel: Channel) -> None:
@@ -54,7 +54,7 @@ class SteppedControllers:
         self.enforcement_backend = LocalEnforcement(
             world.settings.state_dir, cgroup=world.settings.cgroup, mps=world.settings.mps
         )
-        self.channels: list[Channel] = [_InTheDoorsLoop(world, each) for each in world.run(self._made())]
+        self.channels: list[Channel] = [_InTheApiLoop(world, each) for each in world.run(self._made())]
         self.stop: Callable[[str, str], object] = self._stop
         self.take_over()
 
@@ -66,7 +66,7 @@ class SteppedControllers:
         fenced = FencedStore(world.store, self.leadership, world.clock_now, committed=self.tell)
         self.parts = Parts(
             store=world.store, fenced=fenced, hub=_Hub(self), enforcement=self.enforcement_backend,
-            channels=self.channels, clock=world.clock_now, events=settings.notices, hub_name=settings.hub,
+            channels=self.channels, clock=world.clock_now, events=settings.notification_events, hub_name=settings.hub,
             page=settings.notification_page or None,
         )  # fmt: skip
         self.leadership.renew(world.clock_now())
@@ -76,7 +76,7 @@ class SteppedControllers:
         self.senders: list[ChannelSender] = [self.parts.sender(each) for each in self.channels]
 
     def tell(self) -> None:
-        self.world.loop.call_soon_threadsafe(self.world.door.world.nudge)
+        self.world.loop.call_soon_threadsafe(self.world.services.store_view.notify)
 
     def turn(self, controller: Idleness | Enforcement | Reconciliation | ChannelSender) -> int:
         """One run of a controller, after which the web process has seen what it did."""
@@ -104,7 +104,7 @@ class SteppedControllers:
             thread.join(PATIENCE_S)
 
     async def _seen(self) -> None:
-        view = self.world.door.world
+        view = self.world.services.store_view
         await view.refresh()
         view._samples_at = float("-inf")
         await view.sampled()

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.api.state.offers import Offers
-from jupyter_gpu_quota.backends.local.backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
-from jupyter_gpu_quota.backends.local.enforcement.limits_client import Ask, Told
+from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer, LimitRequest
+from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.host.processes import process
 from jupyter_gpu_quota.backends.local.host.record_files import write_record
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from jupyter_gpu_quota.backends.local.sampling.reader_client import Silence
+from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.controllers import weak_shares
 from jupyter_gpu_quota.core.facts import RankFact
@@ -50,7 +50,8 @@ class Stage:
 
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.now, self.sequence = world, world.clock(), 0
-        self.limits: dict[str, Told] = {}
+        self.limits: dict[str, LimitAnswer] = {}
+        self.requests: list[LimitRequest] = []
         self.samples: dict[str, DeviceSample] = {}
         self.child = subprocess.Popen(
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
@@ -59,18 +60,19 @@ class Stage:
         world.clock = lambda: self.now
         for name in ("bob", "olga"):
             world.add(name)
-        self.enforcement = LocalEnforcement(world.state_dir, ask=self._ask, reading=self._probe)
+        self.enforcement = LocalEnforcement(world.state_dir, limits=self._limits, probe=self._probe)
         world.controllers.enforcement_backend = self.enforcement
         world.controllers.take_over()
         self.stopped: list[str] = []
         self.using: dict[str, tuple[ProcessUse, ...]] = {}
         self.weak = self.gone = ""
-        world.door.offers = Offers(self.enforcement)
+        world.services.offers = Offers(self.enforcement)
 
-    def _ask(self, asked: Sequence[Ask]) -> list[Told]:
-        return [self.limits.get(ask.device, Told(why="NVML: Not Supported")) for ask in asked]
+    def _limits(self, requests: Sequence[LimitRequest]) -> list[LimitAnswer]:
+        self.requests += requests
+        return [self.limits.get(each.device, LimitAnswer(why="NVML: Not Supported")) for each in requests]
 
-    def _probe(self) -> Reading | Silence:
+    def _probe(self) -> Reading | NoReading:
         """What NVML tells of the devices: not of one that is ``gone``, and of ``weak`` no processes."""
         able = {"mig": "turned off", "limits": "NVML: Not Supported"}
         devices = tuple(
@@ -81,7 +83,7 @@ class Stage:
             for each in DEVICES
             if each.id != self.gone
         )  # fmt: skip
-        return Silence(why="it hangs") if self.gone == "all" else Reading(devices=devices, driver="580.1")
+        return NoReading(why="it hangs") if self.gone == "all" else Reading(devices=devices, driver="580.1")
 
     def apply(self, text: str) -> None:
         self.world.apply(text, DEVICES)
@@ -95,9 +97,7 @@ class Stage:
         status = Path(rank_paths(str(self.world.state_dir), job, 1, 0).status)
         status.parent.mkdir(parents=True)
         write_record(str(status), {"pid": found.pid, "pid_started": found.started})
-        self.world.see(
-            RankFact(job=job, attempt=1, rank=0, pid=found.pid, pid_started=found.started, started_at=self.now)
-        )
+        self.world.see(RankFact(job=job, attempt=1, rank=0, handle=str(found.pid), started_at=self.now))
         return job
 
     def device_of(self, job: str) -> str:
@@ -146,8 +146,8 @@ def test_a_label_is_shown_once_it_was_read_back_and_survives_a_restart(stage: St
     stage.read(**{job: 100})
     assert stage.label(job) == ("cooperative", "none")
     why = stage.view(job)["enforcement"]["why"]
-    assert "driver: the driver was not asked" in why and "policed: policy.enforcement does not ask for it" in why
-    (allocation,) = stage.world.door.world.allocations_of(job)
+    assert "driver: the driver was not asked" in why and "policed: policy.enforcement does not require it" in why
+    (allocation,) = stage.world.services.store_view.allocations_of(job)
     assert stage.world.store.labels([allocation.id])[allocation.id].memory == "cooperative"
 
 
@@ -176,94 +176,95 @@ def test_a_whole_device_is_held_by_hardware_while_it_is_read(stage: Stage) -> No
 
 
 def leaf_with_our_child(stage: Stage, job: str) -> Cgroups:
-    leaves = Cgroups(stage.world.state_dir)
-    if leaves.why_not:
-        pytest.skip(f"no control group can be made here: {leaves.why_not}")
-    assert leaves.make(job_cgroup(job, 1, 0)) == ""
-    (leaves.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(stage.child.pid))
-    return leaves
+    cgroups = Cgroups(stage.world.state_dir)
+    if cgroups.why_not:
+        pytest.skip(f"no control group can be made here: {cgroups.why_not}")
+    assert cgroups.make(job_cgroup(job, 1, 0)) == ""
+    (cgroups.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(stage.child.pid))
+    return cgroups
 
 
 def test_the_drivers_limit_is_what_is_read_back_of_the_group_that_the_job_is_in(stage: Stage) -> None:
     stage.apply(policy())
     job = stage.running()
-    leaves, device = leaf_with_our_child(stage, job), stage.device_of(job)
+    cgroups, device = leaf_with_our_child(stage, job), stage.device_of(job)
     share_mib, other = stage.view(job)["allocations"][0]["memory_mib"], None
     try:
-        stage.limits[device] = Told(limit_mib=share_mib)
+        stage.limits[device] = LimitAnswer(limit_mib=share_mib)
         stage.read(**{job: 100})
         assert stage.label(job) == ("driver", "none")
-        stage.limits[device] = Told(limit_mib=share_mib * 2)
+        stage.limits[device] = LimitAnswer(limit_mib=share_mib * 2)
         stage.read(31_000, **{job: 100})
-        assert stage.label(job)[0] == "cooperative", "the library told something else later"
+        assert stage.label(job)[0] == "cooperative", "the library reported something else later"
         assert f"{share_mib * 2} MiB, not {share_mib} MiB" in stage.view(job)["enforcement"]["why"]
-        stage.limits[device] = Told(limit_mib=share_mib)
+        stage.limits[device] = LimitAnswer(limit_mib=share_mib)
         other = subprocess.Popen(["sleep", "600"])
-        (leaves.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
-        (leaves.root / "cgroup.procs").write_text(str(stage.child.pid))  # type: ignore[operator]
+        (cgroups.path(job_cgroup(job, 1, 0)) / "cgroup.procs").write_text(str(other.pid))
+        (cgroups.root / "cgroup.procs").write_text(str(stage.child.pid))  # type: ignore[operator]
         stage.read(31_000, **{job: 100})
         assert stage.label(job)[0] == "cooperative", "it got out of its group"
-        assert f"({stage.child.pid}) is not in the control group" in stage.view(job)["enforcement"]["why"]
+        assert f"({stage.child.pid}) is not in the cgroup" in stage.view(job)["enforcement"]["why"]
     finally:
-        leaves.kill(job_cgroup(job, 1, 0))
+        cgroups.kill(job_cgroup(job, 1, 0))
         stage.child.kill()
         stage.child.wait()
         if other is not None:
             other.wait(PATIENCE_S)
-        leaves.remove(job_cgroup(job, 1, 0))
+        cgroups.remove(job_cgroup(job, 1, 0))
 
 
 def test_a_process_of_a_job_that_is_in_another_group_ends_the_drivers_label(stage: Stage) -> None:
     """Its first process stays where the limit is, and sends another one out of it."""
     stage.apply(policy())
     job = stage.running()
-    leaves, device = leaf_with_our_child(stage, job), stage.device_of(job)
+    cgroups, device = leaf_with_our_child(stage, job), stage.device_of(job)
     share_mib, other = stage.view(job)["allocations"][0]["memory_mib"], subprocess.Popen(["sleep", "600"])
-    stage.limits[device] = Told(limit_mib=share_mib)
+    stage.limits[device] = LimitAnswer(limit_mib=share_mib)
     found = process(other.pid)
     assert found is not None
     stage.using = {
-        job: (ProcessUse(pid=other.pid, memory_mib=100, percent=1, places=(("", other.pid, found.started),)),)
+        job: (ProcessUse(handle=str(other.pid), memory_mib=100, percent=1, places=(("", other.pid, found.started),)),)
     }
     try:
         stage.read(**{job: 100})
         assert stage.label(job)[0] == "cooperative"
-        assert f"its process {other.pid} is not in the control group" in stage.view(job)["enforcement"]["why"]
+        assert f"its process {other.pid} is not in the cgroup" in stage.view(job)["enforcement"]["why"]
         rank = job_cgroup(job, 1, 1)
-        assert leaves.make(rank) == ""
-        (leaves.path(rank) / "cgroup.procs").write_text(str(other.pid))
+        assert cgroups.make(rank) == ""
+        (cgroups.path(rank) / "cgroup.procs").write_text(str(other.pid))
         stage.read(1_000, **{job: 100})
         assert stage.label(job)[0] == "driver", "another rank of the same job is in a group of its own"
     finally:
         for each in (job_cgroup(job, 1, 0), job_cgroup(job, 1, 1)):
-            leaves.kill(each)
+            cgroups.kill(each)
         for child in (stage.child, other):
             child.kill()
             child.wait()
         for each in (job_cgroup(job, 1, 0), job_cgroup(job, 1, 1)):
-            leaves.remove(each)
+            cgroups.remove(each)
 
 
 def test_the_group_of_a_notebook_that_is_over_is_swept_and_those_of_others_are_not(stage: Stage) -> None:
     stage.apply(policy())
-    leaves = Cgroups(stage.world.state_dir)
-    if leaves.why_not:
-        pytest.skip(f"no control group can be made here: {leaves.why_not}")
+    cgroups = Cgroups(stage.world.state_dir)
+    if cgroups.why_not:
+        pytest.skip(f"no control group can be made here: {cgroups.why_not}")
     slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
     with stage.world.stepping():
         booked = stage.world.post("notebooks", "hub", slice).json["id"]
     names = [notebook_cgroup(booked), notebook_cgroup("over"), job_cgroup("J", 1, 0)]
-    assert [leaves.make(name) for name in names] == [""] * 3
-    asked: list[Ask] = []
-    stage.enforcement.back._ask = lambda those: asked.extend(those) or stage._ask(those)
+    assert [cgroups.make(name) for name in names] == [""] * 3
     stage.look()
-    assert leaves.names() == sorted([names[0], names[2]])
-    assert {(ask.device, ask.mib) for ask in asked if ask.group.endswith("over")} >= {("GPU-0", 0), ("GPU-1", 0)}
+    assert cgroups.names() == sorted([names[0], names[2]])
+    assert {(each.device, each.mib) for each in stage.requests if each.group.endswith("over")} >= {
+        ("GPU-0", 0),
+        ("GPU-1", 0),
+    }
     for name in names:
-        leaves.remove(name)
+        cgroups.remove(name)
 
 
-# --- the police -------------------------------------------------------------------------------------------------------
+# --- memory enforcement  ----------------------------------------------------------------------------------------------
 def readings(stage: Stage, count: int, every_ms: int = 20_000, **memory_mib: int | None) -> None:
     for _ in range(count):
         stage.read(every_ms, **memory_mib)
@@ -281,10 +282,10 @@ def test_who_takes_more_is_warned_and_then_held_and_its_neighbour_is_not(stage: 
     found = stage.view(job)
     assert (found["target"], found["reason"]["code"]) == ("held", "over_share")
     assert "7000 MiB" in found["reason"]["message"]
-    assert stage.view(neighbour)["target"] == "running" and "holds more" not in str(stage.view(neighbour))
+    assert stage.view(neighbour)["target"] == "running" and "uses more" not in str(stage.view(neighbour))
 
 
-def test_the_reason_stands_while_it_leaves_and_when_it_has_left(stage: Stage) -> None:
+def test_the_reason_stands_while_it_cgroups_and_when_it_has_left(stage: Stage) -> None:
     stage.apply(policy("policed"))
     job = stage.running()
     stage.read(**{job: 7000})
@@ -322,10 +323,10 @@ def test_nobody_else_is_stopped(stage: Stage, memory: str, used: int | None) -> 
     stage.read(**{job: used})
     readings(stage, 6, **{job: used})
     assert stage.view(job)["target"] == "running"
-    assert ("holds more" in stage.view(job)["enforcement"]["why"]) == (used == 7000)
+    assert ("uses more" in stage.view(job)["enforcement"]["why"]) == (used == 7000)
 
 
-def test_policed_is_only_said_while_the_police_can_see(stage: Stage) -> None:
+def test_the_level_policed_needs_memory_readings(stage: Stage) -> None:
     stage.apply(policy("policed"))
     job = stage.running()
     stage.read(**{job: 100})
@@ -379,7 +380,7 @@ def test_a_whole_device_is_never_too_weak_simulated_or_not(tmp_path: Path) -> No
         job = world.submit("bob", gpu="1")["id"]
         world.step()
         world.see_running(job)
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         start = world.clock()
         for later in range(0, 1_000_000, 50_000):
             world.clock = lambda later=later: start + later  # type: ignore[misc]
@@ -396,7 +397,7 @@ def test_what_is_read_back_as_too_weak_is_held_with_the_reason(stage: Stage) -> 
     assert stage.view(job)["target"] == "running", "a start takes its time"
     readings(stage, 5, **{job: 100})
     assert stage.view(job)["target"] == "running"
-    assert "it is asked to save, and held, unless that has changed" in stage.view(job)["enforcement"]["why"]
+    assert "it is paused and held, unless that has changed" in stage.view(job)["enforcement"]["why"]
     readings(stage, 15, **{job: 100})
     found = stage.view(job)
     assert (found["target"], found["reason"]["code"]) == ("held", "enforcement_too_weak")
@@ -442,7 +443,7 @@ def test_a_job_that_waits_for_what_nothing_could_hold_is_held_before_it_starts(s
     assert stage.view(whole)["state"] == "starting"
 
 
-def test_a_job_waits_on_while_it_cannot_be_told_what_could_hold_it(stage: Stage) -> None:
+def test_a_job_keeps_waiting_while_the_enforcement_levels_are_unknown(stage: Stage) -> None:
     stage.apply(policy())
     job = stage.world.submit("bob", gpu="0.5")["id"]
     stage.apply(policy("driver"))
@@ -455,7 +456,7 @@ def test_a_store_that_is_away_ends_nothing(stage: Stage) -> None:
     assert weak_shares.WEAK_FOR_MS >= 60_000
     stage.apply(policy())
     job = stage.running()
-    stage.world.door.world.samples = {}
+    stage.world.services.store_view.samples = {}
     stage.look()
     assert stage.view(job)["target"] == "running"
 

@@ -1,4 +1,4 @@
-"""Idle notebooks at the web door: who may report and keep, how they are judged, and what their servers are told."""
+"""Idle notebooks in the API: permissions to report and keep, classification, and the answers to their servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jupyter_gpu_quota.controllers.idleness import Idleness, stage_of
 from jupyter_gpu_quota.core.idle.state_machine import Freed, InUse
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.hub_api import HubAway
-from jupyter_gpu_quota.store.records.protocol import LeaseLost, Page
+from jupyter_gpu_quota.store.records.calls import LeaseLost, Page
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
 
@@ -208,7 +208,7 @@ def test_a_slice_that_was_given_back_is_not_judged(notebook: Watched) -> None:
     assert notebook.id not in notebook.idleness.states
 
 
-# --- the whole ladder ---------------------------------------------------------------------------------------------
+# --- all idle states ---------------------------------------------------------------------------------------------
 def test_an_idle_notebook_is_warned_freed_and_woken(notebook: Watched) -> None:
     answer = notebook.pass_(20.5)
     assert (answer["idle"]["stage"], answer["idle"]["kernels"], answer["free"]) == ("warned", ["k1"], None)
@@ -261,18 +261,18 @@ def test_the_overview_page_shows_the_countdown_and_who_may_keep_it_gets_a_button
 
 def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook.pass_(20.5)
-    door = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", "token-bob"]
-    listed = CliRunner().invoke(main, ["notebooks", "--json", *door])
+    address = ["--url", f"http://127.0.0.1:{notebook.world.port}/services/gpu-quota", "--token", "token-bob"]
+    listed = CliRunner().invoke(main, ["notebooks", "--json", *address])
     assert listed.exit_code == 0, listed.output
     assert json.loads(listed.stdout)[0]["idle"]["stage"] == "warned"
     monkeypatch.setenv("JUPYTERHUB_USER", "bob")
     monkeypatch.delenv("JUPYTERHUB_SERVER_NAME", raising=False)
-    kept = CliRunner().invoke(main, ["keep", *door])
+    kept = CliRunner().invoke(main, ["keep", *address])
     assert (kept.exit_code, "0 more times" in kept.stdout) == (0, True), kept.output
-    again = CliRunner().invoke(main, ["keep", notebook.id, *door])
+    again = CliRunner().invoke(main, ["keep", notebook.id, *address])
     assert (again.exit_code, "no warning is under way" in again.stderr) == (1, True)
     monkeypatch.setenv("JUPYTERHUB_USER", "olga")
-    assert CliRunner().invoke(main, ["keep", *door]).exit_code == 2
+    assert CliRunner().invoke(main, ["keep", *address]).exit_code == 2
 
 
 def test_in_mode_report_it_is_shown_and_nothing_is_freed(only_reported: Watched) -> None:
@@ -288,8 +288,8 @@ def test_after_installation_the_mode_is_report(tmp_path: Path) -> None:
 
 
 async def _mode(world: ServiceWorld) -> str:
-    await world.door.world.refresh()
-    return policy_of(world.door.world).mode.value
+    await world.services.store_view.refresh()
+    return policy_of(world.services.store_view).mode.value
 
 
 def test_much_later_the_hub_is_asked_to_stop_the_server_once_a_minute(notebook: Watched) -> None:
@@ -363,6 +363,19 @@ def test_a_notebook_without_figures_of_its_own_is_unknown(notebook: Watched) -> 
         "no_reading",
         None,
     )
+
+
+def test_a_take_over_after_every_run_loses_no_observation(notebook: Watched) -> None:
+    notebook.report()
+    notebook.pass_(17)
+    for _ in range(3 * 6):
+        notebook.now += 10 * SECOND
+        notebook.read()
+        notebook.world.controllers.take_over()
+        notebook.report()
+        notebook.world.controllers.take_over()
+    notebook.pass_(1)
+    assert "notebook.warned" in notebook.audited()
 
 
 def test_a_controller_that_takes_over_goes_on_with_the_countdown(notebook: Watched) -> None:

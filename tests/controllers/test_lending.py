@@ -1,4 +1,4 @@
-"""Idle slices are lent and come back, at the web door: what begins a loan, what ends it, and who is told what."""
+"""Idle slices are lent and come back, in the API: the begin and end of a loan, and the answers to each party."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lent(Watched):
     def decide(self) -> None:
         while self.world.step():
             self.now += SECOND
-        self.world.run(self.world.door.world.refresh())
+        self.world.run(self.world.services.store_view.refresh())
 
     @property
     def record(self) -> Any:
@@ -74,7 +74,7 @@ class Lent(Watched):
         lease = self.world.store.acquire_lease("test", now=self.now, ttl_ms=3000)
         assert lease is not None
         self.world.store.observe([DeviceFact(device="build-0", health=health)], lease=lease, now=self.now)
-        self.world.run(self.world.door.world.refresh())
+        self.world.run(self.world.services.store_view.refresh())
 
     def wake(self, who: str = "bob", **body: Any) -> Any:
         return self.world.post(f"notebooks/{self.id}/actions/wake", who, {"kernel": "k9", **body})
@@ -90,9 +90,9 @@ def notebook(tmp_path: Path) -> Iterator[Lent]:
 
 def test_an_idle_slice_is_lent_and_a_kernel_that_asks_gets_it_back(notebook: Lent) -> None:
     job = notebook.lend()
-    told = notebook.wake().json
-    assert told["state"] == "waiting" and told["variables"] == {}
-    assert "a job of another project, which borrows it, has saved and left: within 10 s" in told["message"]
+    found = notebook.wake().json
+    assert found["state"] == "waiting" and found["variables"] == {}
+    assert "a job of another project, which borrows it, has saved and left: within 10 s" in found["message"]
     notebook.decide()
     assert notebook.job(job) is JobState.PAUSING
     assert notebook.wake().json["state"] == "waiting"
@@ -105,12 +105,12 @@ def test_an_idle_slice_is_lent_and_a_kernel_that_asks_gets_it_back(notebook: Len
     assert (notebook.state, notebook.job(job)) == (NotebookState.BOOKED, JobState.PAUSED)
 
 
-def test_who_may_see_the_borrower_is_told_its_name(notebook: Lent) -> None:
+def test_the_name_of_the_borrower_is_shown_to_users_who_may_see_it(notebook: Lent) -> None:
     notebook.idle()
     job = notebook.world.submit("olga", project="vision", pool="build", gpu="1", name="digits")["id"]
     notebook.decide()
     notebook.world.see_running(job)
-    notebook.world.run(notebook.world.door.world.refresh())
+    notebook.world.run(notebook.world.services.store_view.refresh())
     assert 'when olga\'s job "digits", which borrows it' in notebook.wake().json["message"]
 
 
@@ -263,17 +263,17 @@ def test_a_borrower_that_is_starting_goes_for_the_owner(notebook: Lent) -> None:
     assert notebook.wake().json["state"] == "ready"
 
 
-def test_a_kernel_that_waits_is_told_when_its_device_is_set_aside(notebook: Lent) -> None:
+def test_a_waiting_kernel_gets_the_reason_when_its_device_is_quarantined(notebook: Lent) -> None:
     notebook.lend()
     notebook.wake()
     home, other = (replace(build_devices()[0], simulated=False, id=f"build-{n}", index=n) for n in (0, 1))
     notebook.world.inventory((*train_devices(), replace(home, health=Health.QUARANTINED), other))
-    notebook.world.run(notebook.world.door.world.refresh())
+    notebook.world.run(notebook.world.services.store_view.refresh())
     assert "Its device is quarantined, so another one is looked for." in notebook.wake().json["message"]
 
 
-def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_and_is_told_for_whom(notebook: Lent) -> None:
-    """The borrower was killed and is still seen: nobody else has the device, and the owner is told nothing else."""
+def test_a_kernel_waits_for_its_own_device_where_there_is_no_other_with_the_borrower_named(notebook: Lent) -> None:
+    """The borrower was killed and is still seen: no other work has the device, and the reason stays the same."""
     job = notebook.lend()
     notebook.wake()
     notebook.decide()
@@ -346,8 +346,8 @@ def test_a_server_that_asks_again_and_again_does_not_fill_the_audit(notebook: Le
         notebook.decide()
     more = (notebook.now - began) // (5 * SECOND)
     assert 10 <= notebook.audited().count("notebook.ask_again") <= 10 + more < 20
-    told = notebook.wake().json
-    assert (told["state"], "notebook quota" in told["message"]) == ("refused", True)
+    found = notebook.wake().json
+    assert (found["state"], "notebook quota" in found["message"]) == ("refused", True)
     notebook.now += 5 * SECOND
     assert notebook.wake().json["state"] == "waiting"
 
@@ -357,19 +357,19 @@ def test_a_release_that_comes_in_between_is_asked_against(notebook: Lent, monkey
     notebook.idle()
     notebook.decide()
     record = notebook.record
-    door = notebook.world.door
-    record_one = door.writer.record
+    services = notebook.world.services
+    record_one = services.writer.record
 
     async def late(request: Any) -> Any:
         if isinstance(request, WakeNotebook) and not calls:
             calls.append(1)
             notebook.now += 3_600 * SECOND
             assert notebook.world.step()
-            await door.world.refresh()
+            await services.store_view.refresh()
         return await record_one(request)
 
     calls = list[int]()
-    monkeypatch.setattr(door.writer, "record", late)
+    monkeypatch.setattr(services.writer, "record", late)
     assert record.notebook.state is NotebookState.LENT
     assert notebook.wake().json["state"] == "waiting"
     assert notebook.state is NotebookState.REQUESTED

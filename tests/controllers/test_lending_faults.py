@@ -31,7 +31,7 @@ policy:
   idle: {mode: reclaim, release_after: 10m}
   preemption: {min_runtime: 0s, grace: 10s, lent_grace: 5s, max_pauses: 4, per: 24h}
 """
-STUBBORN = Script(on_leave=None, lingers_ms=600_000)
+STUBBORN = Script(on_stop=None, lingers_ms=600_000)
 
 
 class Lent(World):
@@ -56,7 +56,7 @@ class Lent(World):
         return outcome
 
     def judge(self, *, idle: bool) -> None:
-        """As the web door does: idle and seen empty, or a kernel that asks."""
+        """As the API does: idle and observed empty, or a kernel that requests its slice."""
         stage = Freed(at=self.now, idle_since=self.now) if idle else InUse(asked_at=self.now)
         said = "idle" if idle else "busy"
         self.ask(RecordIdleState(notebook="nb", activity=said, seen_empty=idle, state=to_document(stage)))
@@ -82,14 +82,14 @@ class Lent(World):
 
 
 def test_the_slice_is_back_within_lent_grace_and_two_ticks_and_the_borrower_gone_before() -> None:
-    world = Lent(Script(leaves_after_ms=4_000))
+    world = Lent(Script(stops_after_ms=4_000))
     world.judge(idle=False)
     assert world.back_within(5 + 2)
     assert world.devices("nb") == world.home and "p4" not in world.executor.running()
 
 
 def test_a_borrower_that_ignores_everything_until_it_is_killed_is_gone_by_then() -> None:
-    world = Lent(Script(on_leave=None))
+    world = Lent(Script(on_stop=None))
     world.judge(idle=False)
     assert world.back_within(5 + 2)
 
@@ -128,7 +128,7 @@ def test_an_owner_who_wakes_while_the_borrower_starts_has_it_back_in_time() -> N
 
 
 def test_waking_twice_pauses_the_borrower_once() -> None:
-    world = Lent(Script(leaves_after_ms=3_000))
+    world = Lent(Script(stops_after_ms=3_000))
     for _ in range(3):
         world.judge(idle=False)
         world.turn()

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from jupyter_gpu_quota.controllers.lease import FencedStore, Leadership
-from jupyter_gpu_quota.controllers.loop import FIRST_REST_MS, LONGEST_BACKOFF_MS, STANDBY_MS, Loop
+from jupyter_gpu_quota.controllers.loop import (
+    FIRST_BACKOFF_MS,
+    LONGEST_BACKOFF_MS,
+    STANDBY_MS,
+    Loop,
+    LoopStatusRecorder,
+)
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.activity import KeepNotes, Note
-from jupyter_gpu_quota.store.records.protocol import LeaseLost, StoreUnavailable
+from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 
 
 @dataclass
@@ -24,15 +30,15 @@ class Counting:
 
     def run_once(self, now: int) -> int:
         self.runs += 1
-        if self.world.trouble is not None:
-            raise self.world.trouble
+        if self.world.error is not None:
+            raise self.world.error
         return now + 2_000
 
 
 @dataclass
 class World:
     now: int = 1_000_000
-    trouble: Exception | None = None
+    error: Exception | None = None
     made: list[Counting] = field(default_factory=list)
     store: MemoryStore = field(default_factory=MemoryStore)
 
@@ -45,54 +51,106 @@ class World:
         return self.made[-1]
 
 
-def test_a_loop_turns_only_while_its_process_has_the_lease() -> None:
+def test_a_loop_runs_only_while_its_process_has_the_lease() -> None:
     world = World()
     leadership, loop = world.process()
-    assert (loop.turn(), world.made) == (world.now + STANDBY_MS, [])
+    assert (loop.run(), world.made) == (world.now + STANDBY_MS, [])
     leadership.renew(world.now)
-    assert (loop.turn(), loop.status.runs) == (world.now + 2_000, 1)
+    assert (loop.run(), loop.status.runs) == (world.now + 2_000, 1)
     world.now += 3_000
-    assert (loop.turn(), loop.status.runs) == (world.now + STANDBY_MS, 1), "the lease ended by the clock"
+    assert (loop.run(), loop.status.runs) == (world.now + STANDBY_MS, 1), "the lease ended by the clock"
 
 
 def test_each_term_of_leadership_begins_with_a_controller_made_anew() -> None:
     world = World()
     leadership, loop = world.process()
     leadership.renew(world.now)
-    loop.turn()
+    loop.run()
     world.now += 1_000
     leadership.renew(world.now)
-    loop.turn()
+    loop.run()
     assert len(world.made) == 1
     world.now += 10_000
     leadership.renew(world.now)
-    loop.turn()
+    loop.run()
     assert (len(world.made), world.made[1].runs) == (2, 1)
 
 
-def test_a_loop_that_fails_is_told_once_and_rests_ever_longer(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(trouble=StoreUnavailable("the disk is full"))
+def test_a_failure_is_logged_once_and_each_pause_is_longer(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(error=StoreUnavailable("the disk is full"))
     leadership, loop = world.process()
     rests = []
     with caplog.at_level(logging.WARNING):
         for _ in range(8):
             leadership.renew(world.now)
-            rests.append(loop.turn() - world.now)
+            rests.append(loop.run() - world.now)
             world.now += 1_000
-    assert (rests[:3], max(rests)) == ([FIRST_REST_MS, 2 * FIRST_REST_MS, 4 * FIRST_REST_MS], LONGEST_BACKOFF_MS)
+    assert (rests[:3], max(rests)) == (
+        [FIRST_BACKOFF_MS, 2 * FIRST_BACKOFF_MS, 4 * FIRST_BACKOFF_MS],
+        LONGEST_BACKOFF_MS,
+    )
     assert [record.message for record in caplog.records] == ["counting: the disk is full"]
     assert (loop.status.failures, loop.status.last_error) == (8, "StoreUnavailable: the disk is full")
-    world.trouble = None
+    world.error = None
     leadership.renew(world.now)
-    assert (loop.turn(), loop.status.failures_in_a_row) == (world.now + 2_000, 0)
+    assert (loop.run(), loop.status.failures_in_a_row) == (world.now + 2_000, 0)
 
 
-def test_a_defect_of_one_loop_ends_nothing_and_is_told_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(trouble=ZeroDivisionError("oops"))
+def test_a_defect_is_logged_with_its_traceback_and_the_controller_is_made_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(error=ZeroDivisionError("oops"))
     leadership, loop = world.process()
     leadership.renew(world.now)
-    loop.turn()
+    loop.run()
     assert caplog.records[0].exc_info is not None
+    world.error = None
+    loop.run()
+    assert len(world.made) == 2
+
+
+def test_an_unavailable_store_leaves_the_controller_as_it_is() -> None:
+    world = World(error=StoreUnavailable("the disk is full"))
+    leadership, loop = world.process()
+    leadership.renew(world.now)
+    loop.run()
+    loop.run()
+    assert len(world.made) == 1
+
+
+def test_a_controller_that_takes_the_lease_itself_runs_without_one() -> None:
+    world = World()
+    loop = Loop("scheduling", world._make, world.process()[0], lambda: world.now, takes_lease=True)
+    loop.run()
+    assert loop.status.runs == 1
+
+
+def test_the_status_of_loops_is_stored_once_a_minute_and_when_it_changes() -> None:
+    world = World()
+    leadership, loop = world.process()
+    leadership.renew(world.now)
+    recorder = LoopStatusRecorder([loop], FencedStore(world.store, leadership, lambda: world.now))
+
+    def stored() -> tuple[object, object]:
+        recorder.run_once(world.now)
+        (note,) = world.store.notes("loop")
+        return note.document["runs"], note.document["failing_since"]
+
+    assert stored() == (0, None)
+    loop.run()
+    assert stored() == (0, None), "a success after a success is no change"
+    world.error = StoreUnavailable("the disk is full")
+    failed_at = world.now
+    loop.run()
+    world.now += 1_000
+    assert stored() == (1, failed_at)
+    world.error = None
+    loop.run()
+    assert stored() == (2, None)
+    loop.run()
+    world.now += 60_000
+    leadership.renew(world.now)
+    assert stored() == (3, None)
 
 
 def test_what_a_leader_that_was_frozen_records_is_refused_by_the_store() -> None:

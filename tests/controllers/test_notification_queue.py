@@ -1,4 +1,4 @@
-"""The queue of messages: what gets into it, with what it tells of, and what becomes of each, whoever dies when."""
+"""The queue of notifications: their events, contents and deliveries, with crashes of any process at any time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, OF_USE_MS, ChannelSender, give_up_others
+from jupyter_gpu_quota.controllers.notifications import BACKOFF_S, USEFUL_MS, ChannelSender, give_up_unconfigured
 from jupyter_gpu_quota.core.idle.state_document import to_document
 from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
 from jupyter_gpu_quota.notifications.channel import Failed, Outcome, Sent
 from jupyter_gpu_quota.notifications.message import Message
+from jupyter_gpu_quota.store.records.calls import Page, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import RecordIdleState, Refusal
 from jupyter_gpu_quota.store.records.notifications import ChangeNotification, NewNotification, NotificationRecord
-from jupyter_gpu_quota.store.records.protocol import Page, StoreUnavailable
 from jupyter_gpu_quota.store.writes.notification_queue import MAX_PENDING
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, MINUTE, SECOND, Watched
@@ -28,7 +28,7 @@ from tests.notifications.receivers import mail_receiver, web_receiver
 from tests.patience import PATIENCE_S
 
 
-class Told:
+class RecordingChannel:
     """A channel of the test's own: its outcomes are taken one by one, then everything is taken."""
 
     name, where, width = "webhook", "https://hooks.example.org", 4
@@ -39,13 +39,13 @@ class Told:
 
     async def send(self, message: Message) -> Outcome:
         self.messages.append(message)
-        outcome = self.outcomes.pop(0) if self.outcomes else Sent(said="answered 204")
+        outcome = self.outcomes.pop(0) if self.outcomes else Sent(answer="answered 204")
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     async def probe(self) -> Outcome:
-        return Sent(said="answers")
+        return Sent(answer="answers")
 
     def close(self) -> None:
         pass
@@ -54,15 +54,15 @@ class Told:
 class Sending(Watched):
     """A watched notebook whose service sends messages, one round at a time."""
 
-    channel = Told()
+    channel = RecordingChannel()
 
     @property
     def queue(self) -> ChannelSender:
         return self.world.controllers.senders[0]
 
-    def take(self) -> Told:
+    def take(self) -> RecordingChannel:
         """Put the test's own channel in the place of the configured one."""
-        channel = Told()
+        channel = RecordingChannel()
         self.queue.channel = channel
         return channel
 
@@ -118,7 +118,7 @@ def test_a_warning_is_queued_with_the_stage_and_sent_once(notebook: Sending) -> 
     assert (notebook.rows(pending=True), notebook.notes()) == ([], ["notice.sent"])
 
 
-def test_who_was_warned_is_told_that_the_gpu_was_freed(notebook: Sending) -> None:
+def test_a_user_who_was_warned_is_notified_that_the_gpu_was_freed(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.pass_(20.5)
     notebook.round()
@@ -142,7 +142,7 @@ def test_who_shuts_the_kernel_down_after_the_warning_lost_nothing_by_us(notebook
     assert [row.event for row in notebook.rows()] == ["warned"]
 
 
-def test_a_server_that_is_stopped_is_told_of(notebook: Sending) -> None:
+def test_a_stopped_server_is_notified(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.idleness.stop = lambda record: None
     notebook.kernels = []
@@ -151,13 +151,15 @@ def test_a_server_that_is_stopped_is_told_of(notebook: Sending) -> None:
     assert [message.event for message in channel.messages] == ["stopping"]
 
 
-def test_in_mode_report_nothing_is_told_unless_asked_for(tmp_path: Path) -> None:
-    for events, told in ((["warned"], []), (["warned", "reported"], ["reported"])):
+def test_in_mode_report_no_notification_is_sent_by_default(tmp_path: Path) -> None:
+    for events, found in ((["warned"], []), (["warned", "reported"], ["reported"])):
         folder = tmp_path / str(len(events))
         folder.mkdir()
-        for notebook in sending(folder, "report", notification_webhook_url="https://h.example.org/x", notices=events):
+        for notebook in sending(
+            folder, "report", notification_webhook_url="https://h.example.org/x", notification_events=events
+        ):
             notebook.pass_(21)
-            assert [row.event for row in notebook.rows()] == told
+            assert [row.event for row in notebook.rows()] == found
 
 
 def test_without_a_channel_nothing_is_queued(tmp_path: Path) -> None:
@@ -231,10 +233,10 @@ def test_a_warning_that_was_withdrawn_before_it_left_is_not_sent(notebook: Sendi
     notebook.used_at = notebook.now
     notebook.report()
     notebook.round()
-    assert (channel.messages, notebook.why()) == ([], "what it warns of was withdrawn")
+    assert (channel.messages, notebook.why()) == ([], "its event was withdrawn")
 
 
-def test_a_person_whose_name_was_erased_is_told_nothing(notebook: Sending) -> None:
+def test_a_user_whose_name_was_erased_is_not_notified(notebook: Sending) -> None:
     channel = notebook.take()
     notebook.pass_(20.5)
     record = notebook.world.store.notebook(notebook.id)
@@ -269,7 +271,7 @@ def test_who_dies_while_sending_is_followed_by_who_sends_the_same_again(notebook
     assert notebook.notes() == ["notice.sent"]
 
 
-def test_a_message_that_kills_whoever_sends_it_is_given_up_in_the_end(notebook: Sending) -> None:
+def test_a_message_that_kills_its_sender_is_given_up_in_the_end(notebook: Sending) -> None:
     notebook.take()
     queue_one(notebook, "notified")
     for _ in range(len(BACKOFF_S) + 1):
@@ -301,7 +303,7 @@ def test_what_is_queued_for_a_channel_that_is_gone_is_given_up(notebook: Sending
     notebook.take()
     queue_one(notebook, "notified", channel="mail")
     notebook.world.controllers.leadership.renew(notebook.now)
-    give_up_others(notebook.world.store, notebook.world.controllers.parts.fenced, ["webhook"])
+    give_up_unconfigured(notebook.world.store, notebook.world.controllers.parts.fenced, ["webhook"])
     assert (notebook.rows(pending=True, channel="mail"), notebook.why()) == ([], "mail is not configured any more")
 
 
@@ -322,7 +324,7 @@ def test_the_newest_are_sent_before_those_that_failed(notebook: Sending) -> None
 def queue_one(notebook: Sending, event: str, name: str = "01", *, channel: str = "webhook", count: int = 1) -> None:
     new = [
         NewNotification(notification=name if count == 1 else f"{name}-{n}", event=event, channel=channel, facts={},
-                  until=notebook.now + OF_USE_MS)
+                  until=notebook.now + USEFUL_MS)
         for n in range(count)
     ]  # fmt: skip
     notebook.world.record(
@@ -381,12 +383,12 @@ def test_the_queue_tells_no_names(notebook: Sending) -> None:
     notebook.pass_(20.5)
     notebook.round()
     rows, _ = notebook.world.store.audit(page=Page(limit=1000))
-    told = [row.payload for row in rows if row.kind.startswith("notice.")]
-    assert told
-    assert not any("bob" in text for text in (*told, *(str(row) for row in notebook.rows())))
+    found = [row.payload for row in rows if row.kind.startswith("notice.")]
+    assert found
+    assert not any("bob" in text for text in (*found, *(str(row) for row in notebook.rows())))
 
 
-def test_the_audit_says_in_words_who_could_not_be_told(notebook: Sending) -> None:
+def test_the_audit_names_the_user_who_could_not_be_notified(notebook: Sending) -> None:
     channel = notebook.take()
     channel.outcomes = [Failed(why="https://hooks.example.org answered 410", final=True)]
     notebook.pass_(20.5)
@@ -416,9 +418,9 @@ def test_a_warning_goes_out_by_webhook_and_mail(tmp_path: Path) -> None:
             for sender in notebook.world.controllers.senders:
                 asyncio.run(sender.send_due())
             assert notebook.notes() == ["notice.sent"] * 2
-        told = json.loads(hook.posts[0].body)
-        assert (told["data"]["user"], told["data"]["lost"]) == ("bob", "kernel_variables")
-        assert told["data"]["page"] == "https://hub.example.org/services/gpu-quota/"
+        found = json.loads(hook.posts[0].body)
+        assert (found["data"]["user"], found["data"]["lost"]) == ("bob", "kernel_variables")
+        assert found["data"]["page"] == "https://hub.example.org/services/gpu-quota/"
         assert [letter.rcpt_tos for letter in postbox.letters] == [["bob@example.org"]]
 
 

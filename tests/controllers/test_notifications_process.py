@@ -1,4 +1,4 @@
-"""Messages and the death of whoever sends them: the shipped processes, the shipped database, a real receiver."""
+"""Notifications and crashes of their sender: the shipped processes, the shipped database, a real receiver."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jupyter_gpu_quota.controllers.notifications import OF_USE_MS
+from jupyter_gpu_quota.controllers.notifications import USEFUL_MS
 from jupyter_gpu_quota.core.idle.state_document import to_document
 from jupyter_gpu_quota.core.idle.state_machine import BEGINNING
 from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.calls import Page
 from jupyter_gpu_quota.store.records.commands import Recorded, RecordIdleState, RequestNotebook
 from jupyter_gpu_quota.store.records.ids import new_ulid
 from jupyter_gpu_quota.store.records.notifications import NewNotification
-from jupyter_gpu_quota.store.records.protocol import Page, Store
+from jupyter_gpu_quota.store.transactions import Store
 from tests.api.world import QUOTA, variables_of_service
 from tests.notifications.receivers import WebReceiver, web_receiver
 from tests.patience import PATIENCE_S, until
@@ -37,12 +38,12 @@ def service(folder: Path, hook: WebReceiver) -> Iterator[Store]:
     (folder / "quota.yaml").write_text(QUOTA)
     port, hub_port = free_ports(str(folder), 2)
     environment = variables_of_service({**settings, "quota_file": str(folder / "quota.yaml")}, hub_port, port)
-    keeper = subprocess.Popen([sys.executable, "-m", "jupyter_gpu_quota", "serve"], env=environment)
+    supervisor = subprocess.Popen([sys.executable, "-m", "jupyter_gpu_quota", "serve"], env=environment)
     try:
         yield store
     finally:
-        keeper.send_signal(signal.SIGTERM)
-        keeper.wait(PATIENCE_S)
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.wait(PATIENCE_S)
         store.close()
 
 
@@ -52,7 +53,7 @@ def queue_one(store: Store) -> None:
     asked = RequestNotebook(
         notebook=name, user=store.user_id("bob", now=now), server="", project="vision", pool="build", gpu_milli=125
     )
-    new = NewNotification(notification=message, event="notified", channel="webhook", facts={}, until=now + OF_USE_MS)
+    new = NewNotification(notification=message, event="notified", channel="webhook", facts={}, until=now + USEFUL_MS)
     judged = RecordIdleState(
         notebook=name,
         activity="busy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,7 +15,9 @@ from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, JobState, Node, NotebookState
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.core.samples import DeviceSample
+from jupyter_gpu_quota.core.validate import UnknownDevice
 from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
     ChangeJob,
@@ -25,8 +27,7 @@ from jupyter_gpu_quota.store.records.commands import (
     ReturnNotebook,
     SubmitJob,
 )
-from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
-from jupyter_gpu_quota.store.transactions import TransactionalStore
+from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import FakeJobs, Script
 
 QUOTA = """
@@ -37,6 +38,8 @@ pools:
 projects:
   - {name: vision, quota: {train: {training: 2}, build: {notebook: 0.5}}, members: {users: [bob]}}
   - {name: speech, quota: {train: {training: 2}, build: {notebook: 0.5}}, members: {users: [patty]}}
+environments:
+  - {name: torch, python: /opt/torch/bin/python}
 policy:
   preemption: {min_runtime: 0s, grace: 10s, lent_grace: 5s, max_pauses: 4, per: 24h}
 """
@@ -58,14 +61,6 @@ class NoSampler:
         return []
 
 
-@dataclass
-class NoBundles:
-    kept: list[set[str]] = field(default_factory=list)
-
-    def sweep(self, keep: set[str]) -> None:
-        self.kept.append(keep)
-
-
 class World:
     """One store and one executor that controllers come and go on."""
 
@@ -73,12 +68,12 @@ class World:
         self,
         script: Callable[[StartOrder], Script] = lambda order: Script(),
         *,
-        store: TransactionalStore | None = None,
+        store: Store | None = None,
     ) -> None:
         self.now = 1_000_000
-        self.store: TransactionalStore = store or MemoryStore()
+        self.store: Store = store or MemoryStore()
         self.executor = FakeJobs(now=lambda: self.now, nodes=(NODE,), devices=DEVICES, script=script)
-        self.told: list[int] = []
+        self.versions: list[int] = []
         self.users = {name: self.store.user_id(name, now=self.now) for name in ("bob", "patty")}
         self.apply_quota(QUOTA)
         self.controller = self.another("first")
@@ -89,9 +84,8 @@ class World:
             store=self.store,
             executor=self.executor,
             sampler=NoSampler(),
-            bundles=NoBundles(),
             leadership=Leadership(self.store, lambda: self.now, holder=holder),
-            tell=self.told.append,
+            notify=self.versions.append,
         )
 
     def apply_quota(self, text: str) -> None:
@@ -121,7 +115,7 @@ class World:
 
     def turn(self, ticks: int = 1, every_ms: int = 1000) -> None:
         for _ in range(ticks):
-            while self.controller.tick():
+            while self.controller.run_once(self.now) <= self.now:
                 pass
             self.now += every_ms
 
@@ -193,7 +187,7 @@ def test_a_held_job_leaves_and_comes_back_when_released() -> None:
 
 
 def test_a_job_that_ignores_the_pause_is_killed_after_its_grace_and_still_comes_back() -> None:
-    world = World(script=lambda order: Script(on_leave=None))
+    world = World(script=lambda order: Script(on_stop=None))
     world.submit("bob", "b1", "b2", "b3", "b4")
     world.turn(3)
     world.submit("patty", "p1")
@@ -225,7 +219,8 @@ def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_
     world.submit("bob", "b1")
     world.turn(2)
     frozen, second = world.controller, world.another("second")
-    assert second.tick() is False and second.lease is None
+    with pytest.raises(LeaseLost):
+        second.run_once(world.now)
     world.now += 4000
     world.controller = second
     world.turn(1)
@@ -235,14 +230,15 @@ def test_a_second_controller_waits_for_the_lease_and_a_thawed_first_one_changes_
     before = world.store.version()
     held = frozen.lease
     frozen._observe(held, world.now)
-    assert not frozen._decide(held, world.now) or world.state("b2") is JobState.QUEUED
+    with pytest.raises(LeaseLost):
+        frozen._decide(held, world.now)
     frozen._apply(held, world.now)
     assert world.state("b2") is JobState.QUEUED and len(world.executor.starts) == orders
     assert world.store.version() == before > version
 
 
 @pytest.mark.parametrize("work_waits", [True, False], ids=["a plan is written", "nothing is decided"])
-def test_an_end_is_told_until_a_plan_or_a_lease_is_on_disk_after_it(
+def test_an_end_is_reported_until_a_plan_or_a_lease_is_on_disk_after_it(
     monkeypatch: pytest.MonkeyPatch, work_waits: bool
 ) -> None:
     """What is observed need not be on disk at once: a loss of power takes it back, and it must be there to be seen."""
@@ -270,7 +266,7 @@ def test_a_controller_killed_after_its_commit_is_replaced_by_one_that_carries_it
     world = World()
     world.submit("bob", "b1")
     first = world.controller
-    assert first._renew_lease(world.now) and first.lease is not None
+    assert first._renew_lease() and first.lease is not None
     first._observe(first.lease, world.now)
     assert first._decide(first.lease, world.now)
     assert world.state("b1") is JobState.STARTING and not world.executor.running()
@@ -294,14 +290,29 @@ def test_an_edited_quota_pauses_by_claims_only() -> None:
     assert len(world.executor.running()) == 4
 
 
-def test_the_door_is_told_of_every_move_and_not_when_nothing_moves() -> None:
+def test_the_api_is_notified_of_every_new_version_and_only_then() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(3)
-    told = list(world.told)
-    assert told == sorted(told) and told
+    versions = list(world.versions)
+    assert versions == sorted(versions) and versions
     world.turn(10)
-    assert world.told == told
+    assert world.versions == versions
+
+
+def test_a_violated_invariant_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.controller.validate = True
+    world.submit("bob", "b1")
+    world.turn(2)
+    assert not caplog.records
+    found = UnknownDevice(allocation="a", device="gone")
+    monkeypatch.setattr("jupyter_gpu_quota.controllers.scheduling.violations", lambda snapshot: (found,))
+    for name in ("b2", "b3"):
+        world.submit("bob", name)
+        world.turn(1)
+    (record,) = caplog.records
+    assert "UnknownDevice(allocation='a', device='gone')" in record.message
 
 
 def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +326,7 @@ def test_a_database_that_fails_stops_the_tick_and_not_the_jobs(monkeypatch: pyte
     with monkeypatch.context() as broken:
         broken.setattr(world.store, "acquire_lease", full)
         with pytest.raises(StoreUnavailable):
-            world.controller.tick()
+            world.controller.run_once(world.now)
     assert world.executor.running() == {"b1"}
     world.turn(1)
     assert world.state("b1") is JobState.RUNNING
@@ -330,21 +341,20 @@ def test_the_quota_file_may_ask_for_a_quicker_tick() -> None:
     assert world.controller.tick_max_ms() == 200
 
 
-def test_the_lease_is_renewed_when_half_of_it_is_left_whenever_ticks_fall() -> None:
-    """A machine that is slow for a second and a half takes nobody out of office."""
+def test_the_lease_is_renewed_when_half_of_it_is_left() -> None:
+    """A machine that is slow for a second and a half does not change the leader."""
     world = World()
     left = []
     for _ in range(20):
-        world.controller.tick()
+        world.now = world.controller.run_once(world.now)
         assert world.controller.lease is not None
-        world.now += world.controller.rest_ms(1000)
         left.append(world.controller.lease.expires_at - world.now)
     assert min(left) == 1500 and max(left) == 2000
 
 
 # R47
 def test_a_job_that_cannot_be_killed_quarantines_its_device_and_the_claim_goes_elsewhere() -> None:
-    world = World(script=lambda order: Script(on_leave=None, lingers_ms=60_000 if order.job == "b4" else 0))
+    world = World(script=lambda order: Script(on_stop=None, lingers_ms=60_000 if order.job == "b4" else 0))
     world.submit("bob", "b1", "b2", "b3", "b4")
     world.turn(3)
     world.submit("patty", "p1")
@@ -384,7 +394,7 @@ def test_a_window_that_opens_lets_a_claim_pause_others_within_one_tick() -> None
     assert world.state("p3") is JobState.QUEUED and world.executor.running() == {"b1", "b2", "p1", "p2"}
     assert world.now == HALF_PAST
     world.turn(1)
-    assert len({"b1", "b2"} & world.executor.running()) == 1, "one was asked to leave at once, and left"
+    assert len({"b1", "b2"} & world.executor.running()) == 1, "one was paused at once, and ended"
     world.turn(2)
     assert "p3" in world.executor.running()
 
@@ -476,6 +486,20 @@ def test_past_use_is_looked_at_once_a_minute_and_is_a_reason_to_decide(
     assert [usage[0].project for usage in seen] == ["vision"] * 3
 
 
+# --- environments -----------------------------------------------------------------------------------------------------
+def test_the_interpreter_of_an_environment_replaces_a_leading_python() -> None:
+    world = World()
+    world.submit("bob", "named", command=("python", "train.py"), environment="torch")
+    world.submit("bob", "plain", command=("python3", "train.py"))
+    world.submit("patty", "shell", command=("sh", "-c", "python train.py"), environment="torch")
+    world.turn(2)
+    assert {order.job: order.command for order in world.executor.starts} == {
+        "named": ("/opt/torch/bin/python", "train.py"),
+        "plain": ("python3", "train.py"),
+        "shell": ("sh", "-c", "python train.py"),
+    }
+
+
 # --- gangs ------------------------------------------------------------------------------------------------------------
 def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens() -> None:
     world = World()
@@ -490,7 +514,7 @@ def test_an_elastic_job_grows_at_the_instant_it_may_though_nothing_else_happens(
     assert world.executor.running() == {"e"}, "it has not run for ten graces yet"
     world.now = record.job.started_at + 100_000
     world.turn(1)
-    assert {leave.reason for leave in world.executor.leaves if leave.job == "e"} == {"resize"}
+    assert {stop.reason for stop in world.executor.stops if stop.job == "e"} == {"resize"}
     world.turn(15)
     assert (world.executor.starts[-1].job, world.executor.starts[-1].ranks) == ("e", 4)
     record = world.store.job("e")
@@ -504,7 +528,7 @@ def test_a_rank_that_dies_ends_the_gang_and_it_is_tried_again_once() -> None:
     world.turn(3)
     world.executor.end("g", -9, rank=1)
     world.turn(3)
-    assert {leave.reason for leave in world.executor.leaves} == {"rank_failed"}
+    assert {stop.reason for stop in world.executor.stops} == {"rank_failed"}
     world.turn(20)
     record = world.store.job("g")
     assert record is not None and (record.job.state, record.job.attempt, record.retries_left) == ("running", 2, 0)

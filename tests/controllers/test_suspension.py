@@ -1,4 +1,4 @@
-"""Where the policy says ``suspend``: what the server is told to do with each kernel, and what its person is told."""
+"""With ``suspend`` in the policy: the orders to the server for each kernel, and the messages to its user."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.api.world import QUOTA, build_devices, service_world, train_devices
 from tests.controllers.test_idleness import IDLE, Watched
 
 SPACE, STARTED, TICKS = "pid:[1]", 5_000, 10_000_000
-ONE = ProcessUse(pid=9007, memory_mib=640, percent=0, places=((SPACE, 7, STARTED),))
-WORKER = ProcessUse(pid=9008, memory_mib=64, percent=0, places=((SPACE, 8, 6_000), (SPACE, 7, STARTED)))
+ONE = ProcessUse(handle="9007", memory_mib=640, percent=0, places=((SPACE, 7, STARTED),))
+WORKER = ProcessUse(handle="9008", memory_mib=64, percent=0, places=((SPACE, 8, 6_000), (SPACE, 7, STARTED)))
 
 
 class Suspending(Watched):
@@ -68,7 +68,7 @@ def until_freeing(notebook: Suspending) -> Any:
     raise AssertionError("it was never freed")
 
 
-def test_a_server_is_told_to_find_out_whether_it_can(notebook: Suspending) -> None:
+def test_a_server_is_ordered_to_run_its_self_test(notebook: Suspending) -> None:
     assert notebook.report().json["suspend"] is True
 
 
@@ -89,7 +89,9 @@ def test_a_kernel_with_workers_on_the_device_is_shut_down(notebook: Suspending) 
     assert until_freeing(notebook)["free"]["suspend"] == {}
 
 
-def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_person_is_told(notebook: Suspending) -> None:
+def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_user_is_notified(
+    notebook: Suspending,
+) -> None:
     until_freeing(notebook)
     notebook.processes, notebook.says = (), {"suspension": "ready", "suspended": True}
     answer = notebook.pass_(1)
@@ -101,7 +103,7 @@ def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_person
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "expected"),
     [
         pytest.param({"suspension": "ready"}, "their variables are kept", id="it can"),
         pytest.param(
@@ -109,17 +111,19 @@ def test_a_suspended_kernel_frees_its_slice_like_one_that_is_gone_and_its_person
             "their variables are lost: they cannot be suspended (the driver is older than 570)",
             id="it cannot",
         ),
-        pytest.param({}, "they cannot be suspended (its server has not tried whether it can)", id="it never heard"),
-        pytest.param({"suspension": "testing"}, "its server is finding out", id="it does not know yet"),
+        pytest.param({}, "they cannot be suspended (its server has not tested suspension)", id="it never heard"),
+        pytest.param({"suspension": "testing"}, "its server is testing", id="it does not know yet"),
     ],
 )
-def test_a_warning_says_what_becomes_of_the_variables(notebook: Suspending, says: dict[str, Any], told: str) -> None:
+def test_a_warning_says_what_becomes_of_the_variables(
+    notebook: Suspending, says: dict[str, Any], expected: str
+) -> None:
     notebook.says = says
     for _ in range(60):
         answer = notebook.pass_(0.5)
         if answer["idle"]["stage"] == "warned":
             break
-    assert told in answer["idle"]["message"] and answer["idle"]["stage"] == "warned"
+    assert expected in answer["idle"]["message"] and answer["idle"]["stage"] == "warned"
 
 
 def test_only_true_and_false_are_taken() -> None:

@@ -19,10 +19,11 @@ from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import GPUQuota, database_url
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.activity import RecordReport
+from jupyter_gpu_quota.store.records.calls import Page
 from jupyter_gpu_quota.store.records.commands import RequestNotebook
 from jupyter_gpu_quota.store.records.ids import new_ulid
-from jupyter_gpu_quota.store.records.protocol import Page, Store
 from jupyter_gpu_quota.store.records.rows import NotebookRecord
+from jupyter_gpu_quota.store.transactions import Store
 from tests.api.world import QUOTA, variables_of_service
 from tests.notifications.receivers import web_receiver
 from tests.patience import PATIENCE_S, Stopwatch, until
@@ -33,6 +34,7 @@ policy:
   idle: {{mode: reclaim, gpu_idle_after: {IDLE_S}s, kernel_idle_after: {IDLE_S}s, when_nobody_waits: {IDLE_S}s,
          warn_for: {WARN_S}s}}
 """
+REPORT_EVERY_S = 10
 HOUR_MS = 3_600_000
 KERNEL = {
     "id": "k1", "name": "python3", "state": "idle", "quiet_ms": HOUR_MS, "running_ms": HOUR_MS, "pid": 7,
@@ -91,8 +93,9 @@ class Site:
         self._reporter.start()
 
     def _report(self) -> None:
-        sequence = 0
-        while not self._ended.wait(10.0):
+        """At fixed instants, so that one late report makes no other one late."""
+        began, sequence = time.monotonic(), 0
+        while not self._ended.wait(max(0.0, began + (sequence + 1) * REPORT_EVERY_S - time.monotonic())):
             sequence += 1
             report = RecordReport(notebook=self.notebook, instance="i", sequence=sequence, body=BODY)
             self.store.record([report], now=now_ms())
@@ -102,6 +105,17 @@ class Site:
         record = self.store.notebook(self.notebook)
         assert record is not None
         return record
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def wait_for_classification(self) -> None:
+        """Wait until the notebook was classified once more."""
+        before = self._classified_at()
+        until(lambda: self._classified_at() > before, what="another classification")
+
+    def _classified_at(self) -> int:
+        return max((note.at for note in self.store.notes("idle")), default=0)
 
     def stage(self) -> str:
         state = self.record.idle_state
@@ -152,10 +166,11 @@ def test_a_countdown_goes_on_under_another_leader(tmp_path: Path) -> None:
         assert state is not None
         made.signal("first", signal.SIGSTOP)
         until(lambda: made.leads("second"), what="another leader")
-        time.sleep(5)
+        made.wait_for_classification()
         assert (made.stage(), made.record.idle_state) == ("warned", state)
         made.signal("first", signal.SIGCONT)
-        time.sleep(5)
+        until(lambda: "another process is the leader now" in made.log("first"), what="the thawed leader to notice")
+        made.wait_for_classification()
         assert made.leads("second"), "a leader that thaws does not act"
         made.signal("second", signal.SIGKILL)
         until(lambda: made.leads("first"), what="the first leader again")

@@ -15,7 +15,7 @@ from jupyter_gpu_quota.core.plan import Stop
 from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.core.samples import DeviceSample
-from jupyter_gpu_quota.store.transactions import TransactionalStore
+from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import FakeJobs
 from tests.controllers.test_scheduling import DEVICES, World
 from tests.store.worlds import KINDS, opened
@@ -24,7 +24,7 @@ from tests.store.worlds import World as StoreWorld
 
 # --- what the end means -------------------------------------------------------------------------------------------
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransactionalStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with opened(request.param, tmp_path) as store:
         yield store
 
@@ -43,7 +43,7 @@ SICK = reason_from(ReasonCode.DEVICE_UNHEALTHY, (("device", "d0"),))
     ],
 )
 def test_leaving_an_unhealthy_device_uses_up_no_pause_and_no_retry(
-    store: TransactionalStore, exit_status: int, asked: bool, completed: bool, state: str
+    store: Store, exit_status: int, asked: bool, completed: bool, state: str
 ) -> None:
     world = StoreWorld(store)
     world.submit("j")
@@ -74,7 +74,7 @@ def test_a_job_whose_device_is_lost_goes_on_on_another_one() -> None:
     assert held.device != device and world.state("b1") is JobState.RUNNING
     record = world.store.job("b1")
     assert record is not None and (record.job.attempt, record.pauses, record.job.paused_at) == (2, 0, ())
-    assert [order.reason for order in world.executor.leaves] == ["device_unhealthy"]
+    assert [order.reason for order in world.executor.stops] == ["device_unhealthy"]
 
 
 def test_one_reading_that_lacks_a_device_ends_nobodys_work() -> None:
@@ -87,7 +87,7 @@ def test_one_reading_that_lacks_a_device_ends_nobodys_work() -> None:
     world.executor.devices = DEVICES
     world.turn(70)
     record = world.store.job("b1")
-    assert record is not None and record.job.attempt == 1 and world.executor.leaves == []
+    assert record is not None and record.job.attempt == 1 and world.executor.stops == []
     assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
 
 
@@ -102,7 +102,7 @@ def test_a_device_that_nobody_uses_is_gone_with_the_first_reading_that_lacks_it(
 
 # --- what the sampler tells ---------------------------------------------------------------------------------------
 @dataclass
-class Told:
+class FixedFacts:
     """A sampler that tells one fact of one device, and needs some ticks for each reading."""
 
     device: str
@@ -128,13 +128,15 @@ def test_an_xid_takes_a_job_off_its_device_and_says_so() -> None:
     world.turn(2)
     (held,) = world.controller.mirror.allocations()
     trouble = "XID 79: the GPU has fallen off the bus"
-    world.controller.sampler = Told(held.device, DeviceFact(device=held.device, health="unhealthy", trouble=trouble))
+    world.controller.sampler = FixedFacts(
+        held.device, DeviceFact(device=held.device, health="unhealthy", trouble=trouble)
+    )
     broken = replace(world.controller.mirror.devices[held.device], health=Health.UNHEALTHY, trouble=trouble)
     world.executor.devices = tuple(broken if each.id == held.device else each for each in world.executor.devices)
     world.turn(70)
     (now_held,) = world.controller.mirror.allocations()
     assert now_held.device != held.device and world.state("b1") is JobState.RUNNING
-    assert [order.reason for order in world.executor.leaves] == ["device_unhealthy"]
+    assert [order.reason for order in world.executor.stops] == ["device_unhealthy"]
     assert world.controller.mirror.devices[held.device].trouble == trouble
 
 
@@ -142,7 +144,7 @@ def test_an_xid_takes_a_job_off_its_device_and_says_so() -> None:
 def test_foreign_use_is_taken_from_what_there_is() -> None:
     world = World()
     world.turn(2)
-    world.controller.sampler = Told("n1-0", DeviceFact(device="n1-0", foreign_milli=140))
+    world.controller.sampler = FixedFacts("n1-0", DeviceFact(device="n1-0", foreign_milli=140))
     world.turn(12)
     assert world.controller.mirror.devices["n1-0"].foreign_milli == 140
     for name in ("b1", "b2", "b3", "b4"):
@@ -154,20 +156,20 @@ def test_foreign_use_is_taken_from_what_there_is() -> None:
 def test_a_reading_that_takes_its_time_is_looked_for_at_each_tick_and_stored_once() -> None:
     world = World()
     world.turn(1)
-    world.controller.sampler = told = Told("n1-0", ticks=2)
+    world.controller.sampler = found = FixedFacts("n1-0", ticks=2)
     world.controller.due.pop("sample")
     world.turn(3)
-    assert len(told.asked) == 3 and told.asked[-1] - told.asked[0] == 2000
+    assert len(found.asked) == 3 and found.asked[-1] - found.asked[0] == 2000
     row = world.store.latest_samples()["n1-0"]
     assert (row.utilisation_percent, row.why) == (None, {"utilisation_percent": "the driver's library does not answer"})
     world.turn(9)
-    assert len(told.asked) == 3, "it is not asked again before it is due"
+    assert len(found.asked) == 3, "it is not asked again before it is due"
 
 
 # --- devices that cannot be read ----------------------------------------------------------------------------------
 @dataclass(slots=True)
 class MuteExecutor(FakeJobs):
-    """An executor whose inventory cannot be told while it is mute."""
+    """An executor without an inventory while it is mute."""
 
     mute: bool = True
     asked: int = 0
@@ -180,26 +182,26 @@ class MuteExecutor(FakeJobs):
 def unreadable(world: World) -> MuteExecutor:
     """From now on the devices cannot be read; what runs is the same."""
     kept = {each.name: getattr(world.executor, each.name) for each in fields(FakeJobs)}
-    world.executor = world.controller.executor = told = MuteExecutor(**kept)
+    world.executor = world.controller.executor = found = MuteExecutor(**kept)
     world.controller.due["inventory"] = world.now
-    return told
+    return found
 
 
 def test_devices_that_cannot_be_read_end_nobody_s_work() -> None:
     world = World()
     world.submit("bob", "b1")
     world.turn(2)
-    told = unreadable(world)
+    found = unreadable(world)
     world.turn(120)
-    assert told.asked > 100, "it is looked again and again"
-    assert world.state("b1") is JobState.RUNNING and world.executor.leaves == []
+    assert found.asked > 100, "it is looked again and again"
+    assert world.state("b1") is JobState.RUNNING and world.executor.stops == []
     assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
 
 
 def test_nothing_new_starts_on_them_after_a_while_until_they_can_be_read() -> None:
     world = World()
     world.turn(2)
-    told = unreadable(world)
+    found = unreadable(world)
     world.submit("bob", "b1")
     world.turn(2)
     assert world.state("b1") is JobState.RUNNING, "a driver that is slow for a moment stops nobody"
@@ -207,7 +209,7 @@ def test_nothing_new_starts_on_them_after_a_while_until_they_can_be_read() -> No
     world.submit("bob", "b2")
     world.turn(5)
     assert world.state("b2") is JobState.QUEUED
-    told.mute = False
+    found.mute = False
     world.turn(5)
     assert world.state("b2") is JobState.RUNNING
 
@@ -220,4 +222,4 @@ def test_a_controller_that_begins_while_they_cannot_be_read_ends_nobody_s_work()
     world.controller = world.another("second")
     unreadable(world)
     world.turn(60)
-    assert world.state("b1") is JobState.RUNNING and world.executor.leaves == []
+    assert world.state("b1") is JobState.RUNNING and world.executor.stops == []

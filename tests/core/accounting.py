@@ -92,9 +92,9 @@ class Books:
         self.departments = list(departments)
         self.parent = {name: f"{one.department}/" if one.department else None for name, one in projects.items()}
         self.jobs = {job.id: job for job in snapshot.jobs if job.pool == pool}
-        self.sick = self._sick()
+        self.evicted = self._evicted()
         self.late = self._late()
-        for name in self.sick | self.late:
+        for name in self.evicted | self.late:
             self.jobs[name] = dc.replace(self.jobs[name], state=JobState.PAUSING, target=JobTarget.PAUSED)
         self.sizes = self._sizes()
         self.booked, self.booked_by = Counter[str](), Counter[tuple[str, str]]()
@@ -106,27 +106,27 @@ class Books:
         self.capacity = sum(1000 - device.foreign_milli for device in self.devices.values())
 
     def size(self, job: Job) -> int:
-        """Milli-GPU that a job holds or is promised, else that of all its ranks."""
+        """Milli-GPU of a job's devices or reservation, else of all its ranks."""
         return self.sizes.get(job.id, whole(job))
 
     def counted(self, job: Job) -> int:
-        """Milli-GPU that a job counts with: who leaves and starts again on a promised place, with that place."""
-        return self._promised()[job.id] if job.state is JobState.PAUSING else self.size(job)
+        """Milli-GPU that a job counts with; a job that restarts on a reservation counts with that."""
+        return self._reserved()[job.id] if job.state is JobState.PAUSING else self.size(job)
 
-    def _promised(self) -> Counter[str]:
+    def _reserved(self) -> Counter[str]:
         promised = Counter[str]()
         for reservation in self.snapshot.reservations:
             promised[reservation.workload] = sum(part.gpu_milli for part in reservation.placements)
         return promised
 
     def _sizes(self) -> Counter[str]:
-        sizes = self._promised()
+        sizes = self._reserved()
         for name in {one.workload for one in self.snapshot.allocations}:
             sizes[name] = sum(one.gpu_milli for one in self.snapshot.allocations if one.workload == name)
         return sizes
 
-    def _sick(self) -> set[str]:
-        """Section 6: what is queued again whoever claims what: preemptible work on an unhealthy device, or on a node
+    def _evicted(self) -> set[str]:
+        """Section 6: work that is queued again without a preemptor: preemptible work on an unhealthy device or a node
         that is drained, and all jobs on one whose drain is past its deadline."""
         unhealthy = {device.id for device in self.snapshot.devices if device.health is Health.UNHEALTHY}
         drained, overdue = self._on_drained(None), self._on_drained(self.snapshot.now)
@@ -146,7 +146,7 @@ class Books:
         for one in self.snapshot.allocations:
             held[one.workload] += one.gpu_milli
         fixed = [job for job in self.jobs.values() if not job.preemptible and self.stays(job)]
-        fixed = sorted((job for job in fixed if job.id not in self.sick), key=self._least_missed)
+        fixed = sorted((job for job in fixed if job.id not in self.evicted), key=self._least_missed)
         late = set[str]()
         for key in [*sorted({job.project for job in fixed}), *self.departments]:
             mine = [job for job in fixed if key in self.levels(job.project) and job.id not in late]
@@ -159,7 +159,7 @@ class Books:
         return late
 
     def _least_missed(self, job: Job) -> tuple[int, int, int, int]:
-        """Who is asked first: lowest job priority, least work lost, newest."""
+        """The order of victims: lowest job priority, least work lost, newest."""
         started = self.snapshot.now if job.started_at is None else job.started_at
         return job.priority, self.snapshot.now - max(started, job.checkpoint_at or 0), -started, -job.submitted_at
 
@@ -177,7 +177,7 @@ class Books:
         return any(one.workload == workload and one.device in devices for one in self.snapshot.allocations)
 
     def is_waking(self, notebook: Notebook) -> bool:
-        """P13: whether the owner of a lent slice has to have it back; only who is known to be idle has not."""
+        """P13: whether a lent slice has to return: always, unless its notebook is known to be idle."""
         idle = notebook.activity is Activity.IDLE and notebook.seen_empty and self.policy.lending.enabled
         return notebook.state is NotebookState.LENT and not idle
 
@@ -208,7 +208,7 @@ class Books:
         return use
 
     def reserved(self) -> set[str]:
-        """Jobs that wait, or leave and come back, with a place promised on devices that can still be given out."""
+        """Jobs that wait or restart, with a reservation on devices that are still available."""
         return {
             one.workload
             for one in self.snapshot.reservations

@@ -200,14 +200,14 @@ class World:
         return decision
 
     def tick(self) -> Plan:
-        """Time passes, who was leaving may have left, a plan is made and applied."""
+        """Time passes, stopping jobs may have ended, a plan is made and applied."""
         self.pass_time()
         plan = self.decide().plan
         self.apply(plan)
         return plan
 
     def pass_time(self) -> None:
-        """Use is counted, who was leaving may have left, who was starting runs."""
+        """Use is counted, stopping jobs may have ended, starting ones run."""
         self.now += TICK_MS
         if self.policy.history.k_milli and not self.frozen:
             self._count_use()
@@ -352,7 +352,7 @@ class World:
                 self.requeue(name)
 
     def requeue(self, name: str) -> None:
-        """A job's processes are gone without having been asked to leave."""
+        """A job's processes are gone without a pause request."""
         job = self.jobs[name]
         self.leaves_at.pop(name, None)
         if job.target in (JobTarget.HELD, JobTarget.CANCELLED, JobTarget.FAILED):
@@ -366,7 +366,7 @@ class World:
     # -- looking -------------------------------------------------------------------------------------------
 
     def running(self, project: str) -> int:
-        """Milli-GPU that a project's jobs run on, and are not asked to leave."""
+        """Milli-GPU of a project's running jobs that are not being paused."""
         here = [job.id for job in self.jobs.values() if job.project == project and job.state in HOLDS[:2]]
         return sum(one.gpu_milli for name in here for one in self.owned[name])
 
@@ -376,7 +376,7 @@ class World:
         return sum(one.gpu_milli for name in jobs for one in self.owned.get(name, ()))
 
     def picture(self) -> str:
-        """Who runs how much: ``bob 2 / patty 2``, in GPUs, by name."""
+        """The GPUs that each project runs on, by name: ``bob 2 / patty 2``."""
         names = sorted(project.name for project in self.policy.projects)
         return " / ".join(f"{name} {Decimal(self.running(name)) / 1000:f}" for name in names)
 

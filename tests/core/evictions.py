@@ -1,4 +1,4 @@
-"""Checkers for who is paused for whom: P5, P6, and every rule of section 4, at both levels."""
+"""Checkers of victims and preemptors: P5, P6, and every rule of section 4, at both levels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reserved_after(books: Books, plan: Plan) -> dict[str, tuple[Placement, ...]]
 
 
 def starting_again(actions: Iterable[Action]) -> set[str]:
-    """Who is asked to leave and starts again in the same plan: moved, or elastic with more ranks or fewer."""
+    """Jobs that are paused and start again in the same plan: moved, or elastic with more ranks or fewer."""
     actions = list(actions)
     kept = {action.workload for action in actions if isinstance(action, Reserve)}
     return {action.workload for action in actions if isinstance(action, Pause)} & kept
@@ -92,17 +92,17 @@ class _Walk:
         self.again = starting_again(actions)
         self.served: set[str] = set()
         self.victims: dict[str, list[Job]] = defaultdict(list)
-        """By claimer: whom it pauses in this plan, in order."""
+        """The victims of each claim in this plan, in order."""
         for action in actions:
             if isinstance(action, Pause) and action.workload in books.jobs and action.claimer != action.workload:
                 self.victims[action.claimer].append(books.jobs[action.workload])
         self.dropped: dict[str, list[Job]] = defaultdict(list)
-        """By claimer: whose promised place it takes over, which is a loss to its owner as a pause is."""
+        """The reservations that each claim takes over, each a loss of its owner like a pause."""
         for action in actions:
             if isinstance(action, Unreserve) and action.workload in books.jobs and _claimer_of(action):
                 self.dropped[_claimer_of(action)].append(books.jobs[action.workload])
         self.before: dict[str, Counter[str]] = {}
-        """By claimer: what everybody used before it took anything."""
+        """The use of each project before each claim took anything."""
         self.after: dict[str, Counter[str]] = {}
         """By claimer: the same once its claim is counted."""
 
@@ -173,7 +173,7 @@ class _Walk:
             yield f"{said}, which is protected, and the claim is not within the guarantee"
 
     def _check_take_over(self, name: str, loser: Job) -> Iterator[str]:
-        """Only a claim within guarantee takes a place that is promised to another project, at every level between."""
+        """Only a claim within guarantee takes over a reservation of another project, at every level between."""
         claimer = self.books.jobs.get(name)
         for own, other in self._compared(name, loser) if claimer and claimer.project != loser.project else []:
             if claimer and not self._is_within(claimer, own, slack=self._slack(own)):
@@ -194,7 +194,7 @@ class _Walk:
         return f"guarantee {float(self.guarantee[key]):.1f} fair {float(self.fair[key]):.1f}"
 
     def _may_take(self, claimer: Job | None, own: str, other: str, victim: Job) -> bool:
-        """At one level: within guarantee from whoever is above quota, else within fair share from above fair share."""
+        """At one level: within guarantee from projects above quota, else within fair share from above fair share."""
         bar, fair = self.guarantee.get(other, Fraction(0)), self.fair.get(other, Fraction(0))
         from_quota = victim.borrower or other not in self.guarantee or self.use[other] > bar - self._slack(other)
         if claimer is None:
@@ -235,7 +235,7 @@ class _Walk:
     # -- one claim ---------------------------------------------------------------------------------------------
 
     def _check_claim(self, claimer: Job) -> Iterator[str]:
-        """Claims above guarantee, after the move: imbalance is not switched, and nobody claims back."""
+        """Claims above guarantee, afterwards: imbalance is not switched, and no victim could reclaim."""
         seen = set[tuple[str, str]]()
         for victim in self.victims[claimer.id]:
             if victim.project == claimer.project or not self._gives_up(victim):
@@ -320,7 +320,7 @@ def _is_of(action: Action, pause: Pause) -> bool:
 
 
 def _room_for(books: Books, plan: Plan, claims: Collection[str], kept: Sequence[BackfillPlacement]) -> dict[str, int]:
-    """What is free for these claims once everybody has left, beside the places that are kept for others."""
+    """The free devices for these claims after all drains, beside the reservations of others."""
     taken, _ = stays_and_leaves(books, plan)
     for name, where in reserved_after(books, plan).items():
         for placement in where if name not in claims else ():
@@ -331,7 +331,7 @@ def _room_for(books: Books, plan: Plan, claims: Collection[str], kept: Sequence[
 
 
 def _keeps_limits(books: Books, plan: Plan, claims: Iterable[str]) -> bool:
-    """Whether every claimer, with all that then runs, is under its limits once those who were asked have left."""
+    """Whether every preemptor, with all that then runs, is under its limits after all drains."""
     asked = {action.workload for action in plan.actions if isinstance(action, (Pause, Stop))}
     kept = reserved_after(books, plan) | {name: action.placements for name, action in started(plan).items()}
     given = {name: sum(part.gpu_milli for part in where) for name, where in kept.items()}
@@ -395,7 +395,7 @@ def _avoids(
     chosen: Sequence[Job],
     kept: Sequence[BackfillPlacement],
 ) -> bool:
-    """Whether these victims instead would be legal and enough, and leave everybody at quota."""
+    """Whether these victims instead would be allowed and enough, with every project at its quota."""
     reason = next(action.reason for action in plan.actions if isinstance(action, Reserve))
     pauses = [
         Pause(workload=job.id, claimer=claimer.id, grace_s=0, reason=reason) for job in sorted(chosen, key=books.size)

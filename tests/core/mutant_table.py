@@ -124,14 +124,14 @@ MUTANTS = (
     mutant(
         "exactly at the notebook quota is refused",
         edit(
-            "scheduling/notebook_slices.py:why_refused",
+            "scheduling/notebook_slices.py:_why_refused",
             "level.booked + notebook.gpu_milli > level.notebook_quota",
             "level.booked + notebook.gpu_milli >= level.notebook_quota",
         ),
     ),
     mutant(
         "the ceiling for one user is ignored",
-        edit("queue/quota_state.py:QuotaState.has_room_for", "not self.has_user_ceiling", "True"),
+        edit("queue/quota_state.py:QuotaState.ceiling_test", "not self.has_user_ceiling", "True"),
     ),
     mutant(
         "a claim reserves nothing",
@@ -150,7 +150,7 @@ MUTANTS = (
         ),
     ),
     mutant(
-        "anybody overtakes in a kept place",
+        "any job overtakes a backfill reservation",
         edit(
             "scheduling/backfill.py:BackfillReservation.may_be_overtaken",
             "pool.now + time_limit_s * SECOND <= self.starts_at",
@@ -161,16 +161,16 @@ MUTANTS = (
         "who is not heard of is judged idle",
         edit(
             "idle/classification.py",
-            "(_from_the_future, _gpu_in_use, _kernel_busy, _no_report, _kernel_unknown, _start, _no_reading, "
-            "_holder_unknown, _recent_message, _kept, _asked, _recent_start, _recent_gpu_use, "
+            "(_clock_moved, _gpu_in_use, _kernel_busy, _no_report, _kernel_unknown, _start, _no_reading, "
+            "_holder_unknown, _recent_message, _postponed, _gpu_requested, _recent_start, _recent_gpu_use, "
             "_few_readings, _few_reports)",
-            "(_from_the_future, _gpu_in_use, _kernel_busy, _start, _no_reading, _holder_unknown, _recent_message, "
-            "_kept, _asked, _recent_start, _recent_gpu_use, _few_readings, _few_reports)",
+            "(_clock_moved, _gpu_in_use, _kernel_busy, _start, _no_reading, _holder_unknown, _recent_message, "
+            "_postponed, _gpu_requested, _recent_start, _recent_gpu_use, _few_readings, _few_reports)",
         ),
     ),
     mutant(
         "first submit times are forgotten",
-        edit("queue/job_queue.py:WaitingJobs._sort_in", "job.submitted_at", "0"),
+        edit("queue/job_queue.py:WaitingJobs.users", "job.submitted_at", "0"),
         edit("queue/job_queue.py:WaitingJobs.drop", "job.submitted_at", "0"),
     ),
     mutant(
@@ -192,7 +192,7 @@ MUTANTS = (
     mutant(
         "who was paused pauses back",
         edit(
-            "scheduling/cycle.py:SchedulingCycle._preemptor",
+            "scheduling/claims.py:preemptor_of",
             "None if entitlement is Entitlement.GUARANTEE else job.paused_for",
             "None",
         ),
@@ -222,9 +222,9 @@ MUTANTS = (
         ),
     ),
     mutant(
-        "a kept place stops the job that it is kept for",
+        "a backfill reservation blocks its own job",
         edit(
-            "scheduling/cycle.py:SchedulingCycle._goes_before",
+            "scheduling/cycle.py:SchedulingCycle._comes_before_backfill",
             "entitlement is Entitlement.GUARANTEE or queue is self.backfill.queue",
             "entitlement is Entitlement.GUARANTEE",
         ),
@@ -244,7 +244,7 @@ MUTANTS = (
     mutant(
         "what is on devices that are out needs room to be put back",
         edit(
-            "preemption/minimize.py:_on_devices",
+            "preemption/minimize.py:_may_fit",
             "[piece.gpu_milli for victim in victims for piece in victim.pieces]",
             "[victim.size for victim in victims]",
         ),
@@ -293,7 +293,7 @@ MUTANTS = (
     mutant(
         "weight 0 reclaims surplus",
         edit(
-            "scheduling/cycle.py:SchedulingCycle._within",
+            "scheduling/claims.py:victim_scope",
             "project.weight == 0 or not queue.job_class.preemptible",
             "not queue.job_class.preemptible",
         ),
@@ -344,11 +344,11 @@ MUTANTS = (
     ),
     mutant(
         "a drained node keeps its work",
-        edit("eviction/unavailable_devices.py:_why_leave", "job.preemptible or overdue", "overdue"),
+        edit("eviction/unavailable_devices.py:_eviction_reason", "job.preemptible or overdue", "overdue"),
     ),
     mutant(
         "a drain spares nobody",
-        edit("eviction/unavailable_devices.py:_why_leave", "job.preemptible or overdue", "True"),
+        edit("eviction/unavailable_devices.py:_eviction_reason", "job.preemptible or overdue", "True"),
     ),
     mutant(
         "what drains is divided",
@@ -373,7 +373,7 @@ MUTANTS = (
     mutant(
         "a department's ceiling for one user is ignored",
         edit(
-            "queue/quota_state.py:QuotaState.has_room_for",
+            "queue/quota_state.py:QuotaState.ceiling_test",
             "[level for level in self.levels if level.user_ceiling != NO_LIMIT]",
             "[level for level in (self,) if level.user_ceiling != NO_LIMIT]",
         ),
@@ -381,15 +381,15 @@ MUTANTS = (
     mutant(
         "an offer is not looked at again when a sibling's user is at the ceiling",
         edit(
-            "queue/order.py:_depends_on_siblings",
-            "project.parent is not None and project.parent.user_ceiling != NO_LIMIT",
-            "False",
+            "queue/order.py:QueueOrder.first",
+            "project.parent is None or project.parent.user_ceiling == NO_LIMIT",
+            "True",
         ),
     ),
     mutant(
         "unknown is idle",
         edit(
-            "scheduling/lending.py:_rests",
+            "scheduling/lending.py:_is_idle_and_empty",
             "notebook.activity is Activity.IDLE",
             "notebook.activity is not Activity.BUSY",
         ),
@@ -397,7 +397,7 @@ MUTANTS = (
     mutant(
         "what is on the device is not looked at",
         edit(
-            "scheduling/lending.py:_rests",
+            "scheduling/lending.py:_is_idle_and_empty",
             "policy.lending.enabled and notebook.activity is Activity.IDLE and notebook.seen_empty",
             "policy.lending.enabled and notebook.activity is Activity.IDLE",
         ),
@@ -420,7 +420,7 @@ MUTANTS = (
     ),
     mutant(
         "no room is held for who wakes",
-        edit("scheduling/notebook_slices.py:hold_lent", "pool.ledger.unbooked[at] += notebook.gpu_milli", "pass"),
+        edit("scheduling/notebook_slices.py:reserve_lent", "pool.ledger.unbooked[at] += notebook.gpu_milli", "pass"),
     ),
     mutant(
         "who is moved is not put back",
@@ -449,7 +449,8 @@ MUTANTS = (
             "scheduling/cycle.py:SchedulingCycle._serve_in_order",
             """while (found := order.first(weakest)) is not None:
     self._serve(*found)
-    self._drop_backfill_of_served()
+    if self.backfill is not None and self.builder.serves(self.backfill.job):
+        self._drop_backfill()
     order.renew()""",
             """while (found := order.first(weakest)) is not None:
     self._serve(*found)
@@ -459,16 +460,14 @@ MUTANTS = (
     mutant(
         "a restart counts twice",
         edit(
-            "scheduling/reservations.py:_Reading._promise_returning",
-            "min(job.held_milli, sum((piece.gpu_milli for piece in pieces)))",
-            "0 * min(job.held_milli, sum((piece.gpu_milli for piece in pieces)))",
+            "scheduling/reservations.py:_Reading._reserve_returning",
+            "min(job.held_milli, size)",
+            "0 * min(job.held_milli, size)",
         ),
     ),
     mutant(
         "a quota is kept with elastic surplus",
-        edit(
-            "preemption/rules.py:PreemptionRules._could_reclaim", "after - self._surplus_left(level, leaving)", "after"
-        ),
+        edit("preemption/rules.py:PreemptionRules._could_reclaim", "after - surplus + size", "after + size"),
     ),
     mutant(
         "who was let out of its department is not placed on what is free",

@@ -73,18 +73,18 @@ def main(names: Sequence[str]) -> int:
         print(f"no mutant is called {' or '.join(names)}; there are: {', '.join(one.name for one in MUTANTS)}")
         return 1
     if by := noticed_by(None):
-        print(f"the sound package fails its own {by}: mend that first")
+        print(f"the unchanged package fails its own {by}: fix that first")
         return 1
     bad = 0
     for one in chosen:
         begun = time.monotonic()
         try:
             by = noticed_by(one)
-            told = f"noticed by {by}" if by else "SURVIVES"
+            found = f"noticed by {by}" if by else "SURVIVES"
         except Lost as lost:
-            by, told = None, f"LOST {lost}"
+            by, found = None, f"LOST {lost}"
         bad += by is None
-        print(f"{told:18} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)
+        print(f"{found:18} {one.name} ({time.monotonic() - begun:.0f} s)", flush=True)
     print(f"{len(chosen) - bad} of {len(chosen)} mutants were noticed")
     return 1 if bad else 0
 

@@ -108,7 +108,7 @@ def check_notebooks(books: Books, plan: Plan) -> None:
 
 
 def check_lending(books: Books, plan: Plan) -> None:
-    """P13: who is not known to be idle lends nothing and gets its slice back, from borrowers alone; section 5."""
+    """P13: a notebook that is not known to be idle lends nothing and gets its slice back, from borrowers; section 5."""
     mine = {one.id: one for one in books.snapshot.notebooks if one.pool == books.pool}
     reserved = {one.workload: one.placements for one in books.snapshot.reservations} | {
         action.workload: action.placements
@@ -130,7 +130,7 @@ def check_lending(books: Books, plan: Plan) -> None:
 
 
 def _has_room_at_home(books: Books, notebook: Notebook) -> bool:
-    """Whether a lent slice's device would take it once its borrowers left: foreign work leaves for nobody."""
+    """Whether a lent slice would fit on its device without borrowers; foreign work stays."""
     device = books.devices.get(notebook.device or "")
     if device is None:
         return False
@@ -151,9 +151,9 @@ def _check_idle(books: Books, notebook: Notebook, *, released: bool) -> None:
 
 
 def check_stops(books: Books, plan: Plan) -> None:
-    """Who is stopped was held or cancelled by a person, is out of time or has to leave its devices; all those are."""
+    """Stopped jobs are those that a person held or cancelled, that are out of time or are evicted; all of them."""
     stopped = {action.workload for action in plan.actions if isinstance(action, Stop)}
-    must = books.sick | books.late
+    must = books.evicted | books.late
     assert must <= stopped, f"section 6: {must - stopped} stay and have to leave"
     for action in plan.actions:
         if isinstance(action, Stop) and action.workload in books.jobs:
@@ -185,7 +185,7 @@ def _check_rank(books: Books, job: Job, parts: list[Placement], said: str) -> No
 
 
 def check_promised_room(books: Books, plan: Plan) -> None:
-    """P1 and P7: once everybody who was asked has left, whatever is promised a place has room in it."""
+    """P1 and P7: after all drains every reservation has room."""
     room, _ = stays_and_leaves(books, plan)
     for where in reserved_after(books, plan).values():
         for part in where:
@@ -195,13 +195,13 @@ def check_promised_room(books: Books, plan: Plan) -> None:
 
 
 def given(books: Books, plan: Plan) -> dict[str, int]:
-    """Milli-GPU that start, or have a promised place, once a plan is applied."""
+    """Milli-GPU that start, or are reserved, once a plan is applied."""
     kept = reserved_after(books, plan) | {name: action.placements for name, action in started(plan).items()}
     return {name: sum(part.gpu_milli for part in where) for name, where in kept.items() if name in books.jobs}
 
 
 def after_plan(books: Books, plan: Plan) -> dict[str, int]:
-    """The same, and what holds something or leaves; who leaves to start again counts once, with the larger size."""
+    """The same with running and stopping work; work that restarts counts once, with the larger size."""
     here = {job.id: books.size(job) for job in books.jobs.values() if job.state in HOLDS}
     return here | {name: max(milli, here.get(name, 0)) for name, milli in given(books, plan).items()}
 
@@ -216,7 +216,7 @@ def sums(books: Books, sizes: Mapping[str, int], which: Callable[[Job], bool] = 
 
 
 def holding(books: Books, plan: Plan | None = None) -> dict[str, int]:
-    """What is on the devices now, or, with a plan, once it is applied; without what has only a promised place."""
+    """The work on the devices now, or, with a plan, once it is applied; without reservations."""
     here = {job.id: books.size(job) for job in books.jobs.values() if job.state in HOLDS}
     starts = started(plan) if plan else {}
     return here | {name: after_plan(books, plan)[name] for name in starts if plan and name in books.jobs}
@@ -243,7 +243,7 @@ def check_limits(books: Books, plan: Plan) -> None:
 
 
 def remaining(books: Books, plan: Plan | None) -> dict[str, int]:
-    """What stays, starts, or has a promised place, now or once a plan is applied; not what leaves."""
+    """The work that stays, starts, or has a reservation, now or once a plan is applied; without stopping work."""
     if plan is None:
         return {
             job.id: books.size(job) for job in books.jobs.values() if books.stays(job) or job.id in books.reserved()
@@ -254,7 +254,7 @@ def remaining(books: Books, plan: Plan | None) -> dict[str, int]:
 
 
 def check_users(books: Books, plan: Plan) -> None:
-    """The ceiling for one user: what stays, starts and has a promised place, at both levels."""
+    """The ceiling for each user: work that stays, starts and has a reservation, at both levels."""
     had, have = remaining(books, None), remaining(books, plan)
     for user in {job.user for job in books.jobs.values()}:
         before, after = (sums(books, sizes, lambda job: job.user == user) for sizes in (had, have))  # noqa: B023
@@ -298,7 +298,7 @@ def _not_kept_from(books: Books, decision: Decision, job: Job, room: dict[str, i
 
 
 def is_eligible(books: Books, plan: Plan, job: Job) -> bool:
-    """Whether nothing but devices stands between a waiting job and a start, once a plan is applied."""
+    """Whether a waiting job lacks only devices to start, once a plan is applied."""
     if job.project not in books.amounts or out_of_pauses(books, job):
         return False
     if not job.preemptible and any(books.amounts[name].notebook_milli for name in books.projects):
@@ -357,7 +357,7 @@ def _check_reason(books: Books, plan: Plan, job: Job, code: str) -> None:
 
 
 def check_guarantees(snapshot: Snapshot, policy: Policy, pool: str) -> None:
-    """P10: a claim within guarantee has its devices or a promise of them, once nobody is leaving.
+    """P10: a claim within guarantee has its devices or a reservation, once no work is stopping.
 
     For pools whose quotas fit in sum and shape, and a snapshot to which the plan was applied.
     """

@@ -23,8 +23,8 @@ def check_departments_that_change_nothing(snapshot: Snapshot, policy: Policy, de
     if (not decision.backfill or not any(job.borrower for job in snapshot.jobs)) and not drains(snapshot, policy):
         kinds["one for all"] = one_for_all(policy)
     for kind, other in kinds.items():
-        told = spelled(decide(snapshot, other))
-        assert told == expected, f"section 1: {kind}: {told} and not {expected}"
+        found = spelled(decide(snapshot, other))
+        assert found == expected, f"section 1: {kind}: {found} and not {expected}"
 
 
 def one_for_all(policy: Policy) -> Policy:

@@ -131,7 +131,7 @@ def test_a_notebook_is_charged_as_a_job_is() -> None:
     assert [slice_amount(text, T4) for text in ("1/8", "0.5", "1", "8GiB")] == [125, 500, 1000, 534]
 
 
-def test_a_notebook_cannot_name_a_model_and_is_not_asked_to() -> None:
+def test_the_refusal_for_a_notebook_does_not_propose_a_model() -> None:
     refusal = slice_amount("8GiB", [("A100", 40960), ("T4", 15360)])
     assert isinstance(refusal, AmountRefusal)
     assert refusal.message.endswith("T4 (15360 MiB); ask for a part of a device (1/3)")
@@ -161,7 +161,9 @@ def test_processes_share_evenly(text: str, processes: int, milli: int) -> None:
         pytest.param("0.001", 2, "and 1 are left", id="the smallest part"),
     ],
 )
-def test_what_cannot_be_shared_evenly_is_refused_with_the_arithmetic(text: str, processes: int, words: str) -> None:
+def test_an_amount_that_cannot_be_shared_evenly_is_refused_with_the_arithmetic(
+    text: str, processes: int, words: str
+) -> None:
     refusal = gpu_amount(text, T4, processes=processes)
     assert isinstance(refusal, AmountRefusal) and refusal.code == "not_divisible"
     assert words in refusal.message and len(refusal.message) < 250
@@ -263,7 +265,7 @@ def test_no_duration_is_guessed(text: str) -> None:
     assert isinstance(duration_s(text), AmountRefusal)
 
 
-def test_a_tick_is_told_in_milliseconds() -> None:
+def test_a_tick_is_shown_in_milliseconds() -> None:
     assert duration_ms("500ms") == 500
     assert duration_ms("1s") == 1000
 

@@ -316,7 +316,7 @@ class Worlds(RuleBasedStateMachine):
     @rule(data=st.data(), upkeep=st.sampled_from(list(Upkeep)), by_s=st.sampled_from([None, None, 0, 3]))
     @precondition(lambda self: self.ticks > 10)
     def cordon_drain_or_open_a_node(self, data, upkeep, by_s) -> None:  # type: ignore[no-untyped-def]
-        """What runs on a cordoned node runs on; a drained one loses it, some of it only by a deadline."""
+        """Work on a cordoned node continues; a drained node loses it, some of it only by a deadline."""
         self._event()
         self.whole = self.steady = False
         node = data.draw(st.sampled_from(self.world.nodes))
@@ -385,7 +385,7 @@ class Worlds(RuleBasedStateMachine):
             check_departments_that_change_nothing(snapshot, self.world.policy, decision)
 
     def _note(self, plan: Plan) -> None:
-        """P9: whom a claimer paused cannot pause it; P7: who paused somebody is owed a start."""
+        """P9: a victim cannot pause its preemptor; P7: a preemptor starts."""
         again = starting_again(plan.actions)
         for action in plan.actions:
             match action:
@@ -406,7 +406,7 @@ class Worlds(RuleBasedStateMachine):
         return any(self.world.now in (row.begins_at, row.ends_at) for row in self.world.policy.windows)
 
     def _check_guarantees(self) -> None:
-        """P10, and what is promised a place has it within drain + 2 ticks."""
+        """P10, and a reservation becomes a start within drain + 2 ticks."""
         check_guarantees(self.world.snapshot(), self.world.policy, "t")
         self.waits_since = {name: self.waits_since.get(name, self.ticks) for name in self.world.reserved}
         for name, since in self.waits_since.items():

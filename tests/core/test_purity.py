@@ -59,6 +59,6 @@ def test_canonical_spells_a_value_in_one_way() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, {1: 2}, {"a": object()}, b"bytes", {1, 2}])
-def test_what_has_two_spellings_is_refused(value: object) -> None:
+def test_a_value_with_two_spellings_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         canonical(value)

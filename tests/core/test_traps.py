@@ -31,7 +31,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 6 / b 13",
             [],
-            id="an older request of 8 above the fair share of 10 pauses nobody",
+            id="an older request of 8 above the fair share of 10 pauses no job",
         ),
         pytest.param(
             """
@@ -186,7 +186,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 0.75 / d 1.85",
             ["d4"],
-            id="who paused others within its guarantee is not paused by them because a smaller job joins it on surplus",
+            id="a preemptor within its guarantee is not paused by its victims because of a smaller job on surplus",
         ),
         # R35
         pytest.param(
@@ -221,7 +221,7 @@ from tests.core.world import GENTLE, milli, placed, world
             """,
             "a 1.25 / d 2.75",
             ["d5"],
-            id="whom a claim within guarantee paused does not pause it when its project has started more on surplus",
+            id="a victim of a claim within guarantee does not pause it when its project has started more on surplus",
         ),
         pytest.param(
             """
@@ -264,7 +264,7 @@ from tests.core.world import GENTLE, milli, placed, world
         ),
     ],
 )
-def test_the_world_comes_to_rest_as_the_contract_says(text: str, picture: str, paused: list[str]) -> None:
+def test_the_final_state_is_that_of_the_contract(text: str, picture: str, paused: list[str]) -> None:
     made = world(text)
     made.settle()
     assert made.picture() == picture
@@ -279,7 +279,7 @@ def test_weights_6_6_and_2_on_7990_and_on_7991_milli_no_share_falls_by_more_than
 
 
 # R27
-def test_p4_claims_within_two_departments_p3s_job_goes_and_never_p1s() -> None:
+def test_p4_claims_within_two_departments_and_pauses_p3_never_p1() -> None:
     made = world(
         """
         pool t 4
@@ -306,13 +306,13 @@ def test_a_window_that_closes_inside_a_grace_period_leaves_the_pause_to_the_plan
 
 
 # R65
-def test_what_never_fits_is_told_at_once() -> None:
+def test_work_that_never_fits_is_refused_at_once() -> None:
     made = world("pool t 8\nc 0 of t\nc queues 100")
     made.tick()
     assert made.decide().waits["c1"].code == "never_fits"
 
 
-def test_the_refused_older_request_says_that_it_is_above_the_fair_share() -> None:
+def test_the_reason_of_the_refused_older_request_is_above_fair_share() -> None:
     made = world("pool t 20\na 10 of t\nb 10 of t\na runs 6 of 1\nb runs 13 of 1\na queues 8")
     made.settle()
     reason = made.decide().waits["a7"]
@@ -356,7 +356,7 @@ def test_one_job_and_a_stream_of_small_claims_is_paused_k_times_and_then_safe() 
 
 
 # R50
-def test_eight_slices_lent_to_one_whole_gpu_job_come_back_with_one_pause() -> None:
+def test_eight_slices_lent_to_one_whole_gpu_job_return_with_one_pause() -> None:
     made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1")
     made.settle()
     assert made.jobs["b1"].borrower
@@ -369,7 +369,7 @@ def test_eight_slices_lent_to_one_whole_gpu_job_come_back_with_one_pause() -> No
     assert (made.picture(), len(made.jobs["b1"].paused_at)) == ("a 0 / b 0", 1)
 
 
-def test_a_slice_that_came_back_is_not_lent_again_as_a_whole_before_all_of_it_is_idle() -> None:
+def test_a_device_is_not_lent_again_as_a_whole_before_all_its_slices_are_idle() -> None:
     made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t\nb queues 1\na notebook 0.125")
     for _ in range(5):
         made.tick()
@@ -393,7 +393,7 @@ def test_two_projects_with_only_two_gpu_jobs_that_keep_coming_run_in_turn() -> N
     assert order == ["a", "b"] * 4
 
 
-def test_a_quota_lowered_while_its_owner_is_being_preempted_pauses_nobody_twice() -> None:
+def test_a_quota_lowered_during_a_preemption_pauses_no_job_twice() -> None:
     made = world("pool t 4\na 2 of t\nb 2 of t\na runs 4 of 1\nb queues 1")
     made.drain_ticks = 3
     made.tick()
@@ -423,7 +423,7 @@ class TestBobAndPatty:
         assert [type(action) for action in actions] == [Pause, Reserve, Pause, Reserve]
         assert {action.claimer for action in actions if isinstance(action, Pause)} == {"patty1", "patty2"}
 
-    def test_nobody_is_paused_again_while_bobs_jobs_leave(self) -> None:
+    def test_no_job_is_paused_again_while_bobs_jobs_stop(self) -> None:
         made = self.world()
         made.tick()
         made.drain_ticks = 4

@@ -1,4 +1,4 @@
-"""The witness itself: it must cry out when a promise is broken before its silence says anything."""
+"""The observer: it reports broken promises."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from jupyter_gpu_quota import quotafile
 from jupyter_gpu_quota.demo.command import quota_text
 from jupyter_gpu_quota.demo.facts import Facts, share_text
-from jupyter_gpu_quota.demo.lending_scene import WAITS_FOR
-from jupyter_gpu_quota.demo.observer import Process, RankOf, Witness, broken, loads, look, process_of
+from jupyter_gpu_quota.demo.lending import WAITS_FOR
+from jupyter_gpu_quota.demo.observer import Process, ProcessObserver, RankId, broken, loads, process_of, read_processes
 from tests.patience import until
 
 
@@ -21,7 +21,7 @@ from tests.patience import until
     ("milli", "text"),
     [(125, "1/8 GPU (125 milli)"), (1000, "1 GPU (1000 milli)"), (375, "0.375 GPU (375 milli)")],
 )
-def test_a_share_is_said_as_people_say_it(milli: int, text: str) -> None:
+def test_a_share_is_printed_as_a_fraction_with_its_milli(milli: int, text: str) -> None:
     assert share_text(milli) == text
 
 
@@ -50,10 +50,10 @@ def notebook(user: str, milli: int, device: str) -> Process:
 
 
 def test_a_notebook_that_has_a_kernel_again_is_there_since_then() -> None:
-    witness = Witness(lambda environ: True)
+    observer = ProcessObserver(lambda environ: True)
     for at, seen in enumerate([["bob"], ["bob"], [], ["bob", "ann"], ["bob"]]):
-        witness.note([notebook(name, 125, "g0") for name in seen], float(at))
-    bob, ann = (witness.notebooks()[f"/user/{name}/"] for name in ("bob", "ann"))
+        observer.note([notebook(name, 125, "g0") for name in seen], float(at))
+    bob, ann = (observer.notebooks()[f"/user/{name}/"] for name in ("bob", "ann"))
     assert (bob.first, bob.since, bob.last, bob.present) == (0, 3, 4, True)
     assert (ann.first, ann.since, ann.last, ann.present) == (3, 3, 3, False)
 
@@ -78,7 +78,7 @@ def test_a_notebook_that_has_a_kernel_again_is_there_since_then() -> None:
         ),
     ],
 )
-def test_what_devices_carry(processes: Sequence[Process], expected: dict[str, int]) -> None:
+def test_the_load_of_devices(processes: Sequence[Process], expected: dict[str, int]) -> None:
     assert loads(processes) == expected
 
 
@@ -108,21 +108,21 @@ def test_broken_promises_are_reported(processes: Sequence[Process], words: list[
     assert all(one.startswith(word) for one, word in zip(found, words, strict=True))
 
 
-def test_a_violation_is_kept_and_told_once() -> None:
-    witness = Witness(lambda environ: True)
-    witness.note([job("a", 600, "g0"), job("b", 600, "g0")], 1.0)
-    witness.note([job("a", 600, "g0"), job("b", 600, "g0")], 2.0)
-    witness.note([], 3.0)
-    assert [(v.at, v.what[:30]) for v in witness.violations] == [(1.0, "device g0 carried 1200 milli: ")]
-    assert (witness.looks, witness.highest) == (3, 1200)
-    assert [s.present for s in witness.ranks()] == [False, False]
+def test_a_violation_is_kept_and_reported_once() -> None:
+    observer = ProcessObserver(lambda environ: True)
+    observer.note([job("a", 600, "g0"), job("b", 600, "g0")], 1.0)
+    observer.note([job("a", 600, "g0"), job("b", 600, "g0")], 2.0)
+    observer.note([], 3.0)
+    assert [(v.at, v.what[:30]) for v in observer.violations] == [(1.0, "device g0 carried 1200 milli: ")]
+    assert (observer.reads, observer.highest) == (3, 1200)
+    assert [s.present for s in observer.ranks()] == [False, False]
 
 
 @pytest.fixture
 def two_on_one_device() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two real processes that claim 600 milli each of one device, as no service would have started them."""
     mark = {
-        "WITNESS_TEST": str(os.getpid()),
+        "OBSERVER_TEST": str(os.getpid()),
         "CUDA_VISIBLE_DEVICES": "g0",
         "GPU_QUOTA_MILLI": "600",
         "GPU_QUOTA_ATTEMPT": "1",
@@ -138,35 +138,35 @@ def two_on_one_device() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_it_reads_the_real_process_table(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
+def test_the_observer_reads_the_real_process_table(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
     mine = str(os.getpid())
-    witness = Witness(lambda environ: environ.get("WITNESS_TEST") == mine)
-    witness.start()
-    until(lambda: witness.violations)
-    witness.leave()
-    assert [v.what for v in witness.violations] == [
+    observer = ProcessObserver(lambda environ: environ.get("OBSERVER_TEST") == mine)
+    observer.start()
+    until(lambda: observer.violations)
+    observer.stop()
+    assert [v.what for v in observer.violations] == [
         "device g0 carried 1200 milli: job a attempt 1 rank 0, job b attempt 1 rank 0"
     ]
 
 
-def test_the_dead_hold_nothing(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
+def test_a_process_that_ended_has_no_share(two_on_one_device: list[subprocess.Popen[bytes]]) -> None:
     """A zombie keeps its pid until its parent reads its status; its share is free all the same."""
     mine = str(os.getpid())
     victim = two_on_one_device[0]
     os.kill(victim.pid, 9)
     os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
-    seen = look(lambda environ: environ.get("WITNESS_TEST") == mine)
-    assert [p.holder for p in seen] == [RankOf(job="b", attempt=1, rank=0)]
+    seen = read_processes(lambda environ: environ.get("OBSERVER_TEST") == mine)
+    assert [p.holder for p in seen] == [RankId(job="b", attempt=1, rank=0)]
 
 
-def test_the_table_of_facts_stands_in_the_order_in_which_they_were_seen() -> None:
-    facts = Facts({"told first": "first", "missed": "never", "told later": "later"})
-    for key, at_s in (("told later", 1.0), ("told first", 2.0)):
+def test_the_facts_are_listed_in_the_order_of_observation() -> None:
+    facts = Facts({"reported first": "first", "missed": "never", "reported later": "later"})
+    for key, at_s in (("reported later", 1.0), ("reported first", 2.0)):
         facts.note(key, "so").at_s = at_s
     assert list(facts.table().columns[0].cells) == ["later", "first", "never"]
 
 
-def test_what_the_story_says_of_its_waits_is_what_its_quota_file_says() -> None:
+def test_the_waits_in_the_output_are_those_of_the_quota_file() -> None:
     demo = quotafile.parse(quota_text(4))
     assert isinstance(demo, quotafile.QuotaFile) and demo.policy_section.idle is not None
     idle, by_default = demo.policy_section.idle, type(demo.policy_section.idle)()

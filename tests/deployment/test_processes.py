@@ -1,4 +1,4 @@
-"""The service as processes: one at a time; commits in groups."""
+"""The service as processes: one service at a time; requests are committed in groups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +19,13 @@ import pytest
 from jupyter_gpu_quota.api.main import cookie_secret
 from jupyter_gpu_quota.api.requests.writer import Writer
 from jupyter_gpu_quota.deployment import pid_file
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import KeepBundle, Recorded, Refusal, Request
-from jupyter_gpu_quota.store.records.protocol import StoreUnavailable
 from tests.api.world import service_world
 from tests.patience import PATIENCE_S, until
 
-SLEEPER = "import time; time.sleep(60)"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+OBEDIENT = "import time; time.sleep(60)"
+IGNORING = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
 
 
 # --- the previous service ---------------------------------------------------------------------------------------------
@@ -36,53 +37,57 @@ def record(folder: Path, pid: int, started: int | None) -> None:
     (folder / pid_file.RECORD).write_text(json.dumps({"pid": pid, "started": started}))
 
 
-@pytest.mark.parametrize("code", [SLEEPER, DEAF], ids=["one that obeys SIGTERM", "one that does not"])
-def test_the_recorded_predecessor_is_ended(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [OBEDIENT, IGNORING], ids=["one that obeys SIGTERM", "one that does not"])
+def test_the_recorded_service_is_stopped(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pid_file, "END_WITHIN_S", 1.0)
     old = start(code)
-    if code == DEAF:
+    if code == IGNORING:
         assert old.stdout is not None
         old.stdout.readline()
-    record(tmp_path, old.pid, pid_file.started_ticks(old.pid))
+    record(tmp_path, old.pid, pid_file.process_of(old.pid).started)
     pid_file.take_over(tmp_path)
     assert old.wait(PATIENCE_S) in (-signal.SIGTERM, -signal.SIGKILL)
     assert json.loads((tmp_path / pid_file.RECORD).read_text())["pid"] == os.getpid()
 
 
-def test_a_stranger_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
-    stranger = start(SLEEPER)
+def test_another_process_with_a_reused_pid_is_not_stopped(tmp_path: Path) -> None:
+    other = start(OBEDIENT)
     try:
-        record(tmp_path, stranger.pid, (pid_file.started_ticks(stranger.pid) or 0) - 1)
+        record(tmp_path, other.pid, pid_file.process_of(other.pid).started - 1)
         pid_file.take_over(tmp_path)
-        assert stranger.poll() is None
+        assert other.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        other.kill()
+        other.wait()
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": "x"}', '{"pid": 999999999, "started": 1}'])
-def test_a_record_that_names_nobody_is_no_hindrance(tmp_path: Path, text: str) -> None:
+def test_an_invalid_pid_file_is_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / pid_file.RECORD).write_text(text)
     pid_file.take_over(tmp_path)
     pid_file.give_up(tmp_path)
     assert not (tmp_path / pid_file.RECORD).exists()
 
 
-def test_the_login_secret_is_kept_and_for_us_alone(tmp_path: Path) -> None:
+def test_the_cookie_secret_is_stored_for_this_account_only(tmp_path: Path) -> None:
     assert cookie_secret(tmp_path) == cookie_secret(tmp_path)
     assert (tmp_path / "cookie_secret").stat().st_mode & 0o777 == 0o600
 
 
 # --- the writer -------------------------------------------------------------------------------------------------------
 class FakeRecords:
-    """A labelled fake of the store's writing half: counts its transactions, and may be unavailable."""
+    """A labelled fake of the store's writing half: it counts its transactions, and may be unavailable.
+
+    A transaction ends after ``released`` was set.
+    """
 
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.unavailable = False
+        self.released = threading.Event()
 
     def record(self, requests: Sequence[Request], *, now: int) -> list[Recorded | Refusal]:
-        time.sleep(0.05)
+        assert self.released.wait(PATIENCE_S)
         if self.unavailable:
             raise StoreUnavailable("The disk is full.")
         self.batches.append(len(requests))
@@ -92,14 +97,17 @@ class FakeRecords:
         ]
 
 
-def keep(digest: str) -> KeepBundle:
+def request(digest: str) -> KeepBundle:
     return KeepBundle(digest=digest, user="u", size_bytes=1)
 
 
-async def test_what_waits_is_written_in_one_transaction_and_each_gets_its_own_answer() -> None:
+async def test_waiting_requests_are_written_in_one_transaction_and_each_gets_its_own_answer() -> None:
     store, committed = FakeRecords(), []
     writer = Writer(lambda: store, lambda: 1, committed=lambda: committed.append(1))
-    outcomes = await asyncio.gather(*(writer.record(keep("bad" if n == 7 else str(n))) for n in range(50)))
+    pending = asyncio.gather(*(writer.record(request("bad" if n == 7 else str(n))) for n in range(50)))
+    await asyncio.sleep(0)
+    store.released.set()
+    outcomes = await pending
     writer.close()
     assert [type(outcome) for outcome in outcomes].count(Refusal) == 1 and isinstance(outcomes[7], Refusal)
     assert [outcome.id for outcome in outcomes if isinstance(outcome, Recorded)] == [
@@ -109,23 +117,25 @@ async def test_what_waits_is_written_in_one_transaction_and_each_gets_its_own_an
     assert len(committed) == len(store.batches)
 
 
-async def test_while_the_store_is_away_each_is_told_and_the_next_is_tried() -> None:
+async def test_while_the_store_is_unavailable_each_request_fails_and_the_next_is_tried() -> None:
     store = FakeRecords()
+    store.released.set()
     writer = Writer(lambda: store, lambda: 1)
     store.unavailable = True
-    for failed in await asyncio.gather(*(writer.record(keep(str(n))) for n in range(3)), return_exceptions=True):
+    for failed in await asyncio.gather(*(writer.record(request(str(n))) for n in range(3)), return_exceptions=True):
         assert isinstance(failed, StoreUnavailable)
     store.unavailable = False
-    assert isinstance(await writer.record(keep("1")), Recorded)
+    assert isinstance(await writer.record(request("1")), Recorded)
     writer.close()
 
 
-async def test_one_whose_caller_went_away_harms_nobody() -> None:
+async def test_a_cancelled_request_does_not_affect_others() -> None:
     store = FakeRecords()
     writer = Writer(lambda: store, lambda: 1)
-    first, second = asyncio.create_task(writer.record(keep("1"))), asyncio.create_task(writer.record(keep("2")))
+    first, second = asyncio.create_task(writer.record(request("1"))), asyncio.create_task(writer.record(request("2")))
     await asyncio.sleep(0)
     first.cancel()
+    store.released.set()
     assert (await second).id == "2"  # type: ignore[union-attr]
     writer.close()
 
@@ -134,23 +144,23 @@ async def test_one_whose_caller_went_away_harms_nobody() -> None:
 def test_without_a_usable_database_requests_get_503_with_the_sentence(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         assert world.get("me").status == 200
-        world.door.slot.store, kept = None, world.door.slot.store
-        world.door.slot.why = "The database is full."
+        world.services.slot.store, kept = None, world.services.slot.store
+        world.services.slot.why = "The database is full."
         refused = world.post("jobs", "bob", {"command": ["x"]})
         assert (refused.status, refused.json["reason"]) == (503, "store_unavailable")
         assert "The database is full. Running jobs run on" in refused.json["message"]
         assert int(refused.headers["retry-after"]) > 0
         assert (world.get("health", None).status, world.get("ready", None).status) == (200, 503)
-        world.door.slot.store = kept
+        world.services.slot.store = kept
         assert world.post("jobs", "bob", {"command": ["x"]}).status == 201
 
 
 def test_a_hub_may_start_while_the_database_cannot_be_used(tmp_path: Path) -> None:
     """It asks for the first page and takes anything below 500 for a service that is up."""
     with service_world(tmp_path) as world:
-        kept, world.door.slot.store = world.door.slot.store, None
+        kept, world.services.slot.store = world.services.slot.store, None
         assert world.get("/services/gpu-quota/", None).status == 302
-        world.door.slot.store = kept
+        world.services.slot.store = kept
 
 
 def test_a_locked_database_stores_nothing_and_says_so(tmp_path: Path) -> None:
@@ -190,7 +200,7 @@ def test_openapi_describes_every_route_and_every_reference_stands(tmp_path: Path
     assert len(operations) == len(set(operations))
 
 
-def test_an_idle_door_with_a_follower_asks_the_store_once_a_second_at_most(tmp_path: Path) -> None:
+def test_an_idle_api_with_a_follower_asks_the_store_once_a_second_at_most(tmp_path: Path) -> None:
     with service_world(tmp_path) as world, world.stream("events") as events:
         next(events)
         asked: list[float] = []
@@ -201,13 +211,13 @@ def test_an_idle_door_with_a_follower_asks_the_store_once_a_second_at_most(tmp_p
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------
-def test_what_the_web_door_imported_is_not_looked_through_for_garbage() -> None:
+def test_the_api_excludes_its_imports_from_garbage_collection() -> None:
     code = """
 import gc
-from jupyter_gpu_quota.api import main as door
+from jupyter_gpu_quota.api import main as api
 async def serve(*_): print(gc.get_freeze_count())
-door.serve, door.settings_from_environment = serve, lambda: None
-door.main([])
+api.serve, api.settings_from_environment = serve, lambda: None
+api.main([])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert int(done.stdout) > 10_000

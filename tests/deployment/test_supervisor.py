@@ -27,6 +27,7 @@ from jupyter_gpu_quota.deployment.child import ChildProcess
 from jupyter_gpu_quota.deployment.heartbeat import LONGEST_TURN_S, Heartbeat
 from jupyter_gpu_quota.hub.ports import free_ports
 from jupyter_gpu_quota.settings import SETTINGS_VARIABLE, GPUQuota
+from tests.backends.worlds import alive
 from tests.patience import PATIENCE_S, Stopwatch, stays, until
 
 QUOTA = """\
@@ -39,15 +40,15 @@ FROZEN_FOR_AT_MOST_S = child_process.SILENT_AT_MOST_S + 6.0
 
 BEATING = """
 import os, sys, time, threading
-heart = int(sys.argv[sys.argv.index("--heartbeat") + 1])
+heartbeat = int(sys.argv[sys.argv.index("--heartbeat") + 1])
 def beat():
     while True:
-        os.write(heart, b".")
+        os.write(heartbeat, b".")
         time.sleep(0.05)
 threading.Thread(target=beat, daemon=True).start()
 """
 OBEDIENT = BEATING + "sys.stdin.read()"
-DEAF = BEATING + "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+IGNORING = BEATING + "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 ANSWERING = (
     BEATING
     + """
@@ -87,7 +88,7 @@ class Running:
         self.port = int(process.stdout.readline())
 
     def child(self, number: int = 0) -> pid_file.Process | None:
-        """The child of now, if it lives."""
+        """The present child, if it lives."""
         service = pid_file.recorded(self.state)
         found = service.children.get(f"child {number}") if service else None
         return found if found is not None and found.lives else None
@@ -100,7 +101,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def keeping(state: Path, *codes: str) -> Iterator[Running]:
+def supervising(state: Path, *codes: str) -> Iterator[Running]:
     process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(state), *codes], stdout=subprocess.PIPE)
     try:
         yield Running(state, process)
@@ -109,24 +110,24 @@ def keeping(state: Path, *codes: str) -> Iterator[Running]:
 
 
 def kill(pid: int) -> None:
-    """Kill a process and see it gone: what it had accepted is lost with it, what comes now is not."""
+    """Kill a process and wait for its end: connections that it accepted are lost, later ones are not."""
     os.kill(pid, signal.SIGKILL)
-    until(lambda: pid_file.started_ticks(pid) is None)
+    until(lambda: not alive(pid))
 
 
 def freeze(pid: int) -> None:
-    """Stop a process and see it stopped: a signal that comes before that would still be taken first."""
+    """Stop a process and wait until it is stopped: until then it would still handle other signals."""
     os.kill(pid, signal.SIGSTOP)
     until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def pass_s(seconds: float) -> None:
-    begun = time.monotonic()
-    until(lambda: time.monotonic() - begun > seconds)
+    started = time.monotonic()
+    until(lambda: time.monotonic() - started > seconds)
 
 
-def is_deaf(pid: int) -> bool:
-    """Whether a process has come so far that it ignores SIGTERM."""
+def ignores_sigterm(pid: int) -> bool:
+    """Whether a process ignores SIGTERM by now."""
     [ignored] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn")]
     return bool(int(ignored.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -136,39 +137,39 @@ def answer_of(port: int) -> bytes:
         return here.recv(100)
 
 
-# --- what it keeps ----------------------------------------------------------------------------------------------------
-def test_each_child_that_dies_is_started_again_by_itself(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+# --- restarts ----------------------------------------------------------------------------------------------------
+def test_a_child_that_dies_is_restarted_and_the_other_is_not(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT, OBEDIENT) as running:
         first, second = running.pid(0), running.pid(1)
         os.kill(first, signal.SIGKILL)
         until(lambda: (new := running.child(0)) and new.pid != first)
         assert running.pid(1) == second
 
 
-def test_no_connection_is_lost_while_a_door_is_started_again(tmp_path: Path) -> None:
-    with keeping(tmp_path, ANSWERING) as running:
+def test_no_connection_is_lost_while_the_api_is_restarted(tmp_path: Path) -> None:
+    with supervising(tmp_path, ANSWERING) as running:
         first = running.pid()
         assert answer_of(running.port) == str(first).encode()
         kill(first)
         assert answer_of(running.port) not in (b"", str(first).encode())
 
 
-def test_a_child_that_is_frozen_is_killed_and_started_again(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+def test_a_frozen_child_is_killed_and_restarted(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT, OBEDIENT) as running:
         first, second = running.pid(0), running.pid(1)
         freeze(first)
         until(lambda: (new := running.child(0)) and new.pid != first)
         assert running.pid(1) == second
 
 
-def test_a_child_that_beats_is_left_alone(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT) as running:
+def test_a_child_with_heartbeats_is_not_restarted(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT) as running:
         first = running.pid()
         assert stays(lambda: running.pid() == first, 2.0)
 
 
-def test_a_keeper_that_was_stopped_itself_accuses_nobody(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT) as running:
+def test_a_supervisor_that_was_stopped_itself_kills_no_child(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT) as running:
         first = running.pid()
         for pid in (running.process.pid, first):
             freeze(pid)
@@ -181,7 +182,7 @@ def test_a_keeper_that_was_stopped_itself_accuses_nobody(tmp_path: Path) -> None
 
 @pytest.fixture
 def starting(request: pytest.FixtureRequest) -> Iterator[ChildProcess]:
-    """A child that was started at the instant 0 and gives no beat."""
+    """A child that was started at the instant 0 and sends no heartbeat."""
     child = ChildProcess("one", [sys.executable, "-c", request.param])
     child.tend(0.0)
     assert child.process is not None
@@ -194,7 +195,7 @@ IDLE, BUSY = "import time; time.sleep(600)", "while True: pass"
 
 
 @pytest.mark.parametrize("starting", [IDLE], indirect=True)
-def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(starting: ChildProcess) -> None:
+def test_a_child_frozen_before_its_first_heartbeat_is_killed_within_20_s(starting: ChildProcess) -> None:
     assert starting.process is not None
     freeze(starting.process.pid)
     while starting.due() < 20.0:
@@ -203,18 +204,18 @@ def test_a_child_that_is_frozen_before_its_first_beat_is_killed_within_20_s(star
 
 
 @pytest.mark.parametrize("starting", [BUSY], indirect=True)
-def test_a_slow_start_that_gets_on_is_waited_for_two_minutes(starting: ChildProcess) -> None:
+def test_a_slow_but_active_start_may_last_two_minutes(starting: ChildProcess) -> None:
     assert starting.process is not None
     pid, now = starting.process.pid, 0.0
     while now < child_process.FIRST_HEARTBEAT_WITHIN_S:
-        before, now = pid_file.marks_of(pid), starting.due()
-        until(lambda before=before: pid_file.marks_of(pid) != before)
+        before, now = child_process.activity_of(pid), starting.due()
+        until(lambda before=before: child_process.activity_of(pid) != before)
         assert starting.process.poll() is None
         starting.tend(now)
     assert starting.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
-def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
+def test_the_pauses_between_restarts_grow() -> None:
     child, now, starts = ChildProcess("one", ["/bin/false"]), 0.0, []
     while len(starts) < 12:
         now = max(now, child.due()) if child.process is None else now
@@ -226,9 +227,9 @@ def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
 
 
-# --- its record -------------------------------------------------------------------------------------------------------
+# --- the pid file -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         pytest.param(lambda record: record.unlink(), id="a record that is lost"),
         pytest.param(lambda record: record.write_text(""), id="one that is empty"),
@@ -236,66 +237,65 @@ def test_one_that_keeps_dying_is_started_less_and_less_often() -> None:
         pytest.param(lambda record: record.write_text('{"pid": 1, "started": 1}'), id="one that names another"),
     ],
 )
-def test_a_record_that_is_spoiled_under_a_healthy_service_is_written_anew(
-    tmp_path: Path, spoil: Callable[[Path], object]
+def test_a_damaged_pid_file_of_a_running_service_is_written_again(
+    tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
-    with keeping(tmp_path, OBEDIENT, OBEDIENT) as running:
+    with supervising(tmp_path, OBEDIENT, OBEDIENT) as running:
         pids = [running.pid(0), running.pid(1)]
-        told = pid_file.recorded(tmp_path)
-        spoil(tmp_path / pid_file.RECORD)
-        until(lambda: pid_file.recorded(tmp_path) == told)
+        before = pid_file.recorded(tmp_path)
+        damage(tmp_path / pid_file.RECORD)
+        until(lambda: pid_file.recorded(tmp_path) == before)
         assert [running.pid(0), running.pid(1)] == pids
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
-def test_sigterm_ends_all_within_what_the_hub_grants(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT, DEAF) as running:
+def test_sigterm_stops_all_processes_within_five_seconds(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT, IGNORING) as running:
         pids = [running.pid(0), running.pid(1)]
         with Stopwatch() as watch:
             running.process.terminate()
             assert running.process.wait(PATIENCE_S) == 0
         assert watch.seconds < 5.0
-        assert [pid_file.started_ticks(pid) for pid in pids] == [None, None]
+        assert not any(map(alive, pids))
         assert pid_file.recorded(tmp_path) is None
 
 
-def test_children_do_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT, "import time; time.sleep(600)") as running:
+def test_children_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT, "import time; time.sleep(600)") as running:
         pids = [running.pid(0), running.pid(1)]
         running.process.kill()
         running.process.wait()
-        until(lambda: [pid_file.started_ticks(pid) for pid in pids] == [None, None])
+        until(lambda: not any(map(alive, pids)))
 
 
-def test_a_successor_ends_the_children_of_a_killed_keeper_even_a_frozen_one(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT) as running:
+def test_a_successor_ends_the_children_of_a_killed_supervisor_even_a_frozen_one(tmp_path: Path) -> None:
+    with supervising(tmp_path, OBEDIENT) as running:
         frozen = running.pid()
         freeze(frozen)
         running.process.kill()
         running.process.wait()
-        assert pid_file.started_ticks(frozen) is not None
-        with keeping(tmp_path, OBEDIENT):
-            assert pid_file.started_ticks(frozen) is None
+        assert alive(frozen)
+        with supervising(tmp_path, OBEDIENT):
+            assert not alive(frozen)
 
 
 def test_a_successor_waits_less_than_6_s_for_a_service_that_is_frozen_whole(tmp_path: Path) -> None:
-    with keeping(tmp_path, OBEDIENT, DEAF) as running:
+    with supervising(tmp_path, OBEDIENT, IGNORING) as running:
         pids = [running.process.pid, running.pid(0), running.pid(1)]
-        until(lambda: is_deaf(pids[2]))
+        until(lambda: ignores_sigterm(pids[2]))
         for pid in pids:
             freeze(pid)
-        with Stopwatch() as watch, keeping(tmp_path, OBEDIENT) as successor:
+        with Stopwatch() as watch, supervising(tmp_path, OBEDIENT) as successor:
             assert watch.seconds < 6.0
-            assert [pid_file.started_ticks(pid) for pid in pids] == [None, None, None]
+            assert not any(map(alive, pids))
             assert successor.pid()
 
 
 # --- the address ------------------------------------------------------------------------------------------------------
 def environment(state: Path, port: int, **settings: object) -> dict[str, str]:
-    told = {"state_dir": str(state), **settings}
     return {
         **os.environ,
-        SETTINGS_VARIABLE: json.dumps(told),
+        SETTINGS_VARIABLE: json.dumps({"state_dir": str(state), **settings}),
         "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
         "JUPYTERHUB_SERVICE_NAME": "gpu-quota",
         "JUPYTERHUB_SERVICE_PREFIX": "/services/gpu-quota/",
@@ -333,41 +333,41 @@ def test_an_address_that_cannot_be_had_is_explained(url: str, said: str) -> None
     assert "c.GPUQuota.service_url" in str(refused.value)
 
 
-def test_the_keeper_knows_the_settings_it_needs_as_config_has_them(tmp_path: Path) -> None:
+def test_the_supervisor_knows_the_settings_it_needs_as_config_has_them(tmp_path: Path) -> None:
     assert GPUQuota().state_dir == supervisor.DEFAULT_STATE_DIR
     assert supervisor.SETTINGS_VARIABLE == SETTINGS_VARIABLE
     assert supervisor.state_dir_of(environment(tmp_path, 1)) == tmp_path
 
 
-def test_the_keeper_loads_no_library() -> None:
+def test_the_supervisor_loads_no_library() -> None:
     code = "import sys; before = set(sys.modules); import jupyter_gpu_quota.deployment.supervisor; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     heavy = {"click", "traitlets", "tornado", "asyncio", "jupyterhub", "sqlalchemy", "pydantic"}
     assert not heavy & set(done.stdout.split())
 
 
-# --- the heart --------------------------------------------------------------------------------------------------------
-def test_a_heart_beats_while_the_loop_turns_and_stops_where_it_hangs() -> None:
+# --- heartbeats -------------------------------------------------------------------------------------------------------
+def test_heartbeats_are_sent_while_the_main_loop_runs_and_stop_when_it_hangs() -> None:
     now = 0.0
     listens, beats = os.pipe()
-    heart = Heartbeat(beats, clock=lambda: now)
-    assert heart.beat()
+    heartbeat = Heartbeat(beats, clock=lambda: now)
+    assert heartbeat.beat()
     now = LONGEST_TURN_S + 1
-    assert not heart.beat()
-    heart.turned()
-    assert heart.beat()
+    assert not heartbeat.beat()
+    heartbeat.turned()
+    assert heartbeat.beat()
     os.close(listens)
-    assert heart.beat()
+    assert heartbeat.beat()
 
 
 # --- the real service -------------------------------------------------------------------------------------------------
 def a_batch() -> bytes:
-    """A batch of samples that nobody has sent before."""
+    """A batch of samples with a new sequence number."""
     return json.dumps({"node": "n", "sequence": time.time_ns(), "samples": []}).encode()
 
 
 class Service:
-    """The real command, without a hub: what needs nobody's name works."""
+    """The real command, without a hub: requests without a user work."""
 
     process: subprocess.Popen[bytes]
 
@@ -377,14 +377,16 @@ class Service:
         quota = folder / "quota.yaml"
         quota.write_text(QUOTA)
         devices = [{"model": "Simulated 80G", "memory_mib": 81920, "count": 1}]
-        self.told = environment(self.state, self.port, quota_file=str(quota), simulated_devices=devices, tick_ms=10)
+        self.environment = environment(
+            self.state, self.port, quota_file=str(quota), simulated_devices=devices, tick_ms=10
+        )
         self.start()
 
     def start(self, ready: Callable[[], object] = lambda: None) -> None:
-        self.process = subprocess.Popen(SERVE, env=self.told, preexec_fn=ready)  # noqa: PLW1509 - one call of prctl
+        self.process = subprocess.Popen(SERVE, env=self.environment, preexec_fn=ready)  # noqa: PLW1509 - one call of prctl
 
     def child(self, name: str) -> int:
-        """The child of now; where it is just being started again, the next one."""
+        """The present child, or the next one while it is being restarted."""
         until(lambda: (service := pid_file.recorded(self.state)) and name in service.children)
         service = pid_file.recorded(self.state)
         assert service is not None
@@ -424,7 +426,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def freeze_inside_a_transaction(pid: int, database: Path) -> None:
-    """Stop a process at a moment at which nobody else can write: as soon as somebody is seen to, and still cannot."""
+    """Stop a process inside a transaction: when the database was locked, and still is after the stop."""
 
     def caught(probe: sqlite3.Connection) -> bool:
         if not any(is_locked(probe) for _ in range(10_000)):
@@ -448,7 +450,7 @@ def is_locked(probe: sqlite3.Connection) -> bool:
     return False
 
 
-def test_a_scheduler_frozen_inside_a_transaction_keeps_nobody_waiting_for_long(service: Service) -> None:
+def test_a_controller_frozen_inside_a_transaction_is_replaced_in_bounded_time(service: Service) -> None:
     frozen = service.child("controller")
     freeze_inside_a_transaction(frozen, service.state / "gpu-quota.sqlite")
     assert service.writes() == 503
@@ -459,15 +461,15 @@ def test_a_scheduler_frozen_inside_a_transaction_keeps_nobody_waiting_for_long(s
     until(service.ready)
 
 
-def test_requests_wait_for_a_killed_door_and_are_answered(service: Service) -> None:
-    door = service.child("door")
-    kill(door)
+def test_requests_wait_for_a_killed_api_and_are_answered(service: Service) -> None:
+    api = service.child("api")
+    kill(api)
     assert service.ask("health") == 200
-    assert service.child("door") != door
+    assert service.child("api") != api
     until(service.ready)
 
 
-def test_a_service_is_ready_again_at_once_after_its_record_was_lost(service: Service) -> None:
+def test_a_service_writes_a_lost_pid_file_again(service: Service) -> None:
     (service.state / pid_file.RECORD).unlink()
     until(service.ready, 10)
     assert pid_file.recorded(service.state) is not None
@@ -481,11 +483,11 @@ def no_right_to_override() -> None:
 
 
 def lacks(service: Service) -> set[str]:
-    """What the service says of itself that is not so."""
+    """The parts that the service reports as not ready."""
     return {name for name, holds in json.loads(service.said("ready")[1]).items() if holds is False}
 
 
-def test_a_database_that_may_only_be_read_is_read_and_said_to_be_so(service: Service) -> None:
+def test_a_read_only_database_is_read_and_reported(service: Service) -> None:
     end_process(service.process, PATIENCE_S)
     database = service.state / "gpu-quota.sqlite"
     database.chmod(0o444)
@@ -513,7 +515,7 @@ def file_system(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_disk_that_may_only_be_read_is_said_and_survived(file_system: Path, service: Service) -> None:
+def test_a_read_only_disk_is_reported_and_survived(file_system: Path, service: Service) -> None:
     """As after an error of the disk, and a restart of the hub."""
     end_process(service.process, PATIENCE_S)
     subprocess.run(["mount", "-o", "remount,ro", str(file_system)], check=True)

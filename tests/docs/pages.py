@@ -1,12 +1,12 @@
-"""The project's texts as tests see them: blocks with the mark before them, links, pictures, words in code.
+"""The documentation pages as data: blocks with the mark before them, links, pictures, inline code.
 
-A block that is typed or run by people carries a mark, a comment in the line before it:
+A block that users type or run has a mark, a comment in the line before it:
 
-    <!-- run: WHO -->            console; WHO is make, or a person of the tests' hub (ann, lea, admin)
-    <!-- run: WHO; fails -->     the same, and its last command is refused
+    <!-- run: USER -->           console; USER is make, or a user of the tests' hub (ann, lea, admin)
+    <!-- run: USER; fails -->    the same, and its last command is refused
     <!-- not run: REASON -->     console that no test runs
-    <!-- file: NAME -->          a file of the page; its console blocks find it beside them
-    <!-- cell: WHO -->           Python in a notebook of this person; it knows the names of the cells right before it
+    <!-- file: NAME -->          a file of the page; its console blocks run in the folder of that file
+    <!-- cell: USER -->          Python in a notebook of this user; it shares names with the cells right before it
     <!-- config -->              lines of jupyterhub_config.py
     <!-- compile: REASON -->     Python that is only compiled
 """
@@ -26,20 +26,20 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md",
     path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts
 ]
 
-MARK = re.compile(r"\s*<!-- (?P<kind>not run|run|file|cell|config|compile)(?:: (?P<told>[^>]+?))? -->\s*")
+MARK = re.compile(r"\s*<!-- (?P<kind>not run|run|file|cell|config|compile)(?:: (?P<argument>[^>]+?))? -->\s*")
 MARKED_LANGUAGES = ("console", "python", "bash", "yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One fenced block. ``kind`` and ``told`` are its mark's, empty without one; ``line`` counts from 1."""
+    """One fenced block. ``kind`` and ``argument`` are those of its mark, empty without one; ``line`` counts from 1."""
 
     page: Path
     line: int
     language: str
     text: str
     kind: str = ""
-    told: str = ""
+    argument: str = ""
 
     @property
     def place(self) -> str:
@@ -63,8 +63,8 @@ def blocks(page: Path) -> list[Block]:
 
 def _block(page: Path, token: Token, mark: re.Match[str] | None) -> Block:
     line = token.map[0] + 1 if token.map else 0
-    kind, told = (mark["kind"], mark["told"] or "") if mark else ("", "")
-    return Block(page=page, line=line, language=token.info.strip(), text=token.content, kind=kind, told=told)
+    kind, argument = (mark["kind"], mark["argument"] or "") if mark else ("", "")
+    return Block(page=page, line=line, language=token.info.strip(), text=token.content, kind=kind, argument=argument)
 
 
 def every_block(*languages: str) -> list[Block]:
@@ -72,18 +72,18 @@ def every_block(*languages: str) -> list[Block]:
 
 
 def inline(page: Path) -> Iterator[Token]:
-    """Every token inside a line: links, pictures, code, words."""
+    """All inline tokens of a page: links, pictures, code, words."""
     for token in tokens(page):
         yield from token.children or ()
 
 
 def commands(block: Block) -> list[str]:
-    """What is typed in a console block: its lines that begin with a dollar."""
+    """The commands of a console block: its lines that begin with a dollar."""
     return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ ")]
 
 
 def code_of(page: Path) -> Iterator[str]:
-    """Everything a page sets in code: words in a line, and lines of blocks."""
+    """All code of a page: inline code, and the lines of blocks."""
     yield from (token.content for token in inline(page) if token.type == "code_inline")
     for block in blocks(page):
         yield from block.text.splitlines()

@@ -1,8 +1,8 @@
-"""Takes the README's picture anew, from a browser that looks at the demo while its story plays:
+"""Take the picture of the README again, in a browser, while the demo runs:
 
     python -m tests.docs.picture
 
-It needs Chromium on the path. The picture is what an admin sees once Patty's jobs run.
+It needs Chromium on the path. The picture shows the page of an admin while Patty's jobs run.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def main() -> None:
     assert demo.stdout is not None
     lines = iter(demo.stdout)
     try:
-        url = _told(lines, r"Hub:\s+(\S+)")
-        password = _told(lines, r"Log in as admin with password\s+(\S+)")
+        url = _matching(lines, r"Hub:\s+(\S+)")
+        password = _matching(lines, r"Log in as admin with password\s+(\S+)")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
             _log_in(page, url, password)
-            _told(lines, r"(Patty's jobs run)")
+            _matching(lines, r"(Patty's jobs run)")
             page.wait_for_timeout(LOOK_AFTER_MS)
             page.screenshot(path=PICTURE)
             browser.close()
@@ -49,13 +49,13 @@ def main() -> None:
         demo.communicate(timeout=ENDS_WITHIN_S)
 
 
-def _told(lines: Iterator[str], pattern: str) -> str:
-    """What the demo says that matches; raises SystemExit where it ends without saying so."""
+def _matching(lines: Iterator[str], pattern: str) -> str:
+    """The first group of the first line that matches; raises SystemExit if the demo ends before."""
     for line in lines:
         found = re.search(pattern, line)
         if found:
             return found[1]
-    raise SystemExit(f"the demo ended before it said {pattern}")
+    raise SystemExit(f"the demo ended without a line for {pattern}")
 
 
 def _log_in(page: Page, url: str, password: str) -> None:

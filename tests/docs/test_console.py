@@ -1,7 +1,7 @@
-"""What the texts tell people to type is typed: on a real hub, page by page, in the order of the page.
+"""All commands of the pages work: they run on a real hub, page by page, in the order of the page.
 
 The hub has the README's quota file, four simulated A100 and one simulated T4. Each page has a folder of its own with
-the files it shows, and each person the variables of a notebook of theirs.
+its files, and each user the variables of a notebook.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
+from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow]
 
-CAST = Cast(groups={"fraud-ds": ("ann",), "churn-ds": ("ben",)}, users=("lea",))
+CAST = HubUsers(groups={"fraud-ds": ("ann",), "churn-ds": ("ben",)}, users=("lea",))
 SETTINGS = """\
 c.GPUQuota.quota_file = {quota!r}
 c.GPUQuota.simulated_devices = [
@@ -32,76 +32,76 @@ c.GPUQuota.simulated_devices = [
 BLOCK_TIMEOUT_S = 120
 
 TYPED = [
-    page for page in PAGES if any(block.kind in ("run", "cell") and block.told != "make" for block in blocks(page))
+    page for page in PAGES if any(block.kind in ("run", "cell") and block.argument != "make" for block in blocks(page))
 ]
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporaryHub]:
     """A hub whose first quota file is the README's."""
-    folder = tmp_path_factory.mktemp("stage")
+    folder = tmp_path_factory.mktemp("console")
     quota = folder / "quota.yaml"
     quota.write_text(_file(ROOT / "README.md", "quota.yaml"))
-    stage = Stage(folder / "hub", cast=CAST, extra_config=SETTINGS.format(quota=str(quota)))
+    hub = TemporaryHub(folder / "hub", users=CAST, extra_config=SETTINGS.format(quota=str(quota)))
     try:
-        stage.start()
-        yield stage
+        hub.start()
+        yield hub
     finally:
-        stage.end()
+        hub.end()
 
 
 def _file(page: Path, name: str) -> str:
-    return next(block.text for block in blocks(page) if block.kind == "file" and block.told == name)
+    return next(block.text for block in blocks(page) if block.kind == "file" and block.argument == name)
 
 
 @pytest.mark.parametrize("page", TYPED, ids=[str(page.relative_to(ROOT)) for page in TYPED])
-def test_what_a_page_says_to_type_works(page: Path, stage: Stage, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work(page: Path, hub: TemporaryHub, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(_file(ROOT / "docs/tutorial/first-job.md", "train.py"))
     for block in _notebooks(page):
         match block.kind:
             case "file":
-                (tmp_path / block.told).write_text(block.text)
+                (tmp_path / block.argument).write_text(block.text)
             case "cell":
-                _works(block, [sys.executable, "-c", block.text], stage, tmp_path)
-            case "run" if block.told != "make":
-                _works(block, ["bash", "-c", _script(block, tmp_path)], stage, tmp_path)
+                _works(block, [sys.executable, "-c", block.text], hub, tmp_path)
+            case "run" if block.argument != "make":
+                _works(block, ["bash", "-c", _script(block, tmp_path)], hub, tmp_path)
 
 
 def _notebooks(page: Path) -> Iterator[Block]:
-    """The blocks of a page; a person's cells that follow each other are one program, as in a notebook."""
+    """The blocks of a page; consecutive cells of one user are one program, as in a notebook."""
     found = blocks(page)
-    for _, group in groupby(found, key=lambda block: block.told if block.kind == "cell" else block.line):
+    for _, group in groupby(found, key=lambda block: block.argument if block.kind == "cell" else block.line):
         first, *rest = group
         yield replace(first, text="\n".join([first.text, *(each.text for each in rest)]))
 
 
 def _script(block: Block, folder: Path) -> str:
-    """The block as one shell: it stops at the first failure, and knows $job and $node of the blocks before it."""
+    """The block as one shell script: it stops at the first failure, and has $job and $node of earlier blocks."""
     typed = commands(block)
-    if block.told.endswith("; fails"):
+    if block.argument.endswith("; fails"):
         typed[-1] = f"! {typed[-1]} || exit 99"
     kept = folder.parent / f"{folder.name}.kept"
     keep = f'printf \'job=%q\\nnode=%q\\n\' "$job" "$node" > {kept}'
     return "\n".join(["set -euo pipefail", "job= node=", f"[ ! -e {kept} ] || . {kept}", *typed, keep])
 
 
-def _works(block: Block, command: list[str], stage: Stage, folder: Path) -> None:
-    who = block.told.removesuffix("; fails")
+def _works(block: Block, command: list[str], hub: TemporaryHub, folder: Path) -> None:
+    user = block.argument.removesuffix("; fails")
     done = subprocess.run(
-        command, cwd=folder, env=_notebook(who, stage), capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
+        command, cwd=folder, env=_notebook(user, hub), capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
     )
     assert done.returncode == 0, (
-        f"{block.place} as {who}\n{block.text}\n{done.stdout}\n{done.stderr}\n{stage.last_words('hub')}"
+        f"{block.place} as {user}\n{block.text}\n{done.stdout}\n{done.stderr}\n{hub.last_words('hub')}"
     )
 
 
-def _notebook(who: str, stage: Stage) -> dict[str, str]:
-    """The variables of a terminal in this person's notebook."""
-    project = {"JUPYTER_GPU_QUOTA_PROJECT": "fraud"} if who in ("ann", "lea") else {}
+def _notebook(user: str, hub: TemporaryHub) -> dict[str, str]:
+    """The variables of a terminal in this user's notebook."""
+    project = {"JUPYTER_GPU_QUOTA_PROJECT": "fraud"} if user in ("ann", "lea") else {}
     return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-        "HOME": str(stage.home(who)),
-        "JUPYTER_GPU_QUOTA_URL": f"{stage.url}/services/gpu-quota/",
-        "JUPYTERHUB_API_TOKEN": stage.token_of(who),
+        "HOME": str(hub.home(user)),
+        "JUPYTER_GPU_QUOTA_URL": f"{hub.url}/services/gpu-quota/",
+        "JUPYTERHUB_API_TOKEN": hub.token_of(user),
         **project,
     }

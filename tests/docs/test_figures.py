@@ -1,4 +1,4 @@
-"""Figures in the README were measured: they come from what ``make bench`` kept, or there are none."""
+"""Figures in the README were measured: they are those that ``make bench`` stored, or there are none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where figures are kept; two parts measure at once, and one cannot be measured."""
+    """A file for the figures of three parts; the third cannot be measured."""
 
     def broken(quick: bool) -> list[Figure]:
         raise TimeoutError("no hub")
@@ -51,12 +51,12 @@ def parts_of(file: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_the_readme_shows_the_kept_figures_and_no_others(figures: ModuleType) -> None:
-    assert figures.shown() == figures.rendered(figures.kept())
-    assert figures.PAGE.read_text() == figures.page(figures.kept())
+def test_the_readme_shows_the_stored_figures_and_no_others(figures: ModuleType) -> None:
+    assert figures.shown() == figures.rendered(figures.stored())
+    assert figures.PAGE.read_text() == figures.page(figures.stored())
 
 
-def test_a_part_that_is_measured_again_leaves_the_others_as_they_were(file: Path) -> None:
+def test_measuring_one_part_again_keeps_the_figures_of_the_others(file: Path) -> None:
     assert benchmarks.main(["--only", "claims", "--file", str(file)]) == 0
     before = parts_of(file)["claims"]
     assert benchmarks.main(["--only", "openb", "--file", str(file)]) == 1, "it misses its bound"
@@ -65,7 +65,7 @@ def test_a_part_that_is_measured_again_leaves_the_others_as_they_were(file: Path
     assert {"at", "machine", "quick", "title", "figures"} == parts_of(file)["openb"].keys()
 
 
-def test_each_part_is_measured_in_a_process_of_its_own_and_one_that_dies_is_told(
+def test_each_part_is_measured_in_its_own_process_and_a_crash_is_reported(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def process(quick: bool) -> list[Figure]:
@@ -83,17 +83,15 @@ def test_each_part_is_measured_in_a_process_of_its_own_and_one_that_dies_is_told
     assert "BrokenProcessPool" in str(found["idle"]["not_measured"])
 
 
-def test_a_quick_look_keeps_nothing_unless_it_is_told_where(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(benchmarks, "KEPT", tmp_path / "kept.json")
+def test_a_quick_run_stores_nothing_without_a_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "STORED", tmp_path / "kept.json")
     assert benchmarks.main(["--only", "claims", "--quick"]) == 0
     assert not (tmp_path / "kept.json").exists()
     assert benchmarks.main(["--only", "claims"]) == 0
     assert parts_of(tmp_path / "kept.json")["claims"]["quick"] is False
 
 
-def test_a_run_of_the_benchmarks_fills_the_readme(
+def test_a_run_of_the_benchmarks_updates_the_readme(
     figures: ModuleType, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readme = tmp_path / "README.md"
@@ -109,7 +107,7 @@ def test_a_run_of_the_benchmarks_fills_the_readme(
     assert "| given out | 95.1 % (missed) | at least 96 % | FGD 95.4 published | a trace |" in written
     assert "Not measured: TimeoutError: no hub." in written and "at a load of" in written
     assert readme.read_text().startswith("before\n") and readme.read_text().endswith("\nafter\n")
-    assert figures.shown() == figures.rendered(figures.kept())
+    assert figures.shown() == figures.rendered(figures.stored())
 
 
 @pytest.mark.parametrize(
@@ -119,10 +117,10 @@ def test_a_run_of_the_benchmarks_fills_the_readme(
         pytest.param(1.1, 1.0, None, False, id="more than at most"),
         pytest.param(96.0, None, 96.0, True, id="exactly at least"),
         pytest.param(95.9, None, 96.0, False, id="less than at least"),
-        pytest.param(5.0, None, None, None, id="nothing was promised"),
+        pytest.param(5.0, None, None, None, id="without a bound"),
     ],
 )
-def test_a_figure_holds_when_it_is_as_promised(
+def test_a_figure_holds_within_its_bound(
     value: float, bound: float | None, least: float | None, holds: bool | None
 ) -> None:
     assert Figure(name="n", value=value, unit="s", timed="t", bound=bound, least=least).holds is holds

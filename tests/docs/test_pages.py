@@ -1,4 +1,4 @@
-"""The texts say nothing that is not there: what they name exists, what they show can be read, what they link to is."""
+"""The documentation pages are correct: names exist, examples are valid, links have targets."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def each(*languages: str, kind: str = "") -> pytest.MarkDecorator:
 
 # --- blocks -------------------------------------------------------------------------------------------------------
 @by_page
-def test_every_block_that_people_type_says_who_runs_it(page: Path) -> None:
+def test_every_block_that_users_type_has_a_mark(page: Path) -> None:
     for block in blocks(page):
         if block.language in MARKED_LANGUAGES and page.name != "CONTRIBUTING.md":
             assert block.kind, f"{block.place}: a {block.language} block without a mark; see tests/docs/pages.py"
         if block.kind == "run":
-            assert block.told.removesuffix("; fails") in (*PEOPLE, "make"), block.place
+            assert block.argument.removesuffix("; fails") in (*PEOPLE, "make"), block.place
         if block.kind in ("not run", "compile"):
-            assert block.told, f"{block.place}: the reason is missing"
+            assert block.argument, f"{block.place}: the reason is missing"
 
 
 @each("console")
@@ -63,12 +63,12 @@ def test_a_console_block_is_lines_that_begin_with_a_dollar(block: Block) -> None
 
 
 @each("yaml")
-def test_a_quota_file_in_the_texts_is_one(block: Block) -> None:
+def test_a_quota_file_in_the_pages_is_valid(block: Block) -> None:
     found = quotafile.parse(block.text)
     assert isinstance(found, quotafile.QuotaFile), found
 
 
-def test_the_examples_of_quotas_can_be_tried_on_the_devices_of_the_demo() -> None:
+def test_the_examples_of_quotas_fit_the_devices_of_the_demo() -> None:
     models = ["Simulated 80G"] * 4 + ["Simulated 16G"]
     devices = [
         Device(id=f"d{at}", node="n", index=at, model=model, memory_mib=1, pool=None) for at, model in enumerate(models)
@@ -82,12 +82,12 @@ def test_the_examples_of_quotas_can_be_tried_on_the_devices_of_the_demo() -> Non
 
 
 @each("python")
-def test_python_in_the_texts_compiles(block: Block) -> None:
+def test_python_in_the_pages_compiles(block: Block) -> None:
     compile(block.text, block.place, "exec")
 
 
 @each("python", kind="config")
-def test_lines_of_jupyterhub_config_are_taken_by_the_hub(block: Block) -> None:
+def test_the_hub_accepts_the_configuration_in_the_pages(block: Block) -> None:
     c = Config()
     exec(compile(block.text, block.place, "exec"), {"c": c})
     setup_gpu_quota(c)
@@ -96,7 +96,7 @@ def test_lines_of_jupyterhub_config_are_taken_by_the_hub(block: Block) -> None:
 
 
 @each("console")
-def test_a_make_target_in_the_texts_exists(block: Block) -> None:
+def test_a_make_target_in_the_pages_exists(block: Block) -> None:
     for line in commands(block) or block.text.splitlines():
         if line.startswith("make "):
             target = [word for word in shlex.split(line, comments=True)[1:] if "=" not in word]
@@ -130,7 +130,7 @@ def _anchors(page: Path) -> set[str]:
     return {*named, *(re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads)}
 
 
-def test_pictures_say_what_they_show() -> None:
+def test_pictures_have_alternative_texts() -> None:
     for page in PAGES:
         for token in inline(page):
             assert token.type != "image" or len(token.content) > 20, f"{page.name}: a picture without words"
@@ -138,7 +138,7 @@ def test_pictures_say_what_they_show() -> None:
 
 # --- names --------------------------------------------------------------------------------------------------------
 @by_page
-def test_commands_and_options_in_the_texts_exist(page: Path) -> None:
+def test_commands_and_options_in_the_pages_exist(page: Path) -> None:
     for text in code_of(page):
         for line in re.split(r"[|;&>)]|\$\(|^\$ ", text):
             words = line.split()
@@ -150,7 +150,7 @@ def _check_command(words: list[str], place: str) -> None:
     command: click.Command = main
     known = _options(main)
     for word in words:
-        if word in ("--", "[OPTIONS]"):  # what follows is another program's, or in a usage line only stands for words
+        if word in ("--", "[OPTIONS]"):  # the rest belongs to another program, or to a usage line
             return
         if word.startswith("-"):
             assert word.partition("=")[0] in known, f"{place}: no option {word}"
@@ -161,7 +161,7 @@ def _check_command(words: list[str], place: str) -> None:
 
 
 def _below(command: click.Command) -> dict[str, click.Command]:
-    """The commands of a group that people may call; none of what is no group."""
+    """The visible commands of a group; empty for a single command."""
     if not isinstance(command, click.Group):
         return {}
     context = click.Context(command)
@@ -173,7 +173,7 @@ def _options(command: click.Command) -> set[str]:
     return {"--help", *(name for param in command.params for name in (*param.opts, *param.secondary_opts))}
 
 
-def test_options_named_alone_belong_to_some_command() -> None:
+def test_an_option_without_a_command_belongs_to_some_command() -> None:
     known = _all_options(main)
     for page in PAGES:
         for token in inline(page):
@@ -190,40 +190,40 @@ def _everywhere(pattern: str) -> set[str]:
     return {found for page in PAGES for found in re.findall(pattern, page.read_text())}
 
 
-def test_settings_in_the_texts_exist() -> None:
+def test_settings_in_the_pages_exist() -> None:
     assert _everywhere(r"c\.GPUQuota\.(\w+)") <= set(GPUQuota.class_trait_names(config=True))
 
 
-def test_extras_in_the_texts_exist() -> None:
+def test_extras_in_the_pages_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {name for listed in _everywhere(r"jupyter-gpu-quota\[([\w,]+)\]") for name in listed.split(",")}
     assert named <= set(extras)
     assert _everywhere(r"pip install '\.\[(\w+)\]'") <= set(extras)
 
 
-def test_scopes_in_the_texts_exist() -> None:
+def test_scopes_in_the_pages_exist() -> None:
     assert _everywhere(r"custom:gpu-quota:[a-z]+") <= set(CUSTOM_SCOPES)
 
 
-def test_keys_of_the_policy_in_the_texts_exist() -> None:
+def test_keys_of_the_policy_in_the_pages_exist() -> None:
     known = quotafile.schema()["$defs"]["PolicySection"]["properties"]  # type: ignore[index]
     assert _everywhere(r"\bpolicy\.([a-z_]+)") <= set(known)
 
 
-def test_variables_in_the_texts_are_read_or_set_somewhere() -> None:
+def test_variables_in_the_pages_are_used_in_the_code() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "jupyter_gpu_quota").rglob("*.py"))
     for name in _everywhere(r"\b(?:JUPYTER_)?GPU_QUOTA_[A-Z_]+[A-Z]\b"):
-        assert name in sources, f"nothing knows the variable {name}"
+        assert name in sources, f"no code uses the variable {name}"
 
 
-def test_functions_of_job_in_the_texts_exist() -> None:
-    """``job`` is the module inside a training script, and what ``submit`` answers in a notebook."""
+def test_functions_of_job_in_the_pages_exist() -> None:
+    """``job`` is the module in a training script, and the answer of ``submit`` in a notebook."""
     code = "\n".join(line for page in PAGES for line in code_of(page))
     for name in set(re.findall(r"(?<![\w/-])job\.([a-z_A-Z]+)\b", code)) - {"py"}:
         assert hasattr(job, name) or hasattr(Job, name), f"neither jupyter_gpu_quota.job nor a submitted job has {name}"
 
 
-def test_files_of_the_package_in_the_texts_exist() -> None:
+def test_files_of_the_package_in_the_pages_exist() -> None:
     for name in _everywhere(r"`(jupyter_gpu_quota/[\w/.]+|docs/[\w/.-]+|tests/[\w/.]+)`"):
         assert (ROOT / name).exists(), f"there is no {name}"
 
@@ -236,31 +236,31 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize("path", [*PAGES, *SENTENCES], ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_training_quota_is_called_so_and_its_guarantee_is_a_word_of_the_contract_alone(path: Path) -> None:
+def test_only_the_contract_says_guarantee_for_a_training_quota(path: Path) -> None:
     if str(path.relative_to(ROOT)) in CONTRACT:
         assert "The training quota is the guarantee" in (ROOT / CONTRACT[0]).read_text()
         return
-    said = re.sub(r"`[^`]*`|\{[^}]*\}", "", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL))
-    assert re.findall(r".*\bguarantees?\b.*", said, re.IGNORECASE) == []
+    prose = re.sub(r"`[^`]*`|\{[^}]*\}", "", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL))
+    assert re.findall(r".*\bguarantees?\b.*", prose, re.IGNORECASE) == []
 
 
-# --- nothing is left out ------------------------------------------------------------------------------------------
-def test_every_reason_is_explained() -> None:
-    told = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/reasons.md").read_text(), re.MULTILINE)
-    assert sorted(told) == sorted(ReasonCode)
+# --- complete lists --------------------------------------------------------------------------------------------------
+def test_every_reason_is_documented() -> None:
+    documented = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/reasons.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(ReasonCode)
 
 
-def test_every_variable_of_a_job_is_explained() -> None:
-    told = (ROOT / "docs/reference/variables.md").read_text()
-    assert {name for name in OUR_VARIABLES if f"`{name}`" not in told} == set()
+def test_every_variable_of_a_job_is_documented() -> None:
+    page = (ROOT / "docs/reference/variables.md").read_text()
+    assert {name for name in OUR_VARIABLES if f"`{name}`" not in page} == set()
 
 
-def test_states_in_the_texts_are_states() -> None:
+def test_states_in_the_pages_are_states() -> None:
     contract = (ROOT / "docs/scheduling.md").read_text()
     assert {state for state in ("paused", "held", "succeeded", "failed", "queued") if state in contract} <= set(
         JobState
     )
 
 
-def test_the_readme_is_short_enough_to_be_read() -> None:
+def test_the_readme_has_at_most_275_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 275

@@ -60,9 +60,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     lacking = real_library.lacking()
     if lacking is not None:
-        told = f"Nothing was run on a real GPU: {lacking}. The same tests ran on the fake library."
+        found = f"Nothing was run on a real GPU: {lacking}. The same tests ran on the fake library."
     else:
         models = ", ".join(" ".join(row) for row in real_library.query("name", "driver_version"))
         seen = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-        told = f"On a real GPU ({models}): {seen}."
-    terminalreporter.write_line(told, bold=True)
+        found = f"On a real GPU ({models}): {seen}."
+    terminalreporter.write_line(found, bold=True)

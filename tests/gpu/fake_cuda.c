@@ -44,7 +44,7 @@ static int scripted(const char *start, const char *function, long *number) {
     return found;
 }
 
-static int told(const char *function) {
+static int scripted_code(const char *function) {
     long number = 0;
     if (scripted("cuda hang", function, &number)) usleep(number * 1000);
     if (scripted("cuda die", function, NULL)) abort();
@@ -52,7 +52,7 @@ static int told(const char *function) {
     return -1;
 }
 
-#define CALL() do { int code = told(__func__); if (code >= 0) return code; if (!opened) return NOT_INITIALIZED; } while (0)
+#define CALL() do { int code = scripted_code(__func__); if (code >= 0) return code; if (!opened) return NOT_INITIALIZED; } while (0)
 
 static void path_of(int pid, char *path, const char *end) {
     snprintf(path, LINE, "%s.cuda", getenv("FAKE_NVML_SCRIPT"));
@@ -88,7 +88,7 @@ static Held own(void) {
 }
 
 API cuInit(unsigned flags) {
-    int code = told(__func__);
+    int code = scripted_code(__func__);
     (void)flags;
     if (code >= 0) return code;
     if (!getenv("FAKE_NVML_SCRIPT") || !scripted("system driver", "", NULL)) return NO_DEVICE;

@@ -7,7 +7,7 @@
  *   system error FUNCTION CODE     0 name NVIDIA H200       0 percent 37
  *   system hang FUNCTION MS        0 error FUNCTION CODE    0 temperature 45     0 power 300000 (mW)
  *   system die FUNCTION            0 ecc 2                  0 remap 1            0 recovery 1
- *   system limits ok | lie | half  0 mig 1                  0 xid 79 (told once)
+ *   system limits ok | lie | half  0 mig 1                  0 xid 79 (reported once)
  *   0 process PID MIB PERCENT [compute | graphics | mps]    "-" for memory: not available, for percent: no sample
  *   0 sample PID MICROSECONDS SM MEMORY ENCODER DECODER     one more sample, with a time of its own
  *
@@ -41,7 +41,7 @@ typedef struct { const char *name; uint64_t soft, hard; } SetLimits;
 typedef struct { const char *name; uint64_t soft, hard, used; } GetLimits;
 
 static Handle handles[DEVICES][INSTANCES + 1];
-static int opened, told_events, watched[DEVICES];
+static int opened, reported_events, watched[DEVICES];
 static struct { int device; char name[LINE]; uint64_t soft, hard; } limits[LIMITS];
 static int limit_count;
 
@@ -96,7 +96,7 @@ static int count_of(const char *scope, const char *key) {
 }
 
 /* What the script wants of a function: to hang, to die, or to answer with a code; -1 if it may do its work. */
-static int told(const char *scope, const char *function) {
+static int scripted_code(const char *scope, const char *function) {
     char values[LINE], name[LINE];
     long number;
     for (int i = 0; line_of(scope, "hang", i, values); i++)
@@ -108,28 +108,28 @@ static int told(const char *scope, const char *function) {
     return -1;
 }
 
-static int system_told(const char *function) {
+static int system_code(const char *function) {
     char values[LINE];
-    int code = told("system", function);
+    int code = scripted_code("system", function);
     if (code >= 0) return code;
     return line_of("system", "driver", 0, values) ? (opened ? -1 : UNINITIALIZED) : NO_DRIVER;
 }
 
-static int device_told(const Handle *of, const char *function) {
+static int device_code(const Handle *of, const char *function) {
     char scope[LINE];
-    int code = system_told(function);
+    int code = system_code(function);
     if (code >= 0) return code;
     if (!of) return INVALID;
     scope_of(of, scope);
-    return told(scope, function);
+    return scripted_code(scope, function);
 }
 
-#define SYSTEM() do { int code = system_told(__func__); if (code >= 0) return code; } while (0)
-#define DEVICE(of) do { int code = device_told(of, __func__); if (code >= 0) return code; } while (0)
+#define SYSTEM() do { int code = system_code(__func__); if (code >= 0) return code; } while (0)
+#define DEVICE(of) do { int code = device_code(of, __func__); if (code >= 0) return code; } while (0)
 
 API nvmlInitWithFlags(uint32_t flags) {
     char values[LINE];
-    int code = told("system", __func__);
+    int code = scripted_code("system", __func__);
     (void)flags;
     if (code >= 0) return code;
     if (!line_of("system", "driver", 0, values)) return NO_DRIVER;
@@ -326,7 +326,7 @@ API nvmlDeviceGetFieldValues(Handle *of, int count, Field *fields) {
 API nvmlEventSetCreate(void **set) {
     SYSTEM();
     *set = watched;
-    told_events = 0;
+    reported_events = 0;
     memset(watched, 0, sizeof watched);
     return SUCCESS;
 }
@@ -351,8 +351,8 @@ API nvmlEventSetWait_v2(void *set, Event *event, uint32_t timeout_ms) {
     for (int device = 0; device < DEVICES; device++) {
         snprintf(scope, sizeof scope, "%d", device);
         int here = watched[device] ? count_of(scope, "xid") : 0;
-        if (told_events < before + here) {
-            line_of(scope, "xid", told_events++ - before, values);
+        if (reported_events < before + here) {
+            line_of(scope, "xid", reported_events++ - before, values);
             *event = (Event){&handles[device][INSTANCES], 8, strtoull(values, NULL, 10), -1, -1};
             return SUCCESS;
         }
@@ -404,7 +404,7 @@ API nvmlDeviceGetMigDeviceHandleByIndex(Handle *of, uint32_t index, Handle **han
 /* --- memory limits of a control group (driver 615) ------------------------------------------------------------------
  * They outlast a process, as those of a driver do: in a file beside the script, named FAKE_NVML_SCRIPT.limits, by lines
  * "DEVICE SOFT HARD NAME". "lie": a set limit is forgotten; "half": only half of it is set. */
-static void recall(void) {
+static void reload(void) {
     char path[LINE];
     limit_count = 0;
     snprintf(path, sizeof path, "%s.limits", getenv("FAKE_NVML_SCRIPT"));
@@ -435,7 +435,7 @@ API nvmlDeviceSetMemoryLimits_v1(Handle *of, SetLimits *wanted) {
     if (!line_of("system", "limits", 0, mode)) return NOT_SUPPORTED;
     if (!strcmp(mode, "lie")) return SUCCESS;
     if (of->instance >= 0) return NOT_SUPPORTED;
-    recall();
+    reload();
     int place = limit_of(of->device, wanted->name);
     if (place < 0 && limit_count == LIMITS) return INVALID;
     if (place < 0) place = limit_count++;
@@ -451,7 +451,7 @@ API nvmlDeviceGetMemoryLimits_v1(Handle *of, GetLimits *found) {
     char mode[LINE];
     DEVICE(of);
     if (!line_of("system", "limits", 0, mode)) return NOT_SUPPORTED;
-    recall();
+    reload();
     int place = limit_of(of->device, found->name);
     found->soft = place < 0 ? 0 : limits[place].soft, found->hard = place < 0 ? UNSET : limits[place].hard;
     found->used = 0;

@@ -26,8 +26,8 @@ def a_hub_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gpus(tmp_path: Path) -> dict[str, Any]:
     known = {"JUPYTER_GPU_QUOTA_SETTINGS": "{}"}
-    told = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)], env=known)
-    return next(each for each in json.loads(told.stdout) if each["what"] == "gpus")
+    found = CliRunner().invoke(main, ["doctor", "--json", "--state-dir", str(tmp_path)], env=known)
+    return next(each for each in json.loads(found.stdout) if each["what"] == "gpus")
 
 
 def abilities(tmp_path: Path) -> dict[str, dict[str, str]]:
@@ -45,12 +45,12 @@ def test_a_device_that_tells_everything(script: Script, tmp_path: Path, monkeypa
     script.device(0)
     script.add("system limits ok")
     assert gpus(tmp_path)["found"] == "NVIDIA H200 (143771 MiB); driver 615.71.01"
-    told = abilities(tmp_path)
-    assert {what for what, by_device in told.items() if by_device == {"GPU-0": ""}} == set(told) - {
+    found = abilities(tmp_path)
+    assert {what for what, by_device in found.items() if by_device == {"GPU-0": ""}} == set(found) - {
         "MIG (hardware)",
         "MPS",
     }
-    assert "turned off" in told["MIG (hardware)"]["GPU-0"]
+    assert "turned off" in found["MIG (hardware)"]["GPU-0"]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_what_is_lacking_is_said_of_the_device_that_lacks_it(
     script.device(0)
     script.device(1)
     script.add(*lines)
-    told = abilities(tmp_path)[what]
-    assert why in told["GPU-0"]
-    assert (why in told["GPU-1"]) == (not any(line.startswith("0 ") for line in lines))
+    found = abilities(tmp_path)[what]
+    assert why in found["GPU-0"]
+    assert (why in found["GPU-1"]) == (not any(line.startswith("0 ") for line in lines))
 
 
 def test_an_old_driver_limits_no_memory(script: Script, tmp_path: Path) -> None:
@@ -84,13 +84,13 @@ def test_an_old_driver_limits_no_memory(script: Script, tmp_path: Path) -> None:
     assert "from 615 on, this is 550.54.14" in abilities(tmp_path)["memory limit (driver)"]["GPU-0"]
 
 
-def test_instances_are_held_by_hardware_and_have_no_use(script: Script, tmp_path: Path) -> None:
+def test_instances_are_enforced_by_hardware_and_have_no_use(script: Script, tmp_path: Path) -> None:
     script.device(0)
     script.put("0 mig 1")
     script.instance(0, 0)
-    told = abilities(tmp_path)
-    assert told["MIG (hardware)"] == {"MIG-0-0": ""}
-    assert "MIG" in told["utilisation"]["MIG-0-0"] and "MIG" in told["use per process"]["MIG-0-0"]
+    found = abilities(tmp_path)
+    assert found["MIG (hardware)"] == {"MIG-0-0": ""}
+    assert "MIG" in found["utilisation"]["MIG-0-0"] and "MIG" in found["use per process"]["MIG-0-0"]
 
 
 @pytest.mark.parametrize(
@@ -98,24 +98,24 @@ def test_instances_are_held_by_hardware_and_have_no_use(script: Script, tmp_path
     [
         pytest.param(["system error nvmlInitWithFlags 18"], "cannot be read: NVML cannot be started", id="a mismatch"),
         pytest.param(["system die nvmlDeviceGetCount_v2"], "cannot be read: the reader", id="a crash"),
-        pytest.param([], "no GPU: NVML names none", id="a driver without a device"),
+        pytest.param([], "no GPU: NVML lists none", id="a driver without a device"),
         pytest.param(["system error nvmlInitWithFlags 9"], "no GPU: NVML cannot be started", id="no driver"),
     ],
 )
 def test_no_device_has_its_reason(script: Script, tmp_path: Path, lines: list[str], said: str) -> None:
     script.add(*lines)
-    told = gpus(tmp_path)
-    assert (told["verdict"], said in told["found"], told["abilities"]) == ("warn", True, []), told
+    found = gpus(tmp_path)
+    assert (found["verdict"], said in found["found"], found["abilities"]) == ("warn", True, []), found
 
 
 def test_the_table_is_printed_below_the_devices(script: Script, tmp_path: Path) -> None:
     script.device(0)
     script.device(1)
     script.add("0 error nvmlDeviceGetPowerUsage 3")
-    told = CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)]).stdout
-    (row,) = [line for line in told.splitlines() if "power" in line and "GPU-0" in line]
+    found = CliRunner().invoke(main, ["doctor", "--state-dir", str(tmp_path)]).stdout
+    (row,) = [line for line in found.splitlines() if "power" in line and "GPU-0" in line]
     assert row.split()[-4:] == ["no:", "NVML:", "Not", "Supported"]
-    assert any("could hold a share" in line and "cooperative" in line and "all" in line for line in told.splitlines())
+    assert any("could enforce" in line and "cooperative" in line and "all" in line for line in found.splitlines())
 
 
 def test_devices_that_answer_alike_share_a_row() -> None:

@@ -1,4 +1,4 @@
-"""The driver's limit on a control group: set, read back, lied about, taken away; leaves on this machine's cgroup v2."""
+"""The driver's memory limit of a cgroup: set, read back, faked, removed; and the cgroups of this machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.enforcement import cgroup as leaf
+from jupyter_gpu_quota.backends.local.enforcement import cgroup as cgroup
 from jupyter_gpu_quota.backends.local.enforcement import limits_client as group_limits
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join, kill
 from jupyter_gpu_quota.backends.local.enforcement.limiter import Limiter
-from jupyter_gpu_quota.backends.local.enforcement.limits_client import Ask, Told, limits
+from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer, LimitRequest, limits
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.rank_enforcement import RankEnforcement
-from jupyter_gpu_quota.backends.protocol import LeaveOrder, StartOrder
+from jupyter_gpu_quota.backends.protocol import StartOrder, StopOrder
 from jupyter_gpu_quota.core.model import Device, Placement
 from tests.gpu.fake_library import Script
 from tests.gpu.world import Gpu
@@ -26,17 +26,19 @@ from tests.patience import PATIENCE_S, Stopwatch, until
 
 GROUP = "/sys/fs/cgroup/j"
 SET = "nvmlDeviceSetMemoryLimits_v1"
-ASK = Ask(device="GPU-0", group=GROUP, mib=4096)
+ASK = LimitRequest(device="GPU-0", group=GROUP, mib=4096)
 
 
 # --- the process that asks the driver ---------------------------------------------------------------------------------
 def test_a_limit_is_set_read_back_and_taken_away(script: Script) -> None:
     script.device(0)
     script.add("system limits ok")
-    assert limits([ASK]) == [Told(limit_mib=4096)]
-    assert limits([Ask(device="GPU-0", group=GROUP)]) == [Told(limit_mib=4096)], "it outlasts who set it"
-    (gone,) = limits([Ask(device="GPU-0", group=GROUP, mib=0)])
-    assert (gone.limit_mib, gone.why) == (None, "the driver tells of no limit")
+    assert limits([ASK]) == [LimitAnswer(limit_mib=4096)]
+    assert limits([LimitRequest(device="GPU-0", group=GROUP)]) == [LimitAnswer(limit_mib=4096)], (
+        "it outlasts who set it"
+    )
+    (gone,) = limits([LimitRequest(device="GPU-0", group=GROUP, mib=0)])
+    assert (gone.limit_mib, gone.why) == (None, "the driver reports no limit")
 
 
 @pytest.mark.parametrize(
@@ -57,53 +59,53 @@ def test_a_limit_is_set_read_back_and_taken_away(script: Script) -> None:
         pytest.param(["system limits ok", "system die nvmlDeviceSetMemoryLimits_v1"], None, "ended", id="a crash"),
     ],
 )
-def test_what_the_driver_does_is_what_is_told(
+def test_the_reported_enforcement_is_that_of_the_driver(
     script: Script, lines: list[str], limit_mib: int | None, why: str
 ) -> None:
     script.device(0)
     script.add(*lines)
-    (told,) = limits([ASK])
-    assert told.limit_mib == limit_mib and why in told.why, told
+    (found,) = limits([ASK])
+    assert found.limit_mib == limit_mib and why in found.why, found
 
 
 def test_a_device_that_is_not_there_has_its_reason(script: Script) -> None:
     script.device(0)
-    (told,) = limits([Ask(device="GPU-9", group=GROUP, mib=1)])
-    assert "Not Found" in told.why
+    (found,) = limits([LimitRequest(device="GPU-9", group=GROUP, mib=1)])
+    assert "Not Found" in found.why
 
 
 def test_a_driver_that_hangs_is_given_up(script: Script) -> None:
     script.device(0)
     script.add("system limits ok", "system hang nvmlDeviceSetMemoryLimits_v1 60000")
     with Stopwatch() as watch:
-        (told,) = limits([ASK], timeout_s=2.0)
-    assert "does not answer" in told.why and watch.seconds < 10
+        (found,) = limits([ASK], timeout_s=2.0)
+    assert "does not answer" in found.why and watch.seconds < 10
 
 
 def test_a_machine_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(group_limits, "COMMAND", (sys.executable, "-c", "import sys; sys.exit(3)"))
-    (told,) = limits([ASK])
-    assert told.limit_mib is None and "ended the process that asked (3)" in told.why
+    (found,) = limits([ASK])
+    assert found.limit_mib is None and "ended the process that called it (3)" in found.why
 
 
 def test_no_two_limits_are_taken_for_one(script: Script) -> None:
     script.device(0)
     script.add("system limits ok")
     script.path.with_name("script.limits").write_text(f"0 {1 << 20} {2 << 20} {GROUP}\n")
-    (told,) = limits([Ask(device="GPU-0", group=GROUP)])
-    assert told.limit_mib is None and "soft limit of 1 MiB and a hard one of 2 MiB" in told.why
+    (found,) = limits([LimitRequest(device="GPU-0", group=GROUP)])
+    assert found.limit_mib is None and "soft limit of 1 MiB and a hard one of 2 MiB" in found.why
 
 
 def test_a_limit_on_this_device_is_held_or_has_its_reason(gpu: Gpu) -> None:
     (device, *_) = gpu.devices()
-    (told,) = limits([Ask(device=device.uuid or "", group=GROUP)])
-    assert told.limit_mib is None and told.why
+    (found,) = limits([LimitRequest(device=device.uuid or "", group=GROUP)])
+    assert found.limit_mib is None and found.why
 
 
-# --- leaves -----------------------------------------------------------------------------------------------------------
+# --- cgroups ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def leaves(tmp_path: Path) -> Iterator[Cgroups]:
+def cgroups(tmp_path: Path) -> Iterator[Cgroups]:
     found = Cgroups(tmp_path / "state")
     if found.why_not:
         pytest.skip(f"no control group can be made here: {found.why_not}")
@@ -116,27 +118,27 @@ def leaves(tmp_path: Path) -> Iterator[Cgroups]:
 ENTER = "import sys; from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import join; join(sys.argv[1]); "
 
 
-def inside(leaves: Cgroups, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-c", ENTER + then, str(leaves.path(name))])
-    until(lambda: process.pid in leaves.processes(name), what="a process in the group")
+def inside(cgroups: Cgroups, name: str, then: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", ENTER + then, str(cgroups.path(name))])
+    until(lambda: process.pid in cgroups.processes(name), what="a process in the group")
     return process
 
 
-def test_what_enters_a_leaf_stays_in_it_with_its_children_and_is_killed_at_once(leaves: Cgroups) -> None:
+def test_what_enters_a_cgroup_stays_in_it_with_its_children_and_is_killed_at_once(cgroups: Cgroups) -> None:
     name = job_cgroup("J", 1, 0)
-    assert leaves.make(name) == leaves.make(name) == ""
+    assert cgroups.make(name) == cgroups.make(name) == ""
     escaped = "import os,time; os.fork() or os.setsid() or (os.fork() and os._exit(0)); time.sleep(600)"
-    process = inside(leaves, name, escaped)
-    until(lambda: len(leaves.processes(name)) >= 2, what="its daemon")
-    assert not leaves.remove(name), "a group in use stays"
-    assert os.getpid() not in leaves.processes(name)
-    assert kill(str(leaves.path(name)))
+    process = inside(cgroups, name, escaped)
+    until(lambda: len(cgroups.processes(name)) >= 2, what="its daemon")
+    assert not cgroups.remove(name), "a group in use stays"
+    assert os.getpid() not in cgroups.processes(name)
+    assert kill(str(cgroups.path(name)))
     process.wait(PATIENCE_S)
-    until(lambda: leaves.remove(name), what="an empty group")
-    assert leaves.names() == [] and not leaves.path(name).parent.exists()
+    until(lambda: cgroups.remove(name), what="an empty group")
+    assert cgroups.names() == [] and not cgroups.path(name).parent.exists()
 
 
-def test_where_no_group_can_be_made_the_reason_is_told(tmp_path: Path) -> None:
+def test_a_cgroup_that_cannot_be_created_is_reported_with_the_reason(tmp_path: Path) -> None:
     nowhere = Cgroups(tmp_path / "state", tmp_path / "none")
     assert "cannot be written" in nowhere.why_not == nowhere.make(job_cgroup("J", 1, 0))
     assert nowhere.names() == [] and not nowhere.exists(job_cgroup("J", 1, 0))
@@ -156,17 +158,17 @@ def test_cgroup_v2_is_found_where_it_is_mounted(tmp_path: Path) -> None:
     mounts.write_text(
         "30 1 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n31 1 0:27 / /proc rw - proc proc rw\n"
     )
-    assert leaf.mounted(str(mounts)) == Path("/sys/fs/cgroup/unified")
+    assert cgroup.mounted(str(mounts)) == Path("/sys/fs/cgroup/unified")
     mounts.write_text("31 1 0:27 / /proc rw - proc proc rw\n")
-    assert leaf.mounted(str(mounts)) is None and leaf.mounted(str(tmp_path / "none")) is None
+    assert cgroup.mounted(str(mounts)) is None and cgroup.mounted(str(tmp_path / "none")) is None
     assert "looks for it at /sys/fs/cgroup" in Cgroups(tmp_path, tmp_path).why_no_limits
 
 
 def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("5:devices:/\n0::/system.slice/jupyterhub.service\n")
-    assert leaf.own_group(str(own)) == "/system.slice/jupyterhub.service"
-    assert leaf.own_group(str(tmp_path / "none")) == "/"
+    assert cgroup.own_group(str(own)) == "/system.slice/jupyterhub.service"
+    assert cgroup.own_group(str(tmp_path / "none")) == "/"
     for within in ("/system.slice/jupyterhub.service", "system.slice/jupyterhub.service/"):
         (tmp_path / within.strip("/")).mkdir(parents=True, exist_ok=True)
         found = Cgroups("s", tmp_path, within)
@@ -178,8 +180,8 @@ def test_groups_are_made_below_the_services_own_so_that_its_limits_hold_for_them
 def test_no_group_is_made_elsewhere_than_below_the_mount(tmp_path: Path, within: str) -> None:
     (tmp_path / "mount").mkdir()
     (tmp_path / "else").mkdir()
-    leaves = Cgroups("s", tmp_path / "mount", within)
-    assert "is no path below" in leaves.why_not == leaves.make(job_cgroup("J", 1, 0))
+    cgroups = Cgroups("s", tmp_path / "mount", within)
+    assert "is no path below" in cgroups.why_not == cgroups.make(job_cgroup("J", 1, 0))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["else", "mount"]
 
 
@@ -206,31 +208,31 @@ def kept(script: Script) -> list[str]:
     ],
 )
 def test_a_rank_is_limited_where_that_is_read_back(
-    script: Script, leaves: Cgroups, mode: str, limited: bool, left: int
+    script: Script, cgroups: Cgroups, mode: str, limited: bool, left: int
 ) -> None:
     script.device(0)
     script.add(f"system limits {mode}")
-    held = RankEnforcement(leaves).hold(order(), 0)
-    assert (held.limited, held.cgroup) == (limited, str(leaves.path(job_cgroup("J", 1, 0))))
+    settings = RankEnforcement(cgroups).prepare(order(), 0)
+    assert (settings.limited, settings.cgroup) == (limited, str(cgroups.path(job_cgroup("J", 1, 0))))
     assert len(kept(script)) == left
     if mode == "half":
         assert kept(script)[0].split()[1] == "0", "the soft limit is back at 0"
 
 
-def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Cgroups) -> None:
-    asked = list[Ask]()
+def test_a_driver_without_limits_is_not_asked_at_every_start(cgroups: Cgroups) -> None:
+    asked = list[LimitRequest]()
     now = [0.0]
 
-    def ask(those: object) -> list[Told]:
+    def ask(those: object) -> list[LimitAnswer]:
         asked.extend(those)  # type: ignore[arg-type]
-        return [Told(why="NVML: Not Supported")]
+        return [LimitAnswer(why="NVML: Not Supported")]
 
-    holding = RankEnforcement(leaves, limiter=Limiter(leaves, ask, lambda: now[0]))
+    enforcement = RankEnforcement(cgroups, limiter=Limiter(cgroups, ask, lambda: now[0]))
     for number in range(3):
-        assert not holding.hold(order(job=f"J{number}"), 0).limited
+        assert not enforcement.prepare(order(job=f"J{number}"), 0).limited
     assert len(asked) == 1
     now[0] = 301
-    holding.hold(order(), 0)
+    enforcement.prepare(order(), 0)
     assert len(asked) == 2
 
 
@@ -238,74 +240,74 @@ def test_a_driver_without_limits_is_not_asked_at_every_start(leaves: Cgroups) ->
     ("more", "why"),
     [pytest.param({"gpu_milli": 1000}, "a whole device", id="a whole device needs no limit")],
 )
-def test_who_is_not_limited_is_not_asked_for(leaves: Cgroups, more: dict[str, int], why: str) -> None:
-    holding = RankEnforcement(leaves, limiter=Limiter(leaves, lambda those: pytest.fail(why)))
-    assert not holding.hold(order(**more), 0).limited  # type: ignore[arg-type]
+def test_who_is_not_limited_is_not_asked_for(cgroups: Cgroups, more: dict[str, int], why: str) -> None:
+    enforcement = RankEnforcement(cgroups, limiter=Limiter(cgroups, lambda those: pytest.fail(why)))
+    assert not enforcement.prepare(order(**more), 0).limited  # type: ignore[arg-type]
 
 
-def test_a_leaf_that_was_made_and_never_used_is_swept_with_its_limit(script: Script, leaves: Cgroups) -> None:
+def test_a_cgroup_that_was_made_and_never_used_is_swept_with_its_limit(script: Script, cgroups: Cgroups) -> None:
     """The service was killed between making the group and limiting it, or between that and the start."""
     script.device(0)
     script.add("system limits ok")
-    leaves.make(job_cgroup("J", 1, 0))
-    limits([Ask(device="GPU-0", group=str(leaves.path(job_cgroup("J", 1, 0))), mib=4096)])
-    leaves.make(job_cgroup("K", 1, 0))
-    RankEnforcement(leaves).sweep(lambda *rank: rank == ("K", 1, 0), ["GPU-0"])
-    assert leaves.names() == [job_cgroup("K", 1, 0)]
+    cgroups.make(job_cgroup("J", 1, 0))
+    limits([LimitRequest(device="GPU-0", group=str(cgroups.path(job_cgroup("J", 1, 0))), mib=4096)])
+    cgroups.make(job_cgroup("K", 1, 0))
+    RankEnforcement(cgroups).sweep(lambda *rank: rank == ("K", 1, 0), ["GPU-0"])
+    assert cgroups.names() == [job_cgroup("K", 1, 0)]
     assert kept(script)[0].split()[1] == "0", "its soft limit was taken away before the group"
 
 
-def test_a_leaf_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
-    script: Script, leaves: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cgroup_is_not_swept_while_nobody_knows_on_which_devices_it_is_limited(
+    script: Script, cgroups: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that starts anew finds what was left before its first reading: NVML is slow, or hangs."""
     script.device(0)
     script.add("system limits ok")
     name = job_cgroup("J", 1, 0)
-    leaves.make(name)
-    limits([Ask(device="GPU-0", group=str(leaves.path(name)), mib=4096)])
+    cgroups.make(name)
+    limits([LimitRequest(device="GPU-0", group=str(cgroups.path(name)), mib=4096)])
     executor = LocalJobs(tmp_path / "state", node="here")
     try:
         with monkeypatch.context() as unknown:
             unknown.setattr(executor._sampler, "inventory", lambda node: None)
             executor._sweep()
-            assert leaves.exists(name) and kept(script)[0].split()[1] == str(4096 << 20)
+            assert cgroups.exists(name) and kept(script)[0].split()[1] == str(4096 << 20)
         until(executor.inventory, what="a first reading")
         executor._sweep()
-        assert not leaves.exists(name) and kept(script)[0].split()[1] == "0"
+        assert not cgroups.exists(name) and kept(script)[0].split()[1] == "0"
     finally:
         executor.close()
 
 
-def test_a_leaf_with_processes_is_not_swept(script: Script, leaves: Cgroups) -> None:
+def test_a_cgroup_with_processes_is_not_swept(script: Script, cgroups: Cgroups) -> None:
     script.device(0)
-    leaves.make(job_cgroup("J", 1, 0))
-    process = inside(leaves, job_cgroup("J", 1, 0))
-    RankEnforcement(leaves).sweep(lambda *rank: False, [])
-    assert leaves.names() == [job_cgroup("J", 1, 0)]
+    cgroups.make(job_cgroup("J", 1, 0))
+    process = inside(cgroups, job_cgroup("J", 1, 0))
+    RankEnforcement(cgroups).sweep(lambda *rank: False, [])
+    assert cgroups.names() == [job_cgroup("J", 1, 0)]
     process.kill()
     process.wait(PATIENCE_S)
 
 
-def test_a_job_runs_in_its_limited_leaf_and_leaves_nothing_behind(
-    script: Script, leaves: Cgroups, tmp_path: Path
+def test_a_job_runs_in_its_limited_leaf_and_cgroups_nothing_behind(
+    script: Script, cgroups: Cgroups, tmp_path: Path
 ) -> None:
     script.device(0)
     script.add("system limits ok")
     executor = LocalJobs(tmp_path / "state", node="here")
     try:
         executor.start(order(("sh", "-c", "cat /proc/self/cgroup; env; sleep 600 & setsid sleep 600 & wait")))
-        fact = until(lambda: next((f for f in executor.observe() if f.pid), None), what="a running rank")
+        fact = until(lambda: next((f for f in executor.observe() if f.handle), None), what="a running rank")
         name = job_cgroup("J", 1, 0)
-        assert fact.pid in until(lambda: leaves.processes(name), what="processes in the leaf")
+        assert int(fact.handle) in until(lambda: cgroups.processes(name), what="processes in the cgroup")
         assert kept(script)[0].split()[1:3] == [str(4096 << 20)] * 2
         log = until(lambda: _log(tmp_path, "GPU_QUOTA_MILLI"), what="its output")
         assert "XLA" not in log, "no fraction of a fraction"
         until(lambda: len(executor.pids()["J"]) >= 3, what="its children")
-        executor.leave(LeaveOrder(job="J", attempt=1, fencing=1, grace_s=0, reason="hold"))
+        executor.stop(StopOrder(job="J", attempt=1, fencing=1, grace_s=0, reason="hold"))
         until(lambda: next((f for f in executor.observe() if f.tree_gone), None), what="its end")
         executor.settled("J", 1)
-        until(lambda: (executor.observe(), not leaves.exists(name))[1], what="the group gone")
+        until(lambda: (executor.observe(), not cgroups.exists(name))[1], what="the group gone")
         assert kept(script)[0].split()[1] == "0"
     finally:
         executor.close()

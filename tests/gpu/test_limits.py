@@ -27,7 +27,7 @@ for name in (b"/sys/fs/cgroup/j", b"/sys/fs/cgroup/other"):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         pytest.param("system limits ok", [(8 * MIB, 9 * MIB), (0, NONE)], id="it is set, for this group alone"),
         pytest.param("system limits lie", [(0, NONE), (0, NONE)], id="it says so, and what is read back differs"),
@@ -35,7 +35,7 @@ for name in (b"/sys/fs/cgroup/j", b"/sys/fs/cgroup/other"):
         pytest.param("0 error nvmlDeviceSetMemoryLimits_v1 4", "refused: Insufficient Permissions", id="not root"),
     ],
 )
-def test_a_limit_is_what_is_read_back(script: Script, line: str, told: object) -> None:
+def test_a_limit_is_what_is_read_back(script: Script, line: str, expected: object) -> None:
     import pynvml
 
     if not hasattr(pynvml, "c_nvmlSetMemoryLimits_v1_t"):
@@ -44,4 +44,4 @@ def test_a_limit_is_what_is_read_back(script: Script, line: str, told: object) -
     script.add(line)
     done = subprocess.run([sys.executable, "-c", SET_AND_READ], capture_output=True, text=True, timeout=60)
     read = [tuple(map(int, row.split())) for row in done.stdout.splitlines()]
-    assert (done.stderr.strip() or read) == told
+    assert (done.stderr.strip() or read) == expected

@@ -39,7 +39,7 @@ class Machine:
 
     def until(self, found: Callable[[], object], what: str) -> None:
         def turned() -> object:
-            self.controller.tick()
+            self.controller.run_once(self.controller.clock())
             if self.controller.due.get("sample", 0) > now_ms() + 100:
                 self.controller.due["sample"] = now_ms() + 100
             return found()
@@ -47,8 +47,8 @@ class Machine:
         until(turned, what=what)
 
     def ask(self, *requests: object) -> None:
-        told = self.controller.store.record(list(requests), now=now_ms())  # type: ignore[arg-type]
-        assert all(isinstance(each, Recorded) for each in told), told
+        found = self.controller.store.record(list(requests), now=now_ms())  # type: ignore[arg-type]
+        assert all(isinstance(each, Recorded) for each in found), found
 
     def submit(self, name: str) -> None:
         user = self.controller.store.user_id("bob", now=now_ms())
@@ -78,7 +78,8 @@ def machine(script: Script, tmp_path: Path) -> Iterator[Machine]:
     (tmp_path / "state").mkdir(mode=0o700)
     with closing(open_store(database_url(config))) as store:
         controllers = build(config, store, store)
-        controller = controllers.scheduling
+        controller = controllers.scheduling.make()
+        assert isinstance(controller, SchedulingController)
         found = Machine(controller)
         parsed = quotafile.parse(QUOTA)
         assert not isinstance(parsed, list), parsed
@@ -127,7 +128,7 @@ def test_a_driver_that_hangs_stops_neither_ticks_nor_jobs(machine: Machine, scri
     def seen_unknown() -> bool:
         nonlocal slowest
         with Stopwatch() as watch:
-            machine.controller.tick()
+            machine.controller.run_once(machine.controller.clock())
         slowest = max(slowest, watch.seconds)
         row = machine.sample(device)
         return row is not None and row.why.get("J") == "the driver's library does not answer"

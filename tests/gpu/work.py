@@ -14,13 +14,13 @@ def main() -> None:
     mib, busy = int(sys.argv[1]), sys.argv[2] == "1"
     cuda = ctypes.CDLL("libcuda.so.1")
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-    for told in (
+    for found in (
         cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0),
         cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), cuda.cuCtxSetCurrent(context),
         cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(mib << 20)),
     ):  # fmt: skip
-        if told:
-            sys.exit(f"the driver answers {told}")
+        if found:
+            sys.exit(f"the driver answers {found}")
     print("ready", flush=True)
     while True:
         if busy:

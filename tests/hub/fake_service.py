@@ -1,4 +1,4 @@
-"""A stand-in for the service's notebooks door, plainly a fake: one device of 1000 milli, one project, no hub asked.
+"""A fake of the service's notebook routes: one device of 1000 milli, one project, no hub asked.
 
 It serves what the spawner uses (me, notebooks, ready) and lets a test hold decisions back. ``python fake_service.py``
 runs it as a hub-managed service; ``served()`` runs it inside a test's event loop.
@@ -101,7 +101,7 @@ class Books:
             self.put(self.booked(view))
 
 
-class Door(web.RequestHandler):
+class Route(web.RequestHandler):
     def initialize(self, books: Books) -> None:
         self.books = books
 
@@ -121,7 +121,7 @@ class Door(web.RequestHandler):
         self.finish(view.model_dump_json())
 
 
-class Me(Door):
+class Me(Route):
     def get(self) -> None:
         choice = ChoiceView(
             project="build", pool="build", quota_milli=QUOTA_MILLI, used_milli=self.books.used_milli(),
@@ -132,7 +132,7 @@ class Me(Door):
         self.say(MeView(name=user, admin=False, scopes=[], projects={"build": "member"}, notebook_choices=choices))
 
 
-class Notebooks(Door):
+class Notebooks(Route):
     def get(self) -> None:
         items = [json.loads(view.model_dump_json()) for view in self.books.notebooks.values()]
         self.finish({"items": items, "_pagination": {"offset": 0, "limit": 1000, "total": len(items)}})
@@ -147,7 +147,7 @@ class Notebooks(Door):
             self.refuse(*answer)
 
 
-class Notebook(Door):
+class Notebook(Route):
     async def get(self, notebook: str) -> None:
         if notebook not in self.books.notebooks:
             return self.refuse(404, "not_found", "There is no such notebook.")

@@ -43,7 +43,7 @@ SLOW_S = 120
 
 
 class GpuHub(RealHub):
-    """What a test does with such a hub: put processes on the device, look at what is told of it."""
+    """Steps of a test with such a hub: put processes on the device, read the reports of it."""
 
     def __init__(self, hub: RealHub, script: Script) -> None:
         super().__init__(hub.stage)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
+from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
 from jupyter_gpu_quota.demo.users import Kernel, Person
 from tests.patience import until
 
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 class RealHub:
     """What a test does with a hub that is up."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: TemporaryHub) -> None:
         self.stage = stage
 
     # Calls
@@ -97,7 +97,7 @@ class RealHub:
     def browser(self, name: str) -> Browser:
         """Somebody who logged in on the hub's login page."""
         browser = Browser(self.stage.url)
-        browser.post("/hub/login", {"username": name, "password": self.stage.cast.user_password})
+        browser.post("/hub/login", {"username": name, "password": self.stage.users.user_password})
         return browser
 
     # Servers
@@ -124,14 +124,16 @@ class RealHub:
 
     def outcome(self, name: str, server: str = "") -> str:
         """How the start of a server ended, as its progress page says it."""
-        told: list[str] = []
+        found: list[str] = []
 
         def ended() -> bool:
-            told[:] = [event["message"] for event in self._progress(name, server) if {"failed", "ready"} & event.keys()]
-            return bool(told)
+            found[:] = [
+                event["message"] for event in self._progress(name, server) if {"failed", "ready"} & event.keys()
+            ]
+            return bool(found)
 
         until(ended)
-        return told[-1]
+        return found[-1]
 
     def _progress(self, name: str, server: str) -> list[dict[str, Any]]:
         path = f"/users/{name}/servers/{server}/progress" if server else f"/users/{name}/server/progress"
@@ -263,7 +265,7 @@ def _read(raw: bytes) -> Any:
         return raw.decode(errors="replace")
 
 
-class _TestStage(Stage):
+class _TestStage(TemporaryHub):
     """The stage with lines after ``setup_gpu_quota(c)`` too."""
 
     after = ""
@@ -289,7 +291,7 @@ def real_hub(
 ) -> Iterator[RealHub]:
     """A hub that is up, and its end. ``before`` and ``after`` are lines of its file before and behind ours."""
     python = python_of(release)
-    cast = Cast(groups={"builders": ("ann", "ben", "cat", "dan", "eve", "fay")}, users=("outsider",))
+    cast = HubUsers(groups={"builders": ("ann", "ben", "cat", "dan", "eve", "fay")}, users=("outsider",))
     here = Path(__file__).parent
     settings = SETTINGS.format(
         token=SERVICE_TOKEN,
@@ -299,7 +301,7 @@ def real_hub(
         python=python,
         small=str(here / "small_server.py"),
     )
-    stage = _TestStage(folder, cast=cast, python=python, extra_config=settings + before)
+    stage = _TestStage(folder, users=cast, python=python, extra_config=settings + before)
     fake = str(here / "fake_service.py")
     stage.after = (FAKE_SERVICE.format(python=python, fake=fake) if fake_service else "") + after
     folder.mkdir(parents=True, exist_ok=True)

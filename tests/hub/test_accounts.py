@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.local.host.servers import Servers
-from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
+from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
 from tests.hub.real_hub import ADMIN_TOKEN, QUOTA_FILE, SERVICE_TOKEN, Answer, RealHub
 from tests.patience import until
 
@@ -77,7 +77,7 @@ def hub() -> Iterator[RealHub]:
         python=SYSTEM_PYTHON,
         server=str(folder / "server.py"),
     )
-    stage = Stage(folder, cast=Cast(groups={"builders": (*PEOPLE, "ghost", "root")}), extra_config=settings)
+    stage = TemporaryHub(folder, users=HubUsers(groups={"builders": (*PEOPLE, "ghost", "root")}), extra_config=settings)
     try:
         stage.start()
         yield RealHub(stage)
@@ -153,7 +153,7 @@ def test_a_notebook_with_a_slice_runs_under_its_persons_account(hub: RealHub) ->
         pytest.param("root", id="somebody whose jobs would run as root"),
     ],
 )
-def test_cannot_submit_and_is_told_why(hub: RealHub, name: str) -> None:
+def test_cannot_submit_and_gets_the_reason(hub: RealHub, name: str) -> None:
     answer = hub.service("POST", "/jobs", {"command": ["true"], "gpu": "1/4"}, token=hub.person(name).token)
     assert answer.status in (403, 409) and name in answer.body["message"], answer
     assert not hub.service("GET", "/jobs?mine=true", token=hub.person(name).token).body["items"]

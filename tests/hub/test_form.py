@@ -25,7 +25,7 @@ def test_a_size_above_the_ceiling_for_each_user_cannot_be_chosen_and_says_why() 
     html = render([choice(500).model_copy(update={"user_left_milli": 250})], default="1/2")
     form = Form(html)
     assert form.disabled == ["fraud:build:1/2"] and form.checked == ["cpu"]
-    assert "0 of 0.5 GPU in use; the ceiling for each user leaves you 0.25 GPU" in html
+    assert "0 of 0.5 GPU in use; the limit per user leaves you 0.25 GPU" in html
 
 
 class Form(HTMLParser):
@@ -82,10 +82,10 @@ def test_options_are_read(given: dict[str, object], expected: Options) -> None:
         pytest.param({"gpu_size": ["1/8"]}, "gpu_size must be text, not list", id="a list is not text"),
         pytest.param({"gpu_project": {"a": 1}}, "gpu_project must be text, not dict", id="an object is not text"),
         pytest.param({"gpu_size": "1" * 1_000_000}, "1000000 characters; 128 are allowed", id="a size of 1 MB"),
-        pytest.param({"gpu_pool": "a\x00b"}, "gpu_pool holds control characters", id="a NUL in a name"),
-        pytest.param({"gpu_project": "a\nb"}, "gpu_project holds control characters", id="a line break in a name"),
-        pytest.param({"gpu_milli": "1000"}, "'gpu_milli' is not an option here", id="an unknown option of ours"),
-        pytest.param({"gpu_" + "x" * 10_000: 1}, "is not an option here", id="an unknown option with a long name"),
+        pytest.param({"gpu_pool": "a\x00b"}, "gpu_pool has control characters", id="a NUL in a name"),
+        pytest.param({"gpu_project": "a\nb"}, "gpu_project has control characters", id="a line break in a name"),
+        pytest.param({"gpu_milli": "1000"}, "'gpu_milli' is not an option", id="an unknown option of ours"),
+        pytest.param({"gpu_" + "x" * 10_000: 1}, "is not an option", id="an unknown option with a long name"),
     ],
 )
 def test_hostile_options_are_refused_with_a_short_sentence(given: dict[str, object], said: str) -> None:
@@ -151,14 +151,14 @@ def test_sizes_of_a_pool_without_a_device_say_so_and_cannot_be_chosen() -> None:
     form = Form(html)
     assert form.disabled == ["fraud:build:1/8", "fraud:build:1/4", "fraud:build:1/2"]
     assert form.checked == ["other:build:1/8"]
-    assert html.count("pool build has no device that can be given out") == 3
+    assert html.count("pool build has no available device") == 3
 
 
 def test_the_configured_size_is_proposed_where_it_fits() -> None:
     assert Form(render([choice(500)], default="1/8")).checked == ["fraud:build:1/8"]
 
 
-def test_no_gpu_is_always_offered_and_told_why_there_is_nothing_else() -> None:
+def test_no_gpu_is_always_offered_with_the_reason_why_there_is_nothing_else() -> None:
     html = render((), notice="GPU sizes cannot be shown now.")
     assert Form(html).values == ["cpu"]
     assert Form(html).checked == ["cpu"]
@@ -172,7 +172,7 @@ def test_every_choice_is_labelled_and_described() -> None:
     assert form.tags[:2] == ["fieldset", "legend"]
 
 
-def test_the_memory_of_a_share_and_what_is_left_for_data_are_told() -> None:
+def test_the_memory_of_a_share_and_the_rest_for_data_are_shown() -> None:
     assert "10.0 GiB of Simulated 80G, about 9.2 GiB of it for data" in render([choice(125)])
 
 

@@ -13,7 +13,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_gpu_quota.demo.lending_scene import CPU_KERNEL
+from jupyter_gpu_quota.demo.lending import CPU_KERNEL
 from jupyter_gpu_quota.demo.users import Kernel, Person
 from tests.hub import real_hub as hubs
 from tests.hub.real_hub import RealHub, real_hub
@@ -105,9 +105,9 @@ def comes_back(owner: Owner, pid: int) -> float:
     with Stopwatch() as watch:
         kernel = owner.start("python3")
     assert not lives(pid)
-    told = owner.run(kernel, "import os; print(os.environ['GPU_QUOTA_MILLI'], os.environ['CUDA_VISIBLE_DEVICES'])")
+    found = owner.run(kernel, "import os; print(os.environ['GPU_QUOTA_MILLI'], os.environ['CUDA_VISIBLE_DEVICES'])")
     (part,) = owner.slice()["allocations"]
-    assert told.split() == ["250", part["device_uuid"]]
+    assert found.split() == ["250", part["device_uuid"]]
     return watch.seconds
 
 

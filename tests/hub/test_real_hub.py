@@ -34,7 +34,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def hub(started: RealHub) -> Iterator[RealHub]:
     """The hub, and afterwards no server and no slice of anybody."""
     yield started
-    for name in started.stage.cast.everybody:
+    for name in started.stage.users.everybody:
         for server in started.call("GET", f"/users/{name}").body.get("servers", {}):
             started.stop(name, server)
     until(lambda: not started.slices())
@@ -146,7 +146,7 @@ def test_hostile_options_are_refused_and_nothing_is_booked(hub: RealHub, options
 def test_somebody_outside_every_project_gets_no_gpu_and_starts_without_one(hub: RealHub) -> None:
     assert "build" in hub.refused("outsider", EIGHTH)
     browser = hub.browser("outsider")
-    assert "No project gives you a GPU" in browser.get("/hub/spawn")
+    assert "No project has a GPU quota for your notebooks" in browser.get("/hub/spawn")
     browser.post("/hub/spawn", {"gpu_choice": "cpu"})
     until(lambda: hub.server("outsider").get("ready"), 90)
     hub.stop("outsider")

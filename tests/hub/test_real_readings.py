@@ -1,4 +1,4 @@
-"""A real hub, its service and scheduler over one device of the fake NVML library: what is told is what is read."""
+"""A real hub, its service and scheduler with one device of the fake NVML library, the source of all readings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.patience import until
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(700)]
 
-POLICES = "{enforcement: {memory: policed}}"
+POLICED = "{enforcement: {memory: policed}}"
 READ_WITHIN_S = 40
 QUARTER_MIB = MEMORY_MIB // 4
 
 
 @pytest.fixture
 def hub(tmp_path: Path, built: Path) -> Iterator[GpuHub]:  # noqa: F811
-    with gpu_hub(tmp_path, built, policy=POLICES) as made:
+    with gpu_hub(tmp_path, built, policy=POLICED) as made:
         yield made
 
 
@@ -47,11 +47,11 @@ def test_what_a_kernel_holds_is_read_and_what_cannot_be_read_is_unknown_with_its
 
     hub.script.put("0 percent 0")
     hub.script.add("system hang nvmlDeviceGetUtilizationRates 600000")
-    told = "the driver's library does not answer"
-    until(lambda: hub.device()["utilisation_unknown"] == told, READ_WITHIN_S)
+    found = "the driver's library does not answer"
+    until(lambda: hub.device()["utilisation_unknown"] == found, READ_WITHIN_S)
     slice_ = ann.slice()
-    assert (slice_["utilised_milli"], slice_["utilised_unknown"]) == (None, told)
-    assert told in tile(hub) and told in page_row(hub, "ann", slice_["id"]).replace("&#39;", "'")
+    assert (slice_["utilised_milli"], slice_["utilised_unknown"]) == (None, found)
+    assert found in tile(hub) and found in page_row(hub, "ann", slice_["id"]).replace("&#39;", "'")
     assert hub.service("GET", "/health").status == 200
     hub.script.drop("system hang")
     until(lambda: hub.device()["utilisation_percent"] == 0, READ_WITHIN_S)
@@ -62,13 +62,13 @@ def tile(hub: GpuHub) -> str:
     return page.split(f'id="device-{DEVICE}"')[1].split("</article>")[0].replace("&#39;", "'")
 
 
-def test_who_takes_more_is_warned_stopped_and_told_why_and_its_neighbour_goes_on(
+def test_a_notebook_above_its_share_is_warned_and_stopped_with_a_reason_and_its_neighbour_continues(
     tmp_path: Path,
     built: Path,  # noqa: F811
 ) -> None:
     with web_receiver() as hook:
         before = f"c.GPUQuota.notification_webhook_url = {hook.url!r}\n"
-        with gpu_hub(tmp_path, built, policy=POLICES, before=before) as hub:
+        with gpu_hub(tmp_path, built, policy=POLICED, before=before) as hub:
             stopped_for_its_memory(hub, hook)
 
 
@@ -84,19 +84,19 @@ def stopped_for_its_memory(hub: GpuHub, hook: WebReceiver) -> None:
     assert lives(job), "the neighbour was stopped"
     until(lambda: not lives(ann.pid))
 
-    why = "The police of shares had this notebook's server stopped: its processes held 40942 MiB of device GPU-0"
+    why = "The service stopped this notebook's server: its processes used 40942 MiB of device GPU-0"
     stopped = "/services/gpu-quota/"
     until(lambda: why in hub.browser("ann").get(stopped).replace("&#39;", "'"))
-    door = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.person.token]
-    listed = CliRunner().invoke(main, ["notebooks", "--json", *door])
+    slices = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.person.token]
+    listed = CliRunner().invoke(main, ["notebooks", "--json", *slices])
     assert [each["reason"]["message"].startswith(why) for each in json.loads(listed.output)] == [True], listed.output
     form = hub.browser("ann").get("/hub/spawn/ann").replace("&#x27;", "'")
     assert why in form, form
     until(lambda: len(hook.posts) >= 2)
-    told = [json.loads(post.body) for post in hook.posts]
-    assert [each["type"] for each in told] == ["notebook.over_share", "notebook.stopped"]
-    assert told[0]["data"]["stop_at"] and "free memory now" in told[0]["text"]
-    assert told[1]["data"]["why"].startswith(why) and told[1]["data"]["user"] == "ann"
+    found = [json.loads(post.body) for post in hook.posts]
+    assert [each["type"] for each in found] == ["notebook.over_share", "notebook.stopped"]
+    assert found[0]["data"]["stop_at"] and "free memory now" in found[0]["text"]
+    assert found[1]["data"]["why"].startswith(why) and found[1]["data"]["user"] == "ann"
 
 
 def test_an_idle_slice_is_freed_lent_and_comes_back_by_what_is_read(tmp_path: Path, built: Path) -> None:  # noqa: F811

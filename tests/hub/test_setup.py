@@ -89,13 +89,13 @@ def test_the_service_may_ask_the_hub_for_names_groups_and_servers_only() -> None
     assert scopes == {"list:users", "read:users:name", "read:users:groups", "read:servers", "delete:servers"}
 
 
-def test_the_service_is_told_its_settings_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_gets_its_settings_and_no_other_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     c = ready(GPUQuota={"state_dir": "state", "tick_ms": 250, "spawn_timeout_s": 7})
-    told = c.JupyterHub.services[0]["environment"][SETTINGS_VARIABLE]
-    assert json.loads(told)["state_dir"] == str(tmp_path / "state")
-    assert settings_from_environment({SETTINGS_VARIABLE: told}).tick_ms == 250
-    assert "api_token" not in json.loads(told)
+    found = c.JupyterHub.services[0]["environment"][SETTINGS_VARIABLE]
+    assert json.loads(found)["state_dir"] == str(tmp_path / "state")
+    assert settings_from_environment({SETTINGS_VARIABLE: found}).tick_ms == 250
+    assert "api_token" not in json.loads(found)
     assert c.JupyterHub.services[0]["api_token"] == c.GPUQuota.api_token
 
 
@@ -258,8 +258,8 @@ def test_jobs_run_as_the_spawner_runs_servers(
 ) -> None:
     monkeypatch.setattr(setup_room.os, "geteuid", lambda: uid)
     c = ready(JupyterHub={"spawner_class": spawner}, GPUQuota={"job_account": setting})
-    told = json.loads(c.JupyterHub.services[0]["environment"][SETTINGS_VARIABLE])
-    assert told["accounts"] is accounts
+    found = json.loads(c.JupyterHub.services[0]["environment"][SETTINGS_VARIABLE])
+    assert found["accounts"] is accounts
 
 
 # What is refused, and what is missed

@@ -1,4 +1,4 @@
-"""The spawner mixin against the fake notebooks door: ask, wait, render, give back, on every path a start can take."""
+"""The spawner mixin against the fake notebook routes: request, wait, render, return, on every path of a start."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CHOSEN = {"gpu_project": "build", "gpu_size": "1/8"}
 
 
 class Desk(Spawner):
-    """A spawner without processes: it says whether its server runs, and what it was told."""
+    """A spawner without processes: it reports whether its server runs, and the variables of its start."""
 
     running = False
-    told: dict[str, str]
+    variables: dict[str, str]
     fails = False
     hangs = False
     sticks = False
 
     async def start(self) -> str:
-        self.told = self.get_env()
+        self.variables = self.get_env()
         if self.fails:
             raise OSError("no such program")
         if self.hangs:
@@ -64,21 +64,21 @@ Make = Callable[..., GPUDesk]
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[tuple[str, Books]]:
+async def slices() -> AsyncIterator[tuple[str, Books]]:
     async with served(TOKEN) as (url, books):
         yield url, books
 
 
 @pytest.fixture
-def books(door: tuple[str, Books]) -> Books:
-    return door[1]
+def books(slices: tuple[str, Books]) -> Books:
+    return slices[1]
 
 
 @pytest.fixture
-def make(door: tuple[str, Books]) -> Make:
+def make(slices: tuple[str, Books]) -> Make:
     """Makes spawners as the hub does: ``make("ann", "server", gpu_size="1/8")``."""
 
-    def spawner(user: str = "ann", url: str = door[0], proxy: str = "http://:8000/", **settings: Any) -> GPUDesk:
+    def spawner(user: str = "ann", url: str = slices[0], proxy: str = "http://:8000/", **settings: Any) -> GPUDesk:
         options = settings.pop("options", CHOSEN)
         config = Config({"GPUQuota": {"service_url": url, "api_token": TOKEN, **settings}})
         hub = SimpleNamespace(base_url="/hub/", api_url="http://127.0.0.1:8081/hub/api", public_host="")
@@ -115,16 +115,16 @@ async def test_a_server_gets_the_slice_that_was_booked(make: Make, books: Books)
     await ann.start()
     (view,) = books.live
     assert (view.user, view.server, view.state, view.gpu_milli) == ("ann", "", "booked", 125)
-    assert ann.told["CUDA_VISIBLE_DEVICES"] == "GPU-fake-0"
-    assert json.loads(ann.told[SHARE_VARIABLE])["gpu_milli"] == 125
-    assert ann.told["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
+    assert ann.variables["CUDA_VISIBLE_DEVICES"] == "GPU-fake-0"
+    assert json.loads(ann.variables[SHARE_VARIABLE])["gpu_milli"] == 125
+    assert ann.variables["JUPYTER_GPU_QUOTA_PROJECT"] == "build"
     assert set(ann.slice_times_s) == {"ask", "render"}
 
 
 async def test_the_amounts_are_for_kernels_alone(make: Make) -> None:
     ann = make()
     await ann.start()
-    assert not {name for name in ann.told if name.startswith("GPU_QUOTA_")}
+    assert not {name for name in ann.variables if name.startswith("GPU_QUOTA_")}
 
 
 @pytest.mark.parametrize("options", [{}, {"gpu_size": "cpu"}, {"gpu_size": "cpu", "gpu_project": "build"}], ids=str)
@@ -132,18 +132,18 @@ async def test_a_server_without_a_gpu_sees_no_device_and_asks_nobody(make: Make,
     ann = make(options=options)
     await ann.start()
     assert books.notebooks == {}
-    assert ann.told["CUDA_VISIBLE_DEVICES"] == ""
-    assert ann.told["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert SHARE_VARIABLE not in ann.told
+    assert ann.variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert ann.variables["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert SHARE_VARIABLE not in ann.variables
 
 
 async def test_what_people_or_files_set_of_ours_is_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = make(options={})
     ann.environment = {"CUDA_VISIBLE_DEVICES": "0,1", "GPU_QUOTA_MILLI": "1000", SHARE_VARIABLE: "{}", "MINE": "kept"}
     await ann.start()
-    assert ann.told["CUDA_VISIBLE_DEVICES"] == ""
-    assert not {"GPU_QUOTA_MILLI", SHARE_VARIABLE} & ann.told.keys()
-    assert ann.told["MINE"] == "kept"
+    assert ann.variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert not {"GPU_QUOTA_MILLI", SHARE_VARIABLE} & ann.variables.keys()
+    assert ann.variables["MINE"] == "kept"
 
 
 async def test_nothing_leaks_from_one_start_into_the_next(make: Make, books: Books) -> None:
@@ -152,8 +152,8 @@ async def test_nothing_leaks_from_one_start_into_the_next(make: Make, books: Boo
     await ann.stop()
     ann.user_options = {"gpu_size": "cpu"}
     await ann.start()
-    assert ann.told["CUDA_VISIBLE_DEVICES"] == ""
-    assert not {SHARE_VARIABLE, "JUPYTER_GPU_QUOTA_PROJECT"} & ann.told.keys()
+    assert ann.variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert not {SHARE_VARIABLE, "JUPYTER_GPU_QUOTA_PROJECT"} & ann.variables.keys()
     assert books.live == []
 
 
@@ -173,12 +173,12 @@ async def test_somebody_with_one_project_need_not_name_it(make: Make, books: Boo
         pytest.param("https://:443/", {"notebook_service_url": "https://x/"}, "https://x/", id="the file says where"),
     ],
 )
-async def test_a_notebook_is_told_where_the_service_is(
-    make: Make, door: tuple[str, Books], proxy: str, settings: dict[str, str], expected: str
+async def test_a_notebook_gets_the_address_of_the_service(
+    make: Make, slices: tuple[str, Books], proxy: str, settings: dict[str, str], expected: str
 ) -> None:
     ann = make(proxy=proxy, options={}, **settings)
     await ann.start()
-    assert ann.told["JUPYTER_GPU_QUOTA_URL"] == expected.format(direct=door[0])
+    assert ann.variables["JUPYTER_GPU_QUOTA_URL"] == expected.format(direct=slices[0])
 
 
 # Waiting
@@ -205,7 +205,7 @@ async def test_progress_tells_the_reason_whenever_it_changes(make: Make, books: 
         messages.extend([event["message"] async for event in ann.progress()])
 
     async def shown(text: str) -> None:
-        await until_in_loop(lambda: ann._slice is not None and text in ann._waiting_for())
+        await until_in_loop(lambda: ann._slice is not None and text in str(ann._slice.reason))
 
     watching, starting = asyncio.ensure_future(watch()), asyncio.ensure_future(ann.start())
     await shown("1st in line")
@@ -256,9 +256,9 @@ async def test_a_project_one_is_no_member_of_is_refused(make: Make) -> None:
     assert error.status_code == 403
 
 
-async def test_somebody_without_a_project_is_told_so(make: Make) -> None:
+async def test_a_user_without_a_project_gets_that_reason(make: Make) -> None:
     error = await refusal(make("outsider", options={"gpu_size": "1/8"}))
-    assert "no project gives notebooks a GPU" in said(error)
+    assert "no project has a GPU quota for notebooks" in said(error)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann = make(url=NOWHERE)
-    ann._door = mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, ask_within_s=0.5)
     error = await refusal(ann)
     assert error.status_code < 500
     assert "not running. Start the server without a GPU, or try again in a minute." in said(error)
@@ -285,23 +285,23 @@ async def test_with_the_service_away_a_gpu_is_refused_soon_and_a_server_without_
     assert ann.running
 
 
-async def test_a_service_that_never_answers_is_given_up(make: Make, door: tuple[str, Books]) -> None:
-    door[1].deaf = True
+async def test_a_service_that_never_answers_is_given_up(make: Make, slices: tuple[str, Books]) -> None:
+    slices[1].deaf = True
     ann = make()
-    ann._door = mixin_room.SliceDoor(service_url=door[0], base_url="/", api_token=TOKEN, ask_within_s=0.5)
+    ann._slices = mixin_room.SliceClient(service_url=slices[0], base_url="/", api_token=TOKEN, ask_within_s=0.5)
     assert "does not answer" in said(await refusal(ann))
 
 
-async def test_a_slice_whose_booking_was_never_told_is_given_back(make: Make, door: tuple[str, Books]) -> None:
-    door[1].mute = True
+async def test_a_slice_whose_booking_was_never_answered_is_returned(make: Make, slices: tuple[str, Books]) -> None:
+    slices[1].mute = True
     ann = make()
-    ann._door = mixin_room.SliceDoor(
-        service_url=door[0], base_url="/", api_token=TOKEN, ask_within_s=0.3, later_every_s=0.02
+    ann._slices = mixin_room.SliceClient(
+        service_url=slices[0], base_url="/", api_token=TOKEN, ask_within_s=0.3, later_every_s=0.02
     )
     await refusal(ann)
-    door[1].mute = False
-    assert len(door[1].notebooks) == 1
-    await until_in_loop(lambda: not door[1].live and not mixin_room.RETURNS)
+    slices[1].mute = False
+    assert len(slices[1].notebooks) == 1
+    await until_in_loop(lambda: not slices[1].live and not mixin_room.RETURNS)
 
 
 async def test_what_a_new_start_of_the_same_server_got_is_not_taken_from_it(make: Make, books: Books) -> None:
@@ -383,7 +383,7 @@ async def test_a_start_that_is_cancelled_gives_back(make: Make, books: Books, he
 async def test_a_start_cancelled_before_the_answer_gives_back_what_is_booked(make: Make, books: Books) -> None:
     ann = make()
     starting = asyncio.ensure_future(ann.start())
-    while ann._door is None:
+    while ann._slices is None:
         await asyncio.sleep(0)
     assert books.live == []
     starting.cancel()
@@ -413,7 +413,7 @@ async def test_the_slice_survives_a_restart_of_the_hub(make: Make, books: Books)
 async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_start(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
-    door, ann._door = ann.door, mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN)
+    slices, ann._slices = ann.slices, mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN)
     await ann.stop()
     ann.clear_state()
     kept = ann.get_state()
@@ -421,7 +421,7 @@ async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_st
     again = make(options={"gpu_size": "cpu"})
     again.load_state(kept)
     again.clear_state()
-    again._door = door
+    again._slices = slices
     await again.start()
     assert books.live == []
     for task in mixin_room.RETURNS:
@@ -431,11 +431,11 @@ async def test_a_slice_that_could_not_be_given_back_is_given_back_at_the_next_st
 async def test_a_slice_is_given_back_once_the_service_is_there_again(make: Make, books: Books) -> None:
     ann = make()
     await ann.start()
-    there = ann.door.service_url
-    ann._door = mixin_room.SliceDoor(service_url=NOWHERE, base_url="/", api_token=TOKEN, later_every_s=0.02)
+    there = ann.slices.service_url
+    ann._slices = mixin_room.SliceClient(service_url=NOWHERE, base_url="/", api_token=TOKEN, later_every_s=0.02)
     await ann.stop()
     assert len(books.live) == 1
-    object.__setattr__(ann.door, "service_url", there)
+    object.__setattr__(ann.slices, "service_url", there)
     await until_in_loop(lambda: not books.live and not mixin_room.RETURNS)
 
 
@@ -469,7 +469,7 @@ async def test_somebody_who_lost_their_projects_is_asked_so_that_their_last_choi
     ann.orm_spawner = SimpleNamespace(user_options=kept, server=None, name="")
     html = await ann.get_options_form()
     assert 'value="cpu"' in html
-    assert "No project gives you a GPU" in html
+    assert "No project has a GPU quota for your notebooks" in html
 
 
 async def test_with_the_service_away_the_form_still_offers_a_server(

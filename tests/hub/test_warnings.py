@@ -51,24 +51,24 @@ def hub(tmp_path: Path, receivers: tuple[WebReceiver, MailReceiver]) -> Iterator
         yield made
 
 
-def test_who_does_not_look_is_told_and_can_keep_it(hub: RealHub, receivers: tuple[WebReceiver, MailReceiver]) -> None:
+def test_an_owner_is_notified_and_can_keep_the_gpu(hub: RealHub, receivers: tuple[WebReceiver, MailReceiver]) -> None:
     hook, postbox = receivers
     ann = hub.person("ann")
     hub.start("ann", {"gpu_project": "build", "gpu_size": "1/8"})
     hub.run_in_kernel(ann, "model = 1")
     until(lambda: hook.posts, 240)
-    told = json.loads(hook.posts[0].body)
-    jsonschema.validate(told, schema())
-    assert (told["type"], told["data"]["user"]) == ("notebook.warned", "ann")
+    found = json.loads(hook.posts[0].body)
+    jsonschema.validate(found, schema())
+    assert (found["type"], found["data"]["user"]) == ("notebook.warned", "ann")
     (slice_,) = hub.slices("ann")
-    assert (told["data"]["notebook"], len(told["data"]["kernels"])) == (slice_["id"], 1)
-    assert told["data"]["page"] == f"{hub.stage.url}/services/gpu-quota/"
+    assert (found["data"]["notebook"], len(found["data"]["kernels"])) == (slice_["id"], 1)
+    assert found["data"]["page"] == f"{hub.stage.url}/services/gpu-quota/"
 
-    page = hub.browser("ann").get(told["data"]["page"].removeprefix(hub.stage.url))
+    page = hub.browser("ann").get(found["data"]["page"].removeprefix(hub.stage.url))
     assert f'data-keep="{slice_["id"]}"' in page
-    _, program, *words = shlex.split(told["data"]["keep_command"])
-    door = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.token]
-    kept = CliRunner().invoke(main, [*words, *door])
+    _, program, *words = shlex.split(found["data"]["keep_command"])
+    slices = ["--url", f"{hub.stage.url}/services/gpu-quota", "--token", ann.token]
+    kept = CliRunner().invoke(main, [*words, *slices])
     assert (program, kept.exit_code) == ("gpu-quota", 0), kept.output
 
     until(lambda: postbox.letters)
@@ -76,7 +76,7 @@ def test_who_does_not_look_is_told_and_can_keep_it(hub: RealHub, receivers: tupl
     assert isinstance(content, bytes)
     letter = email.message_from_bytes(content, policy=email.policy.default)
     assert postbox.letters[0].rcpt_tos == ["ann@example.org"]
-    assert letter.get_content().replace("\r\n", "\n") == told["text"]
+    assert letter.get_content().replace("\r\n", "\n") == found["text"]
 
     def freed() -> bool:
         return any(json.loads(each.body)["type"] == "notebook.freed" for each in hook.posts)

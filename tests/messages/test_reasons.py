@@ -145,10 +145,10 @@ def test_the_schema_has_an_alternative_for_each_code_with_its_figures() -> None:
     found = {one["properties"]["code"]["const"]: one["properties"]["figures"] for one in known}
     assert sorted(found) == sorted(EVERY) and other["properties"]["code"] == {"type": "string"}
     for code, figures in found.items():
-        told = figures_of(example(ReasonCode(code)))
-        assert list(figures["properties"]) == list(told)
+        shown = figures_of(example(ReasonCode(code)))
+        assert list(figures["properties"]) == list(shown)
         types = {int: "integer", str: "string"}
-        assert all(figures["properties"][name] == {"type": types[type(value)]} for name, value in told.items())
+        assert all(figures["properties"][name] == {"type": types[type(value)]} for name, value in shown.items())
         assert set(figures["required"]) == figures_of(example(ReasonCode(code), whole=False)).keys()
 
 

@@ -21,7 +21,8 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
-from jupyter_gpu_quota.wire.activity import ActivityAnswer, ActivityReport, FreeOrder, IdleView, WakeAnswer
+from jupyter_gpu_quota.wire import IdleView
+from jupyter_gpu_quota.wire.activity import ActivityAnswer, ActivityReport, FreeOrder, WakeAnswer
 from tests.patience import PATIENCE_S, until
 
 TOKEN, SERVER_TOKEN = "tokenofannsserver", "t" * 20
@@ -31,7 +32,7 @@ PREFIX = "/services/gpu-quota/api/v1/"
 
 @dataclass
 class Service:
-    """What the stand-in answers, and what it was told. ``silent``: it takes no report and no question (503)."""
+    """The answers of the fake service, and the requests that it received. ``silent``: it answers 503."""
 
     port: int
     reports: list[ActivityReport] = field(default_factory=list)

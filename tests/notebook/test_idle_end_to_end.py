@@ -1,4 +1,4 @@
-"""From an idle kernel to a freed GPU: a real Jupyter server with real kernels, the real door and its database.
+"""From an idle kernel to a freed GPU: a real Jupyter server with real kernels, the real API and its database.
 
 The device is simulated: it is used as much as the notebook's processes use the CPU. The waits are seconds.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
-from jupyter_gpu_quota.store.records.protocol import Page
+from jupyter_gpu_quota.store.records.calls import Page
 from tests.api.handlers.test_notebook_reports import run
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.notebook.jupyter_world import JupyterServer, jupyter_server
@@ -105,8 +105,8 @@ def test_an_idle_kernel_is_warned_and_freed_and_a_cpu_kernel_keeps_its_variables
     rows, _ = world.store.audit(page=Page(limit=1_000))
     turns = [row.kind.removeprefix("notebook.") for row in reversed(rows) if row.subject == notebook]
     found = [turn for turn in turns if turn in EVERY_TURN]
-    told = f"the machine stood still for {watch.lost_s:.0f} s: what is not known withdraws a warning, too"
-    assert found == TURNS or (watch.lost_s > 3 and lasting(found) == lasting(TURNS)), told
+    reported = f"the machine stood still for {watch.lost_s:.0f} s: what is not known withdraws a warning, too"
+    assert found == TURNS or (watch.lost_s > 3 and lasting(found) == lasting(TURNS)), reported
 
     again = server.start_kernel()
     run(server, again, "sum(range(200_000_000))")

@@ -1,4 +1,4 @@
-"""A kernel that starts and says nothing: busy at first, idle once it must have started, whoever comes or not."""
+"""A kernel that starts without a message: busy at first, idle after its start, with or without clients."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_what_a_silent_kernel_is_reported_as(
     watch = Watch(SilentKernel(state, connections), "one", lambda: now[0])
     watch.look()
     now[0] = after_ms
-    (told,) = watch.look().kernels
-    assert (told.state, told.quiet_ms) == expected
+    (found,) = watch.look().kernels
+    assert (found.state, found.quiet_ms) == expected
 
 
 def test_a_kernel_whose_first_client_comes_late_is_used_from_then_on() -> None:

@@ -15,7 +15,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.httputil import HTTPHeaders
 
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
-from jupyter_gpu_quota.notebook.slice_requests import Asker, NoGpuNow, Waiting
+from jupyter_gpu_quota.notebook.slice_requests import NoGpuNow, SliceRequester, Waiting
 from jupyter_gpu_quota.wire.activity import WakeAnswer
 from tests.api.handlers.test_notebook_reports import run
 from tests.notebook.jupyter_world import JupyterServer, Service, free_port, jupyter_server, service_at
@@ -39,9 +39,9 @@ class Answers:
     def __init__(self, *answers: Any, may_be_lent: bool = False) -> None:
         self.answers, self.now, self.asked = list(answers), 0, list[tuple[str, int]]()
         self.heard: list[tuple[str, str]] = []
-        self.asker = Asker(SHARE, self.post, lambda: self.now)
-        self.asker.may_be_lent = may_be_lent
-        self.asker.listeners.append(self.hear)
+        self.requester = SliceRequester(SHARE, self.post, lambda: self.now)
+        self.requester.may_be_lent = may_be_lent
+        self.requester.listeners.append(self.hear)
 
     def hear(self, wait: Waiting) -> None:
         self.heard.append((wait.state, wait.message))
@@ -57,7 +57,7 @@ class Answers:
         return answer
 
     def ask(self, within_s: float = 10) -> dict[str, str]:
-        return asyncio.run(self.asker.ask("k1", within_s))
+        return asyncio.run(self.requester.request("k1", within_s))
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([READY], [], id="starts at once on a slice that is its own, and nobody hears of a wait"),
         pytest.param(
             [WAITS, WAITS, READY],
-            [("waiting", "Ann's job borrows it."), ("ready", "The GPU is there.")],
+            [("waiting", "Ann's job borrows it."), ("ready", "The GPU is available.")],
             id="waits for the borrower, and says so once",
         ),
         pytest.param(
@@ -81,7 +81,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
                     "waiting",
                     "The GPU service cannot be reached (connection refused), and the slice may be lent.",
                 ),
-                ("ready", "The GPU is there."),
+                ("ready", "The GPU is available."),
             ],
             id="waits for a service that is away and comes back",
         ),
@@ -90,7 +90,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_kernel(answers: list[Any], heard: list[tuple[str, str]]) -> None:
     service = Answers(*answers, may_be_lent=True)
     assert service.ask() == {"CUDA_VISIBLE_DEVICES": "GPU-2"}
-    assert service.heard == heard and service.asker.waiting == {}
+    assert service.heard == heard and service.requester.waiting == {}
     assert service.asked[0] == ("k1", 0)
 
 
@@ -115,7 +115,7 @@ def test_on_a_slice_that_may_be_lent_no_kernel_is_started(answer: Any, why: str)
         service.ask()
     said = str(refused.value.log_message)
     assert why in said and '"gpu": false' in said
-    assert service.heard[-1][0] == "refused" and service.asker.waiting == {}
+    assert service.heard[-1][0] == "refused" and service.requester.waiting == {}
 
 
 @pytest.mark.parametrize("answer", [GONE, refusal(404, "No such path."), refusal(403, "No."), {"odd": 1}])
@@ -129,36 +129,36 @@ def test_a_person_may_give_the_wait_up() -> None:
     service = Answers(WAITS, may_be_lent=True)
 
     async def given_up() -> None:
-        asking = asyncio.create_task(service.asker.ask("k1", 1_000))
-        while "k1" not in service.asker.waiting:
+        asking = asyncio.create_task(service.requester.request("k1", 1_000))
+        while "k1" not in service.requester.waiting:
             await asyncio.sleep(0)
-        assert service.asker.give_up("k2") == []
-        assert service.asker.give_up("k1") == ["k1"]
-        with pytest.raises(NoGpuNow, match="given up"):
+        assert service.requester.give_up("k2") == []
+        assert service.requester.give_up("k1") == ["k1"]
+        with pytest.raises(NoGpuNow, match="cancelled its wait"):
             await asking
 
     asyncio.run(given_up())
-    assert service.heard[-1][0] == "given_up" and service.asker.waiting == {}
+    assert service.heard[-1][0] == "given_up" and service.requester.waiting == {}
 
 
 def test_a_start_that_is_cancelled_waits_no_longer() -> None:
     service = Answers(WAITS, may_be_lent=True)
 
     async def cancelled() -> None:
-        asking = asyncio.create_task(service.asker.ask("k1", 1_000))
-        while "k1" not in service.asker.waiting:
+        asking = asyncio.create_task(service.requester.request("k1", 1_000))
+        while "k1" not in service.requester.waiting:
             await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
 
     asyncio.run(cancelled())
-    assert service.asker.waiting == {}
+    assert service.requester.waiting == {}
 
 
 def test_a_server_without_a_share_asks_nobody() -> None:
-    asker = Asker({"JUPYTERHUB_API_TOKEN": "t"}, Answers(GONE).post)
-    assert asyncio.run(asker.ask("k1", 10)) == {}
+    requester = SliceRequester({"JUPYTERHUB_API_TOKEN": "t"}, Answers(GONE).post)
+    assert asyncio.run(requester.request("k1", 10)) == {}
 
 
 # --- in a real server -----------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_a_wait_that_is_given_up_tells_why_no_kernel_was_started(server: Jupyter
     assert server.call("POST", "/gpu-quota/give-up", {"kernel": wait["kernel"]})[1] == {"given_up": [wait["kernel"]]}
     thread.join(PATIENCE_S)
     ((status, refused),) = answers
-    assert status == 503 and "given up" in refused["message"] and '"gpu": false' in refused["message"]
+    assert status == 503 and "cancelled its wait" in refused["message"] and '"gpu": false' in refused["message"]
     assert server.kernels() == set() and waiting(server) == []
 
 

@@ -1,4 +1,4 @@
-"""The kernel provisioner: what a kernel is told, whatever its kernelspec or its starter says."""
+"""The kernel provisioner: the variables of a kernel, whatever its kernelspec or its caller sets."""
 
 from __future__ import annotations
 

@@ -161,10 +161,10 @@ class MailReceiver:
         self.secret.append(session.ssl is not None)
         return "250 taken"
 
-    def log_in(self, server: SMTP, session: Session, envelope: Envelope, mechanism: str, told: Any) -> AuthResult:
-        assert isinstance(told, LoginPassword)
-        self.logins.append(told.login.decode())
-        return AuthResult(success=told.password == PASSWORD.encode(), handled=False)
+    def log_in(self, server: SMTP, session: Session, envelope: Envelope, mechanism: str, found: Any) -> AuthResult:
+        assert isinstance(found, LoginPassword)
+        self.logins.append(found.login.decode())
+        return AuthResult(success=found.password == PASSWORD.encode(), handled=False)
 
 
 class _Controller(Controller):

@@ -68,7 +68,7 @@ def test_a_warning_says_who_which_when_what_is_lost_and_how_to_keep_it() -> None
     said = f"{subject(WARNED)}\n{text(WARNED)}"
     for part in (
         "bob", "notebook server", "0.125 GPU of pool build", "project vision", "2030-03-17 17:51:40 UTC",
-        "The variables of that kernel will be lost", "The server, its files and its other kernels live on",
+        "The variables of that kernel will be lost", "The server, its files and its other kernels are not affected",
         "run a cell", "2 more times", "https://hub.example.org/services/gpu-quota/", "jupyter gpu-quota keep 01N",
     ):  # fmt: skip
         assert part in said, part
@@ -80,7 +80,7 @@ def test_a_warning_says_who_which_when_what_is_lost_and_how_to_keep_it() -> None
         pytest.param({"keeps_left": 0}, "as often as the policy allows", "keep 01N", id="it was postponed too often"),
         pytest.param({"keeps_left": 1}, "once more", "more times", id="it can be postponed once"),
         pytest.param({"page": None}, "on the hub's page", "https://", id="nobody knows the hub's address"),
-        pytest.param({"kernels": ("a", "b")}, "the 2 kernels that hold it are shut down", "that kernel will", id="two"),
+        pytest.param({"kernels": ("a", "b")}, "the 2 kernels that use it are shut down", "that kernel will", id="two"),
         pytest.param({"server": "two"}, "server “two”", "”?", id="a named server"),
         pytest.param({"server": "<!channel> @all"}, "“??channel???all”", "@", id="a name that would call a whole chat"),
         pytest.param({"user": "<!here> @all\u202e"}, "??here? ?all?, your", "@", id="a person named so"),
@@ -105,10 +105,10 @@ def test_every_body_is_as_its_schema_says(event: Any) -> None:
 
 
 def test_a_body_that_lacks_something_is_not_as_its_schema_says() -> None:
-    told = json.loads(body(WARNED))
-    del told["data"]["lost"]
+    found = json.loads(body(WARNED))
+    del found["data"]["lost"]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(told, schema())
+        jsonschema.validate(found, schema())
 
 
 def test_the_body_of_a_warning() -> None:
@@ -136,26 +136,26 @@ MAILED = {"mail_host": "m", "mail_from": "hub@example.org", "mail_to": "{user}@e
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         pytest.param({"webhook_url": "http://hooks.example.org/x"}, "https://", id="plain http to elsewhere"),
         pytest.param({"webhook_url": "http://127.0.0.1.example.org/"}, "https://", id="a name like loopback"),
         pytest.param({"webhook_url": "https://u:p@example.org/"}, "password", id="a password in the address"),
         pytest.param({"webhook_url": "file:///etc/passwd"}, "not a web address", id="no web address"),
         pytest.param({"webhook_url": "https://x:99999/"}, "not a web address", id="a port that there is not"),
-        pytest.param({"webhook_secret_file": "/x"}, "no notification_webhook_url", id="a secret for nobody"),
+        pytest.param({"webhook_secret_file": "/x"}, "without a notification_webhook_url", id="a secret for nobody"),
         pytest.param({**MAILED, "mail_from": ""}, "notification_mail_from", id="no sender"),
         pytest.param({**MAILED, "mail_to": "a@b"}, "{user} once", id="all to one"),
         pytest.param({**MAILED, "mail_to": "{user}@"}, "{user} once", id="no host"),
         pytest.param({**MAILED, "mail_user": "u"}, "both or", id="half a log-in"),
         pytest.param({**MAILED, "mail_user": "u", "mail_password_file": "/p", "mail_security": "none"},
-                     "readable on the way", id="a password in the clear"),
+                     "sent unencrypted", id="a password in the clear"),
         pytest.param({"page": "hub.example.org"}, "notification_page", id="a page without a scheme"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_said_in_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_what_cannot_work_is_said_in_a_sentence(settings: dict[str, Any], expected: str) -> None:
     (sentence,) = mistakes(GPUQuota(**{f"notification_{name}": value for name, value in settings.items()}))
-    assert told in sentence
+    assert expected in sentence
     assert "u:p" not in sentence
 
 
@@ -166,11 +166,11 @@ def test_names_that_are_addresses_need_no_host_of_their_own() -> None:
 
 def test_files_are_found_from_where_the_hub_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = service_settings(
+    found = service_settings(
         GPUQuota(notification_webhook_secret_file="secret", notification_mail_password_file="/etc/p")
     )
-    assert told["notification_webhook_secret_file"] == str(tmp_path / "secret")
-    assert (told["notification_mail_password_file"], told["notification_ca_file"]) == ("/etc/p", "")
+    assert found["notification_webhook_secret_file"] == str(tmp_path / "secret")
+    assert (found["notification_mail_password_file"], found["notification_ca_file"]) == ("/etc/p", "")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_is_signed_is_verified_by_the_library_of_the_specification(tmp_path
 
 def test_without_a_secret_nothing_is_signed() -> None:
     with web_receiver() as receiver:
-        assert hooked(receiver) == Sent(said="answered 204")
+        assert hooked(receiver) == Sent(answer="answered 204")
     assert "webhook-signature" not in receiver.posts[0].headers
 
 
@@ -301,7 +301,7 @@ def test_an_answer_counts_by_its_status(said: bytes) -> None:
     """Or a receiver that took the message would be sent it again and again."""
     with talker(said) as port:
         channel = Webhook(WebhookSettings(url=f"http://127.0.0.1:{port}/", secret_file=None, ca_file=None), lambda: NOW)
-        assert _waited(channel) == Sent(said="answered 200")
+        assert _waited(channel) == Sent(answer="answered 200")
 
 
 def _waited(channel: Webhook) -> Outcome:
@@ -331,7 +331,7 @@ def test_a_certificate_of_nobody_is_not_trusted_and_the_sites_own_is(pair: tuple
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         pytest.param(None, "No such file", id="there is none"),
         pytest.param("", "is empty", id="it is empty"),
@@ -339,15 +339,15 @@ def test_a_certificate_of_nobody_is_not_trusted_and_the_sites_own_is(pair: tuple
         pytest.param(base64.b64encode(b"short").decode(), "24 to 64", id="it is too short"),
     ],
 )
-def test_without_its_secret_nothing_is_sent_and_nothing_of_it_is_told(
-    tmp_path: Path, content: str | None, told: str
+def test_without_its_secret_nothing_is_sent_and_no_part_of_it_is_logged(
+    tmp_path: Path, content: str | None, expected: str
 ) -> None:
     if content is not None:
         (tmp_path / "secret").write_text(content)
     with web_receiver() as receiver:
         outcome = hooked(receiver, notification_webhook_secret_file=str(tmp_path / "secret"))
     assert isinstance(outcome, Failed)
-    assert (told in outcome.why, outcome.final, receiver.got) == (True, False, [])
+    assert (expected in outcome.why, outcome.final, receiver.got) == (True, False, [])
     assert "hunter2" not in outcome.why
 
 
@@ -374,7 +374,7 @@ def postbox() -> Iterator[MailReceiver]:
 
 
 def test_a_letter_in_a_real_conversation(postbox: MailReceiver) -> None:
-    assert sent(mail(postbox.port)) == Sent(said="took it")
+    assert sent(mail(postbox.port)) == Sent(answer="accepted it")
     (envelope,) = postbox.letters
     assert (envelope.mail_from, envelope.rcpt_tos) == ("hub@example.org", ["bob@example.org"])
     assert isinstance(envelope.content, bytes)
@@ -389,12 +389,12 @@ def test_the_log_in_goes_over_tls_only(pair: tuple[Path, Path], tmp_path: Path) 
     login = {"notification_mail_user": "hub", "notification_mail_password_file": str(tmp_path / "password")}
     with mail_receiver(pair, log_in=True) as receiver:
         channel = {"notification_mail_security": "starttls", "notification_ca_file": str(pair[0]), **login}
-        assert sent(mail(receiver.port, **channel)) == Sent(said="took it")
+        assert sent(mail(receiver.port, **channel)) == Sent(answer="accepted it")
         assert (receiver.logins, receiver.secret) == (["hub"], [True])
         (tmp_path / "password").write_text("wrong")
         refused = sent(mail(receiver.port, **channel))
         assert isinstance(refused, Failed)
-        assert ("refused the log-in (535)" in refused.why, refused.final) == (True, False)
+        assert ("refused the login (535)" in refused.why, refused.final) == (True, False)
         before = list(receiver.logins)
         distrusted = sent(mail(receiver.port, **channel | {"notification_ca_file": ""}))
         assert isinstance(distrusted, Failed)
@@ -462,7 +462,7 @@ SMTP_LINE = 998
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [
         pytest.param({"page": "https://hub.example.org/" + "x" * 5_000}, id="a link of 5000 characters"),
         pytest.param({"server": "s" * 3_000}, id="a server's name"),
@@ -471,30 +471,30 @@ SMTP_LINE = 998
     ],
 )
 def test_text_that_is_longer_than_a_line_of_mail_may_be_goes_out_whole(
-    postbox: MailReceiver, told: dict[str, Any]
+    postbox: MailReceiver, expected: dict[str, Any]
 ) -> None:
-    message = replace(WARNED, **told)
-    assert sent(mail(postbox.port), message) == Sent(said="took it")
+    message = replace(WARNED, **expected)
+    assert sent(mail(postbox.port), message) == Sent(answer="accepted it")
     content = postbox.letters[0].content
     assert isinstance(content, bytes) and max(map(len, content.split(b"\r\n"))) <= SMTP_LINE
     got = email.message_from_bytes(content, policy=email.policy.default)
     assert got.get_content().replace("\r\n", "\n") == text(message)
 
 
-def test_what_the_police_says_names_the_figures_and_what_to_do() -> None:
+def test_a_warning_of_memory_enforcement_names_the_figures_and_what_to_do() -> None:
     warned = replace(WARNED, event="over_share", why="It holds 9 MiB of device G, and its share is 7 MiB.", stop_at=NOW)
     assert "It holds 9 MiB of device G" in text(warned) and "free memory now" in text(warned)
     assert (document(warned).data.lost, document(warned).data.stop_at is not None) == ("all_variables", True)
     weak = replace(WARNED, event="too_weak", why="Its share of device G is read back as memory none.", stop_at=NOW)
     assert "read back as memory none. At " in text(weak) and "Save what you need now" in text(weak)
     assert (document(weak).data.lost, document(weak).type) == ("all_variables", "notebook.too_weak")
-    stopped = replace(WARNED, event="stopped", why="The police of shares had it stopped.")
-    assert text(stopped).startswith("bob, your notebook server of project vision. The police of shares")
-    assert document(stopped).data.why == "The police of shares had it stopped."
+    stopped = replace(WARNED, event="stopped", why="Memory enforcement stopped it.")
+    assert text(stopped).startswith("bob, your notebook server of project vision. Memory enforcement")
+    assert document(stopped).data.why == "Memory enforcement stopped it."
 
 
 def test_a_mail_probe_says_hello_and_sends_nothing(postbox: MailReceiver) -> None:
-    assert asyncio.run(_closing(mail(postbox.port), None)) == Sent(said="says hello")
+    assert asyncio.run(_closing(mail(postbox.port), None)) == Sent(answer="answers")
     assert postbox.letters == []
 
 

@@ -1,4 +1,4 @@
-"""Departments, ceilings, past use and the calendar of the quota file: what they mean, and what of them is refused."""
+"""Departments, ceilings, past use and the calendar of the quota file: their policy, and their errors."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_policy_that_looks_back_knows_the_windows_of_the_past() -> None:
         pytest.param(bank('"20:00"', '"24:00"'), 18, 'begins at "00:00"', id="a window that begins at midnight"),
         pytest.param(bank(', to: "06:00"', ""), 18, "when has from alone", id="a beginning without an end"),
         pytest.param(bank("[mon, tue]", "[monday]"), 18, "none of", id="a day by its whole name"),
-        pytest.param(bank("[mon, tue]", "[]"), 18, "at least 1", id="no day at all"),
+        pytest.param(bank("[mon, tue]", "[]"), 18, "it is empty", id="no day at all"),
         pytest.param(
             bank("Europe/London, except", "Europe/Londn, except"), 18, "did you mean Europe/London?",
             id="a misspelt time zone",

@@ -24,7 +24,7 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1000
 
 
-def told(instant: int) -> str:
+def as_text(instant: int) -> str:
     return f"{datetime.fromtimestamp(instant // 1000, UTC):%m-%d %H:%M}"
 
 
@@ -50,7 +50,7 @@ def when(times: str = "", zone: str = "UTC", days: str = "", dates: str = "", **
 def opened(window: When, first: str, last: str) -> list[str]:
     """The openings between two days, in UTC."""
     entry = Entry(name="w", when=window, changes=())
-    return [f"{told(w.begins_at)} - {told(w.ends_at)}" for w in expand([entry], at(first), at(last))]
+    return [f"{as_text(w.begins_at)} - {as_text(w.ends_at)}" for w in expand([entry], at(first), at(last))]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def opened(window: When, first: str, last: str) -> list[str]:
         ),
         pytest.param(
             when("20:00-06:00", days="fri"), "2027-01-16", "2027-01-17", ["01-15 20:00 - 01-16 06:00"],
-            id="a night that is open already is told whole",
+            id="a night that is open already is complete",
         ),
         pytest.param(
             when("20:00-06:00", dates="2027-01-11"), "2027-01-01", "2027-02-01", ["01-11 20:00 - 01-12 06:00"],

@@ -1,4 +1,4 @@
-"""The deployment's own quota file when it cannot be used: said once in plain words, and nothing falls over."""
+"""A quota file of the deployment that cannot be used: one clear message, and the service runs on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def quota_file(folder: Path, content: bytes | None) -> Path:
 
 
 @pytest.mark.parametrize(("content", "said"), FILES)
-def test_the_scheduler_goes_on_without_and_says_which_setting_to_mend(
+def test_the_scheduler_continues_without_it_and_names_the_setting_to_fix(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, said: str
 ) -> None:
     path, store = quota_file(tmp_path, content), MemoryStore()
@@ -45,7 +45,7 @@ def test_the_scheduler_goes_on_without_and_says_which_setting_to_mend(
 
 
 @pytest.mark.parametrize(("content", "said"), FILES)
-def test_the_service_is_not_ready_and_says_what_is_wrong_with_the_file(
+def test_the_service_is_not_ready_and_reports_the_error_of_the_file(
     tmp_path: Path, content: bytes | None, said: str
 ) -> None:
     world = ServiceWorld(tmp_path, quota_file=str(quota_file(tmp_path, content)))
@@ -65,11 +65,11 @@ def test_the_service_is_not_ready_and_says_what_is_wrong_with_the_file(
         world.close()
 
 
-def test_without_any_quota_file_the_service_says_that_nothing_is_given_out(tmp_path: Path) -> None:
+def test_without_a_quota_file_the_service_reports_that_no_gpu_is_allocated(tmp_path: Path) -> None:
     world = ServiceWorld(tmp_path)
     try:
         answer = world.get("ready", None).json
         assert (answer["quota"], "quota file" in answer["message"]) == (False, False), "nothing is wrong with a file"
-        assert status._message([], in_force=False).startswith("Ready, but no quota file is in force")
+        assert status._message([], [], in_force=False).startswith("Ready, but no quota file is in force")
     finally:
         world.close()

@@ -1,4 +1,4 @@
-"""The quota file: what is read, and what it means."""
+"""The quota file as a policy and as the answers that the rest of the package needs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_the_whole_file_becomes_the_policy() -> None:
     )
 
 
-def test_the_least_file_is_one() -> None:
+def test_the_smallest_file_is_valid() -> None:
     file = read(LEAST)
     assert file.policy(1) == Policy(revision=1)
     assert file.tick_max_ms == 1000
 
 
-def test_the_rest_of_the_file_is_at_hand() -> None:
+def test_the_fields_that_are_not_in_the_policy_can_be_read() -> None:
     file = read(WHOLE)
     assert file.revision == 17
     assert file.tick_max_ms == 500
@@ -110,13 +110,13 @@ def test_a_device_that_no_selector_takes_is_in_no_pool() -> None:
         pytest.param("quota: {}", "notebook", "a", id="the only pool for notebooks"),
     ],
 )
-def test_where_work_goes_that_names_no_pool(body: str, kind: str, pool: str | None) -> None:
+def test_the_default_pool_of_work_that_names_none(body: str, kind: str, pool: str | None) -> None:
     pools = "[{name: a, selector: {gpu_model: [x]}}, {name: b, uses: [training]}]"
     file = read(project(body).replace("[{name: a}]", pools))
     assert file.default_pool("p", kind) == pool  # type: ignore[arg-type]
 
 
-def test_a_pool_is_for_what_it_says() -> None:
+def test_a_pool_allows_only_its_uses() -> None:
     file = read(WHOLE)
     assert file.allows("big", "training")
     assert not file.allows("big", "notebook")
@@ -129,13 +129,13 @@ def test_amounts_are_exact() -> None:
     assert (quota.notebook, quota.training, quota.limit) == (100, 200, 300)
 
 
-@pytest.mark.parametrize("told", ["30s", "13h", "0"], ids=["too short", "longer than readings are kept", "at once"])
-def test_a_notice_that_cannot_be_given_is_refused(told: str) -> None:
-    found = quotafile.parse(MINIMAL_IDLE.format(told))
+@pytest.mark.parametrize("expected", ["30s", "13h", "0"], ids=["too short", "longer than readings are kept", "at once"])
+def test_a_busy_notify_after_beyond_the_stored_readings_is_refused(expected: str) -> None:
+    found = quotafile.parse(MINIMAL_IDLE.format(expected))
     assert isinstance(found, list) and "from 1m to 12h" in str(found)
 
 
-def test_a_busy_notice_is_that_of_the_judge() -> None:
+def test_busy_notify_after_is_part_of_the_idle_policy() -> None:
     found = quotafile.parse(MINIMAL_IDLE.format("90m"))
     assert isinstance(found, QuotaFile) and found.idle.busy_notify_after_s == 5_400
     assert quotafile.QuotaFile.from_document(found.to_document()).idle == found.idle

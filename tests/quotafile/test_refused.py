@@ -1,4 +1,4 @@
-"""What is no quota file, or asks for what cannot be, is refused at its line, with what to write instead."""
+"""Invalid quota files are refused with the line of each error and with advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param("version: 1\npools: []", 1, "has no projects", id="a required section is missing"),
         pytest.param(LEAST.replace("1", "2"), 1, "version: 1", id="a version of the future"),
         pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is no number"),
-        pytest.param(LEAST + "polices: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
+        pytest.param(LEAST + "polcy: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
         pytest.param(LEAST + "xyzzy: {}", 4, "it knows version, revision, pools", id="an unknown key near nothing"),
         pytest.param(LEAST + "version: 1", 4, "stands twice", id="a key that stands twice"),
         pytest.param(LEAST + "pools: []", 4, "stands twice", id="a section that stands twice"),
@@ -93,7 +93,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
             project("quota: {}\nmembers: {users: ann}"), 6, "a list is expected", id="one user without a list"
         ),
         pytest.param(LEAST.replace("[]\n", "[{name: NO}]\n", 1), 2, 'write "NO"', id="a pool called NO"),
-        pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "characters", id="a pool with a slash"),
+        pytest.param(LEAST.replace("[]\n", "[{name: a/b}]\n", 1), 2, "is no name", id="a pool with a slash"),
         pytest.param(
             LEAST.replace("[]\n", "[{name: a}, {name: a}]\n", 1), 2, "stands twice", id="two pools of one name"
         ),
@@ -119,6 +119,13 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
         pytest.param("a: \ud800", 1, "U+D800", id="half a character"),
         pytest.param("? [a]\n: b", 1, "a key is a word", id="a list as a key"),
+        pytest.param(
+            project(f"priority: {'9' * 30}\nquota: {{}}"),
+            5,
+            "9999999999... (of 30 digits) is more than 100, the most",
+            id="a number of thirty digits",
+        ),
+        pytest.param(project("quota: {}\nmembers: {users: ['a\tb']}"), 6, "control character", id="a user with a tab"),
     ],
 )
 def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None:
@@ -193,6 +200,6 @@ calendar:
 """
 
 
-def test_every_error_is_told_at_once_in_the_order_of_lines() -> None:
+def test_all_errors_are_reported_together_in_the_order_of_lines() -> None:
     found = refused(project("priority: high\nquota: {a: {weight: 1.5, trainng: 2}}\nmembers: {users: [NO]}") + "\nx: 1")
     assert [line for line, _ in found] == [5, 6, 6, 7, 8]

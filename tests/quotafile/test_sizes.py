@@ -65,10 +65,10 @@ def test_a_file_that_is_too_large_is_refused_with_line_limit_and_amount(text: st
 def test_a_pool_is_given_a_million_gpus_at_most() -> None:
     rows = many(11, "  - {name: p%d, quota: {a: {notebook: 100000}, b: {training: 100000}}}")
     text = f"version: 1\npools: [{{name: a, selector: {{node: [one]}}}}, {{name: b}}]\nprojects:\n{rows}"
-    told = (
+    found = (
         "the quotas in pool {} add up to 1100000 GPUs, and 1000000 are the most that a quota file may give in one pool"
     )
-    assert refused(text) == [(14, told.format("a")), (14, told.format("b"))]
+    assert refused(text) == [(14, found.format("a")), (14, found.format("b"))]
     read(text.replace("{name: p10, quota: {a: {notebook: 100000}, b: {training: 100000}}}", "{name: z, quota: {}}"))
 
 
@@ -95,6 +95,6 @@ def test_a_file_of_very_many_parts_is_not_read() -> None:
     assert "more than 100000 parts" in refused("[" + "a," * 200_000 + "]")[0][1]
 
 
-def test_a_thousand_errors_are_not_all_told() -> None:
+def test_of_a_thousand_errors_only_the_first_are_reported() -> None:
     many = "version: 1\npools: []\nprojects: [" + ", ".join("{name: p, quota: {}, x: 1}" for _ in range(1000)) + "]"
     assert len(refused(many)) == 100

@@ -1,4 +1,4 @@
-"""Quota files that tests read, and what is said of them."""
+"""Quota files for tests, and helpers that parse them."""
 
 from __future__ import annotations
 

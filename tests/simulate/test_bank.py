@@ -35,7 +35,9 @@ def ours(name: str, lending: bool) -> Outcome:
 @pytest.mark.parametrize("name", list(VARIANTS))
 def test_every_notebook_starts_within_its_bound_and_every_training_is_done(name: str, lending: bool) -> None:
     after = ours(name, lending)
-    waits = [book.had_at - book.asked_at for book in after.record.notebooks.values() if book.had_at is not None]
+    waits = [
+        book.allocated_at - book.asked_at for book in after.record.notebooks.values() if book.allocated_at is not None
+    ]
     assert len(waits) == len(after.record.notebooks) > 10, "within the quota, nobody is refused"
     assert max(waits) <= 10_000 + 2 * 1000
     found = figures([after])
@@ -43,9 +45,9 @@ def test_every_notebook_starts_within_its_bound_and_every_training_is_done(name:
 
 
 @pytest.mark.parametrize("name", list(VARIANTS))
-def test_who_wakes_while_the_slice_is_lent_has_it_back_within_the_same_bound(name: str) -> None:
+def test_a_lent_slice_is_returned_to_its_user_within_the_same_bound(name: str) -> None:
     after = ours(name, True)
-    waits = [wake.had_at - wake.asked_at for wake in after.wakes if wake.had_at is not None]
+    waits = [wake.allocated_at - wake.asked_at for wake in after.wakes if wake.allocated_at is not None]
     assert len(waits) == len(after.wakes) > 10 and max(waits) <= 10_000 + 2 * 1000
     assert after.loans >= len(waits) and ours(name, False).loans == 0
 

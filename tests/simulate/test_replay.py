@@ -1,7 +1,8 @@
-"""Tiny worlds whose figures were worked out by hand, and what the simulator owes to the shipped controller."""
+"""Small worlds with figures worked out by hand, and that the simulator runs the shipped controllers."""
 
 from __future__ import annotations
 
+import dataclasses as dc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.simulate import recorded_trace as recorded
-from jupyter_gpu_quota.simulate.replay import Impossible, Replay
+from jupyter_gpu_quota.simulate.replay import BrokenInvariant, Impossible, Replay
 from jupyter_gpu_quota.simulate.report import document, figures, play
-from jupyter_gpu_quota.store.records.protocol import Page
+from jupyter_gpu_quota.store.records.calls import Page
 from tests.simulate.worlds import QUOTA, job, notebook, quota, trace
 
 
@@ -46,7 +47,7 @@ def test_a_tiny_world_goes_as_it_was_worked_out_by_hand() -> None:
 def test_the_figures_of_the_tiny_world_are_those_worked_out_by_hand() -> None:
     found = figures([play(trace(*STORY, nodes=[{"name": "big", "gpus": 4, "gpu_model": "Big"}]), quota())])
     held = 4 * 62 + 4 * 38 + 1 * 52  # GPU-seconds given out: all four until 100 s, then the paused one alone
-    used = held - 2  # who was asked to leave computed nothing for 2 s
+    used = held - 2  # a pausing job computes nothing for 2 s
     assert found == {
         "seeds": [0],
         "gpu_allocation_percent": round(100 * held / (4 * 152), 2),
@@ -93,18 +94,18 @@ def test_a_month_of_checkpoints_a_millisecond_apart_is_played_at_once() -> None:
     assert [run[3] for run in ran] == [1, 0], "what it did in the millisecond after its last checkpoint"
 
 
-def test_a_notebook_is_open_from_when_it_was_had() -> None:
+def test_a_notebook_is_open_from_the_allocation_of_its_slice() -> None:
     outcome = play(trace(notebook("n1", 5, 60, use_percent=40), notebook("n2", 5.25, 60, gpu=0.3)), quota())
     books = outcome.record.notebooks
     begins = outcome.began_at
-    assert (books["n1"].had_at, books["n1"].ended_at) == (begins + 5000, begins + 65_000)
+    assert (books["n1"].allocated_at, books["n1"].ended_at) == (begins + 5000, begins + 65_000)
     assert books["n2"].state == "refused", "0.25 + 0.3 is above the quota of 0.5"
     found = document([outcome])
     assert (found["notebooks_total"], found["notebooks_refused"]) == (2, 1)
     assert found["gpu_utilisation_percent"] == round(100 * 0.25 * 0.4 * 60 / (5 * 65), 2)
 
 
-def test_what_happens_between_two_ticks_is_acted_on_at_the_next() -> None:
+def test_an_event_between_two_ticks_takes_effect_at_the_next() -> None:
     [run] = runs_of(played(job("b1", 3.2, 5.5)))
     assert run == ("b1", 4.0, 9.5, 0)
 
@@ -113,7 +114,7 @@ def test_a_job_is_cancelled_when_the_trace_says_so_and_given_up_only_while_it_wa
     long = [job(f"b{number}", 0, 100, "vision", cancel_s=30) for number in range(4)]
     waits = [job("w1", 5, 10, gives_up_s=20), job("w2", 6, 10, gives_up_s=40)]
     outcome = play(trace(*long, *waits), quota())
-    states = {name: story.state for name, story in outcome.record.jobs.items()}
+    states = {name: job.state for name, job in outcome.record.jobs.items()}
     assert states == {**dict.fromkeys(["b0", "b1", "b2", "b3", "w1"], "cancelled"), "w2": "succeeded"}
 
 
@@ -174,7 +175,7 @@ policy:"""
         pytest.param((0, 4), 0, {"v1": 60_000, "v2": 60_000}, id="what it takes away was owed until then"),
     ],
 )
-def test_a_guarantee_is_judged_by_the_amounts_of_the_instant(
+def test_a_guarantee_is_checked_by_the_amounts_of_the_instant(
     monkeypatch: pytest.MonkeyPatch, window: tuple[int, int], comes_s: int, late: dict[str, int]
 ) -> None:
     """Three claims that nobody serves: two GPUs are guaranteed, and in the second minute others."""
@@ -192,7 +193,7 @@ def test_work_of_a_project_that_the_quotas_lack_is_impossible() -> None:
         Replay(trace(job("b1", 0, 10, "nobody")), quota())
 
 
-def test_a_recorded_audit_tells_the_state_that_was_recorded() -> None:
+def test_a_recorded_audit_gives_the_recorded_states() -> None:
     replay = Replay(trace(*STORY, notebook("n1", 3, 20), job("late", 20, 500, cancel_s=40)), quota())
     for until in (5, 11, 13, 30, 63, 400):
         replay.run(until=replay.trace.begins_at + until * 1000)
@@ -249,7 +250,7 @@ def models_had(replay: Replay) -> dict[str, set[str]]:
     models = {device.id: device.model for device in replay.executor.devices}
     rows, _ = replay.store.audit(page=Page(limit=10_000))
     starts = [(row.subject, json.loads(row.payload)) for row in rows if row.kind == "start"]
-    return {job: {models[part["device"]] for part in told["action"]["placements"]} for job, told in starts}
+    return {job: {models[part["device"]] for part in found["action"]["placements"]} for job, found in starts}
 
 
 def test_jobs_that_ask_for_a_mig_profile_are_played_on_instances_of_it() -> None:
@@ -277,16 +278,16 @@ def test_an_audit_of_a_release_that_noted_no_models_leaves_jobs_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         pytest.param("7g.141gb", "no model of the pool train is called '7g.141gb'; name one of: ", id="there is none"),
         pytest.param("MIG", f"several models .* are called 'MIG'; name one of: {SLICE}, {HALF}$", id="it fits several"),
         pytest.param("H200,", "no model of the pool train is called ''", id="nothing behind a comma"),
     ],
 )
-def test_a_model_that_the_pool_does_not_have_is_refused_with_its_place(asked: str, told: str) -> None:
+def test_a_model_that_the_pool_does_not_have_is_refused_with_its_place(asked: str, expected: str) -> None:
     nodes = SLICED[:2] if asked == "MIG" else SLICED
-    with pytest.raises(Impossible, match=rf"work\.0, gpu_model: {told}"):
+    with pytest.raises(Impossible, match=rf"work\.0, gpu_model: {expected}"):
         Replay(trace(job("b1", 0, 10, gpu_model=asked.replace("H200,", f"{SLICE},")), nodes=nodes), quota(ANY))
 
 
@@ -305,7 +306,7 @@ def test_a_recorded_row_that_is_not_as_written_is_named(kind: str, key: str, val
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         pytest.param(lambda rows: [*rows, rows[-3]], "the audit: row 3 is there twice", id="a row that is there twice"),
         pytest.param(lambda rows: [*rows, *rows], "the audit: row 1 is there twice", id="two prints in one file"),
@@ -315,11 +316,11 @@ def test_a_recorded_row_that_is_not_as_written_is_named(kind: str, key: str, val
         pytest.param(lambda rows: [], "the audit: it has no rows", id="no row"),
     ],
 )
-def test_an_audit_that_is_not_row_after_row_is_told_what_is_wrong(
-    change: Callable[[list[object]], list[object]], told: str
+def test_an_audit_that_is_not_a_list_of_rows_is_refused_with_the_error(
+    change: Callable[[list[object]], list[object]], expected: str
 ) -> None:
     rows = json.loads(audit_of(played(*STORY)))
-    assert recorded.read(json.dumps(change(rows))) == [told]
+    assert recorded.read(json.dumps(change(rows))) == [expected]
 
 
 def audit_of(replay: Replay) -> str:
@@ -348,3 +349,12 @@ def test_a_world_with_a_calendar_ends_though_a_job_in_it_can_never_start() -> No
     replay.run()
     assert replay.clock.now - replay.trace.begins_at < 30 * 86_400_000
     assert [run[0] for run in runs_of(replay)] == ["b1"]
+
+
+def test_a_state_that_breaks_an_invariant_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(trace(job("b1", 0, 100)), quota())
+    replay.run(until=replay.trace.begins_at + 5_000)
+    sound = replay.controller.mirror.snapshot
+    monkeypatch.setattr(replay.controller.mirror, "snapshot", lambda now: dc.replace(sound(now), devices=()))
+    with pytest.raises(BrokenInvariant, match="UnknownDevice"):
+        replay.run(until=replay.trace.begins_at + 6_000)

@@ -1,4 +1,4 @@
-"""Sound documents that the fuzzer starts from: snapshots, traces, recorded audits and quota files."""
+"""Valid documents for the fuzzer: snapshots, traces, recorded audits and quota files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.wire.test_snapshot_document_hostile import DOCUMENTS, later
 
 
 def _lent() -> dict[str, Any]:
-    """Eight slices that are lent to one job, one of whose owners wakes."""
+    """Eight slices lent to one job, and one owner who returns."""
     made = eight()
     made.judge("nb-a3", Activity.BUSY)
     made.tick()
@@ -55,7 +55,7 @@ TRACES: tuple[list[dict[str, Any]], list[str]] = (
 
 
 AUDITS = [json.loads(audit_of(played(*STORY, notebook("n1", 3, 20))))]
-"""Of a small world that was played."""
+"""The audit of a small simulated world."""
 
 QUOTAS = [
     """\

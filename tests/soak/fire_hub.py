@@ -1,4 +1,4 @@
-"""The hub of the soak: two people with a guarantee of one device each, and a third who has a notebook."""
+"""The hub of the soak: two users with a training quota of one device each, and one with notebook quota."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.observer import Witness, belongs_to
-from jupyter_gpu_quota.demo.temporary_hub import Cast, Stage
+from jupyter_gpu_quota.demo.observer import ProcessObserver, belongs_to
+from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub
 from tests.soak.stream import TEAMS
 
 QUOTA = """\
@@ -29,8 +29,8 @@ c.GPUQuota.simulated_devices = [
     {{"model": "Simulated 80G", "memory_mib": 81920, "count": 2}},
     {{"model": "Simulated 16G", "memory_mib": 16384, "count": 1}},
 ]
-# A hub tells a proxy of others its routes anew when it updates activity, every 5 min; and it looks every 30 s whether
-# its services (here the keeper) live, which no setting changes. The soak has no time for that.
+# The hub restores the routes of an external proxy when it updates activity, every 5 min, and checks its services (here
+# the supervisor) every 30 s, for which it has no setting. The soak shortens both.
 c.JupyterHub.last_activity_interval = 2
 from traitlets import Integer
 from jupyterhub.services import service as _service
@@ -41,12 +41,12 @@ _service._ServiceSpawner = _Watched
 
 
 @contextlib.contextmanager
-def burning_hub(folder: Path) -> Iterator[Stage]:
-    """A hub that is up, and its end."""
+def burning_hub(folder: Path) -> Iterator[TemporaryHub]:
+    """Start the hub; stop it in the end."""
     quota = folder / "quota.yaml"
     quota.write_text(QUOTA)
-    cast = Cast(groups={}, users=(*TEAMS, "carol"))
-    stage = Stage(folder / "hub", cast=cast, extra_config=CONFIG.format(quota=quota))
+    cast = HubUsers(groups={}, users=(*TEAMS, "carol"))
+    stage = TemporaryHub(folder / "hub", users=cast, extra_config=CONFIG.format(quota=quota))
     try:
         stage.start()
         yield stage
@@ -55,11 +55,11 @@ def burning_hub(folder: Path) -> Iterator[Stage]:
 
 
 @contextlib.contextmanager
-def watched(stage: Stage) -> Iterator[Witness]:
-    """A witness of this hub, and its end."""
-    witness = Witness(belongs_to(stage.folder, f"http://127.0.0.1:{stage.ports.hub}/"))
-    witness.start()
+def watched(stage: TemporaryHub) -> Iterator[ProcessObserver]:
+    """An observer of this hub; stop it in the end."""
+    observer = ProcessObserver(belongs_to(stage.folder, f"http://127.0.0.1:{stage.ports.hub}/"))
+    observer.start()
     try:
-        yield witness
+        yield observer
     finally:
-        witness.leave()
+        observer.stop()

@@ -1,8 +1,8 @@
-"""Coverage-guided fuzzing of what reads documents: ``python -m tests.soak.fuzz TARGET [options of libFuzzer] CORPUS``.
+"""Coverage-guided fuzzing of the readers: ``python -m tests.soak.fuzz TARGET [options of libFuzzer] CORPUS``.
 
-A target is fed sound documents with a few changes that the fuzzer picks, and its bytes as they are. A reader refuses in
-sentences or accepts, and never raises; what the snapshot reader accepts, ``decide`` decides, and what the reader of
-quota files accepts can be put in force, written and read back. Needs atheris: the extra ``fuzz``.
+A target gets valid documents with a few changes that the fuzzer picks, and plain bytes. A reader accepts or refuses
+with sentences, and never raises; ``decide`` makes a plan for an accepted snapshot, and an accepted quota file can be
+put in force, written and read back. Needs atheris: the extra ``fuzz``.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ LIKE: dict[type, tuple[Any, ...]] = {
     list: ([], [1], ["x"], [["x", "y"]], [{}]),
     dict: ({}, {"train": {}}, {"x": 1}),
 }
-"""What may stand in a value's place, by its type."""
+"""Replacements of a value, by its type."""
 
 
 class Choice:
-    """What the fuzzer picks, from its bytes."""
+    """Choices from the fuzzer's bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._bytes = atheris.FuzzedDataProvider(data)
@@ -72,7 +72,7 @@ class Choice:
         return values[self.number(len(values) - 1)]
 
     def value(self, like: Any = None) -> Any:
-        """Something hostile, mostly of the type of what stands there: the reader looks at types first."""
+        """A hostile value, mostly of the same type: readers check types first."""
         if type(like) in LIKE and self.number(7):
             return copy.deepcopy(self.of(LIKE[type(like)]))
         kind = self.number(4)
@@ -88,7 +88,7 @@ class Choice:
 
 
 def changed(document: Any, choice: Choice) -> Any:
-    """The document with a few changes: a value replaced, left out, doubled, or taken from elsewhere."""
+    """The document with a few changes: a value replaced, removed, doubled, or copied from elsewhere."""
     document = copy.deepcopy(document)
     for _ in range(choice.of((1, 1, 2, 3))):
         holder, key = _place(document, choice)
@@ -115,7 +115,7 @@ def _change(document: Any, holder: Any, key: Any, choice: Choice) -> None:
 
 
 def _place(document: Any, choice: Choice) -> tuple[Any, Any]:
-    """Some place, as (what holds it, key): down from the top, mostly to the bottom."""
+    """A random position, as (container, key): from the top, mostly down to a leaf."""
     holder, key = None, None
     value, depth = document, 0
     while isinstance(value, dict | list) and value and (depth < 2 or choice.number(15)):
@@ -185,8 +185,8 @@ def quota(choice: Choice) -> None:
     if isinstance(found, list):
         return _sentences([error.message for error in found])
     found.policy(1, NOW, days=60)
-    again = quotafile.parse(quotafile.text_of(found))
-    assert again == found, "what is written reads back as another file"
+    again = QuotaFile.from_document(json.loads(json.dumps(found.to_document())))
+    assert again == found, "the written file reads back differently"
     exported = quotafile.parse(quotafile.export(text, 7))
     assert isinstance(exported, QuotaFile) and exported.revision == 7, exported
     return None
@@ -200,9 +200,9 @@ TARGETS: dict[str, Callable[[Choice], None]] = {"snapshot": snapshot, "trace": t
 
 
 def main() -> None:
-    """Fuzz the target that the first argument names, until libFuzzer's options say so or something is found.
+    """Fuzz the target of the first argument, until libFuzzer's options end it or an input fails.
 
-    The last argument is the folder of its corpus, which begins with bytes at random: of few bytes it would pick little.
+    The last argument is the folder of its corpus, which begins with random bytes, so that there is enough to pick from.
     """
     target, corpus = TARGETS[sys.argv.pop(1)], Path(sys.argv[-1])
     chance = random.Random(1)

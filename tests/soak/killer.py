@@ -1,4 +1,4 @@
-"""Kills at random, by seed: mostly the service's processes, sometimes hub or proxy; inside grace periods too."""
+"""Random kills, by seed: mostly the service's processes, sometimes hub or proxy; inside grace periods too."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpu_quota.demo.observer import started_ticks
-from jupyter_gpu_quota.demo.temporary_hub import Stage
+from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import until
 
-SHARES = {"web door": 6, "controller": 6, "keeper": 2, "hub": 4, "proxy": 2}
+SHARES = {"API": 6, "controller": 6, "supervisor": 2, "hub": 4, "proxy": 2}
 """Of twenty kills."""
 
 GRACE_WAIT_S = 3.0
@@ -24,32 +24,32 @@ WORKS_WITHIN_S = 90.0
 
 
 class Killer:
-    """Takes victims by their pid; brings hub and proxy back, while the hub brings the service back.
+    """Kills processes by their pid and restarts hub and proxy; the hub restarts the service.
 
-    The victims are drawn without putting back, so that of each twenty kills the shares are exact.
+    Of each twenty kills the shares are exact.
     """
 
-    def __init__(self, stage: Stage, *, seed: int) -> None:
+    def __init__(self, stage: TemporaryHub, *, seed: int) -> None:
         self.stage, self.chance = stage, random.Random(f"kills {seed}")
         self.kills: dict[str, int] = dict.fromkeys(SHARES, 0)
         self.in_grace = 0
-        self._deck: list[str] = []
+        self._order: list[str] = []
 
     def kill_one(self) -> None:
-        """Wait for a random moment, kill one victim, restart what nobody else would restart."""
-        if not self._deck:
-            self._deck = self.chance.sample(list(SHARES), k=sum(SHARES.values()), counts=list(SHARES.values()))
-        who = self._deck.pop()
-        if self.chance.random() < 0.7:  # the others strike while everything is still coming up
+        """Wait for a random moment, kill one process, restart it where no other process does."""
+        if not self._order:
+            self._order = self.chance.sample(list(SHARES), k=sum(SHARES.values()), counts=list(SHARES.values()))
+        name = self._order.pop()
+        if self.chance.random() < 0.7:  # the others kill during a restart
             self.wait_until_it_works()
         time.sleep(self.chance.uniform(0.0, 1.0))
         in_grace = self.chance.random() < 0.6 and self._wait_for_a_grace_period()
-        self._kill(who)
-        self.kills[who] += 1
+        self._kill(name)
+        self.kills[name] += 1
         self.in_grace += in_grace
 
     def wait_until_it_works(self) -> None:
-        """Until the service is ready again. Raises AssertionError where it does not come back."""
+        """Wait until the service is ready again. Raises AssertionError if it does not become ready."""
 
         def works() -> bool:
             self._keep_the_hub()
@@ -58,12 +58,12 @@ class Killer:
         until(works, WORKS_WITHIN_S, self._last_words)
 
     def _keep_the_hub(self) -> None:
-        """As a site's process manager does: a hub ends by itself where a service dies while the hub is starting."""
+        """Restart a hub that has ended, as a process manager does: a service that dies while the hub starts ends it."""
         if self.stage.hub is not None and self.stage.hub.poll() is not None:
             self.stage.start_hub()
 
-    def _kill(self, who: str) -> None:
-        match who:
+    def _kill(self, name: str) -> None:
+        match name:
             case "hub":
                 self._kill_popen(self.stage.hub)
                 self.stage.start_hub()
@@ -71,10 +71,10 @@ class Killer:
                 self._kill_popen(self.stage.proxy)
                 self.stage.start_proxy()
             case _:
-                self._kill_of_service({"web door": web_door, "controller": controller, "keeper": keeper}[who])
+                self._kill_of_service({"API": api_process, "controller": controller, "supervisor": supervisor}[name])
 
-    def _kill_of_service(self, find: Callable[[Stage], int | None]) -> None:
-        """Kill a process of the service as soon as there is one."""
+    def _kill_of_service(self, find: Callable[[TemporaryHub], int | None]) -> None:
+        """Kill a process of the service as soon as it exists."""
 
         def killed() -> bool:
             self._keep_the_hub()
@@ -84,7 +84,7 @@ class Killer:
         until(killed, WORKS_WITHIN_S, self._last_words)
 
     def _last_words(self) -> str:
-        return f"the service did not come back: {self.stage.last_words('hub')}"
+        return f"the service did not become ready: {self.stage.last_words('hub')}"
 
     def _kill_popen(self, process: subprocess.Popen[bytes] | None) -> None:
         assert process is not None
@@ -92,7 +92,7 @@ class Killer:
         process.wait()
 
     def _wait_for_a_grace_period(self) -> bool:
-        """Until some rank has been asked to leave and has not left; gives up after a while."""
+        """Wait until some rank is pausing; False if none is within a few seconds."""
         deadline = time.monotonic() + GRACE_WAIT_S
         while time.monotonic() < deadline:
             if any(_pausing(self.stage.state_dir)):
@@ -121,24 +121,24 @@ def _pausing(state_dir: Path) -> Iterator[Path]:
             continue
 
 
-# --- who is who ---------------------------------------------------------------------------------------------------
-def keeper(stage: Stage) -> int | None:
-    """The pid of the service's first process, as it recorded itself, if it lives."""
-    return _recorded(stage, lambda told: told)
+# --- processes ----------------------------------------------------------------------------------------------------
+def supervisor(stage: TemporaryHub) -> int | None:
+    """The pid of the service supervisor, from its pid file, if it lives."""
+    return _recorded(stage, lambda record: record)
 
 
-def web_door(stage: Stage) -> int | None:
-    return _recorded(stage, lambda told: told["children"]["door"])
+def api_process(stage: TemporaryHub) -> int | None:
+    return _recorded(stage, lambda record: record["children"]["api"])
 
 
-def controller(stage: Stage) -> int | None:
-    return _recorded(stage, lambda told: told["children"]["controller"])
+def controller(stage: TemporaryHub) -> int | None:
+    return _recorded(stage, lambda record: record["children"]["controller"])
 
 
-def _recorded(stage: Stage, who: Callable[[Any], Any]) -> int | None:
-    """The pid of a process of the service as the keeper recorded it, if that very process lives."""
+def _recorded(stage: TemporaryHub, entry: Callable[[Any], Any]) -> int | None:
+    """The pid of a process of the service from the pid file, if that process lives."""
     try:
-        told = who(json.loads((stage.state_dir / "service.json").read_text()))
-        return int(told["pid"]) if started_ticks(int(told["pid"])) == told["started"] else None
+        identity = entry(json.loads((stage.state_dir / "service.json").read_text()))
+        return int(identity["pid"]) if started_ticks(int(identity["pid"])) == identity["started"] else None
     except (OSError, ValueError, KeyError):
         return None

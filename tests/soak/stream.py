@@ -1,4 +1,4 @@
-"""The people of the soak: a stream of small real jobs and of servers, sent to doors that are not always there."""
+"""The load of the soak: small real jobs and servers, requested from a service that is at times unavailable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_gpu_quota.demo.temporary_hub import Stage
-from tests.soak.doors import ask, insist
+from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
+from tests.soak.rest_calls import ask, insist
 
 WORK = Path(__file__).with_name("work.py")
 KINDS = (
@@ -21,17 +21,17 @@ KINDS = (
     ("orphaning", 0),
     ("retrying", 4),
 )
-"""Kinds of work, and the exit code that each is told."""
+"""Kinds of work with their exit codes."""
 
 TEAMS = {"ann": "red", "ben": "blue"}
 SIZES = ("1", "1", "0.5", "0.25")
 BURST = 4
-"""Jobs that one person sends before it is the other's turn: who was alone is then above the guarantee."""
+"""Jobs that one user submits before the other: so each is above the training quota in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A job that was acknowledged: what it was told to do, and as whom."""
+    """An acknowledged job: its kind, exit code and user."""
 
     job: str
     kind: str
@@ -40,32 +40,33 @@ class Sent:
 
 
 class Stream:
-    """Submits jobs as two people until told to stop, ``at_once`` unfinished at most; everything is drawn by seed."""
+    """Submits jobs as two users until stopped, at most ``at_once`` unfinished; all choices depend on the seed."""
 
-    def __init__(self, stage: Stage, diary: Path, tokens: dict[str, str], *, seed: int, at_once: int = 6) -> None:
+    def __init__(self, stage: TemporaryHub, diary: Path, tokens: dict[str, str], *, seed: int, at_once: int = 6,
+        with_servers: bool = True,
+    ) -> None:  # fmt: skip
         self.stage, self.diary, self.tokens, self.at_once = stage, diary, tokens, at_once
         self.chance = random.Random(f"stream {seed}")
         self.sent: list[Sent] = []
         self.faults: list[str] = []
         self.stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(act,), daemon=True) for act in (self._jobs, self._servers)
-        ]
+        work = (self._jobs, self._servers) if with_servers else (self._jobs,)
+        self._threads = [threading.Thread(target=self._guarded, args=(each,), daemon=True) for each in work]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        """Send nothing more; returns when the last answer is there."""
+        """Stop submitting; return after the last answer."""
         self.stop.set()
         for thread in self._threads:
             thread.join(120)
             assert not thread.is_alive(), "a request of the stream got no answer"
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, load: Callable[[], None]) -> None:
         try:
-            act()
+            load()
         except Exception as error:
             self.faults.append(f"{type(error).__name__}: {error}")
 
@@ -95,7 +96,7 @@ class Stream:
         self.sent.append(Sent(job=answer.body["id"], kind=kind, code=code, user=user))
 
     def _servers(self) -> None:
-        """Carol starts and stops her server with a slice; while the hub is away she tries again."""
+        """Start and stop Carol's server with a slice; try again while the hub is unavailable."""
         url = f"{self.stage.hub_api}/users/carol/server"
         options = {"gpu_project": "green", "gpu_size": "1/4"}
         chance = random.Random("servers")
@@ -106,7 +107,7 @@ class Stream:
 
 
 def diary_lines(diary: Path) -> list[dict[str, object]]:
-    """What the jobs wrote, in the order in which they wrote it."""
+    """The lines that the jobs wrote, in order."""
     try:
         return [json.loads(line) for line in diary.read_text().splitlines()]
     except FileNotFoundError:

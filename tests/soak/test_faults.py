@@ -1,4 +1,4 @@
-"""Faults that are not deaths: a leader that freezes and thaws, a database that is locked, a disk that is full."""
+"""Faults other than kills: a frozen leader, a locked database, a full disk."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.demo.observer import Witness
-from jupyter_gpu_quota.demo.temporary_hub import Stage
+from jupyter_gpu_quota.demo.observer import ProcessObserver
+from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import stays, until
-from tests.soak.doors import Answer, ask, insist
 from tests.soak.fire_hub import burning_hub, watched
-from tests.soak.killer import controller, keeper
+from tests.soak.killer import controller, supervisor
+from tests.soak.rest_calls import Answer, ask, insist
 from tests.soak.stream import TEAMS, WORK, Sent, diary_lines
 from tests.soak.verdict import broken_promises, wait_for_rest
 
@@ -30,10 +30,10 @@ TMPFS_SIZE = "48m"
 
 
 class Hub:
-    """A hub on fire: its stage, its witness, its diary, and what was sent to it."""
+    """A hub under test: its stage, its observer, its diary, and the submitted jobs."""
 
-    def __init__(self, stage: Stage, witness: Witness, diary: Path) -> None:
-        self.stage, self.witness, self.diary = stage, witness, diary
+    def __init__(self, stage: TemporaryHub, observer: ProcessObserver, diary: Path) -> None:
+        self.stage, self.observer, self.diary = stage, observer, diary
         self.sent: list[Sent] = []
 
     def post(self, kind: str, code: int = 0, user: str = "ann") -> Answer:
@@ -53,31 +53,31 @@ class Hub:
         return self.sent[-1]
 
     def wrote(self, sent: Sent, event: str) -> bool:
-        """Whether a job has written this in the diary: what it does, whatever anybody knows of it."""
+        """Whether a job has written this event to the diary, independently of the service."""
         return any((line["job"], line["event"]) == (sent.job, event) for line in diary_lines(self.diary))
 
     def fence(self) -> int:
-        """The newest leader's number, as the place of effect knows it."""
+        """The newest fencing number, as recorded where effects happen."""
         return int(json.loads((self.stage.state_dir / "fence").read_text())["fencing"])
 
     def check(self) -> None:
-        """Everything that was sent ended as it should, and nobody saw a promise broken."""
+        """Every submitted job ended as expected, and no promise was broken."""
         known = wait_for_rest(self.stage, self.sent, 60)
         assert list(broken_promises(self.sent, known, self.diary)) == []
-        assert self.witness.violations == []
+        assert self.observer.violations == []
         verified = insist("GET", f"{self.stage.service_api}/audit/verify", self.stage.admin_token)
         assert verified.status == 200, verified.text
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    with burning_hub(tmp_path) as stage, watched(stage) as witness:
-        yield Hub(stage, witness, tmp_path / "diary")
+    with burning_hub(tmp_path) as stage, watched(stage) as observer:
+        yield Hub(stage, observer, tmp_path / "diary")
 
 
 @contextlib.contextmanager
 def second_controller(pid: int, log: Path) -> Iterator[None]:
-    """A controller beside the one of this pid, told the same; it ends when its standard input closes."""
+    """A second controller with the environment of the one of this pid; it ends when its standard input closes."""
     pairs = (item.partition("=") for item in Path(f"/proc/{pid}/environ").read_text().split("\0") if item)
     environment = {name: value for name, _, value in pairs}
     command = [sys.executable, "-m", "jupyter_gpu_quota", "controller"]
@@ -90,7 +90,7 @@ def second_controller(pid: int, log: Path) -> Iterator[None]:
 
 
 def freeze_between_transactions(pid: int, database: Path) -> None:
-    """Stop a process that does not hold the database's lock: one frozen inside a transaction keeps all others out."""
+    """Stop a process that does not hold the database's lock: one frozen inside a transaction would block all others."""
 
     def frozen_outside() -> bool:
         os.kill(pid, signal.SIGSTOP)
@@ -107,11 +107,11 @@ def freeze_between_transactions(pid: int, database: Path) -> None:
 
 
 def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, tmp_path: Path) -> None:
-    """Its keeper is frozen with it, as in a machine that is paused: else it would be killed after three leases.
+    """The supervisor is frozen with it, as on a paused machine; otherwise it would kill the leader after three leases.
 
-    A machine that is slow for half a lease ends any; so it is tried again, and one time it must have been left alone.
+    A machine that stalls for half a lease ends a lease too, so the test tries three times; one must succeed.
     """
-    old, first_process = controller(hub.stage), keeper(hub.stage)
+    old, first_process = controller(hub.stage), supervisor(hub.stage)
     assert old is not None and first_process is not None
     hub.submit("checkpointing")
     assert any(thaws_beside_a_second(hub, old, first_process, tmp_path / f"{number}.log") for number in range(3))
@@ -120,7 +120,7 @@ def test_a_leader_frozen_past_its_lease_changes_nothing_when_it_thaws(hub: Hub, 
 
 
 def thaws_beside_a_second(hub: Hub, old: int, first_process: int, log: Path) -> bool:
-    """Freeze the leader until another rules; whether that one ruled on beside it. At the end the first does again."""
+    """Freeze the leader until another leads; whether that one stayed leader after the thaw."""
     first = hub.fence()
     os.kill(first_process, signal.SIGSTOP)
     freeze_between_transactions(old, hub.stage.state_dir / "gpu-quota.sqlite")
@@ -134,14 +134,14 @@ def thaws_beside_a_second(hub: Hub, old: int, first_process: int, log: Path) -> 
                 os.kill(pid, signal.SIGCONT)
             for code in range(3):
                 hub.submit("ending", code)
-            ruled = stays(lambda: hub.fence() == second, 2 * LEASE_S)
+            stayed = stays(lambda: hub.fence() == second, 2 * LEASE_S)
             until(lambda: all(hub.wrote(sent, "end") for sent in hub.sent), what="the end of all jobs")
     finally:
         for pid in (old, first_process):
             os.kill(pid, signal.SIGCONT)
     assert controller(hub.stage) == old
-    until(lambda: hub.fence() > second, what="the first leader in office again")
-    return ruled
+    until(lambda: hub.fence() > second, what="the first leader again")
+    return stayed
 
 
 def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
@@ -151,10 +151,10 @@ def test_a_locked_database_stops_requests_and_no_job(hub: Hub) -> None:
     lock.execute("BEGIN EXCLUSIVE")
     refused = hub.post("ending")
     assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
-    until(lambda: hub.wrote(running, "end"), what="the end of the running job while nobody can record it")
+    until(lambda: hub.wrote(running, "end"), what="the end of the running job while it cannot be recorded")
     lock.execute("ROLLBACK")
     lock.close()
-    until(lambda: hub.post("ending").status in (200, 201), what="a door that is open again")
+    until(lambda: hub.post("ending").status in (200, 201), what="an API that answers again")
     hub.submit("ending")
     hub.check()
     assert listed(hub) == {sent.job for sent in hub.sent}
@@ -168,18 +168,18 @@ def listed(hub: Hub) -> set[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own, where the hub's state will be."""
-    place = tmp_path / "hub" / "state"
-    place.mkdir(parents=True)
+    """A small file system for the hub's state."""
+    state = tmp_path / "hub" / "state"
+    state.mkdir(parents=True)
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_SIZE},mode=711", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_SIZE},mode=711", "tmpfs", str(state)],
         capture_output=True,
         text=True,
     )
     if done.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+        pytest.skip(f"this machine cannot mount a file system: {done.stderr.strip()}")
+    yield state
+    subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
 def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub: Hub) -> None:
@@ -189,16 +189,16 @@ def test_a_full_disk_stops_requests_and_no_job(small_disk: Path, hub: Hub) -> No
     fill(filler)
     refused = hub.post("ending")
     assert (refused.status, refused.body["reason"]) == (503, "store_unavailable"), refused.text
-    until(lambda: hub.wrote(running, "end"), what="the end of the running job while nobody can record it")
+    until(lambda: hub.wrote(running, "end"), what="the end of the running job while it cannot be recorded")
     filler.unlink()
-    until(lambda: hub.post("ending").status in (200, 201), what="a door that is open again")
+    until(lambda: hub.post("ending").status in (200, 201), what="an API that answers again")
     hub.submit("ending")
     hub.check()
     assert listed(hub) == {sent.job for sent in hub.sent}
 
 
 def fill(filler: Path) -> None:
-    """Write until not one byte more fits."""
+    """Write until the disk is full."""
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Fuzzing, bounded: a reader never raises, and ``decide`` never does on what the snapshot reader accepts."""
+"""Bounded fuzzing: readers never raise, nor does ``decide`` on an accepted snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FUZZ_S = int(os.environ.get("GPU_QUOTA_FUZZ_S", "60"))
-"""How long each target is fuzzed."""
+"""Seconds of fuzzing for each target."""
 
 pytest.importorskip(
     "atheris", reason="atheris is not installed: pip install 'jupyter-gpu-quota[fuzz]' (wheels for Linux on x86)"
@@ -21,11 +21,11 @@ pytest.importorskip(
 @pytest.mark.soak
 @pytest.mark.timeout(FUZZ_S + 240)
 @pytest.mark.parametrize("target", ["snapshot", "trace", "quota"])
-def test_no_input_is_found_that_breaks(target: str, tmp_path: Path) -> None:
+def test_no_input_makes_a_reader_raise(target: str, tmp_path: Path) -> None:
     bounds = [f"-max_total_time={FUZZ_S}", "-timeout=60", "-rss_limit_mb=4096", "-max_len=4096", "-len_control=0"]
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    kept = [f"-artifact_prefix={tmp_path}/", str(corpus)]
-    command = [sys.executable, "-m", "tests.soak.fuzz", target, *bounds, *kept]
+    files = [f"-artifact_prefix={tmp_path}/", str(corpus)]
+    command = [sys.executable, "-m", "tests.soak.fuzz", target, *bounds, *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=FUZZ_S + 200)
-    assert done.returncode == 0, f"what it found lies in {tmp_path}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, f"the failing inputs are in {tmp_path}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"

@@ -1,4 +1,4 @@
-"""Random kills of everything that is ours, under a stream of real jobs: nothing is lost, nothing runs twice."""
+"""Random kills of all processes of the product, under a stream of real jobs: no job is lost, none runs twice."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.controllers.reconciliation import EVERY_MS, GRACE_MS
-from jupyter_gpu_quota.demo.observer import Witness
-from jupyter_gpu_quota.demo.temporary_hub import Stage
+from jupyter_gpu_quota.demo.observer import ProcessObserver
+from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import PATIENCE_S, until
-from tests.soak.doors import insist
 from tests.soak.fire_hub import burning_hub, watched
 from tests.soak.killer import Killer
+from tests.soak.rest_calls import insist
 from tests.soak.stream import Stream
 from tests.soak.verdict import broken_promises, wait_for_rest
 
 RECONCILED_S = 2 * (GRACE_MS + EVERY_MS) / 1000 + PATIENCE_S
-"""A slice that the hub could not give back, because its service was dead, is one without a server for so long."""
+"""Seconds until reconciliation returns a slice whose server ended while the service was dead."""
 
 SEED = int(os.environ.get("GPU_QUOTA_SEED", "42"))
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path) -> Iterator[TemporaryHub]:
     with burning_hub(tmp_path) as hub:
         yield hub
 
 
 @pytest.fixture
-def witness(stage: Stage) -> Iterator[Witness]:
+def observer(stage: TemporaryHub) -> Iterator[ProcessObserver]:
     with watched(stage) as looking:
         yield looking
 
@@ -40,19 +40,19 @@ def witness(stage: Stage) -> Iterator[Witness]:
 @pytest.mark.hub
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_twenty_random_kills_lose_nothing(stage: Stage, witness: Witness, tmp_path: Path) -> None:
-    under_fire(stage, witness, tmp_path, kills=20)
+def test_twenty_random_kills_lose_nothing(stage: TemporaryHub, observer: ProcessObserver, tmp_path: Path) -> None:
+    under_fire(stage, observer, tmp_path, kills=20)
 
 
 @pytest.mark.hub
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
-def test_a_hundred_random_kills_lose_nothing(stage: Stage, witness: Witness, tmp_path: Path) -> None:
-    under_fire(stage, witness, tmp_path, kills=100)
+def test_a_hundred_random_kills_lose_nothing(stage: TemporaryHub, observer: ProcessObserver, tmp_path: Path) -> None:
+    under_fire(stage, observer, tmp_path, kills=100)
 
 
-def under_fire(stage: Stage, witness: Witness, tmp_path: Path, *, kills: int) -> None:
-    tokens = {name: stage.token_of(name) for name in stage.cast.everybody}
+def under_fire(stage: TemporaryHub, observer: ProcessObserver, tmp_path: Path, *, kills: int) -> None:
+    tokens = {name: stage.token_of(name) for name in stage.users.everybody}
     diary = tmp_path / "diary"
     stream = Stream(stage, diary, tokens, seed=SEED)
     killer = Killer(stage, seed=SEED)
@@ -69,16 +69,16 @@ def under_fire(stage: Stage, witness: Witness, tmp_path: Path, *, kills: int) ->
     print(
         f"{len(stream.sent)} jobs, {attempts} attempts, {pauses} pauses; quiet after {time.monotonic() - begun:.0f} s"
     )
-    print(f"{witness.looks} looks, at most {witness.highest} milli on a device")
+    print(f"{observer.reads} looks, at most {observer.highest} milli on a device")
     assert stream.faults == []
     assert list(broken_promises(stream.sent, known, diary)) == []
-    assert witness.violations == []
+    assert observer.violations == []
     assert stream.sent
     check_the_books(stage)
 
 
-def check_the_books(stage: Stage) -> None:
-    """The audit's chain holds, and every slice is back where no server runs."""
+def check_the_books(stage: TemporaryHub) -> None:
+    """The audit's chain verifies, and no slice without a server stays booked."""
     verified = insist("GET", f"{stage.service_api}/audit/verify", stage.admin_token)
     assert verified.status == 200, verified.text
     insist("DELETE", f"{stage.hub_api}/users/carol/server", stage.admin_token)
@@ -87,6 +87,6 @@ def check_the_books(stage: Stage) -> None:
     )
 
 
-def _booked(stage: Stage) -> list[str]:
+def _booked(stage: TemporaryHub) -> list[str]:
     listed = insist("GET", f"{stage.service_api}/notebooks", stage.admin_token)
     return [one["id"] for one in listed.body["items"] if one["state"] in ("requested", "booked")]

@@ -1,4 +1,4 @@
-"""The verdict of the soak must be able to say no."""
+"""The checks of the soak find violations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ TRUE = {"state": "failed", "attempt": 1, "exit_status": 3, "reason": None}
         pytest.param([START, END], {}, ["acknowledged and is lost"], id="a job that the service forgot"),
         pytest.param([START], {**TRUE, "state": "running"}, ["did not end"], id="a job that never ends"),
         pytest.param([START, END], {**TRUE, "exit_status": 0}, ["ended attempt 1 with 3"], id="another exit code"),
-        pytest.param([START, END], {**TRUE, "attempt": 2}, ["recorded is attempt 2"], id="an attempt nobody saw"),
+        pytest.param(
+            [START, END], {**TRUE, "attempt": 2}, ["recorded is attempt 2"], id="an attempt that is not in the diary"
+        ),
         pytest.param(
             [START, END], {**TRUE, "state": "succeeded"}, ["recorded as succeeded"], id="a failure called success"
         ),
@@ -36,11 +38,13 @@ TRUE = {"state": "failed", "attempt": 1, "exit_status": 3, "reason": None}
             ["twice at once"],
             id="two attempts at once",
         ),
-        pytest.param([START, END, {**START, "job": "j2"}], TRUE, ["nobody was told"], id="a job that nobody knows of"),
-        pytest.param([START], TRUE, ["never ended by themselves"], id="a job whose end nobody saw"),
+        pytest.param(
+            [START, END, {**START, "job": "j2"}], TRUE, ["never acknowledged"], id="a job that was not acknowledged"
+        ),
+        pytest.param([START], TRUE, ["recorded no end"], id="a job without a recorded end"),
     ],
 )
-def test_what_the_diary_and_the_record_say(
+def test_a_difference_between_diary_and_record_is_found(
     tmp_path: Path, diary: Sequence[dict[str, Any]], record: dict[str, Any], words: Sequence[str]
 ) -> None:
     book = tmp_path / "diary"

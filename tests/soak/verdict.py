@@ -1,4 +1,4 @@
-"""After the fire: what must be true of every job, by the jobs' own diary and by the service's record."""
+"""Checks after the kills: every job's diary agrees with the service's record."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpu_quota.demo.temporary_hub import Stage
+from jupyter_gpu_quota.demo.temporary_hub import TemporaryHub
 from tests.patience import Stopwatch
-from tests.soak.doors import insist
+from tests.soak.rest_calls import insist
 from tests.soak.stream import Sent, diary_lines
 
 FINAL = {"succeeded", "failed", "cancelled"}
 
 
-def records(stage: Stage, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
-    """What the service says of every job that was acknowledged, {} for one that it does not know."""
+def records(stage: TemporaryHub, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
+    """The service's record of every acknowledged job; {} for an unknown one."""
     found = {}
     for one in sent:
         answer = insist("GET", f"{stage.service_api}/jobs/{one.job}", stage.admin_token)
@@ -25,8 +25,8 @@ def records(stage: Stage, sent: Sequence[Sent]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def wait_for_rest(stage: Stage, sent: Sequence[Sent], within_s: float) -> dict[str, dict[str, Any]]:
-    """Until every job has ended, or the time is up. Returns the last record of each."""
+def wait_for_rest(stage: TemporaryHub, sent: Sequence[Sent], within_s: float) -> dict[str, dict[str, Any]]:
+    """Wait until every job has ended, or the time is up. Returns the last record of each."""
     with Stopwatch() as watch:
         while True:
             known = records(stage, sent)
@@ -43,8 +43,8 @@ def broken_promises(sent: Sequence[Sent], known: dict[str, dict[str, Any]], diar
     yield from (
         f"attempt {attempt} of job {job} was started {n} times" for (job, attempt), n in starts.items() if n > 1
     )
-    strangers = {line["job"] for line in lines} - {one.job for one in sent}
-    yield from (f"job {job} ran, and nobody was told that it exists" for job in strangers)
+    unknown = {line["job"] for line in lines} - {one.job for one in sent}
+    yield from (f"job {job} ran, and its submission was never acknowledged" for job in unknown)
     for one in sent:
         yield from _of_one(one, known[one.job], [line for line in lines if line["job"] == one.job])
 
@@ -59,7 +59,7 @@ def _of_one(one: Sent, record: dict[str, Any], lines: list[dict[str, Any]]) -> I
         return
     ends = [line for line in lines if line["event"] == "end"]
     if not ends:
-        yield f"{what} is {record['state']} and its processes never ended by themselves"
+        yield f"{what} is {record['state']} and its processes recorded no end"
         return
     code = int(ends[-1]["code"])
     if (record["attempt"], record["exit_status"]) != (ends[-1]["attempt"], code):

@@ -1,9 +1,9 @@
-"""A small real job of the soak: it writes what it did to a shared diary, and behaves as badly as its kind says.
+"""A small real job of the soak: it writes its events to a shared diary, and behaves according to its kind.
 
     python work.py DIARY KIND [CODE]
 
 Every line of the diary is one JSON object, appended by one write. While any process of an attempt lives it holds the
-lock of its job, so that a second attempt beside it would find the lock taken, to the microsecond.
+lock of its job, so that a simultaneous second attempt finds the lock taken.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def take_the_lock(diary: Path) -> int:
     return fd
 
 
-def leave(diary: Path, code: int) -> None:
+def end(diary: Path, code: int) -> None:
     write(diary, "end", code=code)
     sys.exit(code)
 
@@ -60,14 +60,14 @@ def save(steps: int) -> None:
     part.replace(CHECKPOINT / "steps")
 
 
-def tell(done: int, total: int) -> None:
+def report(done: int, total: int) -> None:
     part = PROGRESS_FILE.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps({"done": done, "total": total}))
     part.replace(PROGRESS_FILE)
 
 
 def checkpointing(diary: Path, total: int = 25) -> None:
-    """Counts to a number, takes half a second to save when asked to leave, and takes up the count where it stopped."""
+    """Counts to a number, takes half a second to save when paused, and continues the count later."""
     asked = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     for step in range(done_steps(), total):
@@ -75,23 +75,23 @@ def checkpointing(diary: Path, total: int = 25) -> None:
         save(step + 1)
         if asked or PAUSE_FILE.exists():
             time.sleep(SAVE_S)
-            leave(diary, 75)
-    tell(total, total)
-    leave(diary, 0)
+            end(diary, 75)
+    report(total, total)
+    end(diary, 0)
 
 
 def stubborn(diary: Path) -> None:
-    """Never leaves when asked: only a kill ends it early. What it has done it has written down."""
+    """Ignores SIGTERM: only a kill ends it early. It saves after every step."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for step in range(done_steps(), 12):
         time.sleep(STEP_S)
         save(step + 1)
-    tell(1, 1)
-    leave(diary, 0)
+    report(1, 1)
+    end(diary, 0)
 
 
 def orphaning(diary: Path) -> None:
-    """Leaves a grandchild behind, in a session of its own, that holds the job's lock a while longer."""
+    """Leaves a grandchild in its own session, which keeps the job's lock for a second."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -100,27 +100,27 @@ def orphaning(diary: Path) -> None:
         os._exit(0)
     os.wait()
     time.sleep(2 * STEP_S)
-    leave(diary, 0)
+    end(diary, 0)
 
 
 def retrying(diary: Path, code: int) -> None:
-    """Fails at its first two attempts to do the work, and manages at the third."""
+    """Fails in its first two attempts and succeeds in the third."""
     tries = done_steps()
     save(tries + 1)
     time.sleep(2 * STEP_S)
-    leave(diary, code if tries < 2 else 0)
+    end(diary, code if tries < 2 else 0)
 
 
 def calm(diary: Path) -> None:
-    """Works for a while and leaves nothing but its word in the diary."""
+    """Runs for a while and writes only to the diary."""
     time.sleep(50 * STEP_S)
-    leave(diary, 0)
+    end(diary, 0)
 
 
 def ending(diary: Path, code: int) -> None:
     time.sleep(5 * STEP_S)
-    tell(1, 1)
-    leave(diary, code)
+    report(1, 1)
+    end(diary, code)
 
 
 def main(diary: Path, kind: str, code: int) -> None:

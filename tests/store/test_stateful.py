@@ -1,6 +1,6 @@
-"""Whatever happens in whatever order, the database, what is remembered of one, and the store in memory say the same.
+"""After any sequence of events, SQLite, PostgreSQL, a store with cached rows and the store in memory are equal.
 
-People ask at the doors: those of the database that is remembered are another process, which writes behind its back.
+Requests of people arrive through the api: for the store with cached rows, that is another process on the same file.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.calls import JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
     ChangeJob,
@@ -43,8 +44,7 @@ from jupyter_gpu_quota.store.records.commands import (
     ReturnNotebook,
     SetInventory,
 )
-from jupyter_gpu_quota.store.records.protocol import JobFilter, Page
-from jupyter_gpu_quota.store.transactions import TransactionalStore
+from jupyter_gpu_quota.store.transactions import Store
 from tests.store.worlds import (
     DEVICES,
     NODE,
@@ -137,8 +137,7 @@ rank_facts = st.builds(
     job=jobs,
     attempt=st.integers(1, 2),
     rank=st.integers(0, 1),
-    pid=st.sampled_from([None, 10]),
-    pid_started=st.just(5),
+    handle=st.sampled_from([None, "10"]),
     started_at=st.sampled_from([None, T0 + 1]),
     ended_at=st.sampled_from([None, T0 + 2]),
     exit_status=st.sampled_from([None, 0, 1, 75, -15]),
@@ -181,7 +180,7 @@ samples = st.builds(
 )
 
 
-def told(store: TransactionalStore) -> dict[str, object]:
+def listed(store: Store) -> dict[str, object]:
     """Everything a store can be asked."""
     changes = store.changes(0)
     by_id = {
@@ -215,14 +214,14 @@ class AllStores(RuleBasedStateMachine):
         for path in paths:
             path.write_bytes(empty_database())
         read, remembered = (f"sqlite:///{path}" for path in paths)
-        self.stores: tuple[TransactionalStore, ...] = (
+        self.stores: tuple[Store, ...] = (
             open_store(read),
             MemoryStore(),
             open_store(remembered, cache_rows=True),
         )
-        self.doors: tuple[TransactionalStore, ...] = (*self.stores[:2], open_store(remembered))
-        for store, door in zip(self.stores, self.doors, strict=True):
-            store._new_id = door._new_id = counted_ids()
+        self.api_stores: tuple[Store, ...] = (*self.stores[:2], open_store(remembered))
+        for store, other in zip(self.stores, self.api_stores, strict=True):
+            store._new_id = other._new_id = counted_ids()
         self.worlds = [World(store) for store in self.stores]
         self.mirrors = [Mirror() for _ in self.stores]
         self.now = T0
@@ -232,15 +231,15 @@ class AllStores(RuleBasedStateMachine):
     def teardown(self) -> None:
         for store in getattr(self, "stores", ()):
             assert isinstance(store.audit_verify(), int)
-        for store in {*getattr(self, "stores", ()), *getattr(self, "doors", ())}:
+        for store in {*getattr(self, "stores", ()), *getattr(self, "api_stores", ())}:
             store.close()
         if hasattr(self, "folder"):
             self.folder.cleanup()
 
-    def all(self, call: Callable[[TransactionalStore], object], *, at_doors: bool = False) -> object:
-        """The answer of all stores, or the kind and words of what all raised."""
+    def all(self, call: Callable[[Store], object], *, through_api: bool = False) -> object:
+        """The answer of all stores, or the class and message of the error that all raised."""
         answers: list[object] = []
-        for store in self.doors if at_doors else self.stores:
+        for store in self.api_stores if through_api else self.stores:
             try:
                 answers.append(call(store))
             except ValueError as error:
@@ -248,9 +247,9 @@ class AllStores(RuleBasedStateMachine):
         assert answers[0] == answers[1] == answers[2]
         return answers[0]
 
-    @rule(batch=st.lists(requests, max_size=4), at_doors=st.booleans())
-    def people_ask(self, batch: list[Request], at_doors: bool) -> None:
-        self.all(lambda store: store.record(batch, now=self.now), at_doors=at_doors)
+    @rule(batch=st.lists(requests, max_size=4), through_api=st.booleans())
+    def people_ask(self, batch: list[Request], through_api: bool) -> None:
+        self.all(lambda store: store.record(batch, now=self.now), through_api=through_api)
 
     @rule(chosen=st.lists(actions, max_size=3), late=st.booleans())
     def a_leader_commits_any_plan(self, chosen: list[Action], late: bool) -> None:
@@ -280,12 +279,12 @@ class AllStores(RuleBasedStateMachine):
     @rule(facts=st.lists(rank_facts, min_size=1, max_size=3))
     def the_present_attempt_is_seen(self, facts: list[RankFact]) -> None:
         present = {job: record.job.attempt for job in JOBS if (record := self.stores[1].job(job)) is not None}
-        told = [
+        listed = [
             RankFact(**{name: getattr(fact, name) for name in RankFact.__slots__} | {"attempt": present[fact.job]})
             for fact in facts
             if fact.job in present
         ]
-        self.all(lambda store: store.observe(told, lease=self.lease, now=self.now))
+        self.all(lambda store: store.observe(listed, lease=self.lease, now=self.now))
 
     @rule(sequence=st.integers(0, 2), rows=st.lists(samples, max_size=3))
     def samples_arrive(self, sequence: int, rows: list[DeviceSample]) -> None:
@@ -309,7 +308,7 @@ class AllStores(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "stores"))
     @invariant()
     def all_say_the_same(self) -> None:
-        self.all(told)
+        self.all(listed)
 
     @precondition(lambda self: hasattr(self, "stores"))
     @invariant()

@@ -1,4 +1,4 @@
-"""A small world to put into any store: two projects, four devices, and short ways to say what happens in it."""
+"""A small world to put into any store: two projects, four devices, and short functions for events."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.calls import Committed, Lease, Stale
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
     ChangeJob,
@@ -27,10 +28,9 @@ from jupyter_gpu_quota.store.records.commands import (
     SetInventory,
     SubmitJob,
 )
-from jupyter_gpu_quota.store.records.protocol import Committed, Lease, Stale
 from jupyter_gpu_quota.store.records.rows import JobRecord, NotebookRecord
-from jupyter_gpu_quota.store.transactions import TransactionalStore
-from tests.store.postgresql_server import emptied_database, why_missing
+from jupyter_gpu_quota.store.transactions import Store
+from tests.store.database.postgresql_server import emptied_database, why_missing
 
 T0 = 1_800_000_000_000
 MEMORY_MIB = 80_000
@@ -80,7 +80,7 @@ TAKEN = reason_from(ReasonCode.RECLAIMED, (("claimer", "patty's job"),))
 class World:
     """One store with the inventory and policy in it, a leader, and a clock that is set by hand."""
 
-    def __init__(self, store: TransactionalStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.now = T0
         self.policy = POLICY
@@ -149,7 +149,7 @@ class World:
         self.committed(Stop(workload=job, target=target, grace_s=60, reason=reason_from(ReasonCode.TIME_LIMIT)))
 
     def fact(self, job: str, *, rank: int = 0, **more: object) -> RankFact:
-        values: dict[str, object] = {"pid": 100 + rank, "pid_started": 7, "started_at": T0 + 1}
+        values: dict[str, object] = {"handle": str(100 + rank), "started_at": T0 + 1}
         values |= {"attempt": self.job(job).job.attempt} | more
         return RankFact(job=job, rank=rank, **values)  # type: ignore[arg-type]
 
@@ -178,7 +178,7 @@ class World:
         return record
 
     def state(self, job: str) -> str:
-        """What the job is and should be, as in "pausing -> held"."""
+        """State and target of the job, as in "pausing -> held"."""
         record = self.job(job)
         return f"{record.job.state} -> {record.job.target}"
 
@@ -217,11 +217,11 @@ def empty_database() -> bytes:
 
 
 @contextmanager
-def opened(kind: str, folder: Path) -> Iterator[TransactionalStore]:
+def opened(kind: str, folder: Path) -> Iterator[Store]:
     """A store of this kind, new and empty."""
     with ExitStack() as stack:
         if kind == "memory":
-            store: TransactionalStore = MemoryStore()
+            store: Store = MemoryStore()
         elif kind == "postgresql":
             store = open_store(emptied_database())
         else:

@@ -127,11 +127,11 @@ def test_a_snapshot_reads_back() -> None:
     assert (found.snapshot, found.policy) == (snapshot, policy)
 
 
-def test_the_plan_of_the_evening_is_told_with_its_reasons() -> None:
+def test_the_recorded_plan_has_its_reasons() -> None:
     plan = snapshotfile.plan_document(decide(*evening()))
-    told = sorted((action["action"], action["workload"]) for action in plan["actions"])  # type: ignore[index,call-overload,union-attr]
-    assert ("start", "nb2") in told
-    assert [kind for kind, _ in told].count("pause") == 2
+    found = sorted((action["action"], action["workload"]) for action in plan["actions"])  # type: ignore[index,call-overload,union-attr]
+    assert ("start", "nb2") in found
+    assert [kind for kind, _ in found].count("pause") == 2
     assert all(action["reason"]["message"] for action in plan["actions"])  # type: ignore[index,call-overload,union-attr]
 
 
@@ -172,17 +172,17 @@ Change = Callable[[dict[str, Any]], object]
         pytest.param(lambda d: d.pop("policy"), "policy: ", id="no policy"),
         pytest.param(
             lambda d: d["snapshot"]["jobs"].append(d["snapshot"]["jobs"][0]),
-            "workload b0 stands 2 times",
+            "workload b0 is listed 2 times",
             id="a job twice",
         ),
         pytest.param(
             lambda d: d["snapshot"]["devices"].append(d["snapshot"]["devices"][0]),
-            "device d0 stands 2 times",
+            "device d0 is listed 2 times",
             id="a device twice",
         ),
         pytest.param(
             lambda d: d["snapshot"]["allocations"].append(d["snapshot"]["allocations"][0] | {"id": "a-x"}),
-            "device d0 is held twice: its allocations add to 2000 milli",
+            "device d0: its allocations add up to 2000 milli",
             id="a device held twice",
         ),
         pytest.param(
@@ -197,23 +197,23 @@ Change = Callable[[dict[str, Any]], object]
         ),
         pytest.param(
             lambda d: d["snapshot"]["allocations"][0].update(workload="gone"),
-            "belongs to gone, which is gone",
+            "is of gone, which is not among the workloads",
             id="an allocation of a job that is gone",
         ),
         pytest.param(
             lambda d: d["snapshot"]["allocations"].pop(0),
-            "b0 is running and holds no device",
+            "b0 is running, and 0 of its 1 ranks have devices",
             id="a running job without a device",
         ),
         pytest.param(
             lambda d: d["snapshot"]["jobs"][0].update(state="queued"),
-            "b0, which is queued and holds nothing",
+            "b0, which is queued and has no devices",
             id="a queued job with a device",
         ),
         pytest.param(lambda d: d["snapshot"]["jobs"][4].update(state="failed"), "an ended job", id="an ended job"),
         pytest.param(
             lambda d: d["snapshot"]["jobs"][4].update(gpu_milli=1500),
-            "asks for 1 x 1500 milli",
+            "requests 1 x 1500 milli",
             id="a device and a half",
         ),
         pytest.param(
@@ -247,12 +247,12 @@ Change = Callable[[dict[str, Any]], object]
         ),
         pytest.param(
             lambda d: d["snapshot"]["notebooks"][1].update(gpu_milli=1001),
-            "asks for 1001 milli",
+            "requests 1001 milli",
             id="a slice beyond a device",
         ),
         pytest.param(
             lambda d: d["snapshot"]["notebooks"][1].update(lent_at=5),
-            "a slice that is lent has both, and no other has one",
+            "a lent slice has both, and every other slice has neither",
             id="a slice that is lent and is not",
         ),
         pytest.param(
@@ -278,7 +278,7 @@ Change = Callable[[dict[str, Any]], object]
         ),
         pytest.param(
             lambda d: d["policy"].update(pools=["train", "train", "build"]),
-            "pool train stands 2 times",
+            "pool train is listed 2 times",
             id="a pool twice",
         ),
         pytest.param(
@@ -301,8 +301,8 @@ def test_a_reservation_for_nobody_on_nothing_is_refused() -> None:
     )
     text = snapshotfile.write(Snapshot(version=1, now=NOW, reservations=(ghost,)), policy)
     assert snapshotfile.read(text) == [
-        "a reservation is for x, which is gone",
-        "the reservation of x names device d9, which is not there",
+        "a reservation is for x, which is not among the workloads",
+        "the reservation of x is on device d9, which is not among the devices",
     ]
     assert isinstance(snapshotfile.read(snapshotfile.write(snapshot, policy)), SnapshotDocument)
 

@@ -188,7 +188,7 @@ CHANGE = ("policy", "windows", 0, "changes", 0)
         ),
         pytest.param(
             lambda d: d["policy"]["departments"].append(d["policy"]["departments"][0]),
-            "department risk stands 2 times",
+            "department risk is listed 2 times",
             id="a department twice",
         ),
         pytest.param(at(*CHANGE, "training_milli", value=-5), "training_milli is -5", id="a window that takes below 0"),
@@ -217,7 +217,7 @@ CHANGE = ("policy", "windows", 0, "changes", 0)
             at("snapshot", "allocations", 0, "rank", value=1), "is of rank 1; its workload has 1", id="a rank too many"
         ),
         pytest.param(at("snapshot", "allocations", 0, "rank", value=-3), "rank is -3", id="a rank before the first"),
-        pytest.param(job_to(ranks=3), "of its 3 ranks 1 hold devices", id="a running job with ranks on nothing"),
+        pytest.param(job_to(ranks=3), "1 of its 3 ranks have devices", id="a running job with ranks on nothing"),
         pytest.param(job_to(ranks=10**9), "jobs.0.ranks is 1000000000", id="a billion ranks"),
         pytest.param(at("snapshot", "now", value=-1), "snapshot.now is -1", id="before 1970"),
         pytest.param(job_to(paused_at=[10**14]), "jobs.0.paused_at.0 is 1000", id="a pause after 2200"),

@@ -1,1 +1,1 @@
-"""Who asks, what they may do, and how often."""
+"""Authentication, access rules, rate limits and streams."""

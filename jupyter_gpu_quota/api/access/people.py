@@ -1,4 +1,4 @@
-"""From a request to a Person: the hub says who a token belongs to, the quota file what they are in each project."""
+"""The person of a request: the hub knows the owner of a token, the quota file their role in each project."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ STALE_AT_MOST_S = 600.0
 MOST_REMEMBERED = 10_000
 HUB_TIMEOUT_S = 15.0
 ASKED_AGAIN_S = 15.0
-"""How often the hub is asked again about the reader of a stream: who has lost a project, or their token, hears no more.
+"""The interval of checks of a stream's reader at the hub. A reader without its token or project gets no more events.
 
-A quiet stream draws breath every 5 s, so that it ends 20 s after the loss at the latest."""
+A quiet stream sends a heartbeat every 5 s, so it ends within 20 s."""
 
 HUB_PERSON = Person(name="hub", id="system:hub", is_hub=True)
 """The hub's spawner."""
 
 
 class NotAllowed(Exception):
-    """The token is a true one, but not for this service."""
+    """The token is valid, but not for this service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Accounts:
         self._asking: dict[str, asyncio.Future[Account | None]] = {}
 
     async def get(self, name: str) -> Account | None:
-        """One account, None if the hub knows none. Raises HubAway where nothing recent enough is remembered."""
+        """One account, None if the hub knows none. Raises HubAway without a recent answer."""
         known = self._known.get(name)
         if known and self._clock() - known.at < FRESH_S:
             return known.account
@@ -61,29 +61,26 @@ class Accounts:
             raise
 
     async def everybody(self) -> Everybody:
-        """All users of the hub and their groups, asked for each time. Raises HubAway."""
+        """All users of the hub and their groups, never cached. Raises HubAway."""
         return await self._hub.everybody()
 
     async def _ask_once(self, name: str) -> Account | None:
-        """One question at a time for one name, however many wait for the answer."""
+        """One request to the hub at a time for one name; everybody who needs it waits for the same answer."""
         asking = self._asking.get(name)
         if asking is None:
             asking = self._asking[name] = asyncio.ensure_future(self._hub.account(name))
             asking.add_done_callback(lambda _: self._asking.pop(name, None))
         account = await asyncio.shield(asking)
-        self._remember(name, account)
-        return account
-
-    def _remember(self, name: str, account: Account | None) -> None:
         self._known.pop(name, None)
         if account is not None:
             if len(self._known) >= MOST_REMEMBERED:
                 del self._known[next(iter(self._known))]
             self._known[name] = _Remembered(account, self._clock())
+        return account
 
 
 class People:
-    """Identifies who asks. ``user_id`` gives the ULID of a name; ``quota`` the quota file in force, if any."""
+    """Identifies the sender of a request. ``user_id``: the ULID of a name; ``quota``: the file in force, if any."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class People:
         self._ids: dict[str, str] = {}
 
     async def identify(self, request: RequestHandler) -> Person | None:
-        """The person of a request, None for nobody. Raises HubAway, NotAllowed, StoreUnavailable."""
+        """The person of a request, None without a valid login. Raises HubAway, NotAllowed, StoreUnavailable."""
         token = self.auth.get_token(request, in_cookie=False)
         if token and hmac.compare_digest(token.encode(), self.auth.api_token.encode()):
             request._token_authenticated = True  # type: ignore[attr-defined]
@@ -107,7 +104,7 @@ class People:
         return await self._person(model) if model else None
 
     async def _asked(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-        """The hub's answer to who somebody is, None for nobody. Raises HubAway."""
+        """The hub's answer about a token, None for an unknown one. Raises HubAway."""
         try:
             async with asyncio.timeout(HUB_TIMEOUT_S):
                 return await question
@@ -130,14 +127,19 @@ class People:
         account = await self.accounts.get(name)
         if account is None:
             return None
-        return Person(
-            name=name, id=await self.id_of(name), hub_admin=account.admin, roles=self._roles(name, account.groups)
-        )
+        if name not in self._ids:
+            self._ids[name] = await self._user_id(name)
+        quota = self._quota()
+        membership = quota.membership(name, account.groups) if quota else {}
+        roles: dict[str, Role] = {
+            project: "lead" if role == "lead" else "member" for project, role in membership.items()
+        }
+        return Person(name=name, id=self._ids[name], hub_admin=account.admin, roles=roles)
 
     async def again(self, request: RequestHandler, person: Person) -> Person:
-        """Who the token of an open request belongs to now, for streams that outlive what they were opened with.
+        """The owner of an open request's token now, for streams that run for long.
 
-        The token itself is asked about, not the name, and the hub is asked, not what is remembered of its answers.
+        It asks the hub about the token itself; no cache is used.
         Raises NotAllowed, HubAway, StoreUnavailable.
         """
         if person.is_hub:
@@ -151,20 +153,9 @@ class People:
             raise NotAllowed(f"this token of {person.name} may not read any more.")
         return present
 
-    async def id_of(self, name: str) -> str:
-        if name not in self._ids:
-            self._ids[name] = await self._user_id(name)
-        return self._ids[name]
-
-    def _roles(self, name: str, groups: tuple[str, ...]) -> dict[str, Role]:
-        quota = self._quota()
-        if quota is None:
-            return {}
-        return {project: _role(role) for project, role in quota.membership(name, groups).items()}
-
 
 def short_scopes(scopes: object, name: str) -> frozenset[str]:
-    """The scopes custom:gpu-quota:* by their last word; a filter is accepted only if it names this very person."""
+    """The scopes custom:gpu-quota:* by their last word; a filter is accepted only if it names this person."""
     found = set()
     for scope in scopes if isinstance(scopes, (list, tuple, set, frozenset)) else ():
         plain, _, narrowed = str(scope).partition("!")
@@ -174,14 +165,10 @@ def short_scopes(scopes: object, name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _role(text: str) -> Role:
-    return "lead" if text == "lead" else "member"
-
-
 class Reader:
-    """Who reads a stream. At its start and every 15 s the hub is asked who they are, and with which roles.
+    """The reader of a stream, whose account and roles are checked at the hub at its start and every 15 s.
 
-    While the hub is away the stream goes on for 10 minutes with what was true last.
+    While the hub is away the stream continues for 10 minutes with the last answer.
     """
 
     def __init__(
@@ -191,7 +178,7 @@ class Reader:
         self._asked_at, self._known_at = float("-inf"), clock()
 
     async def now(self) -> Person:
-        """Who reads now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends, or does not begin."""
+        """The reader now. Raises NotAllowed, HubAway, StoreUnavailable: the stream ends, or does not begin."""
         if self._clock() - self._asked_at >= ASKED_AGAIN_S:
             self._asked_at = self._clock()
             try:

@@ -1,20 +1,22 @@
-"""Who may see and change what: the one place where that is said, for REST, pages, streams, logs, outputs and bundles.
+"""Access rules of REST, pages, streams, logs, outputs and bundles, as pure functions of a person and a thing.
 
-Pure functions of a person and what is asked about. A thing that may not be seen is answered as if it did not exist.
+What a person may not see is answered as if it did not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+from ...store.records.rows import JobRecord, NotebookRecord
 
 Role = Literal["member", "lead"]
 
 
 class Scope(StrEnum):
-    """What a route asks for. The hub's spawner passes only where ``hub`` is named."""
+    """The requirement of a route. The hub's spawner passes only where ``hub`` is named."""
 
     OPEN = "open"  # no login
     READ = "read"
@@ -22,14 +24,14 @@ class Scope(StrEnum):
     SUBMIT = "submit"
     AUDIT = "audit"
     ADMIN = "admin"
-    APPLY = "apply"  # the change of policy: an admin with a token that may change things
+    APPLY = "apply"  # to change the policy: an admin with a token that may change things
     ADMIN_OR_HUB = "admin or hub"
     HUB = "hub"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Who asks. ``scopes`` are the short names of custom:gpu-quota:*; ``roles`` says lead or member by project.
+    """The sender of a request. ``scopes``: the last words of custom:gpu-quota:*; ``roles``: lead or member by project.
 
     ``hub_admin``: the hub's own admin flag. ``is_hub``: the hub's spawner, which presents the service's own token.
     """
@@ -55,17 +57,13 @@ class Person:
 
 
 def may_enter(person: Person | None, scope: Scope) -> bool:
-    """Whether somebody may use a route at all; what they see there is decided by the functions below."""
+    """Whether a person may use a route at all; the functions below decide what they see there."""
     if scope is Scope.OPEN:
         return True
     if person is None:
         return False
     if person.is_hub:
         return scope in {Scope.HUB, Scope.READ_OR_HUB, Scope.ADMIN_OR_HUB}
-    return _person_may_enter(person, scope)
-
-
-def _person_may_enter(person: Person, scope: Scope) -> bool:
     match scope:
         case Scope.READ | Scope.READ_OR_HUB:
             return "read" in person.scopes
@@ -81,17 +79,17 @@ def _person_may_enter(person: Person, scope: Scope) -> bool:
             return False
 
 
-def refusal(person: Person, scope: Scope, deed: str) -> str:
-    """Why somebody may not do something, and who may or what to do, in sentences; ``deed`` as in "cordon nodes"."""
+def refusal(person: Person, scope: Scope, operation: str) -> str:
+    """Why a person may not use a route, and what they can do about it; ``operation`` as in "cordon nodes"."""
     if scope is Scope.HUB:
-        return f"{person.name} may not {deed} here: only the hub itself does, when people start notebooks there."
+        return f"{person.name} may not {operation} here: only the hub itself does, when people start notebooks there."
     if scope is Scope.AUDIT and not person.leads:
         who = "admins, people with the scope custom:gpu-quota:audit, and leads of a project, for that project"
-        return f"{person.name} may not {deed}: that is for {who}. {_WHO_GIVES.format('that scope')}"
+        return f"{person.name} may not {operation}: that is for {who}. {_WHO_GIVES.format('that scope')}"
     if scope in _OF_ADMINS and not person.admin:
         gives = _WHO_GIVES.format("the scope custom:gpu-quota:admin")
-        return f"{person.name} is no admin of the hub; only admins {deed}. {gives}"
-    return f"{person.name}'s token may not {deed}: it lacks {_LACKING[scope]}. {_WHO_GIVES.format('a scope')}"
+        return f"{person.name} is no admin of the hub; only admins {operation}. {gives}"
+    return f"{person.name}'s token may not {operation}: it lacks {_LACKING[scope]}. {_WHO_GIVES.format('a scope')}"
 
 
 _OF_ADMINS = frozenset({Scope.ADMIN, Scope.ADMIN_OR_HUB, Scope.APPLY})
@@ -115,6 +113,13 @@ def sees_work(person: Person, *, project: str, owner: str, private: bool = False
     return role == "lead" or (role == "member" and not private)
 
 
+def sees(person: Person, record: JobRecord | NotebookRecord) -> bool:
+    """The same for a record."""
+    if isinstance(record, NotebookRecord):
+        return sees_work(person, project=record.notebook.project, owner=record.notebook.user)
+    return sees_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private)
+
+
 def changes_work(person: Person, *, project: str, owner: str) -> bool:
     """Only the owner, leads of the project and admins change a job."""
     return person.admin or owner == person.id or person.roles.get(project) == "lead"
@@ -125,12 +130,12 @@ def sees_project(person: Person, project: str) -> bool:
 
 
 def submits_to(person: Person, project: str) -> bool:
-    """Members and leads submit to their projects; an admin is not one by that alone: use is charged to a project."""
+    """Members and leads submit to their projects; so do admins who are members, because use is charged to a project."""
     return project in person.roles
 
 
 def raises_priority(person: Person, project: str) -> bool:
-    """Above 50 only leads and admins go. Source: docs/scheduling.md, section 1. Rule R10."""
+    """Only leads and admins may ask for more than 50. Source: docs/scheduling.md, section 1. Rule R10."""
     return person.admin or person.roles.get(project) == "lead"
 
 
@@ -140,9 +145,5 @@ def reads_policy(person: Person) -> bool:
 
 
 def audited_projects(person: Person) -> tuple[str, ...] | None:
-    """The projects whose audit rows somebody reads; None means every row."""
+    """The projects whose audit rows a person reads; None means every row."""
     return None if person.auditor else person.leads
-
-
-def visible_projects(person: Person, every: Iterable[str]) -> tuple[str, ...]:
-    return tuple(project for project in every if sees_project(person, project))

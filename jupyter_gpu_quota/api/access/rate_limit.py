@@ -1,4 +1,4 @@
-"""How often a door takes something of one thing: some at once, and from then on one every so often."""
+"""The rate limit of each person or notebook: a burst, then one request per interval."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 MOST_KNOWN = 10_000
 
 
-class Pace:
-    """``at_once`` are taken in a row by whoever has rested; then one each ``each_ms``. Names are bounded in number.
+class RateLimit:
+    """``at_once`` requests of one name in a row, then one every ``each_ms``. The number of known names is bounded.
 
     ``clock`` gives milliseconds. Source: the generic cell rate algorithm, ITU-T I.371.
     """
@@ -18,7 +18,7 @@ class Pace:
         self._rests_at: dict[str, float] = {}
 
     def takes(self, name: str) -> bool:
-        """Whether one more is taken now; a refused one does not count."""
+        """Whether one more is accepted now; a refused one does not count."""
         now = self._clock()
         rests_at = self._since(name, now)
         if rests_at + self._each_ms > now + self._most_ms:
@@ -29,7 +29,7 @@ class Pace:
         return True
 
     def wait_ms(self, name: str) -> float:
-        """How long it is until one more is taken; 0 where it would be now."""
+        """The time until one more is accepted; 0 where it would be now."""
         now = self._clock()
         return max(0.0, self._since(name, now) + self._each_ms - now - self._most_ms)
 

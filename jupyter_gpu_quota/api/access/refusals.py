@@ -1,4 +1,4 @@
-"""The answer is no, in one shape; whoever finds out raises it, and the resource that was asked writes it."""
+"""Refusals: every handler raises the same exception, and the resource writes it as an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATUS_OF_REFUSAL = {"unknown": 404, "ended": 409, "exists": 409, "stale": 409, 
 
 
 class Refused(Exception):
-    """The answer is no: status, a code for programs, a sentence for people. Nothing was stored."""
+    """A refused request: status, a code for programs, a sentence for people. Nothing was stored."""
 
     def __init__(self, status: int, reason: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

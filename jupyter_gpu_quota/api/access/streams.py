@@ -1,4 +1,4 @@
-"""Server-sent events: one connection as a stream of named events, with heartbeats, until its reader is gone."""
+"""Server-sent events: one connection as a stream of named events with heartbeats."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .permissions import Person
 from .refusals import Refused
 
 HEARTBEAT_S = 5.0
-"""How often a quiet stream says that it stands."""
+"""The interval of heartbeats on a quiet stream."""
 
 MOST_PER_PERSON = 30
 
 
 class Streams:
-    """Counts the streams of each person, so that one cannot take every connection."""
+    """Counts the streams of each person, so that no person takes every connection."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
         self._closed = asyncio.Event()
 
     def close(self) -> None:
-        """Every stream ends at its next breath."""
+        """End every stream at its next event or heartbeat."""
         self._closed.set()
 
     @property
@@ -35,9 +35,7 @@ class Streams:
 
     def enter(self, person: Person) -> None:
         if self._open[person.id] >= MOST_PER_PERSON:
-            sentence = (
-                f"{person.name} has {MOST_PER_PERSON} event streams open, the most for one person; close some pages."
-            )
+            sentence = f"{person.name} has {MOST_PER_PERSON} event streams open, the limit; close some pages."
             raise Refused(429, "too_many_streams", sentence)
         self._open[person.id] += 1
 
@@ -48,7 +46,7 @@ class Streams:
 
 
 class EventStream:
-    """The sending end of one stream. Use as a context; ``send`` raises StreamClosedError when the reader is gone."""
+    """The sending end of one stream, a context. ``send`` raises StreamClosedError when the reader is gone."""
 
     def __init__(self, resource: RequestHandler, streams: Streams, person: Person) -> None:
         self._resource, self._streams, self._person = resource, streams, person
@@ -64,13 +62,13 @@ class EventStream:
         self._streams.leave(self._person)
 
     async def send(self, event: str, body: BaseModel | str, name: str | None = None) -> None:
-        """One event; ``name`` is its id, with which a reader may resume."""
+        """Send one event; ``name`` is its id, with which a reader may resume."""
         text = body if isinstance(body, str) else body.model_dump_json()
         head = f"id: {name}\nevent: {event}\n" if name is not None else f"event: {event}\n"
         await self._write(f"{head}data: {text}\n\n")
 
     async def beat(self) -> None:
-        """A comment for programs, an event for browsers: a proxy may keep a connection whose other end has died."""
+        """Send a comment for programs and an event for browsers: a proxy may keep a dead connection open."""
         await self._write(": here\nevent: beat\ndata: {}\n\n")
 
     async def _write(self, text: str) -> None:

@@ -1,1 +1,1 @@
-"""What each route of the REST API does, a file for each resource."""
+"""The handlers of the REST API's routes, a file for each resource."""

@@ -1,118 +1,95 @@
-"""What there is and who holds it, at the REST door: me, projects, pools, nodes, devices, samples."""
+"""Routes of the cluster: me, projects, pools, nodes, devices, samples."""
 
 from __future__ import annotations
 
-import socket
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
 
 from ...core.model import WHOLE_DEVICE, Allocation, Health, NotebookState, Policy, Project
 from ...core.quota.in_force import in_force
 from ...core.samples import DeviceSample
-from ...store.records.protocol import Page
-from ...store.records.rows import JobRecord, NotebookRecord
-from ...wire import ChoiceView, DeviceView, NodeView, PoolView, ProjectView
+from ...store.records.calls import Page
+from ...wire import ChoiceView, DepartmentView, DeviceView, PoolView, ProjectView
 from ...wire.samples import IngestedView, SampleBatch, SampleIn
 from ...wire.status import ChannelView, DeploymentView, MeView, StopView
 from ..access.permissions import Person, sees_project
 from ..access.refusals import Refused
-from ..requests.resource import Answer, Call
-from ..requests.services import Door
+from ..requests.call import Answer, Call
+from ..requests.services import Services
 from ..state.utilisation import AHEAD_MS, of_devices
-from ..views.records import department_views, device_view, instant, node_view, reason_view, rows_by_owner, sample_view
-from .jobs import listed, page_of
-from .notebooks import person_called
+from ..views.records import device_view, instant, node_view, reason_view, sample_view
+from .notebooks import person_named
 
 HOUR_MS = 3_600_000
-Held = dict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]]
 
 
-def held_by_device(door: Door) -> Held:
-    """Every allocation by device, each with the work it belongs to."""
-    mirror, held = door.world.mirror, defaultdict[str, list[tuple[Allocation, JobRecord | NotebookRecord | None]]](list)
-    for part in sorted(door.world.allocations.values(), key=lambda a: (a.device, a.id)):
-        held[part.device].append((part, mirror.jobs.get(part.workload) or mirror.notebooks.get(part.workload)))
-    return dict(held)
-
-
-def device_views(door: Door, person: Person, names: Iterable[str] | None = None) -> list[DeviceView]:
+def device_views(services: Services, person: Person, names: Iterable[str] | None = None) -> list[DeviceView]:
     """Devices as one person sees them, all or those named, by node and index."""
-    mirror, held = door.world.mirror, held_by_device(door)
+    store_view = services.store_view
+    mirror = store_view.mirror
     wanted = mirror.devices.values() if names is None else [mirror.devices[n] for n in names if n in mirror.devices]
+    parts = defaultdict[str, list[Allocation]](list)
+    for part in sorted(store_view.allocations.values(), key=lambda part: part.id):
+        parts[part.device].append(part)
     order = sorted(wanted, key=lambda device: (device.pool or "", device.node, device.index, device.id))
-    views = (device_view(device, held.get(device.id, []), person, door.world, door.where) for device in order)
-    nodes = door.world.nodes
-    return [
-        view.model_copy(update={"upkeep": nodes[view.node].upkeep}) if view.node in nodes else view for view in views
-    ]
+    return [device_view(device, parts[device.id], person, store_view, services.where) for device in order]
 
 
 # --- me ---------------------------------------------------------------------------------------------------------------
-async def me(call: Call) -> Answer:
-    """Who asks; the hub's spawner may ask for another with ``user``."""
-    await call.door.world.fresh()
-    asked = call.text("user")
-    person = call.person
-    if asked is not None and asked != person.name:
+async def me(call: Call) -> MeView:
+    """The sender; the hub's spawner may name another person with ``user``."""
+    services, person, named = call.services, call.person, call.text("user")
+    if named is not None and named != person.name:
         if not person.is_hub:
             raise Refused(403, "not_allowed", f"{person.name} may ask about nobody else.")
-        person = await person_called(call, asked)
-    deployment = await _deployment(call.door) if person.admin else None
-    return Answer(body=me_view(call.door, person, await stops_of(call.door, person), deployment))
-
-
-async def stops_of(door: Door, person: Person) -> list[StopView]:
-    """Why the last runs of somebody's servers were stopped, those of late."""
-    recent = [record for record in await door.stops.recent() if record.notebook.user == person.id]
-    return [
-        StopView(server=record.server, at=instant(record.ended_at), reason=reason_view(record.reason, door.world))
-        for record in recent
-        if record.ended_at is not None and record.reason is not None
-    ]
-
-
-def me_view(door: Door, person: Person, stopped: list[StopView], deployment: DeploymentView | None) -> MeView:
+        person = await person_named(call, named)
     return MeView(
         name=person.name,
         admin=person.admin,
         scopes=sorted(f"custom:gpu-quota:{scope}" for scope in person.scopes),
         projects=dict(person.roles),
-        notebook_choices=choices(door, person),
+        notebook_choices=choices(services, person),
         hub_token=person.is_hub,
-        own_accounts=door.settings.accounts,
-        deployment=deployment,
-        stopped=stopped,
+        own_accounts=services.settings.accounts,
+        deployment=await _deployment(services) if person.admin else None,
+        stopped=[
+            StopView(
+                server=record.server, at=instant(record.ended_at), reason=reason_view(record.reason, call.store_view)
+            )
+            for record in await services.stop_reasons.recent()
+            if record.notebook.user == person.id and record.ended_at is not None and record.reason is not None
+        ],
     )
 
 
-async def _deployment(door: Door) -> DeploymentView:
-    settings = door.settings
+async def _deployment(services: Services) -> DeploymentView:
+    settings = services.settings
     return DeploymentView(
-        host=socket.gethostname(),
-        state_dir=str(door.state_dir.absolute()),
+        host=settings.host,
+        state_dir=str(services.state_dir.absolute()),
         quota_file=settings.quota_file,
         simulated_devices=[dict(device) for device in settings.simulated_devices],
-        channels=[await _channel(door, name, where) for name, where in door.channels],
+        channels=[await _channel(services, name, where) for name, where in services.channels],
     )
 
 
-async def _channel(door: Door, name: str, where: str) -> ChannelView:
-    """A channel with its queue; ``fault``: how the newest attempt of what waits failed, else the last one."""
-    store = door.world.store
-    pending, waiting = await door.world.read(store.notifications, name, pending=True, page=Page(limit=100))
-    last, _ = await door.world.read(store.notifications, name, page=Page(limit=1))
+async def _channel(services: Services, name: str, where: str) -> ChannelView:
+    """A channel with its queue; ``fault``: the failure of the newest pending notification, else of the last one."""
+    store = services.store_view.store
+    pending, waiting = await services.store_view.read(store.notifications, name, pending=True, page=Page(limit=100))
+    last, _ = await services.store_view.read(store.notifications, name, page=Page(limit=1))
     tried = [row.fault for row in pending if row.attempts] or [row.fault for row in last]
     return ChannelView(name=name, where=where, waiting=waiting, fault=next(filter(None, tried), ""))
 
 
-def choices(door: Door, person: Person) -> list[ChoiceView]:
-    """The projects and pools in which this person may have a notebook slice."""
-    revision = door.world.quota
+def choices(services: Services, person: Person) -> list[ChoiceView]:
+    """The projects and pools where this person may have a notebook slice."""
+    revision = services.store_view.quota
     if revision is None:
         return []
-    policy = in_force(revision.policy, door.clock())
+    policy = in_force(revision.policy, services.clock())
     return [
-        _choice(door, project.name, pool, amounts.notebook_milli, _left_to(door, person, policy, project, pool))
+        _choice(services, person, policy, project, pool)
         for project in policy.projects
         if project.name in person.roles
         for pool, amounts in sorted(project.amounts.items())
@@ -120,41 +97,37 @@ def choices(door: Door, person: Person) -> list[ChoiceView]:
     ]
 
 
-def _left_to(door: Door, person: Person, policy: Policy, project: Project, pool: str) -> int | None:
-    """What the ceilings for each user leave this person in a pool: the project's and its department's."""
+def _choice(services: Services, person: Person, policy: Policy, project: Project, pool: str) -> ChoiceView:
+    """One choice; ``user_left_milli``: the rest of this person's ceilings, of the project and of its department."""
     owners = [(project.amounts, {project.name})]
     for one in policy.departments:
         if one.name == project.department:
             owners.append((one.amounts, {each.name for each in policy.projects if each.department == one.name}))
     left = [
-        max(0, ceiling - _notebook_use(door, projects, pool, person.id))
+        max(0, ceiling - _notebook_use(services, projects, pool, person.id))
         for amounts, projects in owners
         if pool in amounts and (ceiling := amounts[pool].user_notebook_milli) is not None
     ]
-    return min(left, default=None)
-
-
-def _choice(door: Door, project: str, pool: str, quota_milli: int, left_milli: int | None) -> ChoiceView:
-    devices = door.devices_in(pool)
+    devices = services.store_view.devices_in(pool)
     models = {(device.model, device.memory_mib) for device in devices}
     model, memory_mib = next(iter(models)) if len(models) == 1 else (None, None)
     return ChoiceView(
-        project=project,
+        project=project.name,
         pool=pool,
-        quota_milli=quota_milli,
-        used_milli=_notebook_use(door, {project}, pool),
+        quota_milli=project.amounts[pool].notebook_milli,
+        used_milli=_notebook_use(services, {project.name}, pool),
         device_model=model,
         device_memory_mib=memory_mib,
         devices=sum(device.health is Health.HEALTHY for device in devices),
-        user_left_milli=left_milli,
+        user_left_milli=min(left, default=None),
     )
 
 
-def _notebook_use(door: Door, projects: Container[str], pool: str, user: str | None = None) -> int:
-    """What the notebooks of these projects have booked in a pool; those of one person, where one is named."""
+def _notebook_use(services: Services, projects: Container[str], pool: str, user: str | None = None) -> int:
+    """The slices of these projects in a pool in milli-GPU; of one user, where one is named."""
     return sum(
         record.notebook.gpu_milli
-        for record in door.world.mirror.notebooks.values()
+        for record in services.store_view.mirror.notebooks.values()
         if record.notebook.project in projects
         and record.notebook.pool == pool
         and user in (None, record.notebook.user)
@@ -164,27 +137,26 @@ def _notebook_use(door: Door, projects: Container[str], pool: str, user: str | N
 
 # --- projects and pools -----------------------------------------------------------------------------------------------
 async def projects(call: Call) -> Answer:
-    """The projects of this person, every one for admins: quota, use, fair share, what waits."""
-    await call.door.world.fresh()
-    await call.door.world.sampled()
-    views = await project_views(call.door, call.person)
-    page = page_of(call)
-    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+    """The projects of this person, every one for admins: quota, use, fair share, queued jobs."""
+    await call.store_view.sampled()
+    return call.listing(await project_views(call.services, call.person))
 
 
-async def project_views(door: Door, person: Person) -> list[ProjectView]:
-    revision = door.world.quota
+async def project_views(services: Services, person: Person) -> list[ProjectView]:
+    revision = services.store_view.quota
     if revision is None:
         return []
-    standings = await door.foresight.standings()
-    departments = department_views(revision.policy, standings.departments)
-    rows = rows_by_owner(standings.projects)
+    states = await services.decisions.quota_states()
+    departments = {
+        one.name: DepartmentView(name=one.name, priority=one.priority, pools=states.departments.get(one.name, []))
+        for one in revision.policy.departments
+    }
     return [
         ProjectView(
             name=project.name,
             priority=project.priority,
             role=person.roles.get(project.name),
-            pools=rows.get(project.name, []),
+            pools=states.projects.get(project.name, []),
             department=departments.get(project.department or ""),
         )
         for project in sorted(revision.policy.projects, key=lambda project: project.name)
@@ -193,103 +165,76 @@ async def project_views(door: Door, person: Person) -> list[ProjectView]:
 
 
 async def pools(call: Call) -> Answer:
-    await call.door.world.fresh()
-    await call.door.world.sampled()
-    views, page = pool_views(call.door), page_of(call)
-    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+    await call.store_view.sampled()
+    return call.listing(pool_views(call.services))
 
 
-def pool_views(door: Door) -> list[PoolView]:
-    revision = door.world.quota
-    used = defaultdict[str, int](int)
-    for part in door.world.allocations.values():
+def pool_views(services: Services) -> list[PoolView]:
+    store_view = services.store_view
+    used = Counter[str]()
+    for part in store_view.allocations.values():
         used[part.device] += part.gpu_milli
-    return [_pool_view(pool, door, used) for pool in (revision.policy.pools if revision else ())]
-
-
-def _pool_view(pool: str, door: Door, used: dict[str, int]) -> PoolView:
-    devices = door.devices_in(pool)
-    utilised = of_devices(devices, door.world.samples, door.clock())
-    healthy = [device for device in devices if device.health is Health.HEALTHY]
-    free = sum(max(0, WHOLE_DEVICE - device.foreign_milli - used.get(device.id, 0)) for device in healthy)
-    return PoolView(
-        name=pool,
-        devices=len(devices),
-        capacity_milli=sum(WHOLE_DEVICE - device.foreign_milli for device in healthy),
-        free_milli=free,
-        models=sorted({device.model for device in devices}),
-        simulated=any(device.simulated for device in devices),
-        utilised_milli=utilised.milli,
-        utilised_unknown=utilised.why,
-    )
+    views = []
+    for pool in store_view.quota.policy.pools if store_view.quota else ():
+        devices = store_view.devices_in(pool)
+        healthy = [device for device in devices if device.health is Health.HEALTHY]
+        utilised = of_devices(devices, store_view.samples, services.clock())
+        view = PoolView(
+            name=pool,
+            devices=len(devices),
+            capacity_milli=sum(WHOLE_DEVICE - device.foreign_milli for device in healthy),
+            free_milli=sum(max(0, WHOLE_DEVICE - each.foreign_milli - used[each.id]) for each in healthy),
+            models=sorted({device.model for device in devices}),
+            simulated=any(device.simulated for device in devices),
+            utilised_milli=utilised.milli,
+            utilised_unknown=utilised.why,
+        )
+        views.append(view)
+    return views
 
 
 async def nodes(call: Call) -> Answer:
-    await call.door.world.fresh()
-    views, page = node_views(call.door), page_of(call)
-    return listed(views[page.offset : page.offset + page.limit], len(views), page)
-
-
-def node_views(door: Door) -> list[NodeView]:
-    mirror = door.world.mirror
-    count = defaultdict[str, int](int)
-    for device in mirror.devices.values():
-        count[device.node] += 1
-    order = sorted(door.world.nodes.values(), key=lambda node: (node.name, node.id))
-    return [node_view(node, count[node.id], door.where) for node in order]
+    store_view, where = call.store_view, call.services.where
+    count = Counter(device.node for device in store_view.mirror.devices.values())
+    order = sorted(store_view.nodes.values(), key=lambda node: (node.name, node.id))
+    return call.listing(order, lambda node: node_view(node, count[node.id], where))
 
 
 async def devices(call: Call) -> Answer:
-    await call.door.world.fresh()
-    await call.door.world.sampled()
-    views, page = device_views(call.door, call.person), page_of(call)
-    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+    await call.store_view.sampled()
+    return call.listing(device_views(call.services, call.person))
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 async def samples(call: Call) -> Answer:
     """The newest reading of every device."""
-    await call.door.world.sampled()
-    rows = call.door.world.samples
-    views, page = [sample_view(rows[device]) for device in sorted(rows)], page_of(call)
-    return listed(views[page.offset : page.offset + page.limit], len(views), page)
+    await call.store_view.sampled()
+    rows = call.store_view.samples
+    return call.listing([rows[device] for device in sorted(rows)], sample_view)
 
 
-async def ingest(call: Call) -> Answer:
-    """One node's readings; a batch that was seen already is accepted and ignored."""
+async def ingest(call: Call) -> IngestedView:
+    """Store one node's readings; a repeated batch is accepted and ignored."""
     batch: SampleBatch = call.body
-    world = call.door.world
-    rows, now = [_sample_row(batch.node, sample) for sample in batch.samples], call.door.clock()
-    _dated(rows, now, keep_ms=call.door.settings.keep_samples_hours * HOUR_MS)
-    new = await world.read(world.store.add_samples, batch.node, batch.sequence, rows, now=now)
-    return Answer(body=IngestedView(accepted=new))
+    now, keep_ms = call.services.clock(), call.services.settings.keep_samples_hours * HOUR_MS
+    rows = [_row(batch.node, sample, now, keep_ms=keep_ms) for sample in batch.samples]
+    store_view = call.store_view
+    new = await store_view.read(store_view.store.add_samples, batch.node, batch.sequence, rows, now=now)
+    return IngestedView(accepted=new)
 
 
-def _dated(rows: Iterable[DeviceSample], now: int, *, keep_ms: int) -> None:
-    """Refuse readings that nobody can have taken: of the future, or older than any that is kept."""
-    for row in rows:
-        if not now - keep_ms <= row.at <= now + AHEAD_MS:
-            when = "ahead of" if row.at > now else "behind"
-            raise Refused(
-                400,
-                "invalid",
-                f"samples: the reading of {row.device} is dated {abs(row.at - now) // 1000} s {when} this service's "
-                f"clock ({instant(now):%Y-%m-%dT%H:%M:%SZ}); from {keep_ms // 1000} s behind to {AHEAD_MS // 1000} s "
-                f"ahead is taken. Nothing of the batch was kept: set the clock of {row.node} and send new readings.",
-            )
-
-
-def _sample_row(node: str, sample: SampleIn) -> DeviceSample:
+def _row(node: str, sample: SampleIn, now: int, *, keep_ms: int) -> DeviceSample:
+    """A reading as a row. Refuses one of the future, and one that is older than any that is kept."""
     if sample.at.tzinfo is None:
-        raise Refused(
-            400, "invalid", "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z."
+        sentence = "samples: each `at` is an instant with its time zone, such as 2027-01-01T00:00:00Z."
+        raise Refused(400, "invalid", sentence)
+    at = int(sample.at.timestamp() * 1000)
+    if not now - keep_ms <= at <= now + AHEAD_MS:
+        when = "ahead of" if at > now else "behind"
+        sentence = (
+            f"samples: the reading of {sample.device} is dated {abs(at - now) // 1000} s {when} this service's clock"
+            f" ({instant(now):%Y-%m-%dT%H:%M:%SZ}); from {keep_ms // 1000} s behind to {AHEAD_MS // 1000} s ahead is"
+            f" taken. Nothing of the batch was kept: set the clock of {node} and send new readings."
         )
-    return DeviceSample(
-        node=node,
-        device=sample.device,
-        at=int(sample.at.timestamp() * 1000),
-        utilisation_percent=sample.utilisation_percent,
-        memory_used_mib=sample.memory_used_mib,
-        coverage_permille=None,
-        simulated=sample.simulated,
-    )
+        raise Refused(400, "invalid", sentence)
+    return DeviceSample(**dict(sample) | {"node": node, "at": at, "coverage_permille": None})

@@ -1,4 +1,4 @@
-"""CPU and host memory at the door: what a rank needs of its node beside GPU, asked for or by default."""
+"""CPU and host memory of a requested job: what a rank needs of its node beside GPU, requested or by default."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def host_of(
     devices: Sequence[Device],
     nodes: Mapping[str, Node],
 ) -> CpuMemory:
-    """What each rank needs. A node's processes share evenly what was asked for, rounded up; raises Refused.
+    """The need of each rank. A node's processes share the request evenly, rounded up; raises Refused.
 
-    Where nothing was asked for it is the GPU's part of its node: of the pool's nodes, the one that has least for a
-    GPU, so that such jobs never keep each other from a free GPU. Source: docs/scheduling.md, section 1.
+    The default is the GPU's part of its node: of the pool's nodes, the one with the least per GPU, so that such jobs
+    never keep each other from a free GPU. Source: docs/scheduling.md, section 1.
     """
     usable = [device for device in devices if device.pool == pool and (not models or device.model in models)]
     among, here = Counter(d.node for d in devices), Counter(d.node for d in devices if d.pool == pool)
@@ -39,7 +39,7 @@ def host_of(
 
 
 class _Part(NamedTuple):
-    """A node with so many of its devices in the pool: it gives the pool as much of itself."""
+    """A node with ``devices`` of its ``among`` devices in the pool, which has the same part of its CPU and memory."""
 
     node: Node
     devices: int
@@ -47,18 +47,18 @@ class _Part(NamedTuple):
 
     @property
     def size(self) -> CpuMemory:
-        """What the pool has of it."""
+        """The pool's part."""
         node = self.node
         return CpuMemory(node.cpu_milli * self.devices // self.among, node.memory_mib * self.devices // self.among)
 
 
 def _share(gpu_milli: int, amounts: Sequence[tuple[int, int]]) -> int:
-    """The smallest part that so much GPU has of a node, of rows of (its amount, its devices); 0: it states none."""
+    """The smallest part of a node for this much GPU, of rows of (its amount, its devices); 0: no node states any."""
     return min((amount * gpu_milli // (WHOLE_DEVICE * count) for amount, count in amounts if amount), default=0)
 
 
 def _fits_a_node(each: CpuMemory, pool: str, parts: Sequence[_Part]) -> None:
-    """Refuse at once what no node has, even empty; one that states nothing has plenty. Source: as above, section 3."""
+    """Refuse what no empty node has; a node that states nothing has plenty. Source: as above, section 3."""
     sizes = [part.size for part in parts]
     if not sizes or any(CpuMemory(cpu or each.cpu_milli, mib or each.memory_mib).covers(each) for cpu, mib in sizes):
         return
@@ -71,7 +71,7 @@ def _fits_a_node(each: CpuMemory, pool: str, parts: Sequence[_Part]) -> None:
 
 
 def _most(each: CpuMemory, parts: Sequence[_Part]) -> str:
-    """The node that comes nearest, by what was asked for alone, and why the pool has no more of it."""
+    """The nearest node by the requested amounts alone, and why the pool has no more of it."""
     best = max(parts, key=lambda part: (bool(each.cpu_milli) * part.size.cpu_milli, part.size.memory_mib))
     size = best.size
     most = host_text(bool(each.cpu_milli) * size.cpu_milli, bool(each.memory_mib) * size.memory_mib, 1)

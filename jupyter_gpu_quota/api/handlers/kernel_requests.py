@@ -1,8 +1,6 @@
-"""A kernel is about to start and asks for its notebook's GPU: the answer, or who it waits for."""
+"""The route with which a starting kernel requests its notebook's GPU."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from ...backends.rendering.variables import notebook_environment
 from ...core.amounts import gpu_text
@@ -12,43 +10,44 @@ from ...core.reasons import ReasonCode
 from ...messages.reasons import sentence
 from ...store.records.activity import WakeNotebook
 from ...store.records.commands import RequestSliceAgain
-from ...store.records.rows import JobRecord, NotebookRecord
+from ...store.records.rows import NotebookRecord
 from ...wire.activity import WakeAnswer, WakeRequest
-from ..access.permissions import Person, sees_work
+from ..access.permissions import Person, sees
 from ..access.refusals import Refused
-from ..requests.resource import Answer, Call
+from ..requests.call import Call
+from ..state.store_view import StoreView
 from ..views.records import notebook_view
-from .notebooks import record_of, seen_notebook
-
-if TYPE_CHECKING:
-    from ..state.store_view import World
+from .notebooks import record_of, seen_notebook, waits_for_slice
 
 TRIES = 2
-"""A slice may be released between being looked at and being asked for."""
+"""A slice may be released between the read of its state and the request."""
 
 
-async def wake(call: Call) -> Answer:
-    """Note that the owner wants the GPU, wait for the slice as long as was asked, and say how it is."""
-    record, body = await seen_notebook(call), call.body
-    assert isinstance(body, WakeRequest)
+async def wake(call: Call) -> WakeAnswer:
+    """Record that the owner needs the GPU, wait up to ``wait_s`` for the slice, and answer its state."""
+    record = await seen_notebook(call)
+    body: WakeRequest = call.body
     if record.notebook.user != call.person.id:
         raise Refused(403, "not_allowed", f"{call.person.name} does not own this notebook, so nothing was asked for.")
-    if record.notebook.state not in NOTEBOOK_FINAL or call.door.wake_pace.takes(record.notebook.id):
-        record = await _asked(call, record)
+    if record.notebook.state not in NOTEBOOK_FINAL or call.services.wake_limit.takes(record.notebook.id):
+        record = await _requested(call, record)
     if record.notebook.state not in NOTEBOOK_FINAL and body.wait_s:
-        await call.door.world.wait_until(lambda: not _waits(call, record.notebook.id), body.wait_s)
-    return Answer(body=await answer(call, await record_of(call, record.notebook.id)))
+        await call.store_view.wait_until(lambda: not waits_for_slice(call, record.notebook.id), body.wait_s)
+    record = await record_of(call, record.notebook.id)
+    if record.notebook.state in (NotebookState.LENT, NotebookState.REQUESTED):
+        await call.services.decisions.latest()
+    return _answer(record, call.store_view, call.person)
 
 
-async def _asked(call: Call, record: NotebookRecord) -> NotebookRecord:
-    """Ask for the slice; for one that was released meanwhile, like a new notebook. Raises Refused."""
+async def _requested(call: Call, record: NotebookRecord) -> NotebookRecord:
+    """Request the slice; one that was released meanwhile is requested like that of a new notebook. Raises Refused."""
     name, person = record.notebook.id, call.person.id
     for left in reversed(range(TRIES)):
         if record.notebook.state in NOTEBOOK_FINAL:
-            await call.door.record(RequestSliceAgain(notebook=name, actor=person))
+            await call.services.record(RequestSliceAgain(notebook=name, actor=person))
             record = await record_of(call, name)
         try:
-            await call.door.record(WakeNotebook(notebook=name, actor=person))
+            await call.services.record(WakeNotebook(notebook=name, actor=person))
         except Refused:
             record = await record_of(call, name)
             if not left or record.notebook.state not in NOTEBOOK_FINAL:
@@ -58,72 +57,57 @@ async def _asked(call: Call, record: NotebookRecord) -> NotebookRecord:
     return record
 
 
-def _waits(call: Call, notebook: str) -> bool:
-    record = call.door.world.mirror.notebooks.get(notebook)
-    return record is not None and record.notebook.state in (NotebookState.REQUESTED, NotebookState.LENT)
-
-
-async def answer(call: Call, record: NotebookRecord) -> WakeAnswer:
-    """How a slice is that was asked for."""
-    world = call.door.world
+def _answer(record: NotebookRecord, store_view: StoreView, person: Person) -> WakeAnswer:
+    """The state of a requested slice."""
+    view = notebook_view(record, store_view)
+    code, why = (view.reason.code, view.reason.message) if view.reason else (None, None)
     match record.notebook.state:
         case NotebookState.BOOKED:
-            variables = notebook_environment(notebook_view(record, world))
-            return WakeAnswer(state="ready", reason="booked", message="", variables=variables)
+            return WakeAnswer(state="ready", reason="booked", message="", variables=notebook_environment(view))
         case NotebookState.LENT:
-            await call.door.foresight.think()
-            return WakeAnswer(state="waiting", reason="lent", message=_comes_back(record, world, call.person))
+            return WakeAnswer(state="waiting", reason="lent", message=_return_message(record, store_view, person))
         case NotebookState.REQUESTED:
-            await call.door.foresight.think()
-            reason = notebook_view(record, world).reason
-            why = reason.message if reason else "It is asked for anew, as for a new notebook."
-            return WakeAnswer(state="waiting", reason=reason.code if reason else "requested", message=why)
-        case _:
-            return _no_slice(record, world)
+            why = why or "It is asked for anew, as for a new notebook."
+            return WakeAnswer(state="waiting", reason=code or "requested", message=why)
+        case _:  # the idle notebook's slice was released
+            why = why or "The notebook's server ended, so its slice went back."
+            return WakeAnswer(state="refused", reason=code or "ended", message=why)
 
 
-def _no_slice(record: NotebookRecord, world: World) -> WakeAnswer:
-    """Its slice had gone back while it was idle, and there is none for it now."""
-    reason = notebook_view(record, world).reason
-    why = reason.message if reason else "The notebook's server ended, so its slice went back."
-    return WakeAnswer(state="refused", reason=reason.code if reason else "ended", message=why)
-
-
-def _comes_back(record: NotebookRecord, world: World, person: Person) -> str:
-    """Who borrows a slice, and by when they are gone."""
-    notebook, quota = record.notebook, world.quota
+def _return_message(record: NotebookRecord, store_view: StoreView, person: Person) -> str:
+    """The jobs that borrow a slice, and when it returns."""
+    notebook, quota = record.notebook, store_view.quota
     grace_s = quota.policy.preemption.lent_grace_s if quota else 0
-    device = world.device(notebook.device or "")
+    device = store_view.mirror.devices.get(notebook.device or "")
     lent = f"Its slice of {gpu_text(notebook.gpu_milli)} GPU was lent while the notebook was idle."
     if device is not None and device.health is not Health.HEALTHY:
-        return f"{lent} {_out(record, device, world)}"
-    borrowers = _borrowers(notebook.device, world)
+        return f"{lent} {_device_message(record, device, store_view)}"
+    borrowers = _borrowers(notebook.device, store_view, person)
     if not borrowers:
         return f"{lent} It comes back now."
-    who = " and ".join(_named(each, world, person) for each in borrowers)
-    return f"{lent} It comes back when {who}, which borrows it, has saved and left: within {grace_s} s."
+    jobs = " and ".join(borrowers)
+    return f"{lent} It comes back when {jobs}, which borrows it, has saved and left: within {grace_s} s."
 
 
-def _out(record: NotebookRecord, device: Device, world: World) -> str:
-    """What is done for a slice whose device cannot be given out: another one, or it waits, and for what."""
-    pool, waits = record.notebook.pool, world.wait_of(record.notebook.id)
-    if any(each.health is Health.HEALTHY for each in world.devices_in(pool)):
+def _device_message(record: NotebookRecord, device: Device, store_view: StoreView) -> str:
+    """The next step for a slice on a device that cannot be allocated."""
+    pool, waits = record.notebook.pool, store_view.waits.get(record.notebook.id)
+    if any(each.health is Health.HEALTHY for each in store_view.devices_in(pool)):
         return f"Its device is {device.health}, so another one is looked for."
-    told = sentence(waits) if waits is not None and waits.code in NOWHERE else "It comes back when one can be again."
-    return f"Its device is {device.health}, and no other device of pool {pool} can be given out. {told}"
+    next_step = sentence(waits) if waits and waits.code in NO_DEVICE else "It comes back when one can be again."
+    return f"Its device is {device.health}, and no other device of pool {pool} can be given out. {next_step}"
 
 
-NOWHERE = frozenset({ReasonCode.DEVICE_QUARANTINED, ReasonCode.DEVICE_UNAVAILABLE})
+NO_DEVICE = frozenset({ReasonCode.DEVICE_QUARANTINED, ReasonCode.DEVICE_UNAVAILABLE})
 
 
-def _borrowers(device: str | None, world: World) -> list[JobRecord]:
-    names = sorted({part.workload for part in world.allocations.values() if part.device == device})
-    jobs = [world.mirror.jobs.get(name) for name in names]
-    return [job for job in jobs if job is not None and job.job.borrower]
-
-
-def _named(record: JobRecord, world: World, person: Person) -> str:
-    job = record.job
-    if not sees_work(person, project=job.project, owner=job.user, private=record.spec.private):
-        return "a job of another project"
-    return f'{world.name_of(job.user)}\'s job "{record.spec.name}"'
+def _borrowers(device: str | None, store_view: StoreView, person: Person) -> list[str]:
+    """The jobs that borrow on a device, by name where this person may see them."""
+    names = sorted({part.workload for part in store_view.allocations.values() if part.device == device})
+    records = [record for name in names if (record := store_view.mirror.jobs.get(name)) and record.job.borrower]
+    return [
+        f'{store_view.name_of(record.job.user)}\'s job "{record.spec.name}"'
+        if sees(person, record)
+        else "a job of another project"
+        for record in records
+    ]

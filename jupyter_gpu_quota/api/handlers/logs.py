@@ -1,4 +1,4 @@
-"""Logs and outputs of jobs, for those who may see the job."""
+"""Routes of job logs and outputs, for people who may see the job."""
 
 from __future__ import annotations
 
@@ -13,29 +13,26 @@ from tornado.iostream import StreamClosedError
 from ...backends.protocol import MOST_OUTPUTS, LogPart, OutputRefused
 from ...core.lifecycle import FINAL, HOLDS_GPU
 from ...hub_api import HubAway
-from ...store.records.protocol import StoreUnavailable
+from ...store.records.calls import StoreUnavailable
 from ...store.records.rows import JobRecord
 from ...wire import OutputView
 from ..access.people import NotAllowed, Reader
-from ..access.permissions import sees_work
+from ..access.permissions import sees
 from ..access.refusals import Refused, not_found
 from ..access.streams import HEARTBEAT_S, EventStream
-from ..requests.resource import Answer, Call
+from ..requests.call import Answer, Call, listed
 from ..views.records import instant
-from .jobs import listed, page_of, record_of, seen_job
+from .jobs import record_of, seen_job
 
 LARGEST_PART = 1 << 20
 PIECE = 1 << 16
 LOOK_S = 0.3
-"""How often a followed log is looked at; only while somebody follows it."""
+"""The interval of reads of a followed log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a log as it is shown: whole UTF-8 characters. Secrets were masked before it was written.
-
-    It begins at ``offset``; what stood before that was not asked for, or is no longer kept.
-    """
+    """A part of a log in whole UTF-8 characters, from ``offset``. Secrets were masked before it was written."""
 
     text: str
     offset: int
@@ -43,13 +40,13 @@ class Part:
 
 
 async def show(call: Call) -> Answer | None:
-    """A part of one rank's log as text, or with ``follow=1`` what is there and all that comes, as events."""
+    """A part of one rank's log as text; with ``follow=1`` its present and future text as events."""
     record = await seen_job(call)
     rank = call.integer("rank", 0, least=0, most=10**6)
     attempt = call.integer("attempt", 0, least=0, most=10**6)
     offset = call.integer("offset", 0, least=-(10**15), most=10**15)
     follow = call.flag("follow")
-    await _is_there(call, record, attempt, rank, follow=follow)
+    await _check_exists(call, record, attempt, rank, follow=follow)
     if follow:
         await _follow(call, record.job.id, attempt, rank, offset)
         return None
@@ -59,17 +56,17 @@ async def show(call: Call) -> Answer | None:
     return Answer(body=part.text.encode(), content_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _is_there(call: Call, record: JobRecord, attempt: int, rank: int, *, follow: bool) -> None:
+async def _check_exists(call: Call, record: JobRecord, attempt: int, rank: int, *, follow: bool) -> None:
     """Refuse an attempt or a rank that the job does not have.
 
-    Who follows may name the attempt that comes next, and a rank that an elastic job has in some attempts only.
+    A follower may name the next attempt, and a rank that an elastic job has in some attempts only.
     """
-    job, world = record.job, call.door.world
+    job, store_view = record.job, call.store_view
     if attempt > job.attempt + (follow and job.state not in FINAL):
         has = {0: "it has not started yet", 1: "its only attempt is 1"}
         there = has.get(job.attempt, f"its attempts are 1 to {job.attempt}")
         raise Refused(404, "no_such_log", f"Job {job.id} has no attempt {attempt}; {there}.")
-    begun = [] if follow else await world.read(world.store.ranks, job.id)
+    begun = [] if follow else await store_view.read(store_view.store.ranks, job.id)
     ranks = [each.rank for each in begun if each.attempt == (attempt or job.attempt)]
     last = max(ranks) if ranks else job.ranks - 1
     if rank > last:
@@ -79,20 +76,20 @@ async def _is_there(call: Call, record: JobRecord, attempt: int, rank: int, *, f
 
 
 async def part_of(call: Call, record: JobRecord, attempt: int, rank: int, offset: int, limit: int = PIECE) -> Part:
-    """Read on from an offset; at the end of what there is the text is empty."""
-    world = call.door.world
-    part = await world.read(call.door.outputs.log, record.job.id, attempt, rank, offset, limit)
-    return shown(part, whole=len(part.data) < limit and not _runs(record, attempt))
+    """A part from an offset; at the end of the log its text is empty."""
+    store_view = call.store_view
+    part = await store_view.read(call.services.backend.outputs.log, record.job.id, attempt, rank, offset, limit)
+    return whole_characters(part, at_end=len(part.data) < limit and not _runs(record, attempt))
 
 
-def shown(part: LogPart, *, whole: bool) -> Part:
-    """The part up to a whole character; what may go on in the next part is left for it, unless all is here."""
-    data = part.data if whole else part.data[: len(part.data) - _torn(part.data)]
+def whole_characters(part: LogPart, *, at_end: bool) -> Part:
+    """The part up to its last whole character; the rest belongs to the next part, unless this is the end."""
+    data = part.data if at_end else part.data[: len(part.data) - _incomplete_bytes(part.data)]
     return Part(text=data.decode("utf-8", "replace"), offset=part.offset, next_offset=part.offset + len(data))
 
 
-def _torn(data: bytes) -> int:
-    """How many bytes at the end are the beginning of one UTF-8 character."""
+def _incomplete_bytes(data: bytes) -> int:
+    """The number of bytes at the end that begin an incomplete UTF-8 character."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0xC0:
@@ -108,15 +105,17 @@ def _runs(record: JobRecord, attempt: int) -> bool:
 
 
 async def _follow(call: Call, job: str, attempt: int, rank: int, offset: int) -> None:
-    """``log`` events, then ``end`` with the job's state. Without an attempt the log goes on into later ones."""
-    reader = Reader(call.door.people, call.resource, call.person)
+    """Send ``log`` events, then ``end`` with the job's state. Without an attempt later ones follow."""
+    reader = Reader(call.services.people, call.resource, call.person)
     await reader.now()
     ended = contextlib.suppress(StreamClosedError, NotAllowed, HubAway, Refused, StoreUnavailable)
-    with EventStream(call.resource, call.door.streams, call.person) as stream, ended:
+    with EventStream(call.resource, call.services.streams, call.person) as stream, ended:
         await _Follower(call, stream, reader, job, attempt, rank, offset).run()
 
 
 class _Follower:
+    """One followed log: where it is read, and how far. ``attempt`` 0: the newest, and later ones after it."""
+
     def __init__(
         self, call: Call, stream: EventStream, reader: Reader, job: str, attempt: int, rank: int, offset: int
     ) -> None:
@@ -127,23 +126,22 @@ class _Follower:
     async def run(self) -> None:
         while True:
             record = await record_of(self.call, self.job)
-            await self._may_look_on(record)
+            if not sees(await self.reader.now(), record):
+                raise not_found("job", self.job)
             self.attempt = self.attempt or record.job.attempt
-            if await self._tell(record):
+            if await self._send_new_text(record):
                 continue
-            if await self._over(record):
+            if self._is_over(record):
                 await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
                 return
-            await self._rest()
+            self.quiet_s += LOOK_S
+            if self.quiet_s >= HEARTBEAT_S:
+                await self.stream.beat()
+                self.quiet_s = 0.0
+            await asyncio.sleep(LOOK_S)
 
-    async def _may_look_on(self, record: JobRecord) -> None:
-        """Every now and then, however busy the log is: the stream ends for who may not see the job any more."""
-        person = await self.reader.now()
-        if not sees_work(person, project=record.job.project, owner=record.job.user, private=record.spec.private):
-            raise not_found("job", self.job)
-
-    async def _tell(self, record: JobRecord) -> bool:
-        """Send what is new; whether there was any."""
+    async def _send_new_text(self, record: JobRecord) -> bool:
+        """Returns whether there was any."""
         if not self.attempt:
             return False
         part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
@@ -154,8 +152,8 @@ class _Follower:
         self.offset, self.quiet_s = part.next_offset, 0.0
         return True
 
-    async def _over(self, record: JobRecord) -> bool:
-        """Whether nothing more comes; a later attempt is gone over to, unless one attempt was asked for."""
+    def _is_over(self, record: JobRecord) -> bool:
+        """Whether the log is complete. Moves on to the next attempt, unless the request names one."""
         if _runs(record, self.attempt):
             return False
         if not self.only and record.job.attempt > self.attempt:
@@ -163,20 +161,13 @@ class _Follower:
             return False
         return bool(self.only and self.attempt <= record.job.attempt) or record.job.state in FINAL
 
-    async def _rest(self) -> None:
-        self.quiet_s += LOOK_S
-        if self.quiet_s >= HEARTBEAT_S:
-            await self.stream.beat()
-            self.quiet_s = 0.0
-        await asyncio.sleep(LOOK_S)
-
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
 async def outputs(call: Call) -> Answer:
-    """The files that a job left in its outputs folder; ``truncated`` says that there are more than are ever listed."""
+    """The files of a job's outputs folder; ``truncated``: it has more than the limit of this list."""
     record = await seen_job(call)
-    some = await call.door.world.read(call.door.outputs.outputs, record.job.id, MOST_OUTPUTS + 1)
-    found, page = some[:MOST_OUTPUTS], page_of(call)
+    some = await call.store_view.read(call.services.backend.outputs.outputs, record.job.id, MOST_OUTPUTS + 1)
+    found, page = some[:MOST_OUTPUTS], call.page()
     views = [
         OutputView(path=each.path, size_bytes=each.size_bytes, modified_at=instant(each.modified_at))
         for each in found[page.offset : page.offset + page.limit]
@@ -185,11 +176,11 @@ async def outputs(call: Call) -> Answer:
 
 
 async def output(call: Call) -> None:
-    """One file, always as a download: what a job wrote is never shown as a page of ours."""
+    """One file, always as a download: a job's file is never shown as a page of this site."""
     record = await seen_job(call)
     path, resource = call.names["path"], call.resource
     try:
-        file = await call.door.world.read(call.door.outputs.open_output, record.job.id, path)
+        file = await call.store_view.read(call.services.backend.outputs.open_output, record.job.id, path)
     except OutputRefused as error:
         raise Refused(404, "not_found", str(error)) from None
     with file:
@@ -198,6 +189,6 @@ async def output(call: Call) -> None:
         name = quote(path.rpartition("/")[2], safe="")
         resource.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
         with contextlib.suppress(StreamClosedError):
-            while piece := await call.door.world.read(file.read, PIECE):
+            while piece := await call.store_view.read(file.read, PIECE):
                 resource.write(piece)
                 await resource.flush()

@@ -1,4 +1,4 @@
-"""Nodes at the REST door: an admin cordons, uncordons or drains one, and sees whom that moves before it does."""
+"""The route to cordon, uncordon or drain a node, with a preview of the affected work."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from ...store.records.commands import ChangeNode
 from ...store.writes.inventory import UPKEEP
 from ...wire import AffectedView, NodeChangeView, NodeEdit
 from ..access.refusals import Refused, not_found
-from ..requests.resource import Answer, Call
-from ..requests.services import Door
-from ..state.quota_states import Place, shares_of
+from ..requests.call import Call
+from ..requests.services import Services
+from ..state.quota_states import OwnerPool, shares_of
 from ..views.records import maybe_instant, node_view
 
 
-async def change(call: Call) -> Answer:
-    """Cordon, uncordon or drain; with ``dry_run`` only say whom it moves. Repeating a change changes nothing."""
+async def change(call: Call) -> NodeChangeView:
+    """Cordon, uncordon or drain; ``dry_run``: only the preview. Repeating a change changes nothing."""
     edit: NodeEdit = call.body
-    door, word = call.door, call.names["change"]
-    await door.world.fresh()
-    node = _called(door, call.names["id"])
-    wanted = replace(node, upkeep=UPKEEP[word], drain_by_at=_deadline(word, edit, door.clock()))
+    services, word = call.services, call.names["change"]
+    node = _node(services, call.names["id"])
+    wanted = replace(node, upkeep=UPKEEP[word], drain_by_at=_deadline(word, edit, services.clock()))
     if wanted.upkeep is Upkeep.DRAINING is node.upkeep and edit.deadline is None:
         wanted = node  # a drain that goes on keeps its deadline
-    told = await _foreseen(door, wanted)
+    preview = await _preview(services, wanted)
     if not edit.dry_run:
         request = ChangeNode(node=node.id, actor=call.person.id, change=word, drain_by_at=wanted.drain_by_at)
-        recorded = await door.record(request)
-        told = told.model_copy(update={"changed": not recorded.existed})
-    return Answer(body=told)
+        recorded = await services.record(request)
+        preview = preview.model_copy(update={"changed": not recorded.existed})
+    return preview
 
 
-def _called(door: Door, name: str) -> Node:
-    """The node with this id, or with this name where one alone has it."""
-    nodes = door.world.nodes
+def _node(services: Services, name: str) -> Node:
+    """The node with this id, or the only one with this name."""
+    nodes = services.store_view.nodes
     named = [nodes[name]] if name in nodes else [node for node in nodes.values() if node.name == name]
     if len(named) != 1:
         raise not_found("node", name)
@@ -57,24 +56,24 @@ def _deadline(word: str, edit: NodeEdit, now: int) -> int | None:
     return now + seconds * 1000
 
 
-async def _foreseen(door: Door, wanted: Node) -> NodeChangeView:
-    """What follows from a node as it is wanted: who leaves, who stays, whose training quota is less in force."""
-    quota, before = door.world.quota, door.foresight.snapshot()
+async def _preview(services: Services, wanted: Node) -> NodeChangeView:
+    """The effects of a node's change: affected work, and training quota that is in force to a lesser part."""
+    quota, before = services.store_view.quota, services.decisions.snapshot()
     after = replace(before, nodes=tuple(wanted if node.id == wanted.id else node for node in before.nodes))
     policy = quota.policy if quota else Policy(revision=0)
     people = {one.user for one in before.jobs} | {one.user for one in before.notebooks}
-    await door.world.learn_names(sorted(people))
+    await services.store_view.learn_names(sorted(people))
     count = sum(device.node == wanted.id for device in before.devices)
     return NodeChangeView(
-        node=node_view(wanted, count, door.where),
+        node=node_view(wanted, count, services.where),
         changed=False,
-        affected=[*_moved(door, after, policy, wanted)] if wanted.upkeep is Upkeep.DRAINING else [],
-        guarantees=await door.world.think(_reduced, before, after, policy),
+        affected=[*_affected_work(services, after, policy, wanted)] if wanted.upkeep is Upkeep.DRAINING else [],
+        guarantees=await services.store_view.compute(_reduced, before, after, policy),
     )
 
 
-def _moved(door: Door, after: Snapshot, policy: Policy, node: Node) -> Iterator[AffectedView]:
-    """Everybody with a part of the node: who leaves, who stays."""
+def _affected_work(services: Services, after: Snapshot, policy: Policy, node: Node) -> Iterator[AffectedView]:
+    """The work on a node, and whether it is paused or stays."""
     devices = {device.id for device in after.devices if device.node == node.id}
     on_it = {one.workload for one in after.allocations if one.device in devices}
     leaving = {stop.workload for stop in evictions(after, policy, ())}
@@ -82,30 +81,30 @@ def _moved(door: Door, after: Snapshot, policy: Policy, node: Node) -> Iterator[
     until = "it ends" if by is None else f"it ends, or {by:%Y-%m-%d %H:%M:%SZ}"
     for job in (one for one in after.jobs if one.id in on_it):
         if job.id in leaving:
-            yield _affected(door, job, "paused", f"job {job.id} saves and is queued again at its old position")
+            yield _affected(services, job, "paused", f"job {job.id} saves and is queued again at its old position")
         elif not job.preemptible:
-            yield _affected(door, job, "stays", f"job {job.id} may not be preempted: it stays until {until}")
+            yield _affected(services, job, "stays", f"job {job.id} may not be preempted: it stays until {until}")
     for notebook in (one for one in after.notebooks if one.id in on_it):
-        yield _affected(door, notebook, "stays", f"notebook {notebook.id} stays until it is stopped")
+        yield _affected(services, notebook, "stays", f"notebook {notebook.id} stays until it is stopped")
 
 
-def _affected(door: Door, work: Job | Notebook, effect: Literal["paused", "stays"], what: str) -> AffectedView:
-    user = door.world.name_of(work.user)
+def _affected(services: Services, work: Job | Notebook, effect: Literal["paused", "stays"], what: str) -> AffectedView:
+    user = services.store_view.name_of(work.user)
     kind: Literal["job", "notebook"] = "job" if isinstance(work, Job) else "notebook"
-    told = f"{user}'s {what}."
-    return AffectedView(kind=kind, job=work.id, project=work.project, user=user, effect=effect, message=told)
+    message = f"{user}'s {what}."
+    return AffectedView(kind=kind, job=work.id, project=work.project, user=user, effect=effect, message=message)
 
 
 def _reduced(before: Snapshot, after: Snapshot, policy: Policy) -> list[str]:
-    """Whose training quota would be in force to a lesser part, as sentences."""
+    """Sentences about training quota that would be in force to a lesser part."""
     was, then = shares_of(before, policy), shares_of(after, policy)
     return [
-        *_less("department ", was.departments, then.departments),
-        *_less("project ", was.projects, then.projects),
+        *_reductions("department ", was.departments, then.departments),
+        *_reductions("project ", was.projects, then.projects),
     ]
 
 
-def _less(kind: str, was: Mapping[Place, Share], then: Mapping[Place, Share]) -> Iterator[str]:
+def _reductions(kind: str, was: Mapping[OwnerPool, Share], then: Mapping[OwnerPool, Share]) -> Iterator[str]:
     for (name, pool), share in sorted(was.items()):
         now, left = share.guarantee_milli, then[name, pool].guarantee_milli
         if left < now:

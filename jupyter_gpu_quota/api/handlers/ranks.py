@@ -1,4 +1,4 @@
-"""Jobs of several ranks at the door: how a request by nodes and processes becomes ranks that are charged and placed."""
+"""The ranks of a requested job: nodes and processes become ranks that are charged and placed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...wire import JobRequest
 from ..access.refusals import Refused
 
 MOST_RANKS = 10_000
-"""No job has more ranks; it keeps a slip of the keyboard out of everybody's queue."""
+"""The limit of ranks for one job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """The ranks of a job, each of ``gpu_milli``. ``min_ranks`` None: it runs with all of them or not at all."""
+    """The ranks of a job, each of ``gpu_milli``. ``min_ranks`` None: it runs with all of them only."""
 
     gpu_milli: int
     ranks: int
@@ -31,8 +31,14 @@ class Gang:
 
 def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequence[Device]) -> Gang:
     """The ranks of a request that the pool could hold when it is empty and healthy. Raises Refused. Rule R8."""
-    least = _min_nodes(request)
     nodes, processes = request.nodes, request.processes
+    least = nodes if request.min_nodes is None else request.min_nodes
+    if least > nodes:
+        sentence = (
+            f"min_nodes was {least} and nodes {nodes}; an elastic job runs with min_nodes up to nodes,"
+            f" so min_nodes is from 1 to {nodes}. Nothing was stored."
+        )
+        raise Refused(400, "min_nodes", sentence)
     if nodes * processes > MOST_RANKS:
         sums = f"{nodes} nodes x {processes} processes = {nodes * processes} ranks"
         raise Refused(400, "too_large", f"{sums}; a job has at most {MOST_RANKS}. Nothing was stored.")
@@ -46,31 +52,18 @@ def gang_of(request: JobRequest, pool: str, models: Sequence[str], devices: Sequ
     return gang
 
 
-def _min_nodes(request: JobRequest) -> int:
-    least, nodes = request.min_nodes, request.nodes
-    if least is None or least == nodes:
-        return nodes
-    if least > nodes:
-        sentence = (
-            f"min_nodes was {least} and nodes {nodes}; an elastic job runs with min_nodes up to nodes,"
-            f" so min_nodes is from 1 to {nodes}. Nothing was stored."
-        )
-        raise Refused(400, "min_nodes", sentence)
-    return least
-
-
 def milli_of(text: str, pool: str, models: Sequence[str], devices: Sequence[Device], *, processes: int = 1) -> int:
-    """What each process of a node is charged for a request for GPU, in milli-GPU."""
+    """The charge for each process of a node, in milli-GPU."""
     choice = [(d.model, d.memory_mib) for d in devices if d.pool == pool and (not models or d.model in models)]
-    return _taken(gpu_amount(text, choice, processes=processes))
+    return _accepted(gpu_amount(text, choice, processes=processes))
 
 
 def milli_of_slice(text: str, pool: str, devices: Sequence[Device]) -> int:
-    """What a notebook is charged for its slice, in milli-GPU."""
-    return _taken(slice_amount(text, [(d.model, d.memory_mib) for d in devices if d.pool == pool]))
+    """The charge for a notebook's slice, in milli-GPU."""
+    return _accepted(slice_amount(text, [(d.model, d.memory_mib) for d in devices if d.pool == pool]))
 
 
-def _taken(amount: int | AmountRefusal) -> int:
+def _accepted(amount: int | AmountRefusal) -> int:
     if isinstance(amount, AmountRefusal):
         raise Refused(400, amount.code, f"{amount.message}. Nothing was stored.")
     return amount

@@ -1,73 +1,94 @@
-"""Whether the service lives, whether it does its work, and what it is: open to everybody."""
+"""Open routes: health, readiness and version of the service."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ... import __version__
-from ...quotafile.first_revision import HOW_TO_APPLY, read_first
-from ...store.records.protocol import StoreUnavailable
+from ...quotafile.from_path import HOW_TO_APPLY, read_path
+from ...store.records.activity import LOOP_STATUS_EVERY_MS, Note
+from ...store.records.calls import StoreUnavailable
 from ...wire.status import HealthView, ReadyView, VersionView
-from ..requests.resource import Answer, Call
-from ..requests.services import Door
+from ..requests.call import Answer, Call
+from ..requests.services import Services
 
 API = "v1"
 
 
-async def health(call: Call) -> Answer:
-    return Answer(body=HealthView())
+async def health(call: Call) -> HealthView:
+    return HealthView()
 
 
-async def version(call: Call) -> Answer:
-    return Answer(body=VersionView(version=__version__, api=API))
+async def version(call: Call) -> VersionView:
+    return VersionView(version=__version__, api=API)
 
 
 async def ready(call: Call) -> Answer:
-    """200 once the store is migrated, a scheduler holds the lease and a node was seen; else 503 with what lacks."""
-    view = await ready_view(call.door)
+    """200 once the store is migrated, a controller has the lease and a node was seen; else 503 with the reasons."""
+    view = await ready_view(call.services)
     return Answer(body=view, status=200 if view.ready else 503)
 
 
-async def ready_view(door: Door) -> ReadyView:
-    store, lease = await _store_and_lease(door)
-    observed = bool(door.world.nodes)
-    controller = door.controller_alive()
-    in_force = not store or door.world.quota is not None
-    wrong = "" if in_force else await door.world.read(why_not_in_force, door.settings.quota_file)
+async def ready_view(services: Services) -> ReadyView:
+    store_view, store, lease, failing = services.store_view, True, None, list[str]()
+    try:
+        await store_view.fresh()
+        lease = await store_view.read(store_view.store.lease)
+        failing = _failing(await store_view.read(store_view.store.notes, "loop"), services.clock())
+    except StoreUnavailable:
+        store = False
+    led = lease is not None and lease.expires_at > services.clock()
+    observed = bool(store_view.nodes)
+    controller = services.controller_alive()
+    in_force = not store or store_view.quota is not None
+    wrong = "" if in_force else await store_view.read(why_not_in_force, services.settings.quota_file)
     lacks = [
         sentence
         for holds, sentence in (
             (store, "the database cannot be used"),
             (controller, "the scheduler's process is being restarted"),
-            (lease, "no scheduler holds the lease"),
+            (led, "no scheduler holds the lease"),
             (observed, "no node has been seen yet"),
-            (not door.world.quota_fault, door.world.quota_fault),
-            (not wrong, f"no quota file is in force, so nothing is given out: {wrong}"),
+            (not store_view.quota_fault, store_view.quota_fault),
+            (not wrong, f"no quota file is in force, so no GPU is allocated: {wrong}"),
         )
         if not holds
     ]
     return ReadyView(
         ready=not lacks,
         store=store,
-        lease=lease,
+        lease=led,
         observed=observed,
         controller=controller,
         quota=in_force,
-        message=_message(lacks, in_force=in_force),
+        failing=failing,
+        message=_message(lacks, failing, in_force=in_force),
     )
 
 
-def _message(lacks: list[str], *, in_force: bool) -> str:
+def _failing(loops: Sequence[Note], now: int) -> list[str]:
+    """The control loops whose last run failed. The leader stores the status of each every minute."""
+    return sorted(
+        note.subject
+        for note in loops
+        if note.document["failing_since"] is not None and now - note.at < 3 * LOOP_STATUS_EVERY_MS
+    )
+
+
+def _message(lacks: list[str], failing: list[str], *, in_force: bool) -> str:
     if lacks:
-        return f"Not ready: {'; '.join(lacks)}. Running jobs run on."
-    return "Ready." if in_force else f"Ready, but no quota file is in force, so nothing is given out: {HOW_TO_APPLY}."
+        return f"Not ready: {'; '.join(lacks)}. Running jobs continue."
+    limits = [] if in_force else [f"no quota file is in force, so no GPU is allocated: {HOW_TO_APPLY}"]
+    limits += [f"the {name} loop fails; the service's log has the error" for name in failing]
+    return f"Ready, but {'; '.join(limits)}." if limits else "Ready."
 
 
 def why_not_in_force(path: str) -> str:
     """Why the deployment's quota file is not in force; empty where none is named. Reads the file.
 
-    Its folder is left out: everybody may ask.
+    Its folder is left out, because everybody may read this.
     """
     if not path:
         return ""
@@ -80,17 +101,8 @@ def why_not_in_force(path: str) -> str:
 
 @lru_cache(maxsize=1)
 def _why_not(path: Path, changed_at: int) -> str:
-    """Read once for each change of the file, however often somebody asks."""
-    first = read_first(path)
+    """The reason, read again only when the file changed."""
+    first = read_path(path)
     if not isinstance(first, str):
         return f"{path.name} is put in force when the service starts; or {HOW_TO_APPLY}"
-    return f"{path.name}: {first.rstrip('.')}; mend it and restart the hub, or {HOW_TO_APPLY}"
-
-
-async def _store_and_lease(door: Door) -> tuple[bool, bool]:
-    try:
-        await door.world.fresh()
-        lease = await door.world.read(door.world.store.lease)
-    except StoreUnavailable:
-        return False, False
-    return True, lease is not None and lease.expires_at > door.clock()
+    return f"{path.name}: {first.rstrip('.')}; correct it and restart the hub, or {HOW_TO_APPLY}"

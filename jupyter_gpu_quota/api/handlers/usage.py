@@ -1,4 +1,4 @@
-"""What was had and used, hour by hour, at the REST door: by project, user, pool, device, workload or hour."""
+"""The route of usage: allocated and used GPU hours by project, user, pool, device, workload or hour."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from ...store.records.rows import UsageHour
 from ...wire import UsageView
 from ..access.permissions import Person, sees_project
 from ..access.refusals import Refused
-from ..requests.resource import Answer, Call
-from ..requests.services import Door
-from .jobs import listed, page_of
+from ..requests.call import Answer, Call
 
 HOUR_MS, DAY_H, MOST_H = 3_600_000, 24, 31 * 24
 HOUR_S = 3_600
@@ -27,12 +25,12 @@ KEYS: Mapping[str, Callable[[UsageHour], str]] = {
     "hour": lambda row: f"{datetime.fromtimestamp(row.hour_at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}",
 }
 PERSONAL = frozenset({"user", "workload"})
-"""What tells of single people: shown to themselves, to leads of the project and to admins."""
+"""Keys that concern single people: shown to themselves, to leads of the project and to admins."""
 
 
 @dataclass(slots=True)
 class _Sum:
-    """The hours of one thing. ``seen_milli_s`` is what it had in the time that readings speak for."""
+    """The hours of one key. ``seen_milli_s``: its allocation in the time that readings cover."""
 
     allocated_milli_s: int = 0
     allocated_s: int = 0
@@ -66,25 +64,18 @@ class _Sum:
 
 async def show(call: Call) -> Answer:
     """Sums over whole hours, by default of the last day; at most 31 days."""
-    world, now = call.door.world, call.door.clock()
+    store_view, now = call.store_view, call.services.clock()
     by = call.text("by") or "project"
     if by not in KEYS:
         raise Refused(400, "invalid", f"by was {by[:40]!r}; it is one of {', '.join(KEYS)}.")
-    begin, end = _stretch(call, now)
-    await world.fresh()
-    rows = await world.read(world.store.usage, begin, end, now=now)
-    views = [each.view(name) for name, each in sorted((await _sums(call.door, call.person, by, rows)).items())]
-    page = page_of(call)
-    return listed(views[page.offset : page.offset + page.limit], len(views), page)
-
-
-async def _sums(door: Door, person: Person, by: str, rows: Iterable[UsageHour]) -> dict[str, _Sum]:
-    simulated = frozenset(device.id for device in door.world.mirror.devices.values() if device.simulated)
-    sums = summed((row for row in rows if _is_seen(person, row, by)), by, simulated)
-    if by != "user":
-        return sums
-    await door.world.learn_names(sums)
-    return {door.world.name_of(user): each for user, each in sums.items()}
+    begin, end = _whole_hours(call, now)
+    found = await store_view.read(store_view.store.usage, begin, end, now=now)
+    simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
+    sums = summed((row for row in found if _is_seen(call.person, row, by)), by, simulated)
+    if by == "user":
+        await store_view.learn_names(sums)
+        sums = {store_view.name_of(user): each for user, each in sums.items()}
+    return call.listing(sorted(sums), lambda name: sums[name].view(name))
 
 
 def summed(rows: Iterable[UsageHour], by: str, simulated: Set[str] = frozenset()) -> dict[str, _Sum]:
@@ -103,23 +94,11 @@ def _is_seen(person: Person, row: UsageHour, by: str) -> bool:
     return person.roles.get(row.project) == "lead" or (by not in PERSONAL and sees_project(person, row.project))
 
 
-def _stretch(call: Call, now: int) -> tuple[int, int]:
-    """Whole hours: the one in which ``since`` is, to the one in which ``until`` is, its end if it is not its begin."""
-    end = -(-_instant(call, "until", now) // HOUR_MS)
-    begin = _instant(call, "since", (end - DAY_H) * HOUR_MS) // HOUR_MS
+def _whole_hours(call: Call, now: int) -> tuple[int, int]:
+    """The hours from ``since`` to ``until``, rounded to whole hours that contain both."""
+    until, since = call.instant("until"), call.instant("since")
+    end = -(-(now if until is None else until) // HOUR_MS)
+    begin = end - DAY_H if since is None else since // HOUR_MS
     if not begin < end <= begin + MOST_H:
         raise Refused(400, "invalid", "since and until are in this order, and 31 days apart at most.")
     return begin * HOUR_MS, end * HOUR_MS
-
-
-def _instant(call: Call, name: str, otherwise: int) -> int:
-    word = call.text(name)
-    if not word:
-        return otherwise
-    try:
-        found = datetime.fromisoformat(word)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is an instant such as 2027-01-01T00:00:00Z.")
-    return int(found.timestamp() * 1000)

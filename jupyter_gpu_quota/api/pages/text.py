@@ -1,4 +1,4 @@
-"""Templates and the words in them: amounts, times, bars, states; what is written is escaped by the templates."""
+"""Filters and values of the templates: amounts, times, bars, states. The templates escape all text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -18,10 +18,10 @@ from ...core.model import JobState
 from ...core.reasons import SERVER_STOPPED
 from ...messages.exit_status import how_it_ended
 from ...wire import DeviceView, JobDetail, JobView
-from ..requests.resource import Answer, Call
+from ..requests.call import Answer, Call
 
 if TYPE_CHECKING:
-    from ..state.store_view import World
+    from ..state.store_view import StoreView
 
 COLOURS = 8
 OTHER = "other"
@@ -30,7 +30,7 @@ SIGNS = {
     "succeeded": "✓", "failed": "✕", "cancelled": "–", "requested": "○", "booked": "●", "lent": "◐",
     "refused": "✕", "returned": "–", "stopped": "■",
 }  # fmt: skip
-"""A shape for each state, so that colour is never the only sign."""
+"""A sign for each state, so that states differ not only by colour."""
 
 
 def render(template: str, **content: Any) -> str:
@@ -55,7 +55,7 @@ def _environment() -> Environment:
         "stamp": stamp,
         "colour": colour_of,
         "segments": segments,
-        "command": command_text,
+        "command": shlex.join,
         "control": control_of,
         "how_it_ended": how_it_ended,
     }
@@ -69,7 +69,7 @@ def ranks_of(job: JobView) -> str:
 
 
 def host_of(job: JobView) -> str | None:
-    """What each rank of a job has of its node beside GPU; None where that is not stated."""
+    """CPU and memory of each rank of a job; None where the job has neither."""
     return host_text(job.cpu_milli, job.memory_mib, job.ranks)
 
 
@@ -86,12 +86,12 @@ def stamp(at: datetime) -> str:
 
 
 def colours_of(projects: Sequence[str]) -> dict[str, str]:
-    """A colour for each project, by its place in the quota file: the first eight all differ."""
-    return {name: f"c{place % COLOURS}" for place, name in enumerate(projects)}
+    """A colour for each project, by its position in the quota file: the first eight all differ."""
+    return {name: f"c{position % COLOURS}" for position, name in enumerate(projects)}
 
 
 def colour_of(project: str | None, colours: Mapping[str, str]) -> str:
-    """The class of a project's colour; work that one may not see, or of a project that is gone, has its own."""
+    """The class of a project's colour; invisible work and removed projects have the class ``other``."""
     return colours.get(project or "", OTHER)
 
 
@@ -105,7 +105,7 @@ class Segment:
 
 
 def segments(device: DeviceView, colours: Mapping[str, str]) -> list[Segment]:
-    """The bar of a device: its holders side by side, then foreign use."""
+    """The bar of a device: its allocations side by side, then foreign use."""
     parts = [(holder.gpu_milli, colour_of(holder.project, colours)) for holder in device.holders]
     parts.append((device.foreign_milli, "foreign"))
     found, start = [], 0
@@ -116,26 +116,11 @@ def segments(device: DeviceView, colours: Mapping[str, str]) -> list[Segment]:
     return found
 
 
-def command_text(command: Sequence[str]) -> str:
-    """A command as it would be typed."""
-    return shlex.join(command)
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    running: int
-    waiting: int
-    held: int
-
-
-def counts(world: World) -> Counts:
-    """How many jobs there are of each kind, of all projects: numbers alone show nobody's work."""
-    states = [record.job.state for record in world.mirror.jobs.values()]
-    return Counts(
-        running=sum(state in HOLDS_GPU for state in states),
-        waiting=sum(state in WAITING for state in states),
-        held=sum(state is JobState.HELD for state in states),
-    )
+def counts(store_view: StoreView) -> dict[str, int]:
+    """The number of jobs in each group of states, of all projects: numbers do not disclose work of others."""
+    groups = {"running": HOLDS_GPU, "waiting": WAITING, "held": {JobState.HELD}}
+    states = [record.job.state for record in store_view.mirror.jobs.values()]
+    return {group: sum(state in members for state in states) for group, members in groups.items()}
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -152,9 +137,9 @@ class JobRow:
 
     @property
     def why(self) -> str:
-        """Why it is where it is, where its state alone does not say that; of a failed one how it ended, too."""
+        """The reason for its state, where the state needs one; for a failed job also its exit status."""
         job, parts = self.job, list[str]()
-        if job.reason and (job.state in TOLD or job.reason.code in ("project_gone", "pool_gone")):
+        if job.reason and (job.state in EXPLAINED_STATES or job.reason.code in ("project_gone", "pool_gone")):
             parts.append(job.reason.message)
         elif job.borrower:
             parts.append("Runs on notebook quota that no notebook uses now.")
@@ -163,18 +148,18 @@ class JobRow:
         return " ".join(parts)
 
 
-TOLD = frozenset({"queued", "paused", "held", "pausing", "failed"})
+EXPLAINED_STATES = frozenset({"queued", "paused", "held", "pausing", "failed"})
 """States whose reason the list of jobs shows."""
 
 
-TOLD_OF_NOTEBOOKS = frozenset(
+EXPLAINED_NOTEBOOK_REASONS = frozenset(
     {"project_gone", "pool_gone", "device_quarantined", "device_unavailable", *SERVER_STOPPED}
 )
 """Reasons that the list of notebooks shows of every state."""
 
 
 def actions_of(job: JobView) -> tuple[str, ...]:
-    """What may be done to a job as it is."""
+    """The actions that are possible in the job's state."""
     state = JobState(job.state)
     if state in FINAL or job.target == "cancelled":
         return ()
@@ -184,19 +169,19 @@ def actions_of(job: JobView) -> tuple[str, ...]:
 
 
 def control_of(action: str) -> str:
-    """The id of an action's button: hold and release are one button with two labels, so that focus stays on it."""
+    """The id of an action's button: hold and release are one button with two labels, so that it keeps the focus."""
     return "hold-or-release" if action in ("hold", "release") else action
 
 
 def first_start(job: JobDetail) -> datetime | None:
-    """When its first attempt began, of a job that started more than once."""
+    """The start of the first attempt of a job that started more than once; else None."""
     starts = [rank.started_at for rank in job.rank_records if rank.started_at is not None]
     return min(starts) if job.attempt > 1 and starts else None
 
 
 @dataclass(frozen=True, slots=True)
 class LogChoice:
-    """One log that a job has: that of a rank of an attempt."""
+    """One log of a job: that of a rank of an attempt."""
 
     attempt: int
     rank: int
@@ -218,7 +203,7 @@ def log_choices(job: JobDetail) -> list[LogChoice]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One link of the filter; ``here`` says that it is in force."""
+    """One link of the filter; ``here``: it is the current one."""
 
     label: str
     href: str
@@ -226,18 +211,18 @@ class Filter:
 
 
 def job_filters(call: Call) -> dict[str, list[Filter]]:
-    """Whose jobs, and in what state, as links that keep the other choice."""
+    """The filters by owner and by state, as links that keep the other choice."""
     mine, project, live = call.flag("mine"), call.text("project"), call.flag("live")
-    whose = [Filter("All I may see", _link(live=live), not mine and not project)]
-    whose.append(Filter("Mine", _link(live=live, mine=True), mine))
-    whose += [
+    owners = [Filter("All visible", _link(live=live), not mine and not project)]
+    owners.append(Filter("Mine", _link(live=live, mine=True), mine))
+    owners += [
         Filter(name, _link(live=live, project=name), project == name and not mine) for name in sorted(call.person.roles)
     ]
-    what = [
+    states = [
         Filter("All", _link(mine=mine, project=project), not live),
         Filter("Not ended", _link(mine=mine, project=project, live=True), live),
     ]
-    return {"Whose": whose, "State": what}
+    return {"Owner": owners, "State": states}
 
 
 def _link(*, live: bool = False, mine: bool = False, project: str | None = None) -> str:
@@ -246,10 +231,10 @@ def _link(*, live: bool = False, mine: bool = False, project: str | None = None)
 
 
 def pager(answer: Answer, call: Call) -> dict[str, Any]:
-    """Where a listing stands, and the links to its neighbours."""
+    """The position of a page in its listing, and the links to its neighbours."""
     assert isinstance(answer.body, Mapping)
-    where = answer.body["_pagination"]
-    offset, limit, total = where["offset"], where["limit"], where["total"]
+    pagination = answer.body["_pagination"]
+    offset, limit, total = pagination["offset"], pagination["limit"], pagination["total"]
     kept = {name: word for name in ("mine", "project", "live", "since", "state") if (word := call.text(name))}
 
     def link(start: int) -> str:
@@ -264,23 +249,18 @@ def pager(answer: Answer, call: Call) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What a page leaves out that shows the first part of a listing; ``truncated``: the listing leaves out some too."""
+class Cut(NamedTuple):
+    """The first part of a listing that a page shows, as a phrase; ``truncated``: the listing itself is incomplete."""
 
-    shown: int
+    says: str
     total: int
     truncated: bool
 
-    @property
-    def says(self) -> str:
-        """In words, nothing where all is shown."""
-        more = "more than " if self.truncated else ""
-        return f"the first {self.shown} of {more}{self.total:,}" if self.truncated or self.shown < self.total else ""
-
 
 def cut_of(answer: Answer) -> Cut:
-    """How much of a listing the first page of it is."""
+    """The part of a listing that its first page shows; the phrase is empty where all is shown."""
     assert isinstance(answer.body, Mapping)
-    total = answer.body["_pagination"]["total"]
-    return Cut(shown=len(answer.body["items"]), total=total, truncated=bool(answer.body.get("truncated")))
+    shown, total, truncated = len(answer.items), answer.body["_pagination"]["total"], answer.body.get("truncated")
+    more = "more than " if truncated else ""
+    phrase = f"the first {shown} of {more}{total:,}" if truncated or shown < total else ""
+    return Cut(phrase, total, bool(truncated))

@@ -1,257 +1,141 @@
-"""What an edit of a quota file's calendar changes, in sentences: when a window opens, and which amounts it brings."""
+"""What an edit changes in the calendar: when its windows open, and the amounts that they bring."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from zoneinfo import ZoneInfo
+from functools import cache
 
-from ...core.amounts import gpu_text
+from ...core.explain.preview import OwnerInPool
 from ...core.model import NO_AMOUNTS, Amounts, Change, Department, Policy, Project, Window
 from ...core.quota.in_force import with_windows
+from ...messages.quota_edits import (
+    AMOUNTS,
+    Openings,
+    edit_sentence,
+    window_amounts_sentence,
+    window_sentence,
+)
 from ...quotafile import QuotaFile
-from ...quotafile.calendar import Entry, When, expand
-from ..views.records import instant
+from ...quotafile.calendar import Entry, expand
+from .edit import Edit
 
-MOST_TOLD = 40
-"""Projects and departments, in a pool, whose amounts are told of one edit."""
+MOST_LISTED = 40
+"""Projects and departments, in a pool, whose amounts are listed for one edit."""
 LOOKED_AHEAD_MS = 2 * 366 * 86_400_000
-"""So far ahead an opening is looked for."""
-WORDS = {
-    "notebook_milli": "notebook quota",
-    "training_milli": "training quota",
-    "limit_milli": "limit",
-    "weight": "weight",
-    "user_notebook_milli": "notebook ceiling for each user",
-    "user_jobs_milli": "jobs ceiling for each user",
-}
-
-Row = tuple[bool, str, str]
-"""Whose amounts: whether a department's, its name or the project's, the pool."""
+"""An opening is searched this far ahead."""
 
 
-def calendar_edits(old: QuotaFile | None, new: QuotaFile, now: int) -> tuple[str, ...]:
-    """A sentence for each window that is added, edited or taken out, and one for each row of amounts that it changes.
+def calendar_edits(edit: Edit) -> tuple[str, ...]:
+    """A sentence for each window that is added, changed or removed, and one for each row of amounts that it changes.
 
-    A row has what is in force now, what is once the file is, where that differs, and what is while the window is open:
-    at the first instant of its next opening, with all that is open then.
+    A row has the amounts in force now, those once the file is in force, where they differ, and those while the window
+    is open: at the first instant of its next opening, with all windows that are open then.
     """
-    before, after = _Side.of(old, now), _Side.of(new, now)
-    said, told, left = list[str](), 0, 0
-    for edit in _edits(before, after):
-        rows = edit.rows()
-        said.append(edit.head())
-        said += map(edit.sentence, rows[: MOST_TOLD - told])
-        told, left = min(MOST_TOLD, told + len(rows)), left + max(0, told + len(rows) - MOST_TOLD)
-    if left:
-        said.append(f"The calendar changes the amounts of {left} more.")
-    return (*said, *([REORDERED] if _reordered(before, after) else []))
+    before, after = _Side.of(edit.present, edit.now), _Side.of(edit.file, edit.now)
+    found, amounts = list[str](), 0
+    for name in dict.fromkeys(one.path[1] for one in edit.below("calendar") if len(one.path) > 1):
+        paths = [one.path for one in edit.below("calendar", name)]
+        moved = any(path[2:3] == ("when",) for path in paths)
+        was, becomes = before.opening(name), after.opening(name)
+        times = (one.times if one else None for one in (was, becomes))
+        found.append(window_sentence(name, *times, moved=moved))
+        edited = {(path[2] == "departments", path[3], path[4]) for path in paths if len(path) > 4}
+        for place in dict.fromkeys([*after.changes(name), *before.changes(name)]):
+            if moved or place in edited:
+                amounts += 1
+                found += [_amounts_sentence(name, place, before, after)] if amounts <= MOST_LISTED else []
+    if amounts > MOST_LISTED:
+        found.append(f"The calendar changes the amounts of {amounts - MOST_LISTED} more.")
+    return (*found, *(edit_sentence("order") for one in edit.below("calendar") if one.field == "order"))
 
 
-REORDERED = "The calendar's windows stand in another order: of those that are open together the last one wins."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opening:
+    """The times of a window from now on, and all windows that are open at the first instant at which it is open."""
+
+    times: Openings
+    windows: Sequence[Window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One quota file: its entries by name, its amounts without them, and the openings that were looked for."""
+    """One quota file: its windows by name, and its policy without them."""
 
     entries: Mapping[str, Entry]
     plain: Policy
     now: int
-    looked_at: dict[int, tuple[Window, ...]] = field(default_factory=dict)
+    open_at: Callable[[int], tuple[Window, ...]]
+    known: dict[str, _Opening] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: QuotaFile | None, now: int) -> _Side:
         entries = {section.name: section.entry() for section in file.calendar} if file else {}
-        return cls(entries=entries, plain=file.policy(0) if file else Policy(revision=0), now=now)
+        open_at = cache(lambda at: expand(entries.values(), at, at + 1))
+        return cls(entries=entries, plain=file.policy(0) if file else Policy(revision=0), now=now, open_at=open_at)
 
-    def open_at(self, at: int) -> tuple[Window, ...]:
-        """The windows that are open at an instant, in their order."""
-        if at not in self.looked_at:
-            self.looked_at[at] = expand(self.entries.values(), at, at + 1)
-        return self.looked_at[at]
+    def opening(self, name: str) -> _Opening | None:
+        """The next opening of a window, of which openings that touch, such as days of an exam week, are one."""
+        if name in self.entries and name not in self.known:
+            self.known[name] = self._opening(self.entries[name])
+        return self.known.get(name)
 
-    def amounts(self, row: Row, windows: Iterable[Window]) -> Amounts | None:
-        """What a row has while these windows are open; None where the file does not have its owner."""
-        above, name, pool = row
-        projects = () if above else tuple(one for one in self.plain.projects if one.name == name)
-        departments = tuple(one for one in self.plain.departments if one.name == name) if above else ()
+    def _opening(self, entry: Entry) -> _Opening:
+        until, runs = self.now + LOOKED_AHEAD_MS, list[tuple[int, int]]()
+        for window in expand((entry,), self.now, until):
+            if runs and window.begins_at <= runs[-1][1]:
+                runs[-1] = runs[-1][0], max(runs[-1][1], window.ends_at)
+            else:
+                runs.append((window.begins_at, window.ends_at))
+        times = Openings(timezone=entry.when.timezone, now=self.now, until=until, runs=runs)
+        if runs:
+            return _Opening(times=times, windows=self.open_at(max(self.now, runs[0][0])))
+        alone = Window(name=entry.name, begins_at=0, ends_at=1, changes=entry.changes)
+        return _Opening(times=times, windows=(alone,))
+
+    def changes(self, name: str) -> dict[OwnerInPool, Change]:
+        entry = self.entries.get(name)
+        return {(one.department, one.owner, one.pool): one for one in entry.changes} if entry else {}
+
+    def amounts(self, place: OwnerInPool, windows: Iterable[Window]) -> Amounts | None:
+        """The amounts of an owner while these windows are open; None where the file does not have the owner."""
+        department, name, pool = place
+        projects = () if department else tuple(one for one in self.plain.projects if one.name == name)
+        departments = tuple(one for one in self.plain.departments if one.name == name) if department else ()
         found = with_windows(replace(self.plain, projects=projects, departments=departments), windows)
         owners: list[Project | Department] = [*found.projects, *found.departments]
         return owners[0].amounts.get(pool, NO_AMOUNTS) if owners else None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """An entry of the calendar on its side. ``runs``: when it is open, first and last instant, from now on."""
-
-    entry: Entry
-    side: _Side
-    runs: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, side: _Side, name: str) -> _Entry | None:
-        entry = side.entries.get(name)
-        if entry is None:
-            return None
-        windows = expand((entry,), side.now, side.now + LOOKED_AHEAD_MS)
-        return cls(entry=entry, side=side, runs=tuple(_runs(windows)))
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.runs) and self.runs[0][0] <= self.side.now
-
-    def changes(self) -> dict[Row, Change]:
-        return {(one.department, one.owner, one.pool): one for one in self.entry.changes}
-
-    def open_windows(self) -> tuple[Window, ...]:
-        """What is open with it, itself too, at the first instant at which it is; it alone where it opens no more."""
-        if not self.runs:
-            return (Window(name=self.entry.name, begins_at=0, ends_at=1, changes=self.entry.changes),)
-        return self.side.open_at(max(self.side.now, self.runs[0][0]))
-
-    def amounts(self, row: Row) -> Amounts | None:
-        return self.side.amounts(row, self.open_windows())
-
-    def when(self) -> str:
-        if not self.runs:
-            return "it does not open within two years"
-        begins_at, ends_at = self.runs[0]
-        if not self.is_open:
-            return f"it opens next at {self._instant(begins_at)}, {self._until(ends_at)}"
-        again = f", and opens next at {self._instant(self.runs[1][0])}" if len(self.runs) > 1 else ""
-        return f"it is open now, {self._until(ends_at)}{again}"
-
-    def _until(self, at: int) -> str:
-        if at >= self.side.now + LOOKED_AHEAD_MS:
-            return "and stays so for as long as is looked ahead, two years"
-        return f"until {self._local(at)} {self.entry.when.timezone}"
-
-    def _instant(self, at: int) -> str:
-        return f"{self._local(at)} {self.entry.when.timezone} ({instant(at):%Y-%m-%dT%H:%M:%SZ})"
-
-    def _local(self, at: int) -> str:
-        return f"{datetime.fromtimestamp(at / 1000, ZoneInfo(self.entry.when.timezone)):%Y-%m-%dT%H:%M}"
+    def amounts_in(self, opening: _Opening | None, place: OwnerInPool) -> Amounts | None:
+        return self.amounts(place, opening.windows) if opening else None
 
 
-def _runs(windows: Iterable[Window]) -> Iterator[tuple[int, int]]:
-    """When windows are open, those that touch as one: days of an exam week are one opening."""
-    begins_at = ends_at = None
-    for window in windows:
-        if begins_at is None or ends_at is None or window.begins_at > ends_at:
-            if begins_at is not None and ends_at is not None:
-                yield begins_at, ends_at
-            begins_at, ends_at = window.begins_at, window.ends_at
-        ends_at = max(ends_at, window.ends_at)
-    if begins_at is not None and ends_at is not None:
-        yield begins_at, ends_at
+def _amounts_sentence(name: str, place: OwnerInPool, before: _Side, after: _Side) -> str:
+    was, becomes = before.opening(name), after.opening(name)
+    here, side = (becomes, after) if becomes else (was, before)
+    assert here is not None, "an edited window is in one of the files"
+    was_open, opens = before.amounts_in(was, place), after.amounts_in(becomes, place)
+    others = [
+        window.name
+        for window in here.windows
+        if window.name != name and place in {(one.department, one.owner, one.pool) for one in window.changes}
+    ]
+    return window_amounts_sentence(
+        name,
+        place,
+        _keys(name, place, before, after, opens_pool=side.amounts(place, ()) == NO_AMOUNTS),
+        now=before.amounts(place, before.open_at(before.now)),
+        then=None if becomes and becomes.times.is_open else after.amounts(place, after.open_at(after.now)),
+        was_open=None if was and was.times.is_open and not becomes else was_open,
+        opens=opens,
+        others=others,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Edit:
-    """An entry before and after; None where it is not there."""
-
-    was: _Entry | None
-    becomes: _Entry | None
-    before: _Side
-    after: _Side
-
-    @property
-    def here(self) -> _Entry:
-        """The entry as it becomes, or as it was where it is taken out."""
-        found = self.becomes or self.was
-        assert found is not None, "an edit is of an entry"
-        return found
-
-    def head(self) -> str:
-        calendar = f"Calendar {self.here.entry.name}"
-        if self.was is None:
-            return f"{calendar} is new: {self.here.when()}."
-        if self.becomes is None:
-            return f"{calendar} is taken out. Without this edit {self.was.when()}."
-        moved = self.was.entry.when != self.becomes.entry.when
-        return f"{calendar} is changed: {self.becomes.when()}." + (
-            f" Without this edit {self.was.when()}." if moved else ""
-        )
-
-    def rows(self) -> list[Row]:
-        """Whose amounts it touches: all that it changes, and of an edit that leaves its times those that differ."""
-        was = self.was.changes() if self.was else {}
-        becomes = self.becomes.changes() if self.becomes else {}
-        every = [*becomes, *(row for row in was if row not in becomes)]
-        same_times = self.was and self.becomes and self.was.entry.when == self.becomes.entry.when
-        return [row for row in every if was.get(row) != becomes.get(row)] if same_times else every
-
-    def sentence(self, row: Row) -> str:
-        above, owner, pool = row
-        changes = [one.changes().get(row) for one in (self.was, self.becomes) if one]
-        opens_pool = self.here.side.amounts(row, ()) == NO_AMOUNTS  # to name it brings a weight, and no limit
-        keys = [
-            key
-            for key in WORDS
-            if any(getattr(one, key, None) is not None for one in changes)
-            or (opens_pool and key in ("limit_milli", "weight"))
-        ]
-        present, becomes = (side.amounts(row, side.open_at(side.now)) for side in (self.before, self.after))
-        was_open, opens = (one.amounts(row) if one else None for one in (self.was, self.becomes))
-        parts = (f"{WORDS[key]} {', '.join(self._values(key, present, becomes, was_open, opens))}" for key in keys)
-        whose = f"{'department' if above else 'project'} {owner}, pool {pool}"
-        return f"Calendar {self.here.entry.name}, {whose}: {'; '.join(parts)}{self._others(row)}."
-
-    def _values(
-        self,
-        key: str,
-        present: Amounts | None,
-        becomes: Amounts | None,
-        was_open: Amounts | None,
-        opens: Amounts | None,
-    ) -> Iterator[str]:
-        """One amount: now, once the file is in force, while the window is open."""
-        if present is not None:
-            yield f"{_text(key, present)} now"
-        if becomes is not None and not (self.becomes and self.becomes.is_open) and _differ(key, becomes, present):
-            yield f"{_text(key, becomes)} once this is in force"
-        if opens is not None:
-            instead = was_open is not None and _differ(key, opens, was_open)
-            before = f" instead of {_text(key, was_open)}" if was_open is not None and instead else ""
-            yield f"{_text(key, opens)}{before} while it is open"
-        elif was_open is not None and not (self.was and self.was.is_open):
-            yield f"{_text(key, was_open)} while it was open"
-
-    def _others(self, row: Row) -> str:
-        """Which other windows that change the same are open when it opens."""
-        others = [
-            window.name
-            for window in self.here.open_windows()
-            if window.name != self.here.entry.name
-            and row in {(one.department, one.owner, one.pool) for one in window.changes}
-        ]
-        return f" (with {' and '.join(others)} open, too)" if others else ""
-
-
-def _edits(before: _Side, after: _Side) -> Iterator[_Edit]:
-    """Each entry that is not what it was, in the order of the file; those that are taken out last."""
-    for name in (*after.entries, *(name for name in before.entries if name not in after.entries)):
-        if _said(before.entries.get(name)) != _said(after.entries.get(name)):
-            yield _Edit(was=_Entry.of(before, name), becomes=_Entry.of(after, name), before=before, after=after)
-
-
-def _said(entry: Entry | None) -> tuple[When, frozenset[Change]] | None:
-    """What an entry says, in whatever order it names the projects."""
-    return (entry.when, frozenset(entry.changes)) if entry else None
-
-
-def _reordered(before: _Side, after: _Side) -> bool:
-    """Whether the windows that stay stand in another order."""
-    stay = [name for name in before.entries if name in after.entries]
-    return stay != [name for name in after.entries if name in before.entries]
-
-
-def _differ(key: str, one: Amounts, other: Amounts | None) -> bool:
-    return other is None or getattr(one, key) != getattr(other, key)
-
-
-def _text(key: str, amounts: Amounts) -> str:
-    value: int | None = getattr(amounts, key)
-    return "none" if value is None else str(value) if key == "weight" else gpu_text(value)
+def _keys(name: str, place: OwnerInPool, before: _Side, after: _Side, *, opens_pool: bool) -> Iterator[str]:
+    """The amounts that a window sets; one that opens a pool for its owner brings a weight, and no limit."""
+    changes = [side.changes(name).get(place) for side in (before, after)]
+    for key in AMOUNTS:
+        is_set = any(getattr(one, key, None) is not None for one in changes)
+        if is_set or (opens_pool and key in ("limit_milli", "weight")):
+            yield key

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 from ... import __version__
 from ...wire import DryRunView, ErrorView, Pagination
 from ..access.permissions import Scope
-from .resource import Route
+from .call import Route
 
 REF = "#/components/schemas/{model}"
 
@@ -23,7 +23,7 @@ def openapi(routes: tuple[Route, ...], base_url: str) -> dict[str, Any]:
     models: set[type[BaseModel]] = {ErrorView, Pagination, DryRunView}
     for route in routes:
         models |= {model for model in (route.takes, route.gives) if model is not None}
-    modes = [(model, "serialization" if _is_view(model) else "validation") for model in sorted(models, key=_name)]
+    modes = [(model, _mode(model)) for model in sorted(models, key=lambda model: model.__name__)]
     _, schemas = models_json_schema(modes, ref_template=REF)  # type: ignore[arg-type]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -45,12 +45,8 @@ def openapi(routes: tuple[Route, ...], base_url: str) -> dict[str, Any]:
     }
 
 
-def _name(model: type[BaseModel]) -> str:
-    return model.__name__
-
-
-def _is_view(model: type[BaseModel]) -> bool:
-    return not model.__name__.endswith(("Request", "Edit", "Batch"))
+def _mode(model: type[BaseModel]) -> str:
+    return "validation" if model.__name__.endswith(("Request", "Edit", "Batch")) else "serialization"
 
 
 def _shown(path: str) -> str:
@@ -58,19 +54,26 @@ def _shown(path: str) -> str:
 
 
 def _operation(route: Route) -> dict[str, Any]:
+    refused = {"description": "Refused or failed.", "content": _json(_ref(ErrorView))}
+    given = {"description": route.summary, "content": {route.media_type: {"schema": _given(route)}}}
     operation: dict[str, Any] = {
-        "summary": route.says,
+        "summary": route.summary,
         "operationId": f"{route.method.lower()}_{re.sub(r'[^a-z0-9]+', '_', _shown(route.path)).strip('_')}",
         "parameters": _parameters(route),
-        "responses": {str(route.status): _answer(route), "default": _error()},
+        "responses": {
+            str(route.status): {"description": "Done."} if route.status == 204 else given,
+            "default": refused,
+        },
     }
-    if route.paced:
-        operation["responses"]["429"] = _too_often()
+    if route.rate_limited:
+        header = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+        too_often = {"description": "This person's changes come too often.", "headers": header}
+        operation["responses"]["429"] = refused | too_often
     if route.takes is not None:
-        operation["requestBody"] = {"required": True, "content": _content(_ref(route.takes), "application/json")}
+        operation["requestBody"] = {"required": True, "content": _json(_ref(route.takes))}
     if route.path == "bundles/{digest}" and route.method == "PUT":
-        schema = {"type": "string", "format": "binary"}
-        operation["requestBody"] = {"required": True, "content": _content(schema, "application/gzip")}
+        content = {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
+        operation["requestBody"] = {"required": True, "content": content}
     if route.scope is Scope.OPEN:
         operation["security"] = []
     return operation | {"x-scope": route.scope.value}
@@ -78,49 +81,23 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
     parts = re.findall(r"\{(\w+)(?:\.\.\.)?(?::([\w|]+))?\}", route.path)
-    inside = [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", **({"enum": words.split("|")} if words else {})},
-        }
-        for name, words in parts
-    ]
+    schemas = [(name, {"type": "string", **({"enum": words.split("|")} if words else {})}) for name, words in parts]
+    inside = [{"name": name, "in": "path", "required": True, "schema": schema} for name, schema in schemas]
     return inside + [{"name": name, "in": "query", "schema": {"type": "string"}} for name in route.query]
-
-
-def _answer(route: Route) -> dict[str, Any]:
-    if route.status == 204:
-        return {"description": "Done."}
-    return {"description": route.says, "content": _content(_given(route), route.media_type)}
 
 
 def _given(route: Route) -> dict[str, Any]:
     if route.gives is None:
         return {"type": "object"} if route.media_type == "application/json" else {"type": "string"}
-    if not route.listing:
+    if not route.is_listing:
         return _ref(route.gives)
-    items = {"type": "array", "items": _ref(route.gives)}
-    return {
-        "type": "object",
-        "properties": {"items": items, "_pagination": _ref(Pagination)},
-        "required": ["items", "_pagination"],
-    }
+    properties = {"items": {"type": "array", "items": _ref(route.gives)}, "_pagination": _ref(Pagination)}
+    return {"type": "object", "properties": properties, "required": [*properties]}
 
 
-def _content(schema: dict[str, Any], media_type: str) -> dict[str, Any]:
-    return {media_type: {"schema": schema}}
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
 
 
 def _ref(model: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": REF.format(model=model.__name__)}
-
-
-def _too_often() -> dict[str, Any]:
-    header = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
-    return _error() | {"description": "This person's changes come too often.", "headers": header}
-
-
-def _error() -> dict[str, Any]:
-    return {"description": "Refused or failed.", "content": _content(_ref(ErrorView), "application/json")}

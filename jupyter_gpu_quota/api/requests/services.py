@@ -1,44 +1,43 @@
-"""Everything the acts of the web door share, put together once."""
+"""The services that handlers share, put together once."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ...backends.protocol import OutputReader
+from ...backends.protocol import BackendReaders
 from ...bundle import BundleStore
-from ...core.model import Device
-from ...settings import GPUQuota
-from ...store import wakeup as bell
+from ...store.records.calls import NotOpenYet, StoreUnavailable
 from ...store.records.commands import Recorded, Request
-from ...store.records.protocol import NotOpenYet, Store, StoreUnavailable
+from ...store.transactions import Store
 from ..access.people import People
-from ..access.rate_limit import Pace
+from ..access.rate_limit import RateLimit
 from ..access.refusals import refused
 from ..access.streams import Streams
-from ..state.decision_cache import Foresight
+from ..state.decision_cache import DecisionCache
 from ..state.offers import Offers
-from ..state.stop_reasons import Stops
-from ..state.store_view import World
+from ..state.stop_reasons import StopReasons
+from ..state.store_view import StoreView
 from .writer import Writer
 
 NOT_OPEN = "The database is not open yet."
 OPENS_WITHIN_S = 60.0
-"""So long the first opening, with its migrations, is waited for before that is worth a word."""
+"""The first opening, with its migrations, may take this long without a message."""
 
 
 def now_ms() -> int:
-    """The door's clock: milliseconds since 1970."""
+    """The API's clock: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class StoreSlot:
-    """Where the store will be once it could be opened; until then every use says why not.
+    """The store, once it is open; until then a call raises StoreUnavailable with the reason.
 
-    ``why``: why it could not be opened; empty while that is tried for the first time. ``clock`` is in seconds.
+    ``why``: why it could not be opened; empty during the first attempt. ``clock`` is in seconds.
     """
 
     def __init__(self, store: Store | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,34 +53,53 @@ class StoreSlot:
         raise StoreUnavailable(self.why or NOT_OPEN)
 
 
-@dataclass(slots=True, kw_only=True)
-class Door:
-    """The parts: settings, who people are, the mirror of the store, the one writer, the bundles on disk.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """The deployment's settings that requests need, by the names of the settings. ``host`` is shown to admins."""
 
-    ``arriving`` holds the bytes of bundles on their way, by person; ``changes`` is how often each may change something.
-    ``channels`` are the ways out of messages: the name of each, and its other end.
-    ``reports`` writes the reports of notebooks' servers, which wake nobody.
-    ``controller_alive`` tells whether the scheduler's process runs. ``new_id`` makes ULIDs from an instant.
+    host: str
+    state_dir: str
+    cluster: str
+    hub: str
+    quota_file: str
+    simulated_devices: Sequence[Mapping[str, Any]]
+    accounts: bool
+    mps: Mapping[str, str]
+    bundles_limit_mib: int
+    waiting_jobs_limit: int
+    keep_jobs_days: int
+    keep_samples_hours: int
+    changes_per_s: int
+    changes_at_once: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The parts of the API.
+
+    ``arriving``: the bytes of incoming bundles, by person. ``change_limit``: the rate limit of each person's changes.
+    ``channels``: (name, destination) of each notification channel. ``reports``: the writer of notebook reports, which
+    wake no controller. ``controller_alive``: whether the controllers' process runs. ``new_id``: a ULID for an instant.
     """
 
-    settings: GPUQuota
+    settings: ApiSettings
     slot: StoreSlot
     people: People
-    world: World
-    foresight: Foresight
+    store_view: StoreView
+    decisions: DecisionCache
     writer: Writer
     bundles: BundleStore
     streams: Streams
     reports: Writer
     channels: Sequence[tuple[str, str]]
     offers: Offers
-    outputs: OutputReader
-    stops: Stops
-    changes: Pace
-    report_pace: Pace
-    wake_pace: Pace
+    backend: BackendReaders
+    stop_reasons: StopReasons
+    change_limit: RateLimit
+    report_limit: RateLimit
+    wake_limit: RateLimit
     new_id: Callable[[int], str]
-    clock: Callable[[], int] = now_ms
+    clock: Callable[[], int]
     arriving: Counter[str] = field(default_factory=Counter)
     controller_alive: Callable[[], bool] = field(default=lambda: True)
 
@@ -95,20 +113,13 @@ class Door:
         return self.settings.cluster, self.settings.hub
 
     async def record(self, request: Request) -> Recorded:
-        """Record a request and see it in the mirror; raises Refused with the store's reason, or StoreUnavailable."""
+        """Record a request, and wait until the store view has it. Raises Refused, or StoreUnavailable."""
         outcome = await self.writer.record(request)
         if not isinstance(outcome, Recorded):
             raise refused(outcome)
-        await self.world.at_least(outcome.version)
+        await self.store_view.at_least(outcome.version)
         return outcome
 
-    def devices_in(self, pool: str) -> list[Device]:
-        return self.world.devices_in(pool)
-
-    def wake_controller(self) -> None:
-        bell.ring(self.state_dir / "controller.sock")
-
-    def committed(self) -> None:
-        """After each batch that wrote: the scheduler looks at once, and so does the mirror."""
-        self.wake_controller()
-        self.world.nudge()
+    def url_of(self, path: str) -> str:
+        """The path of a resource below api/v1, from the root of the host."""
+        return f"{self.people.auth.base_url}api/v1/{path}"

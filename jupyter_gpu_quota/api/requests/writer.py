@@ -1,4 +1,4 @@
-"""Group commit: every request that waits is recorded in one transaction, and each waiter gets its own result."""
+"""Group commit: all waiting requests are recorded in one transaction, and each sender gets its own result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Waiting:
 class Writer:
     """One thread that writes, for one event loop. ``committed`` is called in the loop after each batch that wrote.
 
-    ``store`` may raise StoreUnavailable; every waiter of the batch is told, and nothing of it was written.
+    ``store`` may raise StoreUnavailable; then nothing of the batch is written, and every sender gets the exception.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Writer:
         return await done
 
     def close(self) -> None:
-        """Write what waits, then end the thread."""
+        """Write the waiting requests, then end the thread."""
         self._waiting.put(None)
         self._thread.join(timeout=10)
 
@@ -65,7 +65,7 @@ class Writer:
                 return
 
     def _batch(self, first: _Waiting) -> tuple[list[_Waiting], bool]:
-        """Everything that waits now; the flag says that the end was among it."""
+        """The waiting requests; the flag says that the end was among them."""
         batch = [first]
         while len(batch) < LARGEST_BATCH:
             try:
@@ -80,7 +80,7 @@ class Writer:
     def _write(self, requests: Sequence[Request]) -> Sequence[Outcome]:
         try:
             return self._store().record(requests, now=self._clock())
-        except Exception as error:  # noqa: BLE001 - the thread must outlive any fault; the waiters are told
+        except Exception as error:  # noqa: BLE001 - the thread must outlive any fault; the senders get it
             return [error] * len(requests)
 
     def _deliver(self, batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:

@@ -1,1 +1,1 @@
-"""What the process knows of the store, read without a query: rows, use, quota states and the latest decision."""
+"""The process's view of the store, read without a query: rows, use, quota states and the latest decision."""

@@ -1,53 +1,52 @@
-"""Refuses a share that no device of its pool could enforce as the policy requires, with a sentence that says why."""
+"""The enforcement that devices offer, and the refusal of shares below the policy's requirement."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ...backends.protocol import EnforcementBackend
+from ...backends.protocol import CapabilityReader
 from ...core.amounts import gpu_text
 from ...core.enforcement import EnforcementOffer, RequiredEnforcement, best_offer
 from ...core.model import WHOLE_DEVICE, Device, Health
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A requested share: by whom, how much of one device, where. ``project`` None: for a notebook."""
-
-    who: str
-    project: str | None
-    pool: str
-    gpu_milli: int
+from ..access.refusals import Refused
 
 
 class Offers:
-    """What the devices of a backend can offer; asked for beside the event loop, because that may wait."""
+    """The offers of a backend's devices, read outside the event loop, because that may wait."""
 
-    def __init__(self, backend: EnforcementBackend) -> None:
+    def __init__(self, backend: CapabilityReader) -> None:
         self.backend = backend
 
-    async def why_refused(self, wish: Wish, least: RequiredEnforcement, devices: Sequence[Device]) -> str | None:
-        """A sentence for the person who asked, where no device could enforce the share as required; else None.
+    async def check(
+        self,
+        user: str,
+        *,
+        pool: str,
+        gpu_milli: int,
+        devices: Sequence[Device],
+        least: RequiredEnforcement,
+        project: str | None = None,
+    ) -> None:
+        """Refuse a share that none of the devices where it may be placed could enforce as required.
 
-        Takes the devices on which it may be placed. A policy requires nothing of whole devices: each has one user.
+        ``project`` None: for a notebook. A policy requires nothing of whole devices: each has one user.
         """
         devices = [device for device in devices if device.health is Health.HEALTHY]
-        if not least.is_set or not devices or wish.gpu_milli >= WHOLE_DEVICE:
-            return None
-        found = await asyncio.to_thread(
-            self.backend.capabilities, devices, gpu_milli=wish.gpu_milli, project=wish.project
-        )
+        if not least.is_set or not devices or gpu_milli >= WHOLE_DEVICE:
+            return
+        found = await asyncio.to_thread(self.backend.capabilities, devices, gpu_milli=gpu_milli, project=project)
         if any(each.is_enough(least) for each in found.offers):
-            return None
+            return
         closest = best_offer(found.offers)
-        wanted = f"shares whose memory is held by {least.memory} or better, and their compute by {least.compute}"
-        return (
-            f"{wish.who} asked for {gpu_text(wish.gpu_milli)} GPU in the pool {wish.pool}. The quota file accepts only "
-            f"{wanted} or better; {closest.device} offers memory {closest.memory}, compute {closest.compute} "
-            f"({closest.why}). Ask for a whole device, which is shared with nobody and is not refused for this; an "
-            "admin sees with `jupyter gpu-quota doctor` what is lacking, or changes policy.enforcement."
+        raise Refused(
+            409,
+            "enforcement_too_weak",
+            f"{user} asked for {gpu_text(gpu_milli)} GPU in the pool {pool}. The quota file accepts only shares whose "
+            f"memory is held by {least.memory} or better, and their compute by {least.compute} or better; "
+            f"{closest.device} offers memory {closest.memory}, compute {closest.compute} ({closest.why}). Ask for a "
+            "whole device, which is shared with nobody and is not refused for this; an admin sees with `jupyter "
+            "gpu-quota doctor` what is lacking, or changes policy.enforcement.",
         )
 
     def of_jobs(self, devices: Sequence[Device], project: str) -> Sequence[EnforcementOffer]:

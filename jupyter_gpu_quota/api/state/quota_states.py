@@ -1,14 +1,14 @@
-"""Where each project and each department stands in each pool: what it has, uses, and could have now."""
+"""The quota state of each project and department in each pool: quota, use, fair share."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...core.lifecycle import HOLDS_GPU, WAITING
-from ...core.model import Allocation, Department, NotebookState, Policy, Project, Snapshot
+from ...core.model import Department, Job, Notebook, NotebookState, Policy, Project, Snapshot
 from ...core.quota.fair_share import Share
 from ...core.scheduling.cycle import SchedulingCycle
 from ...core.scheduling.read_pool import read_pools
@@ -16,134 +16,112 @@ from ...wire import ProjectPoolView
 from .utilisation import Utilised, of_share, together
 
 if TYPE_CHECKING:
-    from .store_view import World
+    from .store_view import StoreView
 
-Place = tuple[str, str]
+OwnerPool = tuple[str, str]
 """The name of a project or department, and a pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Guarantee and fair share of everybody."""
+    """Guarantees and fair shares."""
 
-    projects: Mapping[Place, Share]
-    departments: Mapping[Place, Share]
-
-
-@dataclass(frozen=True, slots=True)
-class Standings:
-    """The rows of everybody in each of their pools; a project and a department may have the same name."""
-
-    projects: Mapping[Place, ProjectPoolView]
-    departments: Mapping[Place, ProjectPoolView]
-
-
-NO_STANDINGS = Standings({}, {})
+    projects: Mapping[OwnerPool, Share]
+    departments: Mapping[OwnerPool, Share]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    notebook: Counter[Place]
-    training: Counter[Place]
-    borrowed: Counter[Place]
-    queued: Counter[Place]
-    utilised: Mapping[Place, Sequence[Utilised]]
-    """What is really used, by share."""
+class QuotaStates:
+    """The rows of each owner by pool; a project and a department may have the same name."""
+
+    projects: Mapping[str, list[ProjectPoolView]]
+    departments: Mapping[str, list[ProjectPoolView]]
+
+
+NO_QUOTA_STATES = QuotaStates({}, {})
+
+
+@dataclass(slots=True)
+class _Use:
+    """The use of one project or department in one pool."""
+
+    notebook_milli: int = 0
+    training_milli: int = 0
+    borrowed_milli: int = 0
+    queued_jobs: int = 0
+    utilised: list[Utilised] = field(default_factory=list)
 
 
 def shares_of(snapshot: Snapshot, policy: Policy) -> Shares:
     """The division that ``decide`` makes of every pool."""
-    pools = read_pools(snapshot, policy, frozenset())
+    pools = read_pools(snapshot, policy)
     for pool in pools:
         SchedulingCycle(pool).run()
+    levels = [(pool.name, pool.projects) for pool in pools], [(pool.name, pool.departments) for pool in pools]
     projects, departments = (
         {
-            (name, pool.name): Share(guarantee_milli=one.guarantee, fair_milli=one.fair)
+            (name, pool): Share(guarantee_milli=one.guarantee, fair_milli=one.fair)
             for pool, rows in level
             for name, one in rows.items()
         }
-        for level in (
-            [(pool, pool.projects) for pool in pools],
-            [(pool, pool.departments) for pool in pools],
-        )
+        for level in levels
     )
     return Shares(projects, departments)
 
 
-def use_of(world: World) -> Use:
-    """What every project has in use and in its queue."""
-    use = Use(Counter(), Counter(), Counter(), Counter(), _utilised(world))
-    for record in world.mirror.jobs.values():
+def quota_states_of(store_view: StoreView, policy: Policy, shares: Shares) -> QuotaStates:
+    """The quota states under the amounts of this policy."""
+    department_of = {project.name: project.department for project in policy.projects}
+    projects, departments = defaultdict[OwnerPool, _Use](_Use), defaultdict[OwnerPool, _Use](_Use)
+
+    def uses(work: Job | Notebook) -> tuple[_Use, _Use]:
+        return projects[work.project, work.pool], departments[department_of.get(work.project) or "", work.pool]
+
+    mirror, now = store_view.mirror, store_view.now()
+    for record in mirror.jobs.values():
         job = record.job
-        key = (job.project, job.pool)
-        if job.state in HOLDS_GPU:
-            (use.borrowed if job.borrower else use.training)[key] += job.held_milli
-        elif job.state in WAITING:
-            use.queued[key] += 1
-    for slice_ in world.mirror.notebooks.values():
+        for use in uses(job):
+            if job.state in HOLDS_GPU and job.borrower:
+                use.borrowed_milli += job.held_milli
+            elif job.state in HOLDS_GPU:
+                use.training_milli += job.held_milli
+            use.queued_jobs += job.state in WAITING
+    for slice_ in mirror.notebooks.values():
         if slice_.notebook.state in (NotebookState.BOOKED, NotebookState.LENT):
-            use.notebook[slice_.notebook.project, slice_.notebook.pool] += slice_.notebook.gpu_milli
-    return use
-
-
-def _utilised(world: World) -> dict[Place, list[Utilised]]:
-    found, now = defaultdict[Place, list[Utilised]](list), world.now()
-    jobs, notebooks = world.mirror.jobs, world.mirror.notebooks
-    for part in world.allocations.values():
-        record = jobs.get(part.workload)
-        work = record.job if record is not None else None
-        if work is None and (slice_ := notebooks.get(part.workload)) is not None:
-            found[slice_.notebook.project, slice_.notebook.pool].append(_of(world, part, now))
-        elif work is not None:
-            found[work.project, work.pool].append(_of(world, part, now))
-    return found
-
-
-def _of(world: World, part: Allocation, now: int) -> Utilised:
-    return of_share(world.samples.get(part.device), part.workload, now)
-
-
-def standings_of(policy: Policy, use: Use, shares: Shares) -> Standings:
-    """Everybody in each of their pools, under the amounts of this policy."""
-    of_departments = _by_department(use, {project.name: project.department for project in policy.projects})
-    return Standings(
-        {(p.name, pool): _row(p, pool, use, shares.projects) for p in policy.projects for pool in p.amounts},
-        {
-            (d.name, pool): _row(d, pool, of_departments, shares.departments)
-            for d in policy.departments
-            for pool in d.amounts
-        },
+            for use in uses(slice_.notebook):
+                use.notebook_milli += slice_.notebook.gpu_milli
+    for part in store_view.allocations.values():
+        running, notebook = mirror.jobs.get(part.workload), mirror.notebooks.get(part.workload)
+        work = running.job if running else notebook.notebook if notebook else None
+        for use in uses(work) if work else ():
+            use.utilised.append(of_share(store_view.samples.get(part.device), part.workload, now))
+    return QuotaStates(
+        {one.name: _rows(one, projects, shares.projects) for one in policy.projects},
+        {one.name: _rows(one, departments, shares.departments) for one in policy.departments},
     )
 
 
-def _by_department(use: Use, department_of: Mapping[str, str | None]) -> Use:
-    def grouped(counts: Counter[Place]) -> Counter[Place]:
-        found = Counter[Place]()
-        for (project, pool), count in counts.items():
-            found[department_of.get(project) or "", pool] += count
-        return found
-
-    parts = defaultdict[Place, list[Utilised]](list)
-    for (project, pool), own in use.utilised.items():
-        parts[department_of.get(project) or "", pool] += own
-    return Use(grouped(use.notebook), grouped(use.training), grouped(use.borrowed), grouped(use.queued), parts)
+def _rows(
+    owner: Project | Department, uses: Mapping[OwnerPool, _Use], shares: Mapping[OwnerPool, Share]
+) -> list[ProjectPoolView]:
+    keys = [(owner.name, pool) for pool in sorted(owner.amounts)]
+    return [_row(owner, pool, uses.get((name, pool)) or _Use(), shares.get((name, pool))) for name, pool in keys]
 
 
-def _row(owner: Project | Department, pool: str, use: Use, shares: Mapping[Place, Share]) -> ProjectPoolView:
-    amounts, key = owner.amounts[pool], (owner.name, pool)
-    share, utilised = shares.get(key), together(use.utilised.get(key, ()))
+def _row(owner: Project | Department, pool: str, use: _Use, share: Share | None) -> ProjectPoolView:
+    amounts, utilised = owner.amounts[pool], together(use.utilised)
     return ProjectPoolView(
         pool=pool,
         notebook_milli=amounts.notebook_milli,
         training_milli=amounts.training_milli,
         limit_milli=amounts.limit_milli,
         weight=amounts.weight,
-        notebook_used_milli=use.notebook[key],
-        training_used_milli=use.training[key],
-        borrowed_milli=use.borrowed[key],
+        notebook_used_milli=use.notebook_milli,
+        training_used_milli=use.training_milli,
+        borrowed_milli=use.borrowed_milli,
         fair_share_milli=max(share.fair_milli, share.guarantee_milli) if share else 0,
         in_force_training_milli=share.guarantee_milli if share else 0,
-        queued_jobs=use.queued[key],
+        queued_jobs=use.queued_jobs,
         utilised_milli=utilised.milli,
         utilised_unknown=utilised.why,
     )

@@ -1,34 +1,37 @@
-"""What notebooks' servers tell of simulated devices, and no reading of those devices can: put into the readings."""
+"""The use of simulated devices, which only the servers of notebooks know: added to the readings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ...core.samples import KNOWN, UNKNOWN, DeviceSample
-from .utilisation import NOT_TOLD, STALE_MS
+from .utilisation import NO_REASON, STALE_MS
 
-SILENT = "its server has told nothing of it yet, or not for a minute"
+SILENT = "its server has not reported its use yet, or not for a minute"
 OF_THE_DEVICE = "utilisation_percent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a notebook uses of its simulated device, in percent of it, and when its server said so."""
+class Reported(NamedTuple):
+    """A notebook's use of its simulated device, in percent of it, and the instant of the report."""
 
     percent: int
     at: int
 
 
-def with_told(row: DeviceSample, notebooks: Iterable[str], told: Mapping[str, Told]) -> DeviceSample:
-    """A reading of a simulated device with what the notebooks that hold parts of it told; any other as it is."""
+def with_reports(row: DeviceSample, notebooks: Iterable[str], reported: Mapping[str, Reported]) -> DeviceSample:
+    """A reading of a simulated device with the reports of its notebooks; any other reading as it is."""
     if not row.simulated:
         return row
-    found = {name: _percent(row, name, told.get(name)) for name in notebooks}
-    use = {**row.workloads, **{name: percent for name, percent in found.items() if _is_news(row, name, percent)}}
+    found = {name: _percent(row, name, reported.get(name)) for name in notebooks}
+    use = {
+        **row.workloads,
+        **{name: percent for name, percent in found.items() if percent is not None or name in row.workloads},
+    }
     if use == row.workloads and not any(name in row.why for name in found):
         return row
-    unseen = {name: SILENT if name in found else row.why.get(name, NOT_TOLD) for name in use if use[name] is None}
+    unseen = {name: SILENT if name in found else row.why.get(name, NO_REASON) for name in use if use[name] is None}
     why = {figure: text for figure, text in row.why.items() if figure not in use and figure != OF_THE_DEVICE} | unseen
     percents = [percent for percent in use.values() if percent is not None]
     whole = len(percents) == len(use)
@@ -41,11 +44,7 @@ def with_told(row: DeviceSample, notebooks: Iterable[str], told: Mapping[str, To
     )
 
 
-def _percent(row: DeviceSample, notebook: str, told: Told | None) -> int | None:
+def _percent(row: DeviceSample, notebook: str, report: Reported | None) -> int | None:
     known = row.workloads.get(notebook)
-    return told.percent if known is None and told is not None and abs(row.at - told.at) <= STALE_MS else known
-
-
-def _is_news(row: DeviceSample, notebook: str, percent: int | None) -> bool:
-    """One that began after the reading is no part of it before its server told of it."""
-    return percent is not None or notebook in row.workloads
+    use_report = known is None and report is not None and abs(row.at - report.at) <= STALE_MS
+    return report.percent if report is not None and use_report else known

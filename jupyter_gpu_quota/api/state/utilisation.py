@@ -1,4 +1,4 @@
-"""How much of what is held is used, by the newest readings: where nobody knows it is unknown, with its reason."""
+"""The use of allocations and devices by the newest readings; unknown with its reason where a reading lacks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ...core.samples import DeviceSample
 
 MILLI_OF_PERCENT, WHOLE_MILLI = 10, 1000
 STALE_MS = 60_000
-"""A reading that is older says nothing of now."""
+"""An older reading does not count for the present."""
 
 AHEAD_MS = 60_000
-"""So far may the clock of who reads be ahead of ours; what is dated later tells nothing of now."""
+"""The clock of a sampler may be ahead by this; a reading with a later date does not count."""
 
 NOT_READ = "it was not read yet"
 NOT_ITS = "it began after the last reading"
-NOT_TOLD = "no reason was given"
+NO_REASON = "no reason was given"
 
 
 class Utilised(NamedTuple):
-    """Milli-GPU that are used now; None is unknown, and ``why`` says why."""
+    """Used milli-GPU; None is unknown, with the reason ``why``."""
 
     milli: int | None
     why: str | None = None
@@ -31,35 +31,35 @@ NOTHING_HELD = Utilised(None, None)
 
 
 def of_share(row: DeviceSample | None, workload: str, now: int) -> Utilised:
-    """What a workload uses of one device, by the newest reading of it."""
+    """A workload's use of one device by its newest reading."""
     if (silent := _silent(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
     if workload not in row.workloads:
         return Utilised(None, NOT_ITS)
     percent = row.workloads[workload]
     if percent is None:
-        return Utilised(None, row.why.get(workload, NOT_TOLD))
+        return Utilised(None, row.why.get(workload, NO_REASON))
     return Utilised(min(WHOLE_MILLI, percent * MILLI_OF_PERCENT))
 
 
 def of_device(row: DeviceSample | None, now: int) -> Utilised:
-    """What everybody together uses of one device."""
+    """The whole use of one device."""
     if (silent := _silent(row, now)) is not None or row is None:
         return Utilised(None, silent or NOT_READ)
     if row.utilisation_percent is None:
-        return Utilised(None, row.why.get("utilisation_percent", NOT_TOLD))
+        return Utilised(None, row.why.get("utilisation_percent", NO_REASON))
     return Utilised(row.utilisation_percent * MILLI_OF_PERCENT)
 
 
 def of_devices(devices: Iterable[Device], samples: Mapping[str, DeviceSample], now: int) -> Utilised:
-    """What is used of those that are healthy."""
+    """The use of the healthy devices."""
     healthy = [device for device in devices if device.health is Health.HEALTHY]
     return together([of_device(samples.get(device.id), now) for device in healthy], "devices")
 
 
 def together(parts: Sequence[Utilised], what: str = "shares") -> Utilised:
-    """The sum, unknown while any part is; of nothing it is nothing."""
-    reasons = [part.why or NOT_TOLD for part in parts if part.milli is None]
+    """The sum; unknown while any part is unknown."""
+    reasons = [part.why or NO_REASON for part in parts if part.milli is None]
     if not reasons:
         return Utilised(sum(part.milli or 0 for part in parts))
     if len(parts) == 1:

@@ -1,119 +1,109 @@
-"""Why work waits, and what a new job would meet: the core's own answers, as views."""
+"""Explanations and dry runs: the core's answers as views."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal
 
-from ...core.eviction.unavailable_devices import what_it_stays_on
+from ...core.eviction.unavailable_devices import stay_reason
 from ...core.explain import projection
 from ...core.model import JobState, NotebookState
 from ...messages.explanations import change_sentence, dry_run_sentence, explanation_sentence
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, ReasonView, WouldStart
-from ..access.permissions import Person, sees_work
-from ..requests.services import Door
-from ..state.store_view import World
+from ..access.permissions import Person, sees
+from ..requests.services import Services
+from ..state.store_view import StoreView
 from .records import job_reason, maybe_instant, notebook_reason, reason_view
 
 
-# --- one job before it is submitted -----------------------------------------------------------------------------------
-async def dry_run(door: Door, person: Person, spec: JobSpec) -> DryRunView:
-    """What a job would meet if it were submitted now."""
-    quota = door.world.quota
+async def dry_run(services: Services, person: Person, spec: JobSpec) -> DryRunView:
+    """The effects of a job, on itself and on others, if it were submitted now."""
+    store_view = services.store_view
+    quota = store_view.quota
     assert quota is not None, "a spec is only made under a quota file"
-    job = spec.queued(door.new_id(now := door.clock()), person.id, now)
-    await door.world.learn_names((person.id,))
-    met = await door.world.ponder(projection.dry_run, door.foresight.snapshot(), quota.policy, job)
+    job = spec.queued(services.new_id(now := services.clock()), person.id, now)
+    await store_view.learn_names((person.id,))
+    found = await store_view.compute_slow(projection.dry_run, services.decisions.snapshot(), quota.policy, job)
+    reason = reason_view(found.reason, store_view)
+    if found.reason.code in projection.NOT_YET:  # the core knows people by their ids
+        message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
+        reason = reason.model_copy(update={"message": message})
+    paused = "would be paused for it and queued again at its position."
+    restarted = "would save and go on at once, elsewhere or with fewer ranks."
     return DryRunView(
-        starts_now=met.starts_now,
+        starts_now=found.starts_now,
         pauses=[
-            *_affected(door, person, met.pauses, "paused", "would be paused for it and queued again at its position."),
-            *_affected(
-                door, person, met.restarts, "restarts", "would save and go on at once, elsewhere or with fewer ranks."
-            ),
+            *_affected(store_view, person, found.pauses, "paused", paused),
+            *_affected(store_view, person, found.restarts, "restarts", restarted),
         ],
-        reason=_met(met, door.world, person.id),
+        reason=reason,
         charged_milli=spec.gpu_milli * spec.ranks,
         charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
     )
 
 
-def _met(met: projection.DryRun, world: World, user: str) -> ReasonView:
-    said = reason_view(met.reason, world)
-    message = _by_name(dry_run_sentence(met), user, world)
-    return said.model_copy(update={"message": message}) if met.reason.code in projection.NOT_YET else said
-
-
-def _by_name(told: str, user: str, world: World) -> str:
-    """What the core says of a person's work, with the person's name; it knows people by their ids alone."""
-    return told.replace(user, world.name_of(user))
-
-
 def _affected(
-    door: Door, person: Person, jobs: Iterable[str], effect: Literal["paused", "restarts"], what: str
+    store_view: StoreView, person: Person, jobs: Iterable[str], effect: Literal["paused", "restarts"], what: str
 ) -> list[AffectedView]:
-    """Jobs that something would happen to; of those one may not see, only that there is one."""
+    """Affected jobs. A job that this person may not see is only counted."""
     views = []
-    for name in jobs:
-        record = door.world.mirror.jobs.get(name)
-        if record is None:
-            continue
-        job = record.job
-        if sees_work(person, project=job.project, owner=job.user, private=record.spec.private):
-            user = door.world.name_of(job.user)
-            told = f'{user}\'s job "{record.spec.name}" {what}'
-            views.append(AffectedView(job=name, project=job.project, user=user, effect=effect, message=told))
+    for record in (store_view.mirror.jobs[name] for name in jobs if name in store_view.mirror.jobs):
+        if sees(person, record):
+            job, user = record.job, store_view.name_of(record.job.user)
+            message = f'{user}\'s job "{record.spec.name}" {what}'
+            views.append(AffectedView(job=job.id, project=job.project, user=user, effect=effect, message=message))
         else:
-            told = f"A job that you may not see {what}"
-            views.append(AffectedView(job=None, project=None, user=None, effect=effect, message=told))
+            message = f"A job that you may not see {what}"
+            views.append(AffectedView(job=None, project=None, user=None, effect=effect, message=message))
     return views
 
 
-# --- why --------------------------------------------------------------------------------------------------------------
-async def explanation(door: Door, record: JobRecord | NotebookRecord) -> ExplainView:
+async def explanation(services: Services, record: JobRecord | NotebookRecord) -> ExplainView:
     """The binding reason of a job or notebook, and the smallest changes that would start it."""
     work = record.job if isinstance(record, JobRecord) else record.notebook
-    quota = door.world.quota
-    waits = work.state in (JobState.QUEUED, JobState.PAUSED, NotebookState.REQUESTED, NotebookState.LENT)
-    if quota is None or not waits:
-        said = _stays(door, work.id) or _settled(door, record)
-        return ExplainView(id=work.id, state=work.state, reason=said, would_start=[], estimate_at=None)
-    try:
-        told = await door.foresight.explain(work.id, quota.policy)
-    except KeyError:  # it ended between the two looks
-        return ExplainView(
-            id=work.id, state=work.state, reason=_settled(door, record), would_start=[], estimate_at=None
-        )
-    reason = told.reason or record.reason
-    said = reason_view(reason, door.world) if reason else _settled(door, record)
+    store_view = services.store_view
+    found, reason = None, None
+    if store_view.quota is None or work.state not in WAITING_STATES:
+        reason = stay_reason(services.decisions.snapshot(), work.id)
+    else:
+        try:
+            found = await services.decisions.explain(work.id, store_view.quota.policy)
+        except KeyError:  # it ended after it was read
+            pass
+        else:
+            reason = found.reason or record.reason
+    view = reason_view(reason, store_view) if reason else _state_reason(record, store_view)
+    if found is None:
+        return ExplainView(id=work.id, state=work.state, reason=view, would_start=[], estimate_at=None)
+
+    def by_name(sentence: str) -> str:
+        """The core knows people by their ids."""
+        return sentence.replace(work.user, store_view.name_of(work.user))
+
     return ExplainView(
         id=work.id,
         state=work.state,
-        reason=said.model_copy(update={"message": _by_name(explanation_sentence(told), work.user, door.world)}),
+        reason=view.model_copy(update={"message": by_name(explanation_sentence(found))}),
         would_start=[
-            WouldStart(kind=change.kind, message=_by_name(change_sentence(change), work.user, door.world))
-            for change in told.would_start
+            WouldStart(kind=change.kind, message=by_name(change_sentence(change))) for change in found.would_start
         ],
-        estimate_at=maybe_instant(told.estimate_at),
+        estimate_at=maybe_instant(found.estimate_at),
     )
 
 
-def _stays(door: Door, workload: str) -> ReasonView | None:
-    """What to say of work that stays on a device that is unhealthy, or on a node that is drained."""
-    reason = what_it_stays_on(door.foresight.snapshot(), workload)
-    return None if reason is None else reason_view(reason, door.world)
+WAITING_STATES = (JobState.QUEUED, JobState.PAUSED, NotebookState.REQUESTED, NotebookState.LENT)
 
 
-def _settled(door: Door, record: JobRecord | NotebookRecord) -> ReasonView:
-    """The reason of what does not wait; where none was recorded, its state says it."""
+def _state_reason(record: JobRecord | NotebookRecord, store_view: StoreView) -> ReasonView:
+    """The recorded reason, else the state in words."""
     if isinstance(record, JobRecord):
-        known = job_reason(record, door.world)
-        return known or ReasonView(code=record.job.state, figures={}, message=_state_in_words(record))
-    state = record.notebook.state
-    known = notebook_reason(record, door.world)
-    return known or ReasonView(code=state, figures={}, message=f"The notebook's slice is {state}.")
+        known, state, message = job_reason(record, store_view), str(record.job.state), _state_in_words(record)
+    else:
+        known, state = notebook_reason(record, store_view), str(record.notebook.state)
+        message = f"The notebook's slice is {state}."
+    return known or ReasonView(code=state, figures={}, message=message)
 
 
 def _state_in_words(record: JobRecord) -> str:

@@ -1,11 +1,14 @@
-"""Records as the REST door shows them. Values of secrets never come here; what a person may not see is left out."""
+"""Records as views of the REST API. Values of secrets never come here; what a person may not see is left out."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
 
 from ...core.enforcement import STRONGEST_FIRST, EnforcementLevel
 from ...core.lifecycle import FINAL, HOLDS_GPU, HOLDS_SLICE, WAITING
@@ -14,23 +17,19 @@ from ...core.model import (
     Allocation,
     Device,
     Health,
-    Job,
     JobState,
     JobTarget,
     Node,
-    Notebook,
     NotebookState,
-    Policy,
+    Upkeep,
 )
 from ...core.reason_figures import code_of, figures_of, reason_from
 from ...core.reasons import HELD_BY_ENFORCEMENT, Reason, ReasonCode
 from ...core.samples import DeviceSample
 from ...messages.reasons import named, sentence
-from ...store.records.commands import AllocationLabel
 from ...store.records.rows import JobRecord, NotebookRecord, QuotaRevision, RankRecord
 from ...wire import (
     AllocationView,
-    DepartmentView,
     DeviceView,
     Enforcement,
     HolderView,
@@ -39,51 +38,23 @@ from ...wire import (
     NodeView,
     NotebookView,
     ProgressView,
-    ProjectPoolView,
     RankView,
     ReasonView,
 )
 from ...wire.quota import QuotaView
 from ...wire.samples import SampleView
-from ..access.permissions import Person, sees_work
-from ..state.utilisation import NOTHING_HELD, Utilised
+from ..access.permissions import Person, sees
+from ..state.store_view import StoreView
+from ..state.utilisation import NOTHING_HELD
 
 NOT_READ_BACK = "it was not read back yet"
-
-
-class Picture(Protocol):
-    """What the views look up beside the record itself."""
-
-    @property
-    def samples(self) -> Mapping[str, DeviceSample]: ...
-
-    def name_of(self, user: str) -> str: ...
-
-    def allocations_of(self, workload: str) -> Sequence[Allocation]: ...
-
-    def device(self, name: str) -> Device | None: ...
-
-    def label_of(self, allocation: str) -> AllocationLabel | None:
-        """How a share is held, as was read back; None before that."""
-
-    def utilised(self, parts: Sequence[Allocation]) -> Utilised:
-        """What is used of these parts of devices, by the newest readings."""
-
-    def is_simulated(self, pool: str) -> bool: ...
-
-    def wait_of(self, workload: str) -> Reason | None:
-        """Why something waits now, as far as was thought of."""
-
-    def outlives(self, work: Job | Notebook) -> Reason | None:
-        """Why no quota covers what something holds; None where one does."""
-
 
 EARLIEST, LATEST = 0, 253_402_300_799_000
 """The years 1970 and 9999."""
 
 
 def instant(at: int) -> datetime:
-    """Milliseconds since 1970 as a UTC datetime; the nearest that there is where a clock went astray."""
+    """Milliseconds since 1970 as a UTC datetime; the nearest one for an instant that a wrong clock gave."""
     return datetime.fromtimestamp(min(max(at, EARLIEST), LATEST) / 1000, UTC)
 
 
@@ -91,42 +62,59 @@ def maybe_instant(at: int | None) -> datetime | None:
     return None if at is None else instant(at)
 
 
-def reason_view(reason: Reason, picture: Picture, *, began: bool = False, ended: bool = False) -> ReasonView:
-    """A reason with people by their names. ``began``: of what has started; ``ended``: of what is over."""
-    reason = named(reason, picture.name_of)
+@cache
+def _shared(view: type[BaseModel], record: type[Any]) -> tuple[tuple[str, bool], ...]:
+    """(name, whether it is an instant) of a view's fields that a record has under the same name."""
+    known = view.model_fields
+    kinds = {each.name: known[each.name].annotation for each in fields(record) if each.name in known}
+    return tuple((name, kind in (datetime, datetime | None)) for name, kind in kinds.items())
+
+
+def copied(view: type[BaseModel], *records: Any) -> dict[str, Any]:
+    """The fields of a view that records have under the same name, instants as datetimes; later records win."""
+    return {
+        name: maybe_instant(getattr(record, name)) if is_instant else getattr(record, name)
+        for record in records
+        for name, is_instant in _shared(view, record.__class__)
+    }
+
+
+def reason_view(reason: Reason, store_view: StoreView, *, began: bool = False, ended: bool = False) -> ReasonView:
+    """A reason with people by their names. ``began``: of started work; ``ended``: of ended work."""
+    reason = named(reason, store_view.name_of)
     said = sentence(reason, began=began, ended=ended)
     return ReasonView.model_construct(code=code_of(reason), figures=figures_of(reason), message=said)
 
 
-def job_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
-    """Why a job is where it is: while it waits, what it waits for now; else what was recorded, as far as it holds."""
+def job_reason(record: JobRecord, store_view: StoreView) -> ReasonView | None:
+    """Why a job is where it is: the present reason of a waiting job, else the recorded one while it holds."""
     job = record.job
-    waits = picture.wait_of(job.id) if job.state in WAITING else None
-    reason = waits or picture.outlives(job) or present_reason(record)
+    waits = store_view.waits.get(job.id) if job.state in WAITING else None
+    reason = waits or store_view.outlives(job) or present_reason(record)
     began, ended = job.state in HOLDS_GPU, job.state in FINAL
-    return None if reason is None else reason_view(reason, picture, began=began, ended=ended)
+    return None if reason is None else reason_view(reason, store_view, began=began, ended=ended)
 
 
-def pause_reason(record: JobRecord, picture: Picture) -> ReasonView | None:
-    """Why a paused job was paused, whatever it waits for since; None for one that left of its own accord."""
+def pause_reason(record: JobRecord, store_view: StoreView) -> ReasonView | None:
+    """Why a paused job was paused; None for one that ended its attempt itself."""
     paused, reason = record.job.state is JobState.PAUSED, record.reason
-    return reason_view(reason, picture) if paused and reason is not None and reason.code not in STARTED else None
+    return reason_view(reason, store_view) if paused and reason is not None and reason.code not in STARTED else None
 
 
-def notebook_reason(record: NotebookRecord, picture: Picture) -> ReasonView | None:
+def notebook_reason(record: NotebookRecord, store_view: StoreView) -> ReasonView | None:
     """Why a slice waits, or was refused, or how it came to be."""
     notebook = record.notebook
-    waits = picture.wait_of(notebook.id) if notebook.state in AWAITED else None
-    reason = waits or picture.outlives(notebook) or record.reason
-    return None if reason is None else reason_view(reason, picture, began=notebook.state in HOLDS_SLICE)
+    waits = store_view.waits.get(notebook.id) if notebook.state in AWAITED else None
+    reason = waits or store_view.outlives(notebook) or record.reason
+    return None if reason is None else reason_view(reason, store_view, began=notebook.state in HOLDS_SLICE)
 
 
 AWAITED = frozenset({NotebookState.REQUESTED, NotebookState.LENT})
-"""States in which a slice may be waited for; of a lent one nothing is known while its owner leaves it alone."""
+"""States in which a slice may have a reason to wait; a lent one has one only while its owner waits for it."""
 
 
 def present_reason(record: JobRecord) -> Reason | None:
-    """What was recorded, as far as it still holds: who is released is held by nobody, what has ended starts not."""
+    """The recorded reason while it holds: not of a hold after the release, nor of a start after the end."""
     reason, job = record.reason, record.job
     if reason is not None and reason.code in STARTED and job.state in FINAL:
         return None
@@ -135,8 +123,8 @@ def present_reason(record: JobRecord) -> Reason | None:
     target, settled = _BY_PERSON[ReasonCode(reason.code)]
     if job.target is not target or (job.state in FINAL and job.state is not settled):
         return None
-    told_whole = job.state is not settled or reason.code in HELD_BY_ENFORCEMENT
-    return reason if told_whole else reason_from(code_of(reason))
+    with_figures = job.state is not settled or reason.code in HELD_BY_ENFORCEMENT
+    return reason if with_figures else reason_from(code_of(reason))
 
 
 STARTED = frozenset(
@@ -147,7 +135,7 @@ STARTED = frozenset(
         ReasonCode.BORROWS_NOTEBOOK_QUOTA,
     }
 )
-"""Why a job starts now: no reason for where it is once it has ended."""
+"""Reasons of a start; an ended job does not show them."""
 
 _BY_PERSON = {
     ReasonCode.HELD_BY_PERSON: (JobTarget.HELD, JobState.HELD),
@@ -158,9 +146,9 @@ _BY_PERSON = {
 }
 
 
-def enforcement_view(held: Sequence[Allocation], picture: Picture) -> Enforcement | None:
-    """How what somebody holds is held to its share: of several parts the weakest. None for who holds nothing."""
-    labels = [picture.label_of(part.id) for part in held]
+def enforcement_view(held: Sequence[Allocation], store_view: StoreView) -> Enforcement | None:
+    """The weakest enforcement of these allocations; None without any."""
+    labels = [store_view.labels.get(part.id) for part in held]
     if not labels:
         return None
     known = [each for each in labels if each is not None]
@@ -171,167 +159,69 @@ def enforcement_view(held: Sequence[Allocation], picture: Picture) -> Enforcemen
     return Enforcement(memory=weakest.memory, compute=compute, why=weakest.why or None)
 
 
-def allocation_views(held: Sequence[Allocation], picture: Picture) -> list[AllocationView]:
-    return [
-        AllocationView(
-            rank=part.rank,
-            device=part.device,
-            device_uuid=device.uuid if (device := picture.device(part.device)) else None,
-            gpu_milli=part.gpu_milli,
-            memory_mib=part.memory_mib,
-        )
-        for part in held
-    ]
+def _of_allocations(held: Sequence[Allocation], store_view: StoreView) -> dict[str, Any]:
+    """The fields of a view about the allocations of a workload."""
+    views = []
+    for part in held:
+        device = store_view.mirror.devices.get(part.device)
+        views.append(AllocationView(**copied(AllocationView, part), device_uuid=device.uuid if device else None))
+    return {"allocations": views, "enforcement": enforcement_view(held, store_view), **_utilised(held, store_view)}
 
 
-def _job_fields(record: JobRecord, picture: Picture) -> dict[str, object]:
-    job, spec = record.job, record.spec
-    held = allocation_views(picture.allocations_of(job.id), picture)
-    progress = (
-        None if record.done is None or record.total is None else ProgressView(done=record.done, total=record.total)
-    )
-    return {
-        **_asked(record),
-        "user": picture.name_of(job.user),
-        "state": job.state,
-        "target": job.target,
-        "reason": job_reason(record, picture),
-        "paused_because": pause_reason(record, picture),
-        "attempt": job.attempt,
-        "pauses": record.pauses,
-        "retries_left": record.retries_left,
-        "submitted_at": instant(job.submitted_at),
-        "started_at": maybe_instant(job.started_at),
-        "ended_at": maybe_instant(record.ended_at),
-        "exit_status": record.exit_status,
-        "progress": progress,
-        "metrics": dict(record.metrics),
-        "allocations": held,
-        "borrower": job.borrower,
-        "enforcement": enforcement_view(picture.allocations_of(job.id), picture),
-        "simulated": picture.is_simulated(spec.pool),
-        **_utilised(picture.allocations_of(job.id), picture),
-    }
-
-
-def _utilised(parts: Sequence[Allocation], picture: Picture) -> dict[str, Any]:
-    """What is used of them, for a view; nothing is said of nothing."""
-    found = picture.utilised(parts) if parts else NOTHING_HELD
+def _utilised(held: Sequence[Allocation], store_view: StoreView) -> dict[str, Any]:
+    found = store_view.utilised(held) if held else NOTHING_HELD
     return {"utilised_milli": found.milli, "utilised_unknown": found.why}
 
 
-def _asked(record: JobRecord) -> dict[str, object]:
-    """The part of a job's view that was settled when it was submitted."""
-    spec = record.spec
+def _job_fields(view: type[JobView], record: JobRecord, store_view: StoreView) -> dict[str, Any]:
+    job, spec, done, total = record.job, record.spec, record.done, record.total
     return {
-        "id": record.job.id,
-        "name": spec.name,
-        "project": spec.project,
-        "pool": spec.pool,
+        **copied(view, job, record, spec),
+        **_of_allocations(store_view.allocations_of(job.id), store_view),
+        "user": store_view.name_of(job.user),
         "command": list(spec.command),
-        "gpu": spec.gpu_asked,
-        "gpu_milli": spec.gpu_milli,
-        "ranks": spec.ranks,
-        "min_ranks": spec.min_ranks,
-        "held_ranks": record.job.held_ranks,
-        "gpu_model": spec.gpu_model,
-        "cpu_milli": spec.cpu_milli,
-        "memory_mib": spec.memory_mib,
-        "priority": spec.priority,
-        "preemptible": spec.preemptible,
-        "private": spec.private,
-        "live": spec.live,
-        "bundle": spec.bundle,
-        "directory": spec.directory,
-        "environment": spec.environment,
         "secret_names": list(spec.secret_names),
-        "time_limit_s": spec.time_limit_s,
-        "retries": spec.retries,
-        "clone_of": record.clone_of,
-        "cluster": record.cluster,
-        "hub": record.hub,
+        "gpu": spec.gpu_asked,
+        "metrics": dict(record.metrics),
+        "reason": job_reason(record, store_view),
+        "paused_because": pause_reason(record, store_view),
+        "progress": None if done is None or total is None else ProgressView(done=done, total=total),
+        "simulated": store_view.is_simulated(spec.pool),
     }
 
 
-def job_view(record: JobRecord, picture: Picture) -> JobView:
-    return JobView.model_construct(None, **_job_fields(record, picture))
+def job_view(record: JobRecord, store_view: StoreView) -> JobView:
+    return JobView.model_construct(None, **_job_fields(JobView, record, store_view))
 
 
-def job_detail(record: JobRecord, ranks: Sequence[RankRecord], picture: Picture) -> JobDetail:
-    return JobDetail.model_construct(
-        None,
-        **_job_fields(record, picture),
-        variables=dict(record.spec.variables),
-        rank_records=[rank_view(rank) for rank in ranks],
-    )
+def job_detail(record: JobRecord, ranks: Sequence[RankRecord], store_view: StoreView) -> JobDetail:
+    views = [RankView(**copied(RankView, rank)) for rank in ranks]
+    found = _job_fields(JobDetail, record, store_view) | {"variables": dict(record.spec.variables)}
+    return JobDetail.model_construct(None, **found, rank_records=views)
 
 
-def rank_view(rank: RankRecord) -> RankView:
-    return RankView(
-        attempt=rank.attempt,
-        rank=rank.rank,
-        node=rank.node,
-        pid=rank.pid,
-        started_at=maybe_instant(rank.started_at),
-        ended_at=maybe_instant(rank.ended_at),
-        exit_status=rank.exit_status,
-    )
-
-
-def notebook_view(record: NotebookRecord, picture: Picture) -> NotebookView:
+def notebook_view(record: NotebookRecord, store_view: StoreView) -> NotebookView:
     notebook = record.notebook
-    held = allocation_views(picture.allocations_of(notebook.id), picture)
-    return NotebookView(
-        id=notebook.id,
-        user=picture.name_of(notebook.user),
-        server=record.server,
-        project=notebook.project,
-        pool=notebook.pool,
-        gpu_milli=notebook.gpu_milli,
-        state=notebook.state,
-        reason=notebook_reason(record, picture),
-        requested_at=instant(notebook.requested_at),
-        booked_at=maybe_instant(record.booked_at),
-        ended_at=maybe_instant(record.ended_at),
-        allocations=held,
-        activity=notebook.activity,
-        enforcement=enforcement_view(picture.allocations_of(notebook.id), picture),
-        simulated=picture.is_simulated(notebook.pool),
-        cluster=record.cluster,
-        hub=record.hub,
-        **_utilised(picture.allocations_of(notebook.id), picture),
-    )
+    found = copied(NotebookView, record, notebook) | _of_allocations(store_view.allocations_of(notebook.id), store_view)
+    found |= {"user": store_view.name_of(notebook.user), "reason": notebook_reason(record, store_view)}
+    return NotebookView(**found, simulated=store_view.is_simulated(notebook.pool))
 
 
 NO_SAMPLE = "it was not read yet"
 
 
 def device_view(
-    device: Device,
-    held: Sequence[tuple[Allocation, JobRecord | NotebookRecord | None]],
-    person: Person,
-    picture: Picture,
-    where: tuple[str, str],
+    device: Device, held: Sequence[Allocation], person: Person, store_view: StoreView, where: tuple[str, str]
 ) -> DeviceView:
-    """One device with its holders, those of other projects hidden. ``where`` is (cluster, hub)."""
-    sample = picture.samples.get(device.id)
-    used = sum(part.gpu_milli for part, _ in held) + device.foreign_milli
-    free = max(0, WHOLE_DEVICE - used) if device.health is Health.HEALTHY else 0
+    """One device with its allocations, work of other projects hidden. ``where`` is (cluster, hub)."""
+    sample, node = store_view.samples.get(device.id), store_view.nodes.get(device.node)
+    used = sum(part.gpu_milli for part in held) + device.foreign_milli
     return DeviceView(
-        id=device.id,
-        uuid=device.uuid,
-        node=device.node,
-        index=device.index,
-        model=device.model,
-        memory_mib=device.memory_mib,
-        pool=device.pool,
-        health=device.health,
-        trouble=device.trouble,
-        simulated=device.simulated,
-        foreign_milli=device.foreign_milli,
+        **copied(DeviceView, device),
+        upkeep=node.upkeep if node else Upkeep.NONE,
         foreign_why=sample.why.get("foreign") if sample else None,
-        free_milli=free,
-        holders=[holder_view(part, record, person, picture) for part, record in held],
+        free_milli=max(0, WHOLE_DEVICE - used) if device.health is Health.HEALTHY else 0,
+        holders=[holder_view(part, person, store_view) for part in held],
         utilisation_percent=sample.utilisation_percent if sample else None,
         utilisation_unknown=sample.why.get("utilisation_percent") if sample else NO_SAMPLE,
         memory_used_mib=sample.memory_used_mib if sample else None,
@@ -341,86 +231,38 @@ def device_view(
     )
 
 
-def holder_view(
-    part: Allocation, record: JobRecord | NotebookRecord | None, person: Person, picture: Picture
-) -> HolderView:
-    """Who holds a part of a device; of work that one may not see only that it is there."""
-    hidden = HolderView(kind="hidden", workload=None, user=None, project=None, gpu_milli=part.gpu_milli, state="hidden")
-    if record is None:
-        return hidden
+def holder_view(part: Allocation, person: Person, store_view: StoreView) -> HolderView:
+    """The workload of an allocation. Of work that this person may not see only the amount is shown."""
+    mirror = store_view.mirror
+    record = mirror.jobs.get(part.workload) or mirror.notebooks.get(part.workload)
+    if record is None or not sees(person, record):
+        return HolderView(
+            kind="hidden", workload=None, user=None, project=None, gpu_milli=part.gpu_milli, state="hidden"
+        )
     is_job = isinstance(record, JobRecord)
     work = record.job if isinstance(record, JobRecord) else record.notebook
-    private = isinstance(record, JobRecord) and record.spec.private
-    if not sees_work(person, project=work.project, owner=work.user, private=private):
-        return hidden
     return HolderView(
         kind="job" if is_job else "notebook",
         workload=work.id,
-        user=picture.name_of(work.user),
+        user=store_view.name_of(work.user),
         project=work.project,
         gpu_milli=part.gpu_milli,
         state=work.state,
         name=record.spec.name if isinstance(record, JobRecord) else None,
-        enforcement=enforcement_view([part], picture),
-        **_utilised([part], picture),
+        enforcement=enforcement_view([part], store_view),
+        **_utilised([part], store_view),
     )
 
 
 def node_view(node: Node, devices: int, where: tuple[str, str]) -> NodeView:
-    return NodeView(
-        id=node.id,
-        name=node.name,
-        cpu_milli=node.cpu_milli,
-        memory_mib=node.memory_mib,
-        schedulable=node.is_open,
-        upkeep=node.upkeep,
-        drain_by=maybe_instant(node.drain_by_at),
-        devices=devices,
-        cluster=where[0],
-        hub=where[1],
-    )
+    found = copied(NodeView, node) | {"schedulable": node.is_open, "drain_by": maybe_instant(node.drain_by_at)}
+    return NodeView(**found, devices=devices, cluster=where[0], hub=where[1])
 
 
-def rows_by_owner(rows: Mapping[tuple[str, str], ProjectPoolView]) -> dict[str, list[ProjectPoolView]]:
-    """The rows of each project, or of each department, by pool."""
-    found = defaultdict[str, list[ProjectPoolView]](list)
-    for (name, _), row in sorted(rows.items(), key=lambda item: item[0]):
-        found[name].append(row)
-    return dict(found)
-
-
-def department_views(policy: Policy, rows: Mapping[tuple[str, str], ProjectPoolView]) -> dict[str, DepartmentView]:
-    """The departments by name, each with its row in every pool where it has one."""
-    of = rows_by_owner(rows)
-    return {
-        department.name: DepartmentView(
-            name=department.name, priority=department.priority, pools=of.get(department.name, [])
-        )
-        for department in policy.departments
-    }
-
-
-def quota_view(revision: QuotaRevision, picture: Picture) -> QuotaView:
-    return QuotaView(
-        revision=revision.revision,
-        text=revision.text,
-        author=picture.name_of(revision.actor),
-        at=instant(revision.at),
-        comment=revision.comment,
-    )
+def quota_view(revision: QuotaRevision, store_view: StoreView) -> QuotaView:
+    return QuotaView(**copied(QuotaView, revision), author=store_view.name_of(revision.actor))
 
 
 def sample_view(row: DeviceSample) -> SampleView:
-    return SampleView(
-        node=row.node,
-        device=row.device,
-        at=instant(row.at),
-        utilisation_percent=row.utilisation_percent,
-        memory_used_mib=row.memory_used_mib,
-        coverage_permille=row.coverage_permille,
-        simulated=row.simulated,
-        foreign_mib=row.foreign_mib,
-        temperature_c=row.temperature_c,
-        power_w=row.power_w,
-        why={figure: text for figure, text in row.why.items() if figure not in row.workloads},  # those are not for all
-    )
+    why = {figure: text for figure, text in row.why.items() if figure not in row.workloads}  # those are not for all
+    return SampleView(**copied(SampleView, row) | {"why": why})

@@ -1,1 +1,1 @@
-"""What a workload is told about its share: variables and manifests. Pure."""
+"""Renders the share of a workload as variables. Pure."""

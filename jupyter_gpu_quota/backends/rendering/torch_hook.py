@@ -18,7 +18,7 @@ _BEFORE = "JUPYTER_GPU_QUOTA_STARTUP"
 
 
 class _Watch:
-    """Finds torch like anybody else, and caps it once it has been loaded."""
+    """Finds torch by the other finders, and caps it once it has been loaded."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name != "torch":
@@ -33,7 +33,7 @@ class _Watch:
 
 
 class _Capping:
-    """A loader that sets the cap after the module's own."""
+    """A loader that calls the module's own loader, and then sets the cap."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -50,20 +50,14 @@ class _Capping:
 
 
 def _cap(torch: Any) -> None:
-    """Have the cap set together with CUDA; a torch that offers no such moment goes without."""
-    fraction = _fraction()
+    """Set the cap when CUDA starts, for a fraction of a device; a torch without lazy calls is not capped."""
     later = getattr(getattr(torch, "cuda", None), "_lazy_call", None)
-    if fraction is not None and later is not None:
-        later(lambda: torch.cuda.set_per_process_memory_fraction(fraction, 0))
-
-
-def _fraction() -> float | None:
-    """The kernel's part of its one device; None for a whole one, and for what is no share."""
     try:
         milli = int(os.environ.get("GPU_QUOTA_MILLI", ""))
     except ValueError:
-        return None
-    return milli / 1000 if 0 < milli < 1000 else None
+        return
+    if 0 < milli < 1000 and later is not None:
+        later(lambda: torch.cuda.set_per_process_memory_fraction(milli / 1000, 0))
 
 
 def _run_before() -> None:

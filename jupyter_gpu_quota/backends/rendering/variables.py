@@ -1,4 +1,4 @@
-"""What processes are told about their share, by variables. Pure: a booking goes in, names and values come out."""
+"""The variables of processes: their devices, the amounts of their share, and the paths of a job. Pure."""
 
 from __future__ import annotations
 
@@ -16,47 +16,35 @@ SHARE_VARIABLE = "JUPYTER_GPU_QUOTA_SHARE"
 OUR_PREFIX = "GPU_QUOTA_"
 
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
-"""How much of its device JAX takes at once, as a decimal fraction. Of a whole device people set it as they like."""
+"""The part of its device that JAX allocates at once, as a decimal fraction. For a whole device users may set it."""
 
 STARTUP_BEFORE = "JUPYTER_GPU_QUOTA_STARTUP"
-"""The start-up file that somebody else had named for kernels; ours runs it first."""
+"""The start-up file that was named for kernels before; ours runs it first."""
 
 CONTEXT_MIB = 600
-"""What the first CUDA context of a process takes of its share, about: frameworks count their data alone."""
+"""The approximate memory of a process's first CUDA context; frameworks count only their data."""
 
-OUR_VARIABLES = frozenset(
-    {
-        "CUDA_DEVICE_ORDER",
-        "CUDA_VISIBLE_DEVICES",
-        "NVIDIA_VISIBLE_DEVICES",
-        "TF_FORCE_GPU_ALLOW_GROWTH",
-        "GPU_QUOTA_JOB_ID",
-        "GPU_QUOTA_ATTEMPT",
-        "GPU_QUOTA_MILLI",
-        "GPU_QUOTA_MEMORY_MIB",
-        "GPU_QUOTA_CHECKPOINT_DIR",
-        "GPU_QUOTA_OUTPUT_DIR",
-        "GPU_QUOTA_PAUSE_FILE",
-        "GPU_QUOTA_PROGRESS_FILE",
-        SHARE_VARIABLE,
-    }
-)
-"""What only the platform sets; values that people supply for these, or for any GPU_QUOTA_ name, are stripped."""
+OUR_VARIABLES = frozenset({
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH",
+    "GPU_QUOTA_JOB_ID", "GPU_QUOTA_ATTEMPT", "GPU_QUOTA_MILLI", "GPU_QUOTA_MEMORY_MIB", "GPU_QUOTA_CHECKPOINT_DIR",
+    "GPU_QUOTA_OUTPUT_DIR", "GPU_QUOTA_PAUSE_FILE", "GPU_QUOTA_PROGRESS_FILE", SHARE_VARIABLE,
+})  # fmt: skip
+"""Variables that only this service sets; values of users for these, or for any GPU_QUOTA_ name, are removed."""
 
 MPS_VARIABLES = frozenset(
     {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
 )
-"""A job that gave these could join the MPS daemon of another project, and look like one that is limited by MPS."""
+"""With these a job could join the MPS daemon of another project, and appear to be limited by MPS."""
 
 NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
-"""For a CPU-only notebook: no device by any road. Images often bake NVIDIA_VISIBLE_DEVICES=all."""
+"""For a CPU-only notebook: no device. Images often set NVIDIA_VISIBLE_DEVICES=all."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIRST_GANG_PORT, GANG_PORTS = 20_000, 10_000
 
 
 class SlicePart(Protocol):
-    """A part of a slice, as :class:`.wire.AllocationView` tells it."""
+    """A part of a slice, such as :class:`.wire.AllocationView`."""
 
     @property
     def device_uuid(self) -> str | None: ...
@@ -67,7 +55,7 @@ class SlicePart(Protocol):
 
 
 class Slice(Protocol):
-    """A notebook's slice, as :class:`.wire.NotebookView` tells it."""
+    """A notebook's slice, such as :class:`.wire.NotebookView`."""
 
     @property
     def id(self) -> str: ...
@@ -75,8 +63,8 @@ class Slice(Protocol):
     def allocations(self) -> Sequence[SlicePart]: ...
 
 
-class Places(Protocol):
-    """Where a rank finds its files: absolute paths, as ``executors.layout.RankPaths`` names them."""
+class JobPaths(Protocol):
+    """The folders and files of a rank, as absolute paths."""
 
     @property
     def checkpoint(self) -> str: ...
@@ -89,7 +77,7 @@ class Places(Protocol):
 
 
 def without_ours(variables: Mapping[str, str]) -> dict[str, str]:
-    """A person's variables, less those that only the platform sets."""
+    """A user's variables without those that only this service sets."""
     return {
         name: value
         for name, value in variables.items()
@@ -105,19 +93,19 @@ def rank_environment(
     ranks: int,
     placements: Iterable[Placement],
     devices: Iterable[Device],
-    places: Places,
+    paths: JobPaths,
     variables: Mapping[str, str],
     path_first: str,
     port: int | None = None,
     limited: bool = False,
     mps: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Everything a rank's process is told, except who it runs as.
+    """All variables of a rank's process, except those of its account.
 
-    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port``
-    is where several ranks meet. ``limited``: the driver limits its memory, so that no framework is told to cap itself
-    to a fraction of what is a fraction already. ``mps`` are the variables of a client of MPS.
-    Nothing of the caller's own environment is in it. Source: docs/reference/variables.md.
+    ``placements`` of other ranks are left out; ``path_first`` is the folder of the interpreter's programs; ``port`` is
+    that of the rendezvous of several ranks. ``limited``: the driver limits its memory, and frameworks then count their
+    fraction of that limit, so they get no cap. ``mps`` are the variables of a client of MPS. The caller's own variables
+    are not inherited. Source: docs/reference/variables.md.
     """
     own = [placement for placement in placements if placement.rank == rank]
     uuids = {device.id: device.uuid for device in devices}
@@ -131,16 +119,16 @@ def rank_environment(
         **_amounts(sum(part.gpu_milli for part in own), sum(part.memory_mib for part in own)),
         "GPU_QUOTA_JOB_ID": job,
         "GPU_QUOTA_ATTEMPT": str(attempt),
-        "GPU_QUOTA_CHECKPOINT_DIR": places.checkpoint,
-        "GPU_QUOTA_OUTPUT_DIR": places.outputs,
-        "GPU_QUOTA_PAUSE_FILE": places.pause,
-        "GPU_QUOTA_PROGRESS_FILE": places.progress,
+        "GPU_QUOTA_CHECKPOINT_DIR": paths.checkpoint,
+        "GPU_QUOTA_OUTPUT_DIR": paths.outputs,
+        "GPU_QUOTA_PAUSE_FILE": paths.pause,
+        "GPU_QUOTA_PROGRESS_FILE": paths.progress,
         **(_gang(rank, ranks, port) if port is not None else {}),
     }
 
 
 def _share(parts: Sequence[tuple[str | None, int]]) -> dict[str, str]:
-    """The devices by UUID. One whose UUID is unknown cannot be named, so it is not shown at all."""
+    """The devices by UUID, without those whose UUID is unknown."""
     uuids = list(dict.fromkeys(uuid for uuid, _ in parts if uuid is not None))
     if not uuids:
         return dict(NO_DEVICE)
@@ -154,9 +142,9 @@ def _share(parts: Sequence[tuple[str | None, int]]) -> dict[str, str]:
 
 
 def framework_caps(gpu_milli: int, memory_mib: int) -> dict[str, str]:
-    """What frameworks cap themselves by, for a fraction of one device; nothing for a whole one.
+    """The caps of frameworks for a fraction of one device; none for a whole one.
 
-    Takes the share in milli-GPU and MiB. What a CUDA context takes is left out of the fraction.
+    Takes the share in milli-GPU and MiB. The memory of a CUDA context is not part of the fraction.
     """
     if not 0 < gpu_milli < WHOLE_DEVICE or memory_mib <= 0:
         return {}
@@ -168,22 +156,14 @@ def _caps(parts: Sequence[Placement] | Sequence[SlicePart]) -> dict[str, str]:
     return framework_caps(parts[0].gpu_milli, parts[0].memory_mib) if len(parts) == 1 else {}
 
 
-def pod_limits(memory_mib: int) -> dict[str, str]:
-    """The variables by which NVIDIA's container toolkit (from 1.20.1 on) has the driver limit a pod's memory, in MiB.
-
-    Both are needed. Older stacks ignore them in silence, so what they are worth is read back like everything else.
-    """
-    return {"NVIDIA_GPU_MEMORY_REQUEST": str(memory_mib), "NVIDIA_GPU_MEMORY_LIMIT": str(memory_mib)}
-
-
 def _amounts(gpu_milli: int, memory_mib: int) -> dict[str, str]:
     return {"GPU_QUOTA_MILLI": str(gpu_milli), "GPU_QUOTA_MEMORY_MIB": str(memory_mib)}
 
 
 def gang_ports(job: str, attempt: int) -> Iterator[int]:
-    """Ports where the ranks of an attempt may meet, below those of passing connections.
+    """Ports for the rendezvous of an attempt, below the ephemeral ones.
 
-    The first differs between jobs and between attempts of one; the others are for where that one is taken.
+    The first differs between jobs and between attempts of one job; the others are for when it is taken.
     """
     first = zlib.crc32(f"{job}.{attempt}".encode())
     return (FIRST_GANG_PORT + (first + step) % GANG_PORTS for step in range(GANG_PORTS))
@@ -192,22 +172,19 @@ def gang_ports(job: str, attempt: int) -> Iterator[int]:
 def _gang(rank: int, ranks: int, port: int) -> dict[str, str]:
     """The rendezvous of ranks on one machine."""
     return {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(ranks),
-        "RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-    }
+    }  # fmt: skip
 
 
 def notebook_environment(
     booked: Slice | None, *, limited: bool = False, startup_before: str | None = None
 ) -> dict[str, str]:
-    """What a notebook server is told: its devices, and its share for the kernel provisioner to pass on.
+    """The variables of a notebook server: its devices, and its share for the kernel provisioner.
 
-    None, or a slice without a device, is a CPU-only notebook. GPU_QUOTA_ names are for kernels alone. A fraction is
-    capped by its frameworks, unless ``limited`` says that the driver limits it: kernels run a start-up file of ours,
-    and before it the one that was named so far (``startup_before``).
+    None, or a slice without a device, is a CPU-only notebook. GPU_QUOTA_ names are for kernels only. Frameworks cap a
+    fraction, unless the driver limits it (``limited``): kernels run a start-up file of this package, after the one that
+    was named before (``startup_before``).
     """
     if booked is None or not booked.allocations:
         return dict(NO_DEVICE)
@@ -218,17 +195,16 @@ def notebook_environment(
     }
     shown = _share([(part.device_uuid, part.gpu_milli) for part in booked.allocations])
     caps = {} if limited else _caps(booked.allocations)
-    startup = _startup(startup_before) if caps else {}
+    startup = {}
+    if caps:
+        startup["PYTHONSTARTUP"] = ours = str(Path(__file__).with_name("torch_hook.py"))
+        if startup_before and startup_before != ours:
+            startup[STARTUP_BEFORE] = startup_before
     return {**shown, **caps, **startup, SHARE_VARIABLE: json.dumps(share, sort_keys=True)}
 
 
-def _startup(before: str | None) -> dict[str, str]:
-    ours = str(Path(__file__).with_name("torch_hook.py"))
-    return {"PYTHONSTARTUP": ours, **({STARTUP_BEFORE: before} if before and before != ours else {})}
-
-
 def kernel_environment(share_json: str | None) -> dict[str, str]:
-    """What a kernel is told beyond its server's variables: the amounts of the share, none without a share.
+    """The variables of a kernel beside its server's: the amounts of the share, none without a share.
 
     Raises ValueError for a text that ``notebook_environment`` did not write.
     """

@@ -1,16 +1,16 @@
-"""The simulated backend: its jobs, samples, enforcement, logs and outputs. Nothing of it is on a machine."""
+"""The simulated backend: jobs, samples, enforcement, logs and outputs without a machine."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ...core.enforcement import DeviceShare, EnforcementLabel, EnforcementOffer
 from ...core.facts import DeviceFact
-from ...core.model import Allocation, Device
-from ...core.samples import KNOWN, UNKNOWN, DeviceSample
+from ...core.model import Device
+from ...core.samples import DeviceSample
 from ..protocol import (
     MOST_OUTPUTS,
     SIMULATED,
@@ -19,13 +19,13 @@ from ..protocol import (
     LogPart,
     Output,
     OutputRefused,
-    StopOrder,
+    StopNotebookOrder,
 )
+from ..simulated_samples import simulated_sample
 from .jobs import SimulatedJobs
 
 NOT_SIMULATED = "the simulated backend reads no real device"
-UNSEEN = "nothing is said of its use"
-NO_MEMORY = "a simulated device has no memory"
+UNSEEN = "its use is not simulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,70 +36,52 @@ class SimulatedSamples:
 
     def samples(self, users: DeviceUsers, *, now: int) -> Sequence[DeviceSample]:
         """One sample per simulated device."""
-        return [self._sample(device, held, now) for device, held in users.items() if device.simulated]
+        return [
+            simulated_sample(device, held, {one.workload: self.use_of(one.workload) for one in held}, UNSEEN, now)
+            for device, held in users.items()
+            if device.simulated
+        ]
 
     def device_facts(self) -> Sequence[DeviceFact]:
         """Nothing: simulated devices do not break, and nothing else uses them."""
         return ()
 
-    def _sample(self, device: Device, held: Sequence[Allocation], now: int) -> DeviceSample:
-        use = {one.workload: self.use_of(one.workload) for one in held if one.gpu_milli}
-        read = [percent for percent in use.values() if percent is not None]
-        whole = len(read) == len(use)
-        unseen = {name: UNSEEN for name, percent in use.items() if percent is None}
-        return DeviceSample(
-            node=device.node,
-            device=device.id,
-            at=now,
-            utilisation_percent=min(100, sum(read)) if whole else None,
-            memory_used_mib=None,
-            coverage_permille=KNOWN if whole else UNKNOWN,
-            simulated=True,
-            workloads=use,
-            why={"memory_used_mib": NO_MEMORY, **({} if whole else {"utilisation_percent": UNSEEN}), **unseen},
-        )
-
 
 @dataclass(slots=True)
 class SimulatedEnforcement:
-    """Enforces nothing, and says so. ``stopped`` are the notebooks of stop orders that were carried out."""
+    """Enforces nothing, and reports that. ``stopped`` are the notebooks of stop orders that were carried out."""
 
     jobs: SimulatedJobs
     stopped: list[str] = field(default_factory=list)
 
     def capabilities(self, devices: Sequence[Device], *, gpu_milli: int, project: str | None) -> Capabilities:
-        """No enforcement on a simulated device; nothing is known of any other."""
-        offers = (
-            EnforcementOffer(device=each.id, why=_why(each.simulated), unsure=not each.simulated) for each in devices
-        )
-        return Capabilities(offers=tuple(offers), read_at=self.jobs.clock())
+        """No enforcement on a simulated device; any other is unknown."""
+        offers = tuple(EnforcementOffer(device=each.id, **_unenforced(each.simulated)) for each in devices)
+        return Capabilities(offers=offers, read_at=self.jobs.clock())
 
     def read_back(
         self, shares: Mapping[str, DeviceShare], samples: Mapping[str, DeviceSample], *, policed: bool, now: int
     ) -> Mapping[str, EnforcementLabel]:
-        """The same of shares."""
-        return {
-            name: EnforcementLabel(why=_why(share.simulated), unsure=not share.simulated)
-            for name, share in shares.items()
-        }
+        """The same for shares."""
+        return {name: EnforcementLabel(**_unenforced(share.simulated)) for name, share in shares.items()}
 
-    def stop_notebook(self, order: StopOrder) -> None:
-        """Note it, unless a newer leader rules."""
+    def stop_notebook(self, order: StopNotebookOrder) -> None:
+        """Record it, unless the order is of an older leader."""
         if order.fencing >= self.jobs.fencing and order.notebook not in self.stopped:
             self.stopped.append(order.notebook)
 
     def sweep(self, notebooks: Collection[str], devices: Collection[str]) -> None:
-        """Nothing is left of anything."""
+        """Forget the stop orders of other notebooks."""
         self.stopped = [name for name in self.stopped if name in notebooks]
 
 
-def _why(simulated: bool) -> str:
-    return SIMULATED if simulated else NOT_SIMULATED
+def _unenforced(simulated: bool) -> dict[str, Any]:
+    return {"why": SIMULATED if simulated else NOT_SIMULATED, "unsure": not simulated}
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutputs:
-    """What the conduct of jobs says that they write."""
+    """The logs and files that the behaviour of jobs describes."""
 
     jobs: SimulatedJobs
 
@@ -117,7 +99,7 @@ class SimulatedOutputs:
     def open_output(self, job: str, path: str) -> BinaryIO:
         """One output. Raises OutputRefused where there is none."""
         if path not in self._files(job):
-            raise OutputRefused(f"{path!r} cannot be given out: no such file.")
+            raise OutputRefused(f"{path!r} cannot be read: no such file.")
         return io.BytesIO(self._files(job)[path])
 
     def _files(self, job: str) -> Mapping[str, bytes]:

@@ -1,4 +1,4 @@
-"""Jobs on a virtual clock, which moves only when told to. They last as long as a trace says."""
+"""Jobs on a virtual clock, which its owner moves. Their durations come from a trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from ...core.facts import RankFact
 from ...core.lifecycle import CHECKPOINTED
 from ...core.model import Device, Node
-from ..protocol import LeaveOrder, StartOrder
+from ..protocol import StartOrder, StopOrder
 
 TERMINATED, KILLED = -15, -9
 
@@ -26,13 +26,13 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """What a job does once it has its devices, in milliseconds.
+    """The behaviour of a job once it has its devices, in milliseconds.
 
-    ``work_ms``: how long it runs in all. ``starts_after_ms``: from the order to its first process, at each attempt.
-    ``saves_in_ms``: how long it takes to save and leave when asked; None cannot, dies of SIGTERM at once and loses
-    what it did since its last checkpoint. ``checkpoint_every_ms``: it saves by itself so often, at no cost; None never.
-    ``leaves_with`` is its exit status after it saved because it was asked to leave. ``completes``: an exit with 0 means
-    that its work is complete. ``log`` is what each rank writes when it begins, ``outputs`` the files that it leaves.
+    ``work_ms``: its running time in all. ``starts_after_ms``: from the order to its first process, per attempt.
+    ``saves_in_ms``: how long it needs to save and exit on SIGTERM; None: it dies of SIGTERM at once and loses the work
+    since its last checkpoint. ``checkpoint_every_ms``: how often it saves by itself, at no cost; None never.
+    ``saved_exit_status`` is its exit status after it saved on SIGTERM. ``completes``: an exit with 0 means that its
+    work is complete. ``log`` is written by each rank when it starts, ``outputs`` are its files.
     """
 
     work_ms: int
@@ -40,7 +40,7 @@ class Conduct:
     saves_in_ms: int | None = None
     checkpoint_every_ms: int | None = None
     exit_status: int = 0
-    leaves_with: int = CHECKPOINTED
+    saved_exit_status: int = CHECKPOINTED
     completes: bool = True
     log: bytes = b""
     outputs: Mapping[str, bytes] = field(default_factory=dict)
@@ -48,31 +48,31 @@ class Conduct:
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """One attempt of a job: ``had_ms`` is the work that it found saved, ``saved_ms`` what it has saved since."""
+    """One attempt of a job. ``had_ms`` is the work in its checkpoint at the start, ``saved_ms`` at the newest save."""
 
     job: str
     attempt: int
     ranks: int
     nodes: frozenset[str]
     conduct: Conduct
-    first_pid: int | None
+    first_handle: int | None
     begins_at: int
     ends_at: int
     exit_status: int | None
     had_ms: int
     saved_ms: int
     saved_at: int | None = None
-    asked_at: int | None = None
+    stop_at: int | None = None
     kill_at: int | None = None
-    begun: bool = False
+    started: bool = False
     ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Work that was done by one attempt: from its first process until it ended, or was asked to leave.
+    """The work of one attempt: from its first process until it ended, or its stop order arrived.
 
-    ``lost_ms``: how much of it was thrown away, because it was not saved.
+    ``lost_ms``: the work that was lost, because it was not saved.
     """
 
     job: str
@@ -83,10 +83,10 @@ class Run:
 
 @dataclass(eq=False)
 class SimulatedJobs:
-    """Jobs on a virtual clock. ``conduct_of`` says what each job does when it runs.
+    """Jobs on a virtual clock. ``conduct_of`` is the behaviour of each job.
 
-    ``observe`` tells what is new, and each end until it is settled; a new leader is told everything again.
-    ``runs`` is the work done so far by attempts that ended.
+    ``observe`` reports changes, and each end until it is settled; after ``fence`` it reports everything again.
+    ``runs`` is the work of attempts that ended.
     """
 
     clock: Callable[[], int]
@@ -99,11 +99,11 @@ class SimulatedJobs:
     _gone: set[str] = field(default_factory=set)
     _present: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
     _saved: dict[str, int] = field(default_factory=dict)
-    _news: dict[tuple[str, int], None] = field(default_factory=dict)
+    _changed: dict[tuple[str, int], None] = field(default_factory=dict)
     _agenda: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
     _checkpoints: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
     _newest: dict[str, int] = field(default_factory=dict)
-    _pids: int = 1
+    _handles: int = 1
     _entries: int = 0
 
     # --- the protocol of jobs ------------------------------------------------------------------------------------
@@ -116,53 +116,45 @@ class SimulatedJobs:
         key = order.job, order.attempt
         nodes = frozenset(device.node for device in order.devices)
         if order.fencing < self.fencing or key in self._present or nodes & self._gone:
-            return  # an order to a lost node arrives nowhere
-        conduct, now = self.conduct_of(order.job), self.clock()
-        had = self._saved.get(order.job, 0)
-        begins_at = now + conduct.starts_after_ms
-        attempt = _Attempt(
-            job=order.job,
-            attempt=order.attempt,
-            ranks=order.ranks,
-            nodes=nodes,
-            conduct=conduct,
-            first_pid=self._pids,
-            begins_at=begins_at,
-            ends_at=begins_at + max(0, conduct.work_ms - had),
-            exit_status=conduct.exit_status,
-            had_ms=had,
-            saved_ms=had,
-        )
-        self._pids += order.ranks
-        self._present[key] = attempt
+            return  # an order to a lost node does not arrive
+        conduct = self.conduct_of(order.job)
+        had_ms = self._saved.get(order.job, 0)
+        begins_at = self.clock() + conduct.starts_after_ms
+        attempt = self._present[key] = _Attempt(
+            job=order.job, attempt=order.attempt, ranks=order.ranks, nodes=nodes, conduct=conduct,
+            first_handle=self._handles, begins_at=begins_at, ends_at=begins_at + max(0, conduct.work_ms - had_ms),
+            exit_status=conduct.exit_status, had_ms=had_ms, saved_ms=had_ms,
+        )  # fmt: skip
+        self._handles += order.ranks
         self._expect(key, begins_at)
         self._expect(key, attempt.ends_at)
         if conduct.checkpoint_every_ms is not None:
             self._expect_checkpoint(attempt)
 
-    def leave(self, order: LeaveOrder) -> None:
+    def stop(self, order: StopOrder) -> None:
         now = self.clock()
         attempt = self._present.get((order.job, order.attempt))
-        if order.fencing >= self.fencing and attempt is None:
-            self._never_started(order, now)
-        if order.fencing < self.fencing or attempt is None or attempt.ended:
+        if order.fencing < self.fencing or (attempt is not None and attempt.ended):
+            return
+        if attempt is None:
+            self._end_unstarted(order, now)
             return
         kill_at = now + order.grace_s * 1000
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
-        if attempt.asked_at is None:
-            attempt.asked_at = now
-            if attempt.begun:
-                self._news[order.job, order.attempt] = None
-        self._plan_to_leave(attempt, attempt.asked_at, attempt.kill_at)
+        if attempt.stop_at is None:
+            attempt.stop_at = now
+            if attempt.started:
+                self._changed[order.job, order.attempt] = None
+        self._plan_end(attempt, attempt.stop_at, attempt.kill_at)
 
     def observe(self) -> Sequence[RankFact]:
         self._pass_time()
-        facts = [fact for key in list(self._news) for fact in _facts(self._present[key])]
-        self._news = {key: None for key in self._news if self._present[key].ended}
+        facts = [fact for key in list(self._changed) for fact in _facts(self._present[key])]
+        self._changed = {key: None for key in self._changed if self._present[key].ended}
         return facts
 
     def settled(self, job: str, attempt: int) -> None:
-        self._news.pop((job, attempt), None)
+        self._changed.pop((job, attempt), None)
         self._present.pop((job, attempt), None)
 
     def forget(self, job: str) -> None:
@@ -171,37 +163,34 @@ class SimulatedJobs:
             self._newest.pop(job, None)
 
     def has_begun(self, job: str, attempt: int) -> bool:
-        """Whether an attempt has had a process; for readers of logs."""
+        """Whether an attempt had a process, and so has a log."""
         self._pass_time()
         return attempt <= self._newest.get(job, 0)
 
     def fence(self, fencing: int) -> None:
         if fencing > self.fencing:
             self.fencing = fencing
-            self._news = {key: None for key, attempt in self._present.items() if attempt.begun}
+            self._changed = {key: None for key, attempt in self._present.items() if attempt.started}
 
-    # --- what happens to the world --------------------------------------------------------------------------------
+    # --- events of the simulation --------------------------------------------------------------------------------
     def next_at(self) -> int | None:
-        """When something happens by itself next, that the controller has not been told: a start, or an end."""
+        """The next start or end of an attempt that the controller has not observed."""
         while self._agenda:
             at, _, key = self._agenda[0]
             attempt = self._present.get(key)
-            if (
-                attempt is not None
-                and not attempt.ended
-                and at == (attempt.ends_at if attempt.begun else attempt.begins_at)
-            ):
+            is_due = attempt and not attempt.ended and at == (attempt.ends_at if attempt.started else attempt.begins_at)
+            if is_due:
                 return at
             heappop(self._agenda)
         return None
 
     def under_way(self) -> list[Run]:
         """The work of attempts that have not ended, up to now."""
-        present = (one for one in self._present.values() if one.begun and not one.ended)
-        return [Run(job=one.job, began_at=one.begins_at, stopped_at=one.asked_at or self.clock()) for one in present]
+        present = (one for one in self._present.values() if one.started and not one.ended)
+        return [Run(job=one.job, began_at=one.begins_at, stopped_at=one.stop_at or self.clock()) for one in present]
 
     def lose(self, node: str) -> None:
-        """A node dies: every attempt with a rank on it ends now, the other ranks with it, lost."""
+        """A node fails: every attempt with a rank on it ends now, with unknown exit status."""
         self._gone.add(node)
         self.inventory_changed = True
         for attempt in self._present.values():
@@ -209,28 +198,19 @@ class SimulatedJobs:
                 self._end_at(attempt, self.clock(), None)
 
     def bring_back(self, node: str) -> None:
-        """A lost node is there again, empty."""
+        """A lost node is back, without processes."""
         self._gone.discard(node)
         self.inventory_changed = True
 
-    # --- inside ---------------------------------------------------------------------------------------------------
-    def _never_started(self, order: LeaveOrder, now: int) -> None:
-        """The order to start had arrived nowhere: there is nobody to leave."""
+    # --- private --------------------------------------------------------------------------------------------------
+    def _end_unstarted(self, order: StopOrder, now: int) -> None:
+        """End an attempt whose start order did not arrive."""
         key, saved_ms = (order.job, order.attempt), self._saved.get(order.job, 0)
         self._present[key] = _Attempt(
-            job=order.job,
-            attempt=order.attempt,
-            ranks=1,
-            nodes=frozenset(),
-            conduct=self.conduct_of(order.job),
-            first_pid=None,
-            begins_at=now,
-            ends_at=now,
-            exit_status=TERMINATED,
-            had_ms=saved_ms,
-            saved_ms=saved_ms,
-            asked_at=now,
-        )
+            job=order.job, attempt=order.attempt, ranks=1, nodes=frozenset(), conduct=self.conduct_of(order.job),
+            first_handle=None, begins_at=now, ends_at=now, exit_status=TERMINATED, had_ms=saved_ms, saved_ms=saved_ms,
+            stop_at=now,
+        )  # fmt: skip
         self._expect(key, now)
 
     def _expect(self, key: tuple[str, int], at: int) -> None:
@@ -244,27 +224,20 @@ class SimulatedJobs:
         at = (attempt.saved_at or attempt.begins_at) + every
         heappush(self._checkpoints, (at, self._entries, (attempt.job, attempt.attempt)))
 
-    @staticmethod
-    def _last_checkpoint(attempt: _Attempt, first: int, now: int) -> int:
-        """Of those from the first up to now: nobody looked at the ones between, however many they are."""
-        every = attempt.conduct.checkpoint_every_ms
-        assert every is not None
-        return first + (min(now, attempt.ends_at - 1) - first) // every * every
-
     def _end_at(self, attempt: _Attempt, at: int, exit_status: int | None) -> None:
         attempt.ends_at, attempt.exit_status = max(at, attempt.begins_at), exit_status
         self._expect((attempt.job, attempt.attempt), attempt.ends_at)
 
-    def _plan_to_leave(self, attempt: _Attempt, asked_at: int, kill_at: int) -> None:
+    def _plan_end(self, attempt: _Attempt, stop_at: int, kill_at: int) -> None:
         saves_in = attempt.conduct.saves_in_ms
         if saves_in is None:
-            at, status = asked_at, TERMINATED
-        elif asked_at + saves_in <= kill_at:
-            at, status = asked_at + saves_in, attempt.conduct.leaves_with
+            at, status = stop_at, TERMINATED
+        elif stop_at + saves_in <= kill_at:
+            at, status = stop_at + saves_in, attempt.conduct.saved_exit_status
         else:
             at, status = kill_at, KILLED
         if at < attempt.begins_at:
-            attempt.begins_at, attempt.first_pid = at, None
+            attempt.begins_at, attempt.first_handle = at, None
             self._expect((attempt.job, attempt.attempt), at)
         if at < attempt.ends_at:
             self._end_at(attempt, at, status)
@@ -275,9 +248,9 @@ class SimulatedJobs:
         while (at := self.next_at()) is not None and at <= now:
             key = heappop(self._agenda)[2]
             attempt = self._present[key]
-            self._news[key] = None
-            attempt.begun = True
-            if attempt.first_pid is not None:
+            self._changed[key] = None
+            attempt.started = True
+            if attempt.first_handle is not None:
                 self._newest[attempt.job] = max(attempt.attempt, self._newest.get(attempt.job, 0))
             if attempt.ends_at <= at:
                 self._end(attempt)
@@ -286,44 +259,40 @@ class SimulatedJobs:
         while self._checkpoints and self._checkpoints[0][0] <= now:
             at, _, key = heappop(self._checkpoints)
             attempt = self._present.get(key)
-            if attempt is None or attempt.ended or attempt.asked_at is not None or at >= attempt.ends_at:
+            if attempt is None or attempt.ended or attempt.stop_at is not None or at >= attempt.ends_at:
                 continue
-            attempt.saved_at = self._last_checkpoint(attempt, at, now)
+            every = attempt.conduct.checkpoint_every_ms
+            assert every is not None
+            attempt.saved_at = at + (min(now, attempt.ends_at - 1) - at) // every * every  # the last one up to now
             attempt.saved_ms = attempt.had_ms + attempt.saved_at - attempt.begins_at
-            self._news[key] = None
+            self._changed[key] = None
             self._expect_checkpoint(attempt)
 
     def _end(self, attempt: _Attempt) -> None:
         attempt.ended = True
         of_itself = attempt.exit_status == attempt.conduct.exit_status
-        stopped_at = attempt.ends_at if of_itself or attempt.asked_at is None else attempt.asked_at
+        stopped_at = attempt.ends_at if of_itself or attempt.stop_at is None else attempt.stop_at
         stopped_at = max(attempt.begins_at, stopped_at)
         done_ms = attempt.had_ms + stopped_at - attempt.begins_at
         if attempt.exit_status == CHECKPOINTED:
             attempt.saved_ms, attempt.saved_at = done_ms, attempt.ends_at
         lost_ms = 0 if of_itself else done_ms - attempt.saved_ms
         self._saved[attempt.job] = 0 if of_itself else attempt.saved_ms
-        if attempt.first_pid is not None:
+        if attempt.first_handle is not None:
             self.runs.append(Run(job=attempt.job, began_at=attempt.begins_at, stopped_at=stopped_at, lost_ms=lost_ms))
 
 
 def _facts(attempt: _Attempt) -> list[RankFact]:
-    """What there is to tell of an attempt, rank by rank; all ranks start and end together."""
+    """The facts of an attempt, rank by rank; all ranks start and end together."""
+    first = attempt.first_handle
     completed = attempt.ended and attempt.conduct.completes and attempt.exit_status == 0
     return [
         RankFact(
-            job=attempt.job,
-            attempt=attempt.attempt,
-            rank=rank,
-            pid=None if attempt.first_pid is None else attempt.first_pid + rank,
-            pid_started=None if attempt.first_pid is None else attempt.first_pid + rank,
-            started_at=None if attempt.first_pid is None else attempt.begins_at,
+            job=attempt.job, attempt=attempt.attempt, rank=rank, handle=None if first is None else str(first + rank),
+            started_at=None if first is None else attempt.begins_at,
             ended_at=attempt.ends_at if attempt.ended else None,
-            exit_status=attempt.exit_status if attempt.ended else None,
-            tree_gone=attempt.ended,
-            pause_requested=attempt.asked_at is not None,
-            completed=completed,
-            saved_at=attempt.saved_at,
+            exit_status=attempt.exit_status if attempt.ended else None, tree_gone=attempt.ended,
+            pause_requested=attempt.stop_at is not None, completed=completed, saved_at=attempt.saved_at,
         )
         for rank in range(attempt.ranks)
-    ]
+    ]  # fmt: skip

@@ -1,22 +1,21 @@
-"""What ``doctor`` finds of the GPUs: which there are, what can be read of each, what could hold shares of it."""
+"""``doctor``'s checks of GPUs: the devices, their readable figures, the available enforcement."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from ...backends.local.enforcement.cgroup import Cgroups
-from ...backends.local.enforcement.labels import MECHANISMS
-from ...backends.local.enforcement.protocol import Machine
+from ...backends.local.enforcement.mechanisms import MECHANISMS, Machine
 from ...backends.local.sampling.machine import probe
-from ...backends.local.sampling.reader_client import Silence
+from ...backends.local.sampling.reader_client import NoReading
 from ...backends.local.sampling.reading import DeviceReading, Reading
 from ...settings import GPUQuota
 from .hub_settings import UNKNOWN, Known
-from .probes import Ability, Finding, ok, skip, warn
+from .probes import Ability, Result, ok, skip, warn
 
 READ = {
     "memory": "memory_used_mib",
@@ -29,49 +28,51 @@ READ = {
     "fatal events (XID)": "xids",
     "what the driver wants after a fault": "recovery",
 }
-"""What can be read, and the figure whose reason says why not."""
+"""Readable figures by name, and the field of a reading whose reason explains a missing one."""
 
 
-def gpus(known: Known) -> Finding:
-    """The devices that would be given out; the real ones are read once, in a process of its own."""
+def gpus(known: Known) -> Result:
+    """The devices of the scheduler; real ones are read once, in a separate process."""
     if known.config.simulated_devices:
         count = sum(int(str(kind.get("count", 1))) for kind in known.config.simulated_devices)
-        return warn("gpus", f"{count} simulated devices", "take simulated_devices out of the settings to use real ones")
-    told = probe()
-    if known.whole or isinstance(told, Silence) or told.devices:
-        return gpus_of(told, known.config)
-    return skip("gpus", f"no GPU here ({_absence(told)}); whether devices are simulated is not known: {UNKNOWN}")
+        return warn("gpus", f"{count} simulated devices", "remove simulated_devices from the settings to use real ones")
+    reading = probe()
+    if known.whole or isinstance(reading, NoReading) or reading.devices:
+        return gpus_of(reading, known.config)
+    return skip("gpus", f"no GPU here ({_absence(reading)}); it is unknown whether devices are simulated: {UNKNOWN}")
 
 
-def _absence(told: Reading) -> str:
-    return told.absent or "; ".join(told.notes) or "NVML names none"
+def _absence(reading: Reading) -> str:
+    return reading.absent or "; ".join(reading.notes) or "NVML lists none"
 
 
-def gpus_of(told: Reading | Silence, settings: GPUQuota) -> Finding:
-    """What a reading says there is."""
-    if isinstance(told, Silence):
-        advice = "see what nvidia-smi says; until then nothing new is started here, and all use is unknown"
-        return warn("gpus", f"the devices cannot be read: {told.why}", advice)
-    if not told.devices:
-        advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to try the queue without a GPU"
-        return warn("gpus", f"no GPU: {_absence(told)}", advice)
-    names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in told.devices)
-    return replace(ok("gpus", f"{names}; driver {told.driver}"), abilities=tuple(abilities(told, settings)))
+def gpus_of(reading: Reading | NoReading, settings: GPUQuota) -> Result:
+    """The result for a reading."""
+    if isinstance(reading, NoReading):
+        advice = "run nvidia-smi for the cause; until then no new work starts here, and all use is unknown"
+        return warn("gpus", f"the devices cannot be read: {reading.why}", advice)
+    if not reading.devices:
+        advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to test without a GPU"
+        return warn("gpus", f"no GPU: {_absence(reading)}", advice)
+    names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in reading.devices)
+    return replace(ok("gpus", f"{names}; driver {reading.driver}"), abilities=tuple(abilities(reading, settings)))
 
 
-def abilities(told: Reading, settings: GPUQuota) -> Iterator[Ability]:
-    """Each thing once for all devices that answer alike."""
+def abilities(reading: Reading, settings: GPUQuota) -> Iterator[Ability]:
+    """Each readable figure and each enforcement mechanism, once for all devices with the same answer."""
     for what, figure in READ.items():
-        yield from _grouped("read", what, told, partial(_why_unread, figure))
-    for what, why in _mechanisms(told.driver, settings).items():
-        yield from _grouped("hold", what, told, why)
+        yield from _grouped("read", what, reading, partial(_why_unread, figure))
+    lacking = Cgroups(settings.state_dir, within=settings.cgroup).why_no_limits
+    machine = Machine(driver=reading.driver, no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
+    for each in MECHANISMS:
+        yield from _grouped("hold", each.name, reading, partial(each.probe, machine))
 
 
 def _grouped(
-    kind: Literal["read", "hold"], what: str, told: Reading, why: Callable[[DeviceReading], str]
+    kind: Literal["read", "hold"], what: str, reading: Reading, why: Callable[[DeviceReading], str]
 ) -> Iterator[Ability]:
     groups = dict[str, list[str]]()
-    for device in told.devices:
+    for device in reading.devices:
         groups.setdefault(why(device), []).append(device.uuid)
     for why_not, devices in groups.items():
         yield Ability(kind=kind, what=what, devices=tuple(devices), why_not=why_not)
@@ -79,23 +80,16 @@ def _grouped(
 
 def _why_unread(figure: str, device: DeviceReading) -> str:
     if figure == "activity" and device.mps:
-        return "its processes share the device by MPS, which tells no figures of theirs"
+        return "its processes share the device by MPS, which has no figures per process"
     return device.why.get(figure, "")
 
 
-def _mechanisms(driver: str | None, settings: GPUQuota) -> Mapping[str, Callable[[DeviceReading], str]]:
-    """What could hold a share to its part, strongest first."""
-    lacking = Cgroups(settings.state_dir, within=settings.cgroup).why_no_limits
-    machine = Machine(driver=driver, no_cgroups=lacking, root=os.geteuid() == 0, mps=settings.mps)
-    return {each.name: partial(each.probe, machine=machine) for each in MECHANISMS}
-
-
 def table(found: Sequence[Ability]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Columns and rows of the table as it is printed."""
+    """Columns and rows of the printed table."""
     everywhere = {device for each in found for device in each.devices}
     rows = [
         (
-            "can be read" if each.kind == "read" else "could hold a share",
+            "can be read" if each.kind == "read" else "could enforce",
             each.what,
             "all" if everywhere <= set(each.devices) else ", ".join(each.devices),
             "yes" if not each.why_not else f"no: {each.why_not}",

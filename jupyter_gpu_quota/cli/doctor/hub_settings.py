@@ -1,4 +1,4 @@
-"""The hub's settings as ``doctor`` can know them: from its configuration file, its environment, or its service."""
+"""The hub's settings for ``doctor``: from its configuration file, the environment, or its service."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ import click
 from ...client import Client, GPUQuotaError
 from ...settings import SERVICE_NAME, SETTINGS_VARIABLE, GPUQuota, settings_from_environment
 
+AGAIN = "the hub's settings are unknown here (see above)"
 UNKNOWN = (
-    "the hub's settings are not known here; give --config jupyterhub_config.py, or --url and --token of an admin"
-    " on the hub's machine"
+    "the hub's settings are unknown here; give --config jupyterhub_config.py, or on the hub's machine --url and"
+    " --token of an admin"
 )
-
-AGAIN = "the hub's settings are not known here (see above)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The settings and what of them is known: ``whole``, or only the words of this command and the defaults.
+    """The settings; not ``whole``: only the options of this command and the defaults.
 
-    ``own_accounts``: whether jobs run under their submitters' accounts; None where nothing says so. ``told``: the
-    service told of them, which keeps some to itself.
+    ``own_accounts``: whether jobs run under their submitters' accounts; None if unknown. ``from_service``: the service
+    reported them, without its secrets.
     """
 
     config: GPUQuota
     whole: bool
     own_accounts: bool | None
-    told: bool = False
+    from_service: bool = False
 
 
 def of_the_file(path: Path) -> Known:
-    """What ``setup_gpu_quota(c)`` in a hub's configuration tells the service. The file is run, as the hub runs it."""
+    """The settings from ``setup_gpu_quota(c)`` in a hub's configuration file, which is run as the hub runs it."""
     from traitlets.config.loader import PyFileConfigLoader
 
     try:
         c = PyFileConfigLoader(path.name, path=str(path.absolute().parent)).load_config()
-    except Exception as error:  # noqa: BLE001 - whatever somebody's configuration raises
-        raise click.UsageError(f"{path} cannot be read as the hub reads it: {type(error).__name__}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a configuration may raise anything
+        raise click.UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from None
     services = c.JupyterHub.get("services", [])
     for service in services if isinstance(services, list) else ():
         if service.get("name") == SERVICE_NAME:
@@ -50,7 +49,7 @@ def of_the_file(path: Path) -> Known:
 
 
 def of_the_environment(environment: dict[str, str]) -> Known:
-    """What the hub hands its service; only the defaults where this is no such environment."""
+    """The settings from the environment of the service; elsewhere the defaults."""
     from traitlets import TraitError
 
     try:
@@ -62,17 +61,19 @@ def of_the_environment(environment: dict[str, str]) -> Known:
 
 
 def of_the_service(client: Client | None, otherwise: Known) -> Known:
-    """What the service tells an admin on its own machine; to others it says whose accounts jobs have."""
+    """The settings from the service: all of them for an admin on its machine, for others only the accounts of jobs."""
     if client is None:
         return otherwise
     try:
         found = client.me()
     except GPUQuotaError:
         return otherwise
-    told = found.deployment
-    if told is None or told.host != socket.gethostname():
+    reported = found.deployment
+    if reported is None or reported.host != socket.gethostname():
         return Known(config=otherwise.config, whole=False, own_accounts=found.own_accounts)
     config = GPUQuota(
-        state_dir=told.state_dir, quota_file=told.quota_file, simulated_devices=list(told.simulated_devices)
+        state_dir=reported.state_dir,
+        quota_file=reported.quota_file,
+        simulated_devices=list(reported.simulated_devices),
     )
-    return Known(config=config, whole=True, own_accounts=found.own_accounts, told=True)
+    return Known(config=config, whole=True, own_accounts=found.own_accounts, from_service=True)

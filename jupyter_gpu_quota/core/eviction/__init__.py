@@ -1,1 +1,1 @@
-"""Work that must leave its devices: drains, deadlines, removed projects and pools, devices that are out."""
+"""Eviction: drains, deadlines, removed projects and pools, unavailable devices."""

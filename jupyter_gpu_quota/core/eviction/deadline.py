@@ -1,6 +1,6 @@
-"""The deadline of a drain: work that may not be preempted and is above a lowered quota leaves when it is reached.
+"""The deadline of a drain: non-preemptible work above a lowered quota stops when it is reached.
 
-Without a deadline such work drains by itself, and a raised quota is in force only as far as it has.
+Without a deadline such work ends by itself, and a raised quota is in force only as far as it has.
 Source: docs/scheduling.md, section 6.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..model import Amounts, Job, JobState, JobTarget, Policy, Snapshot
+from ..lifecycle import RUNS
+from ..model import Amounts, Department, Job, JobTarget, Policy, Project, Snapshot
 from ..plan import Stop
 from ..quota.in_force import in_force
 from ..reasons import DrainDeadline
-
-RUNS = (JobState.STARTING, JobState.RUNNING)
 
 
 def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str]) -> list[Stop]:
@@ -25,11 +24,16 @@ def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str])
     """
     if policy.drain_by_at is None or snapshot.now < policy.drain_by_at:
         return []
-    fixed = [job for job in snapshot.jobs if _stays(job) and job.id not in stopping]
+    runs = (job for job in snapshot.jobs if job.state in RUNS and job.target is JobTarget.RUNNING)
+    fixed = [job for job in runs if not job.preemptible and job.id not in stopping]
     policy, found = in_force(policy, snapshot.now), list[Stop]()
+    department_of = {row.name: row.department or "" for row in policy.projects}
     for pool in sorted({job.pool for job in fixed}):
         here = sorted((job for job in fixed if job.pool == pool), key=lambda job: _order(job, snapshot.now))
-        found += _of_pool(here, policy, pool)
+        stops = _above(here, lambda job: job.project, _quotas(policy.projects, pool), policy)
+        gone, quotas = {stop.workload for stop in stops}, _quotas(policy.departments, pool)
+        left = [job for job in here if job.id not in gone and department_of.get(job.project) in quotas]
+        found += [*stops, *_above(left, lambda job: department_of[job.project], quotas, policy)]
     return sorted(found, key=lambda stop: stop.workload)
 
 
@@ -41,24 +45,14 @@ def above_at_deadline(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
     return tuple(stop.workload for stop in past_deadline(then, policy, ()))
 
 
-def _stays(job: Job) -> bool:
-    return not job.preemptible and job.state in RUNS and job.target is JobTarget.RUNNING
-
-
 def _order(job: Job, now: int) -> tuple[int, int, int, int, str]:
     started_at = now if job.started_at is None else job.started_at
     saved_at = max(started_at, job.checkpoint_at or started_at)
     return job.priority, now - saved_at, -started_at, -job.submitted_at, job.id
 
 
-def _of_pool(fixed: Sequence[Job], policy: Policy, pool: str) -> list[Stop]:
-    quota = {row.name: (row.amounts.get(pool) or Amounts()).training_milli for row in policy.projects}
-    stops = _above(fixed, lambda job: job.project, quota, policy)
-    gone = {stop.workload for stop in stops}
-    of = {row.name: row.department for row in policy.projects}
-    whole = {row.name: (row.amounts.get(pool) or Amounts()).training_milli for row in policy.departments}
-    left = [job for job in fixed if job.id not in gone and of.get(job.project) in whole]
-    return [*stops, *_above(left, lambda job: of[job.project] or "", whole, policy)]
+def _quotas(owners: Iterable[Project | Department], pool: str) -> dict[str, int]:
+    return {row.name: (row.amounts.get(pool) or Amounts()).training_milli for row in owners}
 
 
 def _above(
@@ -67,11 +61,13 @@ def _above(
     by_owner: dict[str, list[Job]] = {}
     for job in fixed:
         by_owner.setdefault(owner_of(job), []).append(job)
-    return [
-        _stop(job, owner, sum(one.held_milli for one in jobs), quota.get(owner, 0), policy)
-        for owner, jobs in sorted(by_owner.items())
-        for job in _fewest(jobs, sum(one.held_milli for one in jobs) - quota.get(owner, 0))
-    ]
+    stops, grace_s = list[Stop](), policy.preemption.grace_s
+    for owner, jobs in sorted(by_owner.items()):
+        used, own = sum(one.held_milli for one in jobs), quota.get(owner, 0)
+        for job in _fewest(jobs, used - own):
+            reason = DrainDeadline(project=owner, pool=job.pool, used_milli=used, quota_milli=own, grace_s=grace_s)
+            stops.append(Stop(workload=job.id, target=JobTarget.PAUSED, grace_s=grace_s, reason=reason))
+    return stops
 
 
 def _fewest(jobs: Sequence[Job], over_milli: int) -> list[Job]:
@@ -84,11 +80,3 @@ def _fewest(jobs: Sequence[Job], over_milli: int) -> list[Job]:
         if sum(one.held_milli for one in chosen) - job.held_milli >= over_milli:
             chosen.remove(job)
     return chosen
-
-
-def _stop(job: Job, owner: str, used_milli: int, quota_milli: int, policy: Policy) -> Stop:
-    grace_s = policy.preemption.grace_s
-    reason = DrainDeadline(
-        project=owner, pool=job.pool, used_milli=used_milli, quota_milli=quota_milli, grace_s=grace_s
-    )
-    return Stop(workload=job.id, target=JobTarget.PAUSED, grace_s=grace_s, reason=reason)

@@ -15,25 +15,21 @@ def quarantine_changes(snapshot: Snapshot, policy: Policy) -> dict[str, Health]:
     once that job is gone. Claims that waited for it choose other devices. Source: docs/scheduling.md, section 5.
     Rule R47.
     """
-    overdue = {job.id for job in snapshot.jobs if _is_overdue(job, snapshot.now, policy)}
-    held = {allocation.device for allocation in snapshot.allocations if allocation.workload in overdue}
+    due = {job.id: at for job in snapshot.jobs if (at := quarantine_at(job, policy)) is not None}
+    overdue = {workload for workload, at in due.items() if snapshot.now >= at}
+    occupied = {allocation.device for allocation in snapshot.allocations if allocation.workload in overdue}
     changes: dict[str, Health] = {}
     for device in snapshot.devices:
-        if device.id in held and device.health is Health.HEALTHY:
+        if device.id in occupied and device.health is Health.HEALTHY:
             changes[device.id] = Health.QUARANTINED
-        elif device.id not in held and device.health is Health.QUARANTINED:
+        elif device.id not in occupied and device.health is Health.QUARANTINED:
             changes[device.id] = Health.HEALTHY
     return changes
 
 
 def quarantine_at(job: Job, policy: Policy) -> int | None:
-    """The instant from which a leaving job's devices are quarantined; None for a job that is not leaving."""
+    """The instant from which a stopping job's devices are quarantined; None for any other job."""
     if job.state is not JobState.PAUSING or job.pausing_since_at is None:
         return None
     grace_s = max(policy.preemption.grace_s, policy.preemption.lent_grace_s)
     return job.pausing_since_at + (grace_s + KILL_BOUND_S) * 1000
-
-
-def _is_overdue(job: Job, now: int, policy: Policy) -> bool:
-    since = quarantine_at(job, policy)
-    return since is not None and now >= since

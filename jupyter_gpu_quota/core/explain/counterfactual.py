@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from ..eviction.removal import outlives
-from ..lifecycle import HOLDS_GPU, WAITING
+from ..eviction.removal import removal_reason
+from ..lifecycle import HOLDS_GPU, HOLDS_SLICE, RUNS, WAITING
 from ..model import (
     NO_AMOUNTS,
     WHOLE_DEVICE,
@@ -18,7 +18,6 @@ from ..model import (
     Device,
     Health,
     Job,
-    JobState,
     JobTarget,
     Node,
     Notebook,
@@ -35,7 +34,7 @@ from ..reasons import Reason
 from ..scheduling.decide import decide
 from ..scheduling.lending import is_waking
 
-MOST_SPOTS = 256
+MOST_SLOTS = 256
 """The number of slots that are freed at most, one after the other; if they are not enough, no change is named."""
 
 
@@ -43,8 +42,8 @@ MOST_SPOTS = 256
 class WhatIf:
     """One workload in the part of the snapshot that belongs to its pool: pools are decided independently.
 
-    A refused notebook is treated as if it asked again; ``state`` is the state it has. ``starting``: what the next plan
-    starts.
+    A refused notebook is treated as if it requested its slice again; ``state`` is its present one. ``starting``: the
+    workloads that the next plan starts.
     """
 
     id: str
@@ -76,14 +75,12 @@ class WhatIf:
 
     @property
     def work(self) -> Job | Notebook:
-        """The workload itself."""
         found = self.job or self.notebook
         assert found is not None
         return found
 
     @property
     def is_notebook(self) -> bool:
-        """Whether it is a notebook's slice."""
         return self.notebook is not None
 
     @property
@@ -95,20 +92,18 @@ class WhatIf:
         return self.job.state in WAITING and self.job.target in (JobTarget.RUNNING, JobTarget.PAUSED)
 
     @property
-    def outlived(self) -> Reason | None:
+    def removal_reason(self) -> Reason | None:
         """Why no quota covers what it holds, None where one does."""
         projects = {project.name for project in self.policy.projects}
         deadline = self.policy.drain_by_at is not None
-        return outlives(self.work, projects=projects, pools=self.policy.pools, deadline=deadline)
+        return removal_reason(self.work, projects=projects, pools=self.policy.pools, deadline=deadline)
 
     @property
     def pool(self) -> str:
-        """Its pool."""
         return self.work.pool
 
     @property
     def project(self) -> str:
-        """Its project."""
         return self.work.project
 
     @property
@@ -129,7 +124,6 @@ class WhatIf:
 
     @property
     def department(self) -> str | None:
-        """Its project's department."""
         owner = self._owner(self.policy, department=True)
         return owner.name if owner else None
 
@@ -167,21 +161,14 @@ class WhatIf:
         The smallest others come first, with and without those that the next plan starts anyway; the amounts are for
         none, one, two, four, ... of them.
         """
-        held = sum(map(_held, filter(of, self._holding()))) + _size(self.work) - bound_milli
-        others = [one for one in self._waiting() if one.id != self.id and of(one)]
+        works: Sequence[Job | Notebook] = self.snapshot.notebooks if self.is_notebook else self.snapshot.jobs
+        used = sum(_used_milli(one) for one in works if one.state in (HOLDS_SLICE | HOLDS_GPU) and of(one))
+        held = used + _size(self.work) - bound_milli
+        waiting = WAITING | {NotebookState.REQUESTED}
+        others = [one for one in works if one.state in waiting and one.id != self.id and of(one)]
         rest = [one for one in others if one.id not in self.starting]
         soon = held + sum(map(_size, others)) - sum(map(_size, rest))
         return [*_sums(held, others), *_sums(soon, rest)]
-
-    def _holding(self) -> Iterable[Job | Notebook]:
-        if self.is_notebook:
-            return (one for one in self.snapshot.notebooks if one.state in (NotebookState.BOOKED, NotebookState.LENT))
-        return (job for job in self.snapshot.jobs if job.state in HOLDS_GPU)
-
-    def _waiting(self) -> Iterable[Job | Notebook]:
-        if self.is_notebook:
-            return (one for one in self.snapshot.notebooks if one.state is NotebookState.REQUESTED)
-        return (job for job in self.snapshot.jobs if job.state in WAITING)
 
     @property
     def most_quota(self) -> int:
@@ -199,9 +186,9 @@ class WhatIf:
     @property
     def capacity_milli(self) -> int:
         """The capacity of the pool's schedulable devices."""
-        return sum(WHOLE_DEVICE - device.foreign_milli for device in self.given_out())
+        return sum(WHOLE_DEVICE - device.foreign_milli for device in self.available_devices())
 
-    def given_out(self) -> list[Device]:
+    def available_devices(self) -> list[Device]:
         """The healthy devices on nodes that take new work."""
         closed = {node.id for node in self.snapshot.nodes if not node.is_open}
         return [one for one in self.snapshot.devices if one.health is Health.HEALTHY and one.node not in closed]
@@ -244,8 +231,8 @@ def _sums(first: int, others: Iterable[Job | Notebook]) -> list[int]:
     return [found[at] for at in (0, 1, 2, 4, 8, 16) if at < len(found)]
 
 
-def _held(work: Job | Notebook) -> int:
-    return work.gpu_milli * (work.held_ranks or work.ranks) if isinstance(work, Job) else work.gpu_milli
+def _used_milli(work: Job | Notebook) -> int:
+    return work.held_milli if isinstance(work, Job) else work.gpu_milli
 
 
 def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
@@ -314,14 +301,13 @@ def with_devices(what_if: WhatIf, milli: int) -> Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """Work of others shrinks, slot after slot, the slot that lacks least first: (device, milli) in order."""
+    """Work of others shrinks, slot after slot, the slot that shortfalls least first: (device, milli) in order."""
 
     what_if: WhatIf
     steps: tuple[tuple[str, int], ...]
 
     @property
     def most(self) -> int:
-        """The sum of all steps."""
         return sum(milli for _, milli in self.steps)
 
     def starts(self, milli: int) -> bool:
@@ -331,11 +317,11 @@ class Freed:
             part = min(step, milli)
             left[device] = left.get(device, 0) + part
             milli -= part
-        return self.what_if.starts(snapshot=_without(self.what_if.snapshot, left))
+        return self.what_if.starts(snapshot=_without_freed(self.what_if.snapshot, left))
 
 
-def _without(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
-    running = {job.id for job in snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+def _without_freed(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
+    running = {job.id for job in snapshot.jobs if job.state in RUNS}
     kept: list[Allocation] = []
     for one in sorted(snapshot.allocations, key=lambda row: (row.device, row.workload, row.rank, row.id)):
         part = min(one.gpu_milli, freed_milli.get(one.device, 0)) if one.workload in running else 0
@@ -347,35 +333,35 @@ def _without(snapshot: Snapshot, freed_milli: dict[str, int]) -> Snapshot:
 
 
 def freed(what_if: WhatIf) -> Freed:
-    """The slots where the workload could go if enough were freed, those that lack least first."""
+    """The slots where the workload could go if enough were freed, those that shortfall least first."""
     each = min(what_if.work.gpu_milli, WHOLE_DEVICE)
-    lacks = _lacks(what_if, each)
+    shortfalls = _shortfalls(what_if, each)
     many = max(1, what_if.work.gpu_milli // WHOLE_DEVICE)
     if many == 1:
-        rows = sorted((milli, device) for row in lacks.values() for device, milli in row)
-        spots = [[(device, milli)] for milli, device in rows]
+        rows = sorted((milli, device) for row in shortfalls.values() for device, milli in row)
+        slots = [[(device, milli)] for milli, device in rows]
     else:
-        cheapest = {node: sorted(row, key=lambda part: (part[1], part[0]))[:many] for node, row in lacks.items()}
+        cheapest = {node: sorted(row, key=lambda part: (part[1], part[0]))[:many] for node, row in shortfalls.items()}
         full = {node: row for node, row in cheapest.items() if len(row) == many}
-        spots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
-    steps = tuple((device, milli) for spot in spots[:MOST_SPOTS] for device, milli in spot if milli)
+        slots = [full[node] for node in sorted(full, key=lambda node: (sum(m for _, m in full[node]), node))]
+    steps = tuple((device, milli) for slot in slots[:MOST_SLOTS] for device, milli in slot if milli)
     return Freed(what_if=what_if, steps=steps)
 
 
-def _lacks(what_if: WhatIf, each: int) -> dict[str, list[tuple[str, int]]]:
+def _shortfalls(what_if: WhatIf, each: int) -> dict[str, list[tuple[str, int]]]:
     """By node: each device that jobs could leave far enough, and how much is not free there."""
-    running = {job.id for job in what_if.snapshot.jobs if job.state in (JobState.STARTING, JobState.RUNNING)}
+    running = {job.id for job in what_if.snapshot.jobs if job.state in RUNS}
     used, jobs = defaultdict[str, int](int), defaultdict[str, int](int)
     for one in what_if.snapshot.allocations:
         used[one.device] += one.gpu_milli
         jobs[one.device] += one.gpu_milli if one.workload in running else 0
-    takes = Request(each, 1, what_if.job.gpu_models if what_if.job else ()).takes
+    accepts = Request(each, 1, what_if.job.gpu_models if what_if.job else ()).accepts
     rows = defaultdict[str, list[tuple[str, int]]](list)
-    for device in what_if.given_out():
-        if takes(device.model):
-            lack = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
-            if lack <= jobs[device.id]:
-                rows[device.node].append((device.id, lack))
+    for device in what_if.available_devices():
+        if accepts(device.model):
+            shortfall = max(0, each - (WHOLE_DEVICE - device.foreign_milli - used[device.id]))
+            if shortfall <= jobs[device.id]:
+                rows[device.node].append((device.id, shortfall))
     return rows
 
 
@@ -403,7 +389,7 @@ def latest_ends(what_if: WhatIf) -> Ends:
     rows = sorted(
         (job.started_at + job.time_limit_s * 1000, job.id)
         for job in what_if.snapshot.jobs
-        if job.state in (JobState.STARTING, JobState.RUNNING) and job.started_at is not None
+        if job.state in RUNS and job.started_at is not None
     )
     late = [(max(at, what_if.snapshot.now), name) for at, name in rows]
     return Ends(snapshot=what_if.snapshot, jobs=tuple(name for _, name in late), at=tuple(at for at, _ in late))

@@ -10,18 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..eviction.removal import outlives
-from ..lifecycle import HOLDS_SLICE
+from ..eviction.removal import removal_reason
+from ..lifecycle import HOLDS_SLICE, RUNS
 from ..model import Amounts, Department, Job, JobState, Notebook, Policy, Project, Snapshot
 from ..preemption.victims import is_protected
 from ..queue.quota_state import NO_LIMIT
 from ..quota.in_force import in_force
 from ..reason_figures import is_too_wide, most_milli
 from ..reasons import NoSuchPool, NoSuchProject, Reason, ReasonCode
-from .projection import Projection, project
+from .projection import project
 
-RUNS = (JobState.STARTING, JobState.RUNNING)
-Place = tuple[bool, str, str]
+OwnerInPool = tuple[bool, str, str]
 """An owner of quota in a pool: whether it is a department, its name, the pool."""
 
 
@@ -29,8 +28,8 @@ class Effect(StrEnum):
     """What another policy does to one job or notebook."""
 
     PAUSED = "paused"  # runs, and is paused for a claim
-    OVER_QUOTA = "over_quota"  # runs on, and may be paused for a later claim
-    DRAINS = "drains"  # keeps what it has until it ends
+    OVER_QUOTA = "over_quota"  # continues, and may be paused for a later claim
+    DRAINS = "drains"  # continues until it ends
     RUNS_ON = "runs_on"  # is not paused, as it would be under the old policy
     STARTS = "starts"  # starts instead of waiting
     WAITS = "waits"  # waits instead of starting, for another reason, or longer; or can no longer start
@@ -67,7 +66,6 @@ class Preview:
     affected: tuple[Affected, ...]
 
     def of(self, effect: Effect) -> tuple[str, ...]:
-        """The ids of the workloads with this effect."""
         return tuple(one.work.id for one in self.affected if one.effect is effect)
 
 
@@ -77,98 +75,109 @@ def preview(snapshot: Snapshot, old: Policy, new: Policy, *, moved: Snapshot | N
     ``moved`` is the same snapshot with its devices in the pools of the new policy, where those differ.
     Rule R54.
     """
-    both = _both(_Side.of(snapshot, old), _Side.of(moved or snapshot, new), snapshot, moved or snapshot)
-    jobs = (both.of_job(job) for job in sorted(snapshot.jobs, key=lambda job: job.id))
-    notebooks = (both.of_notebook(one) for one in sorted(snapshot.notebooks, key=lambda one: one.id))
+    comparison = _Comparison(snapshot, old, new, moved or snapshot)
+    jobs = (comparison.of_job(job) for job in sorted(snapshot.jobs, key=lambda job: job.id))
+    notebooks = (comparison.of_notebook(one) for one in sorted(snapshot.notebooks, key=lambda one: one.id))
     return Preview(affected=tuple(one for one in (*jobs, *notebooks) if one is not None))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
+class _PolicyState:
     """One policy: its projection, the names that it has, and the amounts that are in force."""
 
-    policy: Policy
-    rest: Projection
-    projects: frozenset[str]
-    pools: frozenset[str]
-    deadline: bool
-    amounts: Mapping[Place, Amounts]
-    departments: Mapping[str, str | None]
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self.policy, self.projection = policy, project(snapshot, policy)
+        now = in_force(policy, snapshot.now)
+        self.pools, self.departments = frozenset(policy.pools), {row.name: row.department for row in now.projects}
+        owners: list[tuple[bool, Project | Department]] = [(False, row) for row in now.projects]
+        owners += [(True, row) for row in now.departments]
+        self.amounts = {(above, row.name, pool): one for above, row in owners for pool, one in row.amounts.items()}
 
-    @classmethod
-    def of(cls, snapshot: Snapshot, policy: Policy) -> _Side:
-        amounts = in_force(policy, snapshot.now)
-        rows = amounts.projects
-        owners: list[tuple[bool, Project | Department]] = [
-            *((False, row) for row in rows),
-            *((True, row) for row in amounts.departments),
-        ]
-        return cls(
-            policy=policy,
-            rest=project(snapshot, policy),
-            projects=frozenset(row.name for row in rows),
-            pools=frozenset(policy.pools),
-            deadline=policy.drain_by_at is not None,
-            amounts={(above, row.name, pool): one for above, row in owners for pool, one in row.amounts.items()},
-            departments={row.name: row.department for row in rows},
-        )
+    def removal_reason(self, work: Job | Notebook) -> Reason | None:
+        """Why no quota covers work that has devices; None where one does."""
+        deadline = self.policy.drain_by_at is not None
+        return removal_reason(work, projects=self.departments, pools=self.pools, deadline=deadline)
 
-    def outlived(self, work: Job | Notebook) -> Reason | None:
-        """Why no quota covers what holds devices; None where one does."""
-        return outlives(work, projects=self.projects, pools=self.pools, deadline=self.deadline)
-
-    def nowhere(self, job: Job) -> Reason | None:
+    def why_unstartable(self, job: Job) -> Reason | None:
         """Why a held job could never start after a release; None where it could."""
         if job.pool not in self.pools:
             return NoSuchPool(pool=job.pool)
-        if job.project not in self.projects:
-            return NoSuchProject(project=job.project)
-        return None
+        return NoSuchProject(project=job.project) if job.project not in self.departments else None
 
-    def places(self, work: Job | Notebook) -> tuple[Place, ...]:
+    def owners(self, work: Job | Notebook) -> tuple[OwnerInPool, ...]:
         """The owners whose quotas cover it: its project, and its department if there is one."""
         department = self.departments.get(work.project)
         project = (False, work.project, work.pool)
         return (project,) if department is None else (project, (True, department, work.pool))
 
-    def quota_milli(self, place: Place, *, notebooks: bool) -> int:
+    def quota_milli(self, owner: OwnerInPool, *, notebooks: bool) -> int:
         """The quota of an owner; a department that the policy does not have limits nothing."""
-        department, name, _ = place
+        department, name, _ = owner
         if department and name not in self.departments.values():
             return NO_LIMIT
-        amounts = self.amounts.get(place, Amounts())
+        amounts = self.amounts.get(owner, Amounts())
         return amounts.notebook_milli if notebooks else amounts.training_milli
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Both:
-    """The old policy and the new one, and what each project uses now."""
+class _Comparison:
+    """The old policy and the new one, and the use of each owner now."""
 
-    old: _Side
-    new: _Side
-    jobs_use: Mapping[Place, int]
-    fixed_use: Mapping[Place, int]
-    notebooks_use: Mapping[Place, int]
-    falls_over: Mapping[str, Place]
-    loses_device: frozenset[str]
+    def __init__(self, snapshot: Snapshot, old: Policy, new: Policy, moved: Snapshot) -> None:
+        self.old, self.new = _PolicyState(snapshot, old), _PolicyState(moved, new)
+        runs = [job for job in snapshot.jobs if job.state in RUNS and not job.borrower]
+        slices = [notebook for notebook in snapshot.notebooks if notebook.state in HOLDS_SLICE]
+        self.jobs_use = self._use((job, job.held_milli) for job in runs)
+        self.fixed_use = self._use((job, job.held_milli) for job in runs if not job.preemptible)
+        self.notebooks_use = self._use((notebook, notebook.gpu_milli) for notebook in slices)
+        self.over_quota = self._put_over_quota(_in_victim_order(runs, self.new, snapshot.now))
+        self.device_lost = _with_moved_device(snapshot, moved)
+
+    def _use(self, rows: Iterable[tuple[Job | Notebook, int]]) -> Counter[OwnerInPool]:
+        """What the work of each project, and of each department, has in each pool."""
+        use = Counter[OwnerInPool]()
+        for work, milli in rows:
+            use.update(dict.fromkeys(self.new.owners(work), milli))
+        return use
+
+    def _put_over_quota(self, in_order: Iterable[tuple[Job, int]]) -> dict[str, OwnerInPool]:
+        """The first jobs that make up what the edit adds to their owners' use above quota, each with that owner.
+
+        Of a department only jobs count whose project is above its own quota.
+        """
+        gone, found = Counter[OwnerInPool](), dict[str, OwnerInPool]()
+        for job, milli in in_order:
+            for owner in self.new.owners(job):
+                before, gone[owner] = gone[owner], gone[owner] + milli
+                was, becomes = (
+                    max(0, self.jobs_use[owner] - side.quota_milli(owner, notebooks=False))
+                    for side in (self.old, self.new)
+                )
+                if before < becomes and gone[owner] > was:
+                    found.setdefault(job.id, owner)
+                if before >= becomes:
+                    break
+        return found
 
     def of_job(self, job: Job) -> Affected | None:
         if job.state in RUNS:
             return self._of_running(job)
-        if job.state is JobState.HELD and (why := self.new.nowhere(job)) and not self.old.nowhere(job):
+        if job.state is JobState.HELD and (why := self.new.why_unstartable(job)) and not self.old.why_unstartable(job):
             return Affected(work=job, effect=Effect.WAITS, after=why)
         return self._of_waiting(job)
 
     def _of_running(self, job: Job) -> Affected | None:
-        anyway = job.id in self.old.rest.paused
-        if job.id in self.new.rest.paused:
-            return Affected(work=job, effect=Effect.PAUSED, after=self.new.rest.waits.get(job.id), anyway=anyway)
+        anyway = job.id in self.old.projection.paused
+        if job.id in self.new.projection.paused:
+            return Affected(work=job, effect=Effect.PAUSED, after=self.new.projection.waits.get(job.id), anyway=anyway)
         if (gone := self._gone(job)) is not None:
             claimed = job.preemptible and gone.code is ReasonCode.PROJECT_GONE
             return Affected(work=job, effect=Effect.OVER_QUOTA if claimed else Effect.DRAINS, after=gone)
         if (lost := self._lost(job)) is not None:
             return lost
-        over = None if job.borrower else self._over_job(job)
+        over = None
+        if not job.preemptible:  # such a job drains where non-preemptible work alone is above the quota
+            over = None if job.borrower else self._over(job, self.fixed_use, Effect.DRAINS)
+        elif not job.borrower and (owner := self.over_quota.get(job.id)) is not None:
+            over = self._over_at(owner, job, self.jobs_use, Effect.OVER_QUOTA)
         return over or (Affected(work=job, effect=Effect.RUNS_ON) if anyway else None)
 
     def of_notebook(self, notebook: Notebook) -> Affected | None:
@@ -176,45 +185,40 @@ class _Both:
             if (gone := self._gone(notebook)) is not None:
                 return Affected(work=notebook, effect=Effect.DRAINS, after=gone)
             return self._lost(notebook) or self._over(notebook, self.notebooks_use, Effect.DRAINS)
-        refused = self.new.rest.refused.get(notebook.id)
+        refused = self.new.projection.refused.get(notebook.id)
         if refused is None:
             return self._of_waiting(notebook)
-        again = notebook.id in self.old.rest.refused
+        again = notebook.id in self.old.projection.refused
         return None if again else Affected(work=notebook, effect=Effect.REFUSED, after=refused)
 
     def _of_waiting(self, work: Job | Notebook) -> Affected | None:
-        before, after = self.old.rest.waits.get(work.id), self.new.rest.waits.get(work.id)
+        before, after = self.old.projection.waits.get(work.id), self.new.projection.waits.get(work.id)
         if _is_as_before(before, after):
             return None
         return Affected(work=work, effect=Effect.STARTS if after is None else Effect.WAITS, before=before, after=after)
 
     def _gone(self, work: Job | Notebook) -> Reason | None:
         """Why the new policy no longer covers it; None where it does, or the old one did not either."""
-        return self.new.outlived(work) if self.old.outlived(work) is None else None
+        return self.new.removal_reason(work) if self.old.removal_reason(work) is None else None
 
     def _lost(self, work: Job | Notebook) -> Affected | None:
-        return Affected(work=work, effect=Effect.DRAINS, loses_device=True) if work.id in self.loses_device else None
+        return Affected(work=work, effect=Effect.DRAINS, loses_device=True) if work.id in self.device_lost else None
 
-    def _over_job(self, job: Job) -> Affected | None:
-        """A preemptible job that the edit puts over quota; any other one where such jobs alone are above it."""
-        if not job.preemptible:
-            return self._over(job, self.fixed_use, Effect.DRAINS)
-        place = self.falls_over.get(job.id)
-        return None if place is None else self._over_at(place, job, self.jobs_use, Effect.OVER_QUOTA)
-
-    def _over(self, work: Job | Notebook, use: Mapping[Place, int], effect: Effect) -> Affected | None:
+    def _over(self, work: Job | Notebook, use: Mapping[OwnerInPool, int], effect: Effect) -> Affected | None:
         """What the edit does to its project's use above quota, or its department's; None where neither is above it."""
-        found = (self._over_at(place, work, use, effect) for place in self.new.places(work))
+        found = (self._over_at(owner, work, use, effect) for owner in self.new.owners(work))
         return next((one for one in found if one is not None), None)
 
-    def _over_at(self, place: Place, work: Job | Notebook, use: Mapping[Place, int], effect: Effect) -> Affected | None:
+    def _over_at(
+        self, owner: OwnerInPool, work: Job | Notebook, use: Mapping[OwnerInPool, int], effect: Effect
+    ) -> Affected | None:
         """The same for one owner; None where its use is within its quota, or its quota was not lowered."""
         notebooks = isinstance(work, Notebook)
-        used, quota = use[place], self.new.quota_milli(place, notebooks=notebooks)
-        had = self.old.quota_milli(place, notebooks=notebooks)
+        used, quota = use[owner], self.new.quota_milli(owner, notebooks=notebooks)
+        had = self.old.quota_milli(owner, notebooks=notebooks)
         if used <= quota or quota >= had:
             return None
-        department = place[1] if place[0] else None
+        department = owner[1] if owner[0] else None
         had = min(had, used)
         return Affected(
             work=work, effect=effect, used_milli=used, quota_milli=quota, had_milli=had, department=department
@@ -235,36 +239,22 @@ def _is_as_before(before: Reason | None, after: Reason | None) -> bool:
     return is_too_wide(after) or was is None or becomes is None or becomes >= was
 
 
-def _both(old: _Side, new: _Side, snapshot: Snapshot, moved: Snapshot) -> _Both:
-    runs = [job for job in snapshot.jobs if job.state in RUNS and not job.borrower]
-    used = _used(runs, new)
-    return _Both(
-        old=old,
-        new=new,
-        jobs_use=used,
-        fixed_use=_used((job for job in runs if not job.preemptible), new),
-        notebooks_use=_booked(snapshot, new),
-        falls_over=_falls_over(old, new, used, _in_turn(runs, new, snapshot.now)),
-        loses_device=_loses_device(snapshot, moved),
-    )
-
-
-def _in_turn(runs: Iterable[Job], new: _Side, now: int) -> list[tuple[Job, int]]:
+def _in_victim_order(runs: Iterable[Job], new: _PolicyState, now: int) -> list[tuple[Job, int]]:
     """Preemptible jobs in the order in which they would be paused, each with its GPU; elastic ones twice.
 
     Jobs that the new policy pauses come first. Source: docs/scheduling.md, section 4.
     """
     parts = [part for job in runs if job.preemptible for part in _parts(job)]
 
-    def turn(part: tuple[Job, int, bool]) -> tuple[bool | int | str, ...]:
+    def order(part: tuple[Job, int, bool]) -> tuple[bool | int | str, ...]:
         job, _, above = part
         started_at = now if job.started_at is None else job.started_at
         saved_at = max(started_at, job.checkpoint_at or started_at)
         stays = is_protected(new.policy, job, started_at, now) and not above
-        asked = job.id not in new.rest.paused, not above, stays, job.priority, max(0, now - saved_at)
+        asked = job.id not in new.projection.paused, not above, stays, job.priority, max(0, now - saved_at)
         return *asked, -started_at, -job.submitted_at, job.id
 
-    return [(job, milli) for job, milli, _ in sorted(parts, key=turn)]
+    return [(job, milli) for job, milli, _ in sorted(parts, key=order)]
 
 
 def _parts(job: Job) -> list[tuple[Job, int, bool]]:
@@ -274,26 +264,7 @@ def _parts(job: Job) -> list[tuple[Job, int, bool]]:
     return [(job, least, False), *([(job, above, True)] if above else [])]
 
 
-def _falls_over(
-    old: _Side, new: _Side, used: Mapping[Place, int], in_turn: Iterable[tuple[Job, int]]
-) -> dict[str, Place]:
-    """The first jobs that make up what the edit adds to their owners' use above quota, each with that owner.
-
-    Of a department only jobs count whose project is above its own quota.
-    """
-    gone, found = Counter[Place](), dict[str, Place]()
-    for job, milli in in_turn:
-        for place in new.places(job):
-            begins, gone[place] = gone[place], gone[place] + milli
-            was, becomes = (max(0, used[place] - side.quota_milli(place, notebooks=False)) for side in (old, new))
-            if begins < becomes and gone[place] > was:
-                found.setdefault(job.id, place)
-            if begins >= becomes:
-                break
-    return found
-
-
-def _loses_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
+def _with_moved_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
     """The workloads with a device of their pool that the new policy puts into another pool, or into none."""
     work: tuple[Job | Notebook, ...] = (*snapshot.jobs, *snapshot.notebooks)
     pool = {one.id: one.pool for one in work}
@@ -303,19 +274,3 @@ def _loses_device(snapshot: Snapshot, moved: Snapshot) -> frozenset[str]:
     return frozenset(
         name for name, device in has if was.get(device) == pool.get(name) and becomes.get(device) != was.get(device)
     )
-
-
-def _used(runs: Iterable[Job], side: _Side) -> Counter[Place]:
-    """What the jobs of each project, and of each department, run with in each pool."""
-    used = Counter[Place]()
-    for job in runs:
-        used.update(dict.fromkeys(side.places(job), job.held_milli))
-    return used
-
-
-def _booked(snapshot: Snapshot, side: _Side) -> Counter[Place]:
-    used = Counter[Place]()
-    for notebook in snapshot.notebooks:
-        if notebook.state in HOLDS_SLICE:
-            used.update(dict.fromkeys(side.places(notebook), notebook.gpu_milli))
-    return used

@@ -59,7 +59,7 @@ def dry_run(snapshot: Snapshot, policy: Policy, job: Job) -> DryRun:
 
 
 NOT_YET = frozenset({ReasonCode.WAITS_FOR_DRAIN, ReasonCode.BACKFILL_RESERVED})
-"""Reasons that say what is done for a job. A dry run does nothing, so it has sentences of its own for them."""
+"""Reasons with an effect for a job. A dry run has none, so it has sentences of its own for them."""
 
 
 def project(snapshot: Snapshot, policy: Policy) -> Projection:
@@ -81,15 +81,15 @@ def project(snapshot: Snapshot, policy: Policy) -> Projection:
             waits = decision.waits
             return Projection(paused=names[0], started=names[1], refused=refused, waits=waits, snapshot=snapshot)
         snapshot = advance(snapshot, plan, policy)
-    raise RuntimeError(f"the plan does not come to rest within {rounds} rounds")
+    raise RuntimeError(f"plans do not become empty within {rounds} rounds")
 
 
 def advance(snapshot: Snapshot, plan: Plan, policy: Policy) -> Snapshot:
     """The snapshot after one plan: leaving jobs have left, the plan is applied, starting jobs run."""
-    return _World(snapshot, policy).after(plan)
+    return _Projector(snapshot, policy).after(plan)
 
 
-class _World:
+class _Projector:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self.snapshot, self.per_s = snapshot, policy.preemption.per_s
         self.jobs = {job.id: job for job in snapshot.jobs}
@@ -98,16 +98,15 @@ class _World:
         self.reservations = {one.workload: one for one in snapshot.reservations}
 
     def after(self, plan: Plan) -> Snapshot:
-        self._let_leave()
+        self._end_stopping()
         for action in plan.actions:
             match action:
                 case Start() | Resume():
                     self._start(action)
-                case Pause():
-                    self._pause(action)
-                case Stop():
-                    job = self.jobs[action.workload]
-                    self.jobs[job.id] = transitions.stopped(job, action, now=plan.now)
+                case Pause(workload=name):
+                    self.jobs[name] = transitions.paused(self.jobs[name], action, per_s=self.per_s, now=plan.now)
+                case Stop(workload=name):
+                    self.jobs[name] = transitions.stopped(self.jobs[name], action, now=plan.now)
                 case Refuse():
                     self._move(action.workload, "refuse")
                 case Lend():
@@ -126,7 +125,7 @@ class _World:
             reservations=tuple(self.reservations.values()),
         )
 
-    def _let_leave(self) -> None:
+    def _end_stopping(self) -> None:
         gone = {job.id: job for job in self.jobs.values() if job.state is JobState.PAUSING}
         self.allocations = [one for one in self.allocations if one.workload not in gone]
         self.jobs |= {id: transitions.attempt_ended(job, _ENDS[job.target]) for id, job in gone.items()}
@@ -142,10 +141,6 @@ class _World:
         else:
             job = transitions.started(self.jobs[name], action)
             self.jobs[name] = transitions.seen_running(job, self.snapshot.now)
-
-    def _pause(self, action: Pause) -> None:
-        job = self.jobs[action.workload]
-        self.jobs[job.id] = transitions.paused(job, action, per_s=self.per_s, now=self.snapshot.now)
 
     def _lend(self, name: str) -> None:
         device = next((one.device for one in self.allocations if one.workload == name), None)
@@ -163,4 +158,4 @@ _ENDS = {
     JobTarget.CANCELLED: JobEvent.CANCEL_DONE,
     JobTarget.FAILED: JobEvent.FAIL,
 }
-"""How an attempt ends that leaves as asked."""
+"""The event when a stopped attempt has ended."""

@@ -15,21 +15,6 @@ Owner = TypeVar("Owner", Project, Department)
 LIMIT = "limit_milli"
 
 
-def with_quota(what_if: WhatIf, milli: int) -> Policy:
-    """The policy with another quota for the case's project: the notebook quota of a notebook, else the training one."""
-    return _with(what_if, quota_name(what_if), milli)
-
-
-def with_limit(what_if: WhatIf, milli: int, *, department: bool = False) -> Policy:
-    """The policy with another limit for the case's project, or for that one's department."""
-    return _with(what_if, LIMIT, milli, department=department)
-
-
-def with_user_ceiling(what_if: WhatIf, milli: int, *, department: bool) -> Policy:
-    """The policy with another ceiling for each user, of the case's project or of that one's department."""
-    return _with(what_if, ceiling_name(what_if), milli, department=department)
-
-
 def quota_name(what_if: WhatIf) -> str:
     """The amount that is a case's quota."""
     return "notebook_milli" if what_if.is_notebook else "training_milli"
@@ -55,34 +40,34 @@ def window_of(what_if: WhatIf, amount: str, *, department: bool = False) -> Wind
     )
 
 
-def _with(what_if: WhatIf, amount: str, milli: int, *, department: bool = False) -> Policy:
-    """The policy with another amount: where an open window sets it, in that entry of the calendar."""
-    window, policy = window_of(what_if, amount, department=department), what_if.policy
+def with_amount(what_if: WhatIf, amount: str, milli: int, *, department: bool = False) -> Policy:
+    """The policy with another amount for the project, or its department, where it is set now."""
+    policy, owner = what_if.policy, what_if.department if department else what_if.project
+    window = window_of(what_if, amount, department=department)
     if window is not None:
-        rows = (_changed(row, what_if, amount, milli, department) if row.name == window.name else row
-                for row in policy.windows)  # fmt: skip
-        return replace(policy, windows=tuple(rows))
+        mine = owner, department, what_if.pool
+
+        def changed(row: Window) -> Window:
+            rows = (
+                with_changes(each, **{amount: milli}) if (each.owner, each.department, each.pool) == mine else each
+                for each in row.changes
+            )
+            return replace(row, changes=tuple(rows)) if row.name == window.name else row
+
+        return replace(policy, windows=tuple(map(changed, policy.windows)))
     if department:
-        return replace(policy, departments=_each(policy.departments, what_if.department, what_if.pool, {amount: milli}))
-    return replace(policy, projects=_each(policy.projects, what_if.project, what_if.pool, {amount: milli}))
-
-
-def _changed(window: Window, what_if: WhatIf, amount: str, milli: int, department: bool) -> Window:
-    mine = (what_if.department if department else what_if.project, department, what_if.pool)
-    return replace(
-        window,
-        changes=tuple(
-            with_changes(each, **{amount: milli}) if (each.owner, each.department, each.pool) == mine else each
-            for each in window.changes
-        ),
-    )
+        return replace(policy, departments=_each(policy.departments, owner, what_if.pool, {amount: milli}))
+    return replace(policy, projects=_each(policy.projects, owner, what_if.pool, {amount: milli}))
 
 
 def _each(owners: Iterable[Owner], name: str | None, pool: str, changes: Mapping[str, int]) -> tuple[Owner, ...]:
     """The same owners, one of them with other amounts in a pool."""
-
-    def changed(owner: Owner) -> Owner:
-        before = owner.amounts.get(pool) or NO_AMOUNTS
-        return replace(owner, amounts={**owner.amounts, pool: with_changes(before, **changes)})
-
-    return tuple(changed(owner) if owner.name == name else owner for owner in owners)
+    return tuple(
+        replace(
+            owner,
+            amounts={**owner.amounts, pool: with_changes(owner.amounts.get(pool) or NO_AMOUNTS, **changes)},
+        )
+        if owner.name == name
+        else owner
+        for owner in owners
+    )

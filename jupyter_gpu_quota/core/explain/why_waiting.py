@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..eviction.unavailable_devices import what_it_stays_on
+from ..eviction.unavailable_devices import stay_reason
 from ..model import Job, JobState, Notebook, Policy, Snapshot
 from ..queue.quota_state import SECOND
 from ..reasons import Reason, ReasonCode
 from ..scheduling.decide import Decision, decide_and_explain
 from .counterfactual import WhatIf, as_preemptible, freed, latest_ends, with_devices
-from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_limit, with_quota, with_user_ceiling
+from .what_if_policy import LIMIT, ceiling_name, quota_name, window_of, with_amount
 
 
 class ChangeKind(StrEnum):
@@ -109,7 +109,7 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
     """
     what_if = WhatIf.of(snapshot, policy, workload_id)
     if not what_if.waits:
-        reason = what_it_stays_on(what_if.snapshot, what_if.id) or what_if.outlived
+        reason = stay_reason(what_if.snapshot, what_if.id) or what_if.removal_reason
         return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOTHING, reason=reason)
     decision = decide_and_explain(what_if.snapshot, what_if.policy)
     what_if = what_if.before(decision.plan)
@@ -126,13 +126,17 @@ def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation
 
 
 def _waiting(what_if: WhatIf, reason: Reason, decision: Decision) -> Explanation:
-    changes = () if reason.code in _BEYOND_CHANGE else _changes(what_if)
-    has_quota = any(change.kind is ChangeKind.QUOTA for change in changes)
-    too_high = _too_high(what_if) if reason.code in FIXED_BOUNDS and not has_quota else None
-    starts_at, within_s = _planned_start(what_if, decision), None
+    found = () if reason.code in _BEYOND_CHANGE else _changes(what_if)
+    too_high = next((one for one in found if isinstance(one, QuotaTooHigh)), None)
+    too_high = too_high if reason.code in FIXED_BOUNDS else None
+    changes, now = tuple(one for one in found if isinstance(one, Change)), what_if.snapshot.now
+    starts_at = next((max(one.starts_at, now) for one in decision.backfill if one.workload == what_if.id), None)
+    within_s = None
     if starts_at is not None and reason.code is not ReasonCode.BACKFILL_RESERVED:
-        within_s = -(-(starts_at - what_if.snapshot.now) // SECOND)
-    named = (*changes, too_high.change) if too_high else changes
+        within_s = -(-(starts_at - now) // SECOND)
+    named = {one.amount.window for one in (*changes, *([too_high.change] if too_high else [])) if one.amount}
+    amounts = (_amount(what_if, name, department=department) for name, department in _measured_by(what_if))
+    by_windows = tuple(amount for amount in amounts if amount.window not in {*named, None})
     return Explanation(
         workload=what_if.id,
         state=what_if.state,
@@ -141,22 +145,13 @@ def _waiting(what_if: WhatIf, reason: Reason, decision: Decision) -> Explanation
         would_start=changes,
         quota_too_high=too_high,
         backfill_within_s=within_s,
-        set_by_windows=_set_by_windows(what_if, {change.amount.window for change in named if change.amount})
-        if reason.code in _AMOUNTS
-        else (),
+        set_by_windows=by_windows if reason.code in _AMOUNTS else (),
         estimate_at=_estimate(what_if, reason) if starts_at is None else starts_at,
     )
 
 
-def _set_by_windows(what_if: WhatIf, named: Iterable[str | None]) -> tuple[OwnerAmount, ...]:
-    """The amounts it is measured by that a calendar window sets now, but for those of the named windows."""
-    amounts = (_amount(what_if, name, department=department) for name, department in _measured_by(what_if))
-    known = {*named, None}
-    return tuple(amount for amount in amounts if amount.window not in known)
-
-
 def _measured_by(what_if: WhatIf) -> Iterator[tuple[str, bool]]:
-    """The amounts that a workload is measured by: the amount's name, and whether it is the department's."""
+    """The amounts that limit a workload: the amount's name, and whether it is the department's."""
     yield quota_name(what_if), False
     for department in (False, True):
         if not what_if.is_notebook:
@@ -194,12 +189,6 @@ FIXED_BOUNDS = _AMOUNTS | {ReasonCode.NEVER_FITS}
 """Reasons that name an amount: where no change removes it, the explanation says so."""
 
 
-def _planned_start(what_if: WhatIf, decision: Decision) -> int | None:
-    """When its backfill reservation is free by the time limits of what runs there; None where it has none."""
-    now = what_if.snapshot.now
-    return next((max(one.starts_at, now) for one in decision.backfill if one.workload == what_if.id), None)
-
-
 _BEYOND_CHANGE = frozenset({ReasonCode.NO_SUCH_POOL, ReasonCode.NO_SUCH_PROJECT})
 
 
@@ -212,7 +201,7 @@ def _next(what_if: WhatIf, decision: Decision) -> tuple[Reason, bool]:
     return reason, reason.code is ReasonCode.WAITS_FOR_DRAIN
 
 
-def _changes(what_if: WhatIf) -> tuple[Change, ...]:
+def _changes(what_if: WhatIf) -> tuple[Change | QuotaTooHigh, ...]:
     limits = (_limit(what_if, department=False), _limit(what_if, department=True))
     ceilings = (_user_ceiling(what_if, department=False), _user_ceiling(what_if, department=True))
     found = (_freed(what_if), _quota(what_if), *limits, *ceilings, _pool(what_if), _preemptible(what_if))
@@ -234,16 +223,12 @@ def _smallest(starts: Callable[[int], bool], most: int, thresholds: Iterable[int
         double *= 2
     for works in sorted({*tried, most}):
         if starts(works):
-            return _first_that_works(starts, fails, works)
+            while works - fails > 1:
+                middle = (fails + works) // 2
+                fails, works = (fails, middle) if starts(middle) else (middle, works)
+            return works
         fails = works
     return None
-
-
-def _first_that_works(starts: Callable[[int], bool], fails: int, works: int) -> int:
-    while works - fails > 1:
-        middle = (fails + works) // 2
-        fails, works = (fails, middle) if starts(middle) else (middle, works)
-    return works
 
 
 def _freed(what_if: WhatIf) -> Change | None:
@@ -252,75 +237,60 @@ def _freed(what_if: WhatIf) -> Change | None:
     return None if milli is None else Change(kind=ChangeKind.FREED, pool=what_if.pool, by_milli=milli, to_milli=None)
 
 
-def _quota(what_if: WhatIf) -> Change | None:
-    milli = _raise(what_if)
-    if milli is None or what_if.objection_to(with_quota(what_if, what_if.quota + milli)) is not None:
-        return None
-    return _raised_quota(what_if, milli)
+def _quota(what_if: WhatIf) -> Change | QuotaTooHigh | None:
+    """The higher quota that starts it; as too high where it does not fit beside the other quotas."""
 
+    def counts(work: Job | Notebook) -> bool:
+        return work.project == what_if.project and not (isinstance(work, Job) and work.preemptible)
 
-def _raised_quota(what_if: WhatIf, milli: int) -> Change:
-    amount = _amount(what_if, quota_name(what_if), department=False)
-    to_milli = what_if.quota + milli
-    return Change(kind=ChangeKind.QUOTA, pool=what_if.pool, by_milli=milli, to_milli=to_milli, amount=amount)
-
-
-def _raise(what_if: WhatIf) -> int | None:
-    """By how much a higher quota starts it, whether or not the quotas then fit."""
-    return _smallest(
-        lambda by: what_if.starts(policy=with_quota(what_if, what_if.quota + by)),
-        what_if.most_quota - what_if.quota,
-        what_if.thresholds(what_if.quota, lambda one: one.project == what_if.project and not _is_preemptible(one)),
+    now, name = what_if.quota, quota_name(what_if)
+    change = _raised(
+        what_if,
+        ChangeKind.QUOTA,
+        name,
+        now,
+        what_if.most_quota - now,
+        what_if.thresholds(now, counts),
+        department=False,
     )
-
-
-def _is_preemptible(work: Job | Notebook) -> bool:
-    return isinstance(work, Job) and work.preemptible
-
-
-def _too_high(what_if: WhatIf) -> QuotaTooHigh | None:
-    """The quota that would start it and does not fit beside the others; None where it fits or none would start it."""
-    milli = _raise(what_if)
-    objection = None if milli is None else what_if.objection_to(with_quota(what_if, what_if.quota + milli))
-    if milli is None or objection is None:
+    if change is None:
         return None
-    return QuotaTooHigh(
-        change=_raised_quota(what_if, milli),
-        needed_milli=objection.needed_milli,
-        available_milli=objection.available_milli,
-    )
+    objection = what_if.objection_to(with_amount(what_if, name, now + change.by_milli))
+    if objection is None:
+        return change
+    return QuotaTooHigh(change=change, needed_milli=objection.needed_milli, available_milli=objection.available_milli)
 
 
 def _limit(what_if: WhatIf, *, department: bool) -> Change | None:
     now = what_if.limit(department=department)
     if now is None:
         return None
-    milli = _smallest(
-        lambda by: what_if.starts(policy=with_limit(what_if, now + by, department=department)),
-        what_if.demand_milli,
-        what_if.thresholds(
-            now - what_if.amounts_of(department=department).notebook_milli, what_if.is_inside(department=department)
-        ),
-    )
-    if milli is None:
-        return None
-    amount = _amount(what_if, LIMIT, department=department)
-    return Change(kind=ChangeKind.LIMIT, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
+    for_jobs = now - what_if.amounts_of(department=department).notebook_milli
+    thresholds = what_if.thresholds(for_jobs, what_if.is_inside(department=department))
+    return _raised(what_if, ChangeKind.LIMIT, LIMIT, now, what_if.demand_milli, thresholds, department=department)
 
 
 def _user_ceiling(what_if: WhatIf, *, department: bool) -> Change | None:
-    now = what_if.user_ceiling(department=department)
+    now, name = what_if.user_ceiling(department=department), ceiling_name(what_if)
     if now is None:
         return None
-    milli = _smallest(
-        lambda by: what_if.starts(policy=with_user_ceiling(what_if, now + by, department=department)),
-        what_if.demand_milli,
-        what_if.thresholds(now, what_if.is_counted_with(department=department)),
-    )
+    thresholds = what_if.thresholds(now, what_if.is_counted_with(department=department))
+    return _raised(what_if, ChangeKind.USER_CEILING, name, now, what_if.demand_milli, thresholds, department=department)
+
+
+def _raised(
+    what_if: WhatIf, kind: ChangeKind, name: str, now: int, most: int, thresholds: Iterable[int], *, department: bool
+) -> Change | None:
+    """The smallest raise of an amount, by ``most`` at most, that starts it."""
+
+    def starts(by: int) -> bool:
+        return what_if.starts(policy=with_amount(what_if, name, now + by, department=department))
+
+    milli = _smallest(starts, most, thresholds)
     if milli is None:
         return None
-    amount = _amount(what_if, ceiling_name(what_if), department=department)
-    return Change(kind=ChangeKind.USER_CEILING, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
+    amount = _amount(what_if, name, department=department)
+    return Change(kind=kind, pool=what_if.pool, by_milli=milli, to_milli=now + milli, amount=amount)
 
 
 def _pool(what_if: WhatIf) -> Change | None:
@@ -336,11 +306,8 @@ def _pool(what_if: WhatIf) -> Change | None:
 
 def _preemptible(what_if: WhatIf) -> Change | None:
     """The change of a non-preemptible job to a preemptible one, if it would start then."""
-    if (
-        what_if.job is None
-        or what_if.job.preemptible
-        or not what_if.starts(snapshot=as_preemptible(what_if, what_if.job))
-    ):
+    job = what_if.job
+    if job is None or job.preemptible or not what_if.starts(snapshot=as_preemptible(what_if, job)):
         return None
     return Change(kind=ChangeKind.PREEMPTIBLE, pool=what_if.pool, by_milli=0, to_milli=None)
 
@@ -354,8 +321,8 @@ def _estimate(what_if: WhatIf, reason: Reason) -> int | None:
     return None if count is None else ends.at[count - 1]
 
 
-def _drain_ends(what_if: WhatIf) -> int | None:
-    """When everything that leaves the pool has left or is killed."""
+def _drain_ends(what_if: WhatIf) -> int:
+    """When all stopping work of the pool has ended or is killed."""
     rules = what_if.policy.preemption
     ends = [
         (job.pausing_since_at or what_if.snapshot.now) + (rules.lent_grace_s if job.borrower else rules.grace_s) * 1000

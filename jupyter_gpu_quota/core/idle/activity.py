@@ -1,4 +1,4 @@
-"""What is known of a notebook's use: GPU readings, reports of its server, kernels and other programs; and the policy.
+"""The evidence of a notebook's use: GPU readings, reports of its server, kernels and other programs; and the policy.
 
 Instants are integers in milliseconds since 1970 UTC, all by one clock (that of the service): a server reports ages,
 which are subtracted from the instant its report arrived. What is not known is None, and None is never 0 or idle.
@@ -11,14 +11,14 @@ from enum import StrEnum
 
 
 class KernelState(StrEnum):
-    """What a kernel does, as its messages say. One that starts or restarts is busy; a dead one is no kernel."""
+    """The state of a kernel by its messages. One that starts or restarts is busy; a dead one is no kernel."""
 
     IDLE = "idle"
     BUSY = "busy"
 
 
 class ProgramKind(StrEnum):
-    """What runs in a notebook's server beside its kernels."""
+    """The kinds of programs in a notebook's server beside its kernels."""
 
     TERMINAL = "terminal"
     PROXIED = "proxied"
@@ -36,7 +36,7 @@ class IdleMode(StrEnum):
 class GpuSample:
     """One reading of what a notebook's own processes did on their GPU.
 
-    ``percent`` is above 0 where any of them used it since the reading before; None is unknown, and ``why`` says why.
+    ``percent`` is above 0 if any of them used it since the reading before; None is unknown, and ``why`` the cause.
     ``used_at``: when the last of that use was, where the reading has it; otherwise it may have been at ``at``.
     ``users`` are the kernels and programs that used it, as far as known.
     """
@@ -79,8 +79,8 @@ class NotebookActivity:
 
     ``samples`` and ``reports`` (the instants at which the server's reports arrived) are in the order of arrival.
     ``kernels`` None: the server never reported, so they are not known; they and ``programs`` are of the
-    newest report. ``kept_at``: when a person last asked to keep it; ``asked_at``: when a kernel that was about to
-    start last asked for the GPU.
+    newest report. ``kept_at``: when a person last postponed the warning; ``asked_at``: when a starting kernel last
+    requested the GPU.
     """
 
     notebook: str

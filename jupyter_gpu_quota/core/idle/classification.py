@@ -63,9 +63,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Unused ``since`` then. ``kernels`` hold the GPU: they would have to end for it to be free.
+    """Unused ``since`` then. ``kernels`` have memory on the GPU: they would have to end for it to be free.
 
-    ``others`` are terminals and proxied programs that may hold it unused: it is not free before they end by themselves.
+    ``others``: terminals and proxied programs that may have memory on it; it is not free before they end.
     """
 
     since: int
@@ -133,7 +133,7 @@ def classify(activity: NotebookActivity, policy: IdlePolicy, *, waiting: bool, n
 
 
 # --- the clock ----------------------------------------------------------------------------------------------------
-def _from_the_future(case: _Evidence) -> Classification | None:
+def _clock_moved(case: _Evidence) -> Classification | None:
     ahead = max(_instants(case.activity), default=case.now) - case.now
     return Unknown(reason=IdleReason.CLOCK_MOVED, figures=(("ahead_ms", ahead),)) if ahead > 0 else None
 
@@ -219,39 +219,39 @@ def _recent_gpu_use(case: _Evidence) -> Classification | None:
     used = [program.used_gpu_at for program in case.activity.programs if program.used_gpu_at is not None]
     if case.gpu.use is not None:
         used.append(case.gpu.use.at if case.gpu.since is None else case.gpu.since)
-    return _too_lately(case, IdleReason.RECENT_GPU_USE, max(used, default=None), case.gpu_ms)
+    return _too_recent(case, IdleReason.RECENT_GPU_USE, max(used, default=None), case.gpu_ms)
 
 
 def _recent_message(case: _Evidence) -> Classification | None:
     messages = [kernel.last_message_at for kernel in case.kernels if kernel.last_message_at is not None]
-    return _too_lately(case, IdleReason.RECENT_MESSAGE, max(messages, default=None), case.kernel_ms)
+    return _too_recent(case, IdleReason.RECENT_MESSAGE, max(messages, default=None), case.kernel_ms)
 
 
 def _recent_start(case: _Evidence) -> Classification | None:
     starts = [at for at in (case.activity.started_at, *(k.started_at for k in case.kernels)) if at is not None]
-    return _too_lately(case, IdleReason.RECENT_START, max(starts, default=None), case.both_ms)
+    return _too_recent(case, IdleReason.RECENT_START, max(starts, default=None), case.both_ms)
 
 
-def _kept(case: _Evidence) -> Classification | None:
-    return _too_lately(case, IdleReason.KEPT, case.activity.kept_at, case.both_ms)
+def _postponed(case: _Evidence) -> Classification | None:
+    return _too_recent(case, IdleReason.KEPT, case.activity.kept_at, case.both_ms)
 
 
-def _asked(case: _Evidence) -> Classification | None:
-    return _too_lately(case, IdleReason.ASKED, case.activity.asked_at, max(case.both_ms, ASKED_MS))
+def _gpu_requested(case: _Evidence) -> Classification | None:
+    return _too_recent(case, IdleReason.ASKED, case.activity.asked_at, max(case.both_ms, ASKED_MS))
 
 
 ASKED_MS = 30_000
-"""A kernel that asked for the GPU is given so long to start and be reported, however short the policy's waits are."""
+"""A kernel that requested the GPU has so long to start and be reported, however short the policy's waits are."""
 
 
-def _too_lately(case: _Evidence, reason: IdleReason, at: int | None, for_ms: int) -> Classification | None:
+def _too_recent(case: _Evidence, reason: IdleReason, at: int | None, for_ms: int) -> Classification | None:
     if at is None or case.now - at >= for_ms:
         return None
     figures: Figures = (("for_s", (case.now - at) // 1000), ("needed_s", for_ms // 1000))
-    return Busy(reason=reason, since=at, figures=(*figures, *_sooner(case, reason, for_ms)), idle_at=at + for_ms)
+    return Busy(reason=reason, since=at, figures=(*figures, *_shorter_wait(case, reason, for_ms)), idle_at=at + for_ms)
 
 
-def _sooner(case: _Evidence, reason: IdleReason, for_ms: int) -> Figures:
+def _shorter_wait(case: _Evidence, reason: IdleReason, for_ms: int) -> Figures:
     """How long it takes once work waits for the GPU, which may begin at any moment; empty where it takes as long."""
     policy, least_s = case.policy, ASKED_MS // 1000 if reason is IdleReason.ASKED else 0
     gpu_s, kernel_s = policy.gpu_after_s(waiting=True), policy.kernel_after_s(waiting=True)
@@ -282,7 +282,7 @@ def _seen(case: _Evidence, stretch: UnusedStretch, for_ms: int, every_s: int, fe
 
 
 RULES: tuple[Callable[[_Evidence], Classification | None], ...] = (
-    _from_the_future,
+    _clock_moved,
     _gpu_in_use,
     _kernel_busy,
     _no_report,
@@ -291,8 +291,8 @@ RULES: tuple[Callable[[_Evidence], Classification | None], ...] = (
     _no_reading,
     _holder_unknown,
     _recent_message,
-    _kept,
-    _asked,
+    _postponed,
+    _gpu_requested,
     _recent_start,
     _recent_gpu_use,
     _few_readings,

@@ -1,6 +1,6 @@
-"""Activity history: the evidence for the classification, for as long as that looks back; in memory only.
+"""Activity history: the evidence for as long as the classification needs it; in memory only.
 
-After a restart nothing earlier is known, so no notebook is idle before it was watched for long enough.
+After a restart nothing earlier is known, so no notebook is idle before it was observed for long enough.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Report:
 
     ``cpu_ms`` is the CPU time of each kernel that may use the GPU and each program, None where it is not known.
     ``roots`` are the processes that identify those on the GPU.
-    ``asks_first``: the server asks for its slice before it starts a kernel, and so may be without one meanwhile.
+    ``asks_first``: the server requests its slice before it starts a kernel, so that the slice may be lent meanwhile.
     ``suspends``: it can suspend a kernel; ``why_not``: why it cannot though it should. ``suspended``: how many are.
     """
 
@@ -48,7 +48,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _NotebookHistory:
     samples: deque[GpuSample] = field(default_factory=deque)
     reports: deque[int] = field(default_factory=deque)
     newest: Report | None = None
@@ -67,10 +67,9 @@ class ActivityHistories:
     """Readings and reports of every notebook, in the order of arrival."""
 
     def __init__(self) -> None:
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _NotebookHistory] = {}
 
     def keep_only(self, notebooks: Set[str]) -> None:
-        """Forget the notebooks that have ended."""
         for name in self._watched.keys() - notebooks:
             del self._watched[name]
 
@@ -83,7 +82,7 @@ class ActivityHistories:
             samples[-1] = sample  # with a later report its users may be known
             return False
         samples.append(sample)
-        _shorten(samples, _most(policy, policy.sample_every_s))
+        _shorten(samples, _most_entries(policy, policy.sample_every_s))
         return True
 
     def report(self, notebook: str, report: Report, policy: IdlePolicy) -> bool:
@@ -100,7 +99,7 @@ class ActivityHistories:
         watched.newest = report
         if not watched.reports or watched.reports[-1] != report.at:  # two within a millisecond are no jump of the clock
             watched.reports.append(report.at)
-        _shorten(watched.reports, _most(policy, 1))
+        _shorten(watched.reports, _most_entries(policy, 1))
         return True
 
     def activity(
@@ -113,34 +112,34 @@ class ActivityHistories:
         process_owners: ProcessOwners | None = None,
         asked_at: int | None = None,
     ) -> NotebookActivity:
-        """The evidence about a notebook. ``holding``: the kernels that hold the GPU, None where that is not known.
+        """The evidence about a notebook. ``holding``: the kernels with memory on the GPU, None where that is not known.
 
         ``empty``: a reading shows that nothing of the notebook is on its device. ``process_owners``: of the processes
         on it, None where they are not known; a kernel that may not use the GPU and does is then seen.
         """
         watched = self._of(notebook)
         newest = watched.newest
-        held = None if holding is None else frozenset(holding)
+        known = None if holding is None else frozenset(holding)
         names = frozenset[str]() if process_owners is None else process_owners.holders
-        kernels = None if newest is None else tuple(_held(kernel, held, names) for kernel in newest.kernels)
-        programs = () if newest is None else tuple(_freed(program, empty) for program in newest.programs)
+        kernels = None if newest is None else tuple(_with_hold(kernel, known, names) for kernel in newest.kernels)
+        programs = () if newest is None else newest.programs
+        if empty:
+            programs = tuple(replace(program, holds_gpu=False) for program in programs)
         return NotebookActivity(
             notebook=notebook,
             started_at=None if newest is None else newest.started_at,
             samples=tuple(watched.samples),
             reports=tuple(watched.reports),
             kernels=kernels,
-            programs=programs if process_owners is None else tuple(_told(programs, process_owners, watched.used)),
+            programs=programs if process_owners is None else tuple(_with_use(programs, process_owners, watched.used)),
             kept_at=kept_at,
             asked_at=asked_at,
         )
 
     def newest(self, notebook: str) -> Report | None:
-        """The newest report of a notebook's server."""
         return self._of(notebook).newest
 
     def newest_sample(self, notebook: str) -> GpuSample | None:
-        """The newest reading of a notebook's use."""
         samples = self._of(notebook).samples
         return samples[-1] if samples else None
 
@@ -152,12 +151,12 @@ class ActivityHistories:
         used = (sample.used_at or sample.at for sample in reversed(samples) if sample.percent)
         return next(used, samples[0].at)
 
-    def _of(self, notebook: str) -> _Watched:
-        return self._watched.setdefault(notebook, _Watched())
+    def _of(self, notebook: str) -> _NotebookHistory:
+        return self._watched.setdefault(notebook, _NotebookHistory())
 
 
-def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
-    """A kernel with the hold that is reported, unless a reading shows a hold: one without a share reports none."""
+def _with_hold(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[str]) -> KernelRecord:
+    """A kernel with ``holds_gpu`` by the readings, else as reported: a kernel without a share reports none."""
     if kernel.id in seen:
         return replace(kernel, holds_gpu=True)
     if kernel.holds_gpu is not None:
@@ -165,34 +164,30 @@ def _held(kernel: KernelRecord, holding: frozenset[str] | None, seen: frozenset[
     return replace(kernel, holds_gpu=None if holding is None else kernel.id in holding)
 
 
-def _told(
+def _with_use(
     programs: Iterable[ProgramRecord], process_owners: ProcessOwners, used: Mapping[str, int]
 ) -> Iterator[ProgramRecord]:
-    """Each program with whether it holds the GPU and when it last used it; and the stray processes that hold it."""
+    """Each program with whether it has memory on the GPU and when it last used it; and the stray processes there."""
     for program in programs:
         yield replace(program, holds_gpu=program.name in process_owners.holders, used_gpu_at=used.get(program.name))
     for name in sorted({stray_name(process) for process in process_owners.strays}):
         yield ProgramRecord(name=name, kind=ProgramKind.STRAY, holds_gpu=True, used_gpu_at=used.get(name))
 
 
-def _freed(program: ProgramRecord, empty: bool) -> ProgramRecord:
-    return replace(program, holds_gpu=False) if empty else program
-
-
-def _most(policy: IdlePolicy, every_s: int) -> int:
+def _most_entries(policy: IdlePolicy, every_s: int) -> int:
     longest_s = max(
         policy.gpu_after_s(waiting=False), policy.kernel_after_s(waiting=False), policy.busy_notify_after_s or 0
     )
     return min(MOST, longest_s * 5 // (4 * every_s) + 10)
 
 
-def _shorten(kept: deque[GpuSample] | deque[int], most: int) -> None:
-    while len(kept) > most:
-        kept.popleft()
+def _shorten(entries: deque[GpuSample] | deque[int], most: int) -> None:
+    while len(entries) > most:
+        entries.popleft()
 
 
 SHORTEST_MS = 2_000
-"""CPU time is counted in steps of ten milliseconds: over less than this it says little."""
+"""CPU time is counted in steps of ten milliseconds: a shorter time gives no figure."""
 
 
 def simulated_sample(before: Report, after: Report) -> GpuSample | None:

@@ -1,7 +1,7 @@
 """Whether a slice may stay lent, because its notebook does not use the GPU.
 
 The notebook had been idle for long enough when the slice was lent. From then on every check must show, by recent facts,
-that no process of the notebook is on the device and no kernel asks for it. Work in a kernel without the GPU does not
+that no process of the notebook is on the device and no kernel requests it. Work in a kernel without the GPU does not
 end the lending. Source: docs/idle.md.
 """
 
@@ -12,31 +12,31 @@ from .state_machine import Freed, MachineState, Stopping
 
 
 def may_stay_lent(
-    stage: MachineState, activity: NotebookActivity, policy: IdlePolicy, *, empty: bool | None, now: int
+    state: MachineState, activity: NotebookActivity, policy: IdlePolicy, *, empty: bool | None, now: int
 ) -> bool | None:
     """True where the slice may stay lent, False for any sign that the notebook needs it; None where that is not known.
 
     ``empty``: whether the newest readings show nothing of the notebook on the device.
     """
-    if not isinstance(stage, Freed | Stopping) or empty is False or _is_used(activity):
+    if not isinstance(state, Freed | Stopping) or empty is False or _is_used(activity):
         return False
     return True if empty and _is_seen(activity, policy, now) else None
 
 
 def _is_used(activity: NotebookActivity) -> bool:
-    """Whether the newest facts, however old, show a use or a hold."""
+    """Whether the newest facts, however old, show a use or memory on the GPU."""
     newest = next((sample for sample in reversed(activity.samples) if sample.percent is not None), None)
     in_use = newest is not None and bool(newest.percent)
     return in_use or any(kernel.holds_gpu for kernel in activity.kernels or ())
 
 
 def _is_seen(activity: NotebookActivity, policy: IdlePolicy, now: int) -> bool:
-    """Whether reports and readings are recent, and show for every kernel whether it holds the GPU."""
+    """Whether reports and readings are recent, and complete for every kernel."""
     known = [sample.at for sample in activity.samples if sample.percent is not None]
     reported = activity.reports[-1:] and 0 <= now - activity.reports[-1] <= policy.hole_ms(policy.report_every_s)
     read = known and 0 <= now - known[-1] <= policy.hole_ms(policy.sample_every_s)
-    told = activity.kernels is not None and all(kernel.holds_gpu is not None for kernel in activity.kernels)
-    return bool(reported and read and told)
+    is_complete = activity.kernels is not None and all(kernel.holds_gpu is not None for kernel in activity.kernels)
+    return bool(reported and read and is_complete)
 
 
 def patience_ms(policy: IdlePolicy) -> int:

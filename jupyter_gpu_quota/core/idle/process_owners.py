@@ -73,13 +73,13 @@ def process_owners(roots: Roots, processes: Iterable[ProcessUse]) -> ProcessOwne
         else:
             holders.add(name)
         if process.percent:
-            told = name or stray_name(process)
-            users[told] = _later(users[told], process.used_at) if told in users else process.used_at
+            user = name or stray_name(process)
+            users[user] = _later(users[user], process.used_at) if user in users else process.used_at
     return ProcessOwners(holders=frozenset(holders), strays=tuple(strays), users=users)
 
 
 def suspendable(roots: Roots, processes: Iterable[ProcessUse], kernels: Iterable[str]) -> dict[str, int]:
-    """Which of these kernels can be suspended, with the MiB that each holds.
+    """Which of these kernels can be suspended, with the MiB that each has on the device.
 
     Only one whose own process, and no other below it, is on one device, with memory that is known.
     """
@@ -94,7 +94,7 @@ def suspendable(roots: Roots, processes: Iterable[ProcessUse], kernels: Iterable
 
 def stray_name(process: ProcessUse) -> str:
     """The name of a process that belongs to no kernel and no program; the number is that of its own container."""
-    return f"process {process.places[0][1] if process.places else process.pid}"
+    return f"process {process.places[0][1] if process.places else process.handle}"
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any, Literal
 
 from .state_machine import Freed, Freeing, InUse, Kept, MachineState, Reported, Stopping, Warned
@@ -19,24 +19,20 @@ NAMES: Mapping[MachineStateName, type[MachineState]] = {
 }
 
 
-def name_of(stage: MachineState) -> MachineStateName:
-    """The name of a state in REST and events."""
-    return next(name for name, kind in NAMES.items() if type(stage) is kind)
+def name_of(state: MachineState) -> MachineStateName:
+    return next(name for name, kind in NAMES.items() if type(state) is kind)
 
 
-def to_document(stage: MachineState) -> dict[str, Any]:
-    """A state as JSON values."""
-    plain = {field.name: getattr(stage, field.name) for field in fields(stage)}
-    kept = {"times": stage.kept.times, "at": stage.kept.at}
-    kernels = {"kernels": list(plain["kernels"])} if "kernels" in plain else {}
-    return {**plain, **kernels, "kept": kept, "stage": name_of(stage)}
+def to_document(state: MachineState) -> dict[str, Any]:
+    """A state as JSON values; its name is the member ``stage``, as in every release."""
+    kernels = {} if isinstance(state, InUse | Freed | Stopping) else {"kernels": list(state.kernels)}
+    return {**asdict(state), **kernels, "stage": name_of(state)}
 
 
 def from_document(document: Mapping[str, Any]) -> MachineState:
-    """The state that :func:`to_document` wrote."""
-    plain = dict(document)
-    kind = NAMES[plain.pop("stage")]
-    plain["kept"] = Kept(**plain["kept"])
-    if "kernels" in plain:
-        plain["kernels"] = tuple(plain["kernels"])
-    return kind(**plain)
+    values = dict(document)
+    kind = NAMES[values.pop("stage")]
+    values["kept"] = Kept(**values["kept"])
+    if "kernels" in values:
+        values["kernels"] = tuple(values["kernels"])
+    return kind(**values)

@@ -1,16 +1,16 @@
-"""The idle state machine: from a notebook in use, over a warning with its countdown, to a freed GPU, a stopped server.
+"""The idle state machine: in use, warned with a countdown, GPU freed, server stopped.
 
-The state is stored; :func:`transition` gives the next one by the classification. What is to be done follows from the
-state alone, so a controller that takes over at any point goes on from there. Everything but a kernel that was shut down
-is undone when activity returns, and nothing goes on while anything is unknown.
+The state is stored; :func:`transition` gives the next one by the classification. All that has to be done follows from
+the state alone, so a new leader continues at any point. Activity undoes everything except the shutdown of a kernel, and
+nothing proceeds while anything is unknown.
 
-state       meaning                                                   goes on to
-InUse       nothing is under way                                      Reported, Warned; Freed where nothing is held
+state       meaning                                                   next
+InUse       nothing is pending                                        Reported, Warned; Freed if no kernel has the GPU
 Reported    idle; the mode is ``report``, so nothing is done          InUse; Warned once the mode is ``reclaim``
 Warned      the countdown runs, and the person can see it             InUse, Reported; Freeing when it is over
-Freeing     the server is asked to shut these kernels down            InUse, Reported; Freed when none holds the GPU
-Freed       no kernel holds the GPU; server, files, others live on    InUse when it is used again; Stopping much later
-Stopping    the hub is asked to stop the server                       Freed, InUse when activity returns in time
+Freeing     the server shuts these kernels down                       InUse, Reported; Freed when none has the GPU
+Freed       no kernel has the GPU; server, files, others continue     InUse when it is used again; Stopping much later
+Stopping    the hub stops the server                                  Freed, InUse when activity returns in time
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEVER_KEPT = Kept()
 class InUse:
     """``notified_at``: when the person was notified of a busy kernel that does not use the GPU.
 
-    ``asked_at``: when a kernel that was about to start last asked for the GPU.
+    ``asked_at``: when a starting kernel last requested the GPU.
     """
 
     kept: Kept = NEVER_KEPT
@@ -105,161 +105,141 @@ class IdleEvent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One observation of a notebook. ``holds``: whether a kernel holds the GPU; ``reported_at``: the newest report."""
+class Observation:
+    """One observation of a notebook. ``holds``: whether a kernel has memory on the GPU, None where that is not known.
+
+    ``reported_at``: the arrival of the newest report.
+    """
 
     classification: Classification
     holds: bool | None
     reported_at: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Transition:
-    """The state to store, and what happened; ``turn`` is None where nothing did."""
+    """The state to store, and the event; None where nothing happened."""
 
-    stage: MachineState
-    turn: IdleEvent | None = None
+    state: MachineState
+    event: IdleEvent | None = None
 
 
-def seen(activity: NotebookActivity, classification: Classification) -> Seen:
-    """The observation of a notebook: its classification, what holds the GPU, and the newest report."""
+def observe(activity: NotebookActivity, classification: Classification) -> Observation:
+    """The observation of a notebook with this evidence and classification."""
     holds = [kernel.holds_gpu for kernel in activity.kernels or ()]
     known = activity.kernels is not None and None not in holds
     newest = activity.reports[-1] if activity.reports else None
-    return Seen(classification=classification, holds=any(holds) if known or any(holds) else None, reported_at=newest)
+    any_holds = any(holds) if known or any(holds) else None
+    return Observation(classification=classification, holds=any_holds, reported_at=newest)
 
 
-def transition(stage: MachineState, look: Seen, policy: IdlePolicy, now: int) -> Transition:
+def transition(state: MachineState, observed: Observation, policy: IdlePolicy, now: int) -> Transition:
     """The next state by one observation. Any classification but idle withdraws what is not done yet."""
-    match look.classification:
+    match observed.classification:
         case Busy():
-            return _busy(stage, look.classification, look, policy, now)
+            return _busy(state, observed.classification, observed, policy, now)
         case Unknown():
-            return _withdrawn(stage, stage.kept)
+            return _withdrawn(state, state.kept)
+        case Idle() if policy.mode is IdleMode.REPORT:
+            return _only_reported(state, observed.classification, now)
         case Idle():
-            return _idle(stage, look.classification, look, policy, now)
+            return _idle(state, observed.classification, observed, policy, now)
         case _:
-            assert_never(look.classification)
+            assert_never(observed.classification)
 
 
 # --- not idle -----------------------------------------------------------------------------------------------------
 USES_GPU = frozenset({IdleReason.GPU_IN_USE, IdleReason.RECENT_GPU_USE})
 
 
-def _busy(stage: MachineState, classification: Busy, look: Seen, policy: IdlePolicy, now: int) -> Transition:
-    kept = _kept_after(stage.kept, classification)
-    match stage:
+def _busy(state: MachineState, classification: Busy, observed: Observation, policy: IdlePolicy, now: int) -> Transition:
+    """The transition while it is in use. Use after the last postponement sets the number of postponements back to 0."""
+    kept = state.kept
+    if classification.reason is not IdleReason.KEPT and kept.at is not None and classification.since > kept.at:
+        kept = NEVER_KEPT
+    match state:
         case Freed() | Stopping():
-            if look.holds or (classification.reason in USES_GPU and classification.since >= _freed_at(stage)):
-                return Transition(stage=InUse(kept=kept), turn=IdleEvent.WOKEN)
-            return _withdrawn(stage, kept)
+            freed_at = state.at if isinstance(state, Freed) else state.freed_at
+            if observed.holds or (classification.reason in USES_GPU and classification.since >= freed_at):
+                return Transition(InUse(kept=kept), IdleEvent.WOKEN)
+            return _withdrawn(state, kept)
         case InUse():
-            return _maybe_notified(replace(stage, kept=kept), classification, policy, now)
+            return _maybe_notified(replace(state, kept=kept), classification, policy, now)
         case Reported() | Warned() | Freeing():
-            return _withdrawn(stage, kept)
+            return _withdrawn(state, kept)
         case _:
-            assert_never(stage)
+            assert_never(state)
 
 
-def _kept_after(kept: Kept, classification: Busy) -> Kept:
-    """Use after the last postponement sets the number of postponements back to 0."""
-    used = classification.reason is not IdleReason.KEPT and kept.at is not None and classification.since > kept.at
-    return NEVER_KEPT if used else kept
-
-
-def _freed_at(stage: Freed | Stopping) -> int:
-    return stage.at if isinstance(stage, Freed) else stage.freed_at
-
-
-def _withdrawn(stage: MachineState, kept: Kept) -> Transition:
-    """Withdraw what is under way; a GPU that is freed stays so until it is used."""
-    match stage:
+def _withdrawn(state: MachineState, kept: Kept) -> Transition:
+    """Withdraw what is pending; a GPU that is freed stays so until it is used."""
+    match state:
         case InUse():
-            return Transition(stage=replace(stage, kept=kept))
+            return Transition(replace(state, kept=kept))
         case Reported() | Warned() | Freeing():
-            return Transition(stage=InUse(kept=kept), turn=IdleEvent.WITHDRAWN)
+            return Transition(InUse(kept=kept), IdleEvent.WITHDRAWN)
         case Freed():
-            return Transition(stage=replace(stage, idle_since=None, kept=kept))
+            return Transition(replace(state, idle_since=None, kept=kept))
         case Stopping():
-            return Transition(stage=Freed(at=stage.freed_at, idle_since=None, kept=kept), turn=IdleEvent.WITHDRAWN)
+            return Transition(Freed(at=state.freed_at, idle_since=None, kept=kept), IdleEvent.WITHDRAWN)
         case _:
-            assert_never(stage)
+            assert_never(state)
 
 
-def _maybe_notified(stage: InUse, classification: Busy, policy: IdlePolicy, now: int) -> Transition:
+def _maybe_notified(state: InUse, classification: Busy, policy: IdlePolicy, now: int) -> Transition:
     """A busy kernel that does not use the GPU is never freed; its owner may be notified, once for each stretch."""
     if classification.unused_since is None or policy.busy_notify_after_s is None:
-        return Transition(stage=replace(stage, notified_at=None))
+        return Transition(replace(state, notified_at=None))
     due = max(classification.unused_since, classification.since) + policy.busy_notify_after_s * 1000
-    if stage.notified_at is None and now >= due:
-        return Transition(stage=replace(stage, notified_at=now), turn=IdleEvent.NOTIFIED)
-    return Transition(stage=stage)
+    if state.notified_at is None and now >= due:
+        return Transition(replace(state, notified_at=now), IdleEvent.NOTIFIED)
+    return Transition(state)
 
 
 # --- idle ---------------------------------------------------------------------------------------------------------
-def _idle(stage: MachineState, classification: Idle, look: Seen, policy: IdlePolicy, now: int) -> Transition:
-    if policy.mode is IdleMode.REPORT:
-        return _only_reported(stage, classification, now)
-    match stage:
+def _idle(state: MachineState, classification: Idle, observed: Observation, policy: IdlePolicy, now: int) -> Transition:
+    """The countdown begins only where a kernel would be shut down; it ends only after a report of the server."""
+    kernels, kept = classification.kernels, state.kept
+    match state:
+        case InUse() | Reported() | Warned() | Freeing() if not kernels:
+            return Transition(Freed(at=now, idle_since=classification.since, kept=kept), IdleEvent.FREED)
         case InUse() | Reported():
-            return _warn(stage, classification, policy, now)
+            until = now + policy.warn_for_s * 1000
+            return Transition(Warned(at=now, until=until, kernels=kernels, kept=kept), IdleEvent.WARNED)
         case Warned():
-            told = look.reported_at is not None and look.reported_at > stage.at
-            if not classification.kernels:
-                return _freed(stage, classification, now)
-            if now < stage.until or not told:
-                return Transition(stage=stage)
-            return Transition(
-                stage=Freeing(at=now, kernels=classification.kernels, kept=stage.kept), turn=IdleEvent.FREEING
-            )
+            has_reported = observed.reported_at is not None and observed.reported_at > state.at
+            if now < state.until or not has_reported:
+                return Transition(state)
+            return Transition(Freeing(at=now, kernels=kernels, kept=kept), IdleEvent.FREEING)
         case Freeing():
-            return (
-                Transition(stage=replace(stage, kernels=classification.kernels))
-                if classification.kernels
-                else _freed(stage, classification, now)
-            )
+            return Transition(replace(state, kernels=kernels))
         case Freed():
-            return _maybe_stopped(stage, classification, policy, now)
+            return _maybe_stopped(state, classification, policy, now)
         case Stopping():
-            return Transition(stage=stage)
+            return Transition(state)
         case _:
-            assert_never(stage)
+            assert_never(state)
 
 
-def _only_reported(stage: MachineState, classification: Idle, now: int) -> Transition:
-    """In mode ``report`` nothing is begun, and what was begun is withdrawn; a GPU that is freed stays so."""
-    match stage:
+def _only_reported(state: MachineState, classification: Idle, now: int) -> Transition:
+    """In mode ``report`` nothing begins, and what is pending is withdrawn; a GPU that is freed stays so."""
+    match state:
         case Reported():
-            return Transition(stage=replace(stage, kernels=classification.kernels))
+            return Transition(replace(state, kernels=classification.kernels))
         case Freed() | Stopping():
-            return _withdrawn(stage, stage.kept)
+            return _withdrawn(state, state.kept)
         case _:
-            return Transition(
-                stage=Reported(at=now, kernels=classification.kernels, kept=stage.kept), turn=IdleEvent.REPORTED
-            )
+            reported = Reported(at=now, kernels=classification.kernels, kept=state.kept)
+            return Transition(reported, IdleEvent.REPORTED)
 
 
-def _warn(stage: InUse | Reported, classification: Idle, policy: IdlePolicy, now: int) -> Transition:
-    """Begin the countdown; where no kernel holds the GPU, nothing would be lost and no warning is needed."""
-    if not classification.kernels:
-        return _freed(stage, classification, now)
-    until = now + policy.warn_for_s * 1000
-    return Transition(
-        stage=Warned(at=now, until=until, kernels=classification.kernels, kept=stage.kept), turn=IdleEvent.WARNED
-    )
-
-
-def _freed(stage: MachineState, classification: Idle, now: int) -> Transition:
-    return Transition(stage=Freed(at=now, idle_since=classification.since, kept=stage.kept), turn=IdleEvent.FREED)
-
-
-def _maybe_stopped(stage: Freed, classification: Idle, policy: IdlePolicy, now: int) -> Transition:
-    if classification.kernels:  # a kernel that is classified as idle holds the GPU again: it was used
-        return Transition(stage=InUse(kept=stage.kept), turn=IdleEvent.WOKEN)
-    since = classification.since if stage.idle_since is None else min(stage.idle_since, classification.since)
+def _maybe_stopped(state: Freed, classification: Idle, policy: IdlePolicy, now: int) -> Transition:
+    if classification.kernels:  # a kernel that is classified as idle has the GPU again: it was used
+        return Transition(InUse(kept=state.kept), IdleEvent.WOKEN)
+    since = classification.since if state.idle_since is None else min(state.idle_since, classification.since)
     if now - since >= policy.stop_server_after_s * 1000:
-        return Transition(stage=Stopping(at=now, freed_at=stage.at, kept=stage.kept), turn=IdleEvent.STOPPING)
-    return Transition(stage=replace(stage, idle_since=since))
+        return Transition(Stopping(at=now, freed_at=state.at, kept=state.kept), IdleEvent.STOPPING)
+    return Transition(replace(state, idle_since=since))
 
 
 # --- requests of the person ---------------------------------------------------------------------------------------
@@ -272,37 +252,37 @@ class KeepRefused:
     most: int
 
 
-def keep(stage: MachineState, policy: IdlePolicy, now: int) -> Transition | KeepRefused:
+def keep(state: MachineState, policy: IdlePolicy, now: int) -> Transition | KeepRefused:
     """Postpone a warning as if the notebook had been used now; at most ``keep_at_most`` times until it is used."""
-    if not isinstance(stage, Warned | Freeing):
-        return KeepRefused(why="not_warned", times=stage.kept.times, most=policy.keep_at_most)
-    if stage.kept.times >= policy.keep_at_most:
-        return KeepRefused(why="kept_enough", times=stage.kept.times, most=policy.keep_at_most)
-    return Transition(stage=InUse(kept=Kept(times=stage.kept.times + 1, at=now)), turn=IdleEvent.KEPT)
+    times = state.kept.times
+    if not isinstance(state, Warned | Freeing):
+        return KeepRefused(why="not_warned", times=times, most=policy.keep_at_most)
+    if times >= policy.keep_at_most:
+        return KeepRefused(why="kept_enough", times=times, most=policy.keep_at_most)
+    return Transition(InUse(kept=Kept(times=times + 1, at=now)), IdleEvent.KEPT)
 
 
-def asked(stage: MachineState, now: int) -> Transition:
-    """A kernel is about to start and asks for the GPU: that is a use, though no reading shows it yet."""
-    after = InUse(kept=stage.kept, asked_at=now)
-    match stage:
+def request_gpu(state: MachineState, now: int) -> Transition:
+    """The transition when a starting kernel requests the GPU: that is a use, though no reading shows it yet."""
+    after = InUse(kept=state.kept, asked_at=now)
+    match state:
         case InUse():
-            return Transition(stage=replace(stage, asked_at=now))
+            return Transition(replace(state, asked_at=now))
         case Reported() | Warned() | Freeing():
-            return Transition(stage=after, turn=IdleEvent.WITHDRAWN)
+            return Transition(after, IdleEvent.WITHDRAWN)
         case Freed() | Stopping():
-            return Transition(stage=after, turn=IdleEvent.WOKEN)
+            return Transition(after, IdleEvent.WOKEN)
         case _:
-            assert_never(stage)
+            assert_never(state)
 
 
-def is_lendable(stage: MachineState, classification: Classification) -> bool:
-    """Whether a freed slice may be lent: it is idle, and neither a kernel nor another program holds it.
+def is_lendable(state: MachineState, classification: Classification) -> bool:
+    """Whether a freed slice may be lent: it is idle, and no kernel or other program has memory on the GPU.
 
     When lending ends, :func:`.lent_slice.may_stay_lent` decides.
     """
-    return (
-        isinstance(stage, Freed)
-        and isinstance(classification, Idle)
-        and not classification.kernels
-        and not classification.others
-    )
+    match state, classification:
+        case Freed(), Idle(kernels=(), others=()):
+            return True
+        case _:
+            return False

@@ -69,31 +69,26 @@ class FragmentationScore:
         self._walk = _walk(self._rows)
         self._of_models: dict[tuple[str, ...], _ExpectedWork] = {}
         self._useful: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {}
+        """What expected work could fill of each device, and the CPU and memory that it could use with it."""
         self._known: dict[NodeState, int] = {}
 
     def of(self, state: NodeState) -> int:
         """The score of a state, rounded to the grid."""
-        seen = self._on_grid(state)
-        known = self._known.get(seen)
-        if known is None:
-            known = self._known[seen] = self._expected(seen.kind).score(seen, self._total)
-        return known
-
-    def _on_grid(self, state: NodeState) -> NodeState:
         kind, cpu, memory, free = state
         useful = self._useful.get(free)
         if useful is None:
-            useful = self._useful[free] = self._useful_of(free)
+            filled = tuple(sorted(filter(None, map(self._steps.__getitem__, free))))
+            milli, (cpu_part, cpu_gpu), (memory_part, memory_gpu) = sum(filled), self._most_cpu, self._most_memory
+            useful = filled, -(-milli * cpu_part // cpu_gpu), -(-milli * memory_part // memory_gpu)
+            self._useful[free] = useful
         free, most_cpu, most_memory = useful
         cpu = min(cpu, most_cpu) + kind.cpu_step // 2
         memory = min(memory, most_memory) + kind.memory_step // 2
-        return NodeState(kind, cpu - cpu % kind.cpu_step, memory - memory % kind.memory_step, free)
-
-    def _useful_of(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
-        """What expected work could fill of each device, and the CPU and memory that it could use with it."""
-        free = tuple(sorted(filter(None, map(self._steps.__getitem__, free))))
-        milli, (cpu, cpu_per), (memory, memory_per) = sum(free), self._most_cpu, self._most_memory
-        return free, -(-milli * cpu // cpu_per), -(-milli * memory // memory_per)
+        on_grid = NodeState(kind, cpu - cpu % kind.cpu_step, memory - memory % kind.memory_step, free)
+        known = self._known.get(on_grid)
+        if known is None:
+            known = self._known[on_grid] = self._expected(kind).score(on_grid, self._total)
+        return known
 
     def _expected(self, kind: NodeKind) -> _ExpectedWork:
         if kind.models not in self._of_models:
@@ -137,7 +132,9 @@ class _ExpectedWork:
             if gpu <= WHOLE_DEVICE:
                 found += weight if gpu <= largest else 0
             else:
-                copies = _copies((gpu, cpu_each, memory_each), cpu, memory, whole)
+                copies = whole // (gpu // WHOLE_DEVICE)
+                copies = min(copies, cpu // cpu_each) if cpu_each else copies
+                copies = min(copies, memory // memory_each) if memory_each else copies
                 found += weight * (copies + 1) if copies else 0
         return found
 
@@ -164,13 +161,6 @@ def _filled(order: Sequence[Work], cpu: int, memory: int, free: list[int], least
         if not free:
             break
     return filled
-
-
-def _copies(work: Work, cpu: int, memory: int, whole: int) -> int:
-    gpu, cpu_each, memory_each = work
-    copies = whole // (gpu // WHOLE_DEVICE)
-    copies = min(copies, cpu // cpu_each) if cpu_each else copies
-    return min(copies, memory // memory_each) if memory_each else copies
 
 
 def _request(row: Demand) -> RankRequest:
@@ -206,9 +196,5 @@ def _walk(rows: Sequence[Demand]) -> list[list[int]]:
         total += row.count
         ends.append(total)
     steps = (number * _GOLDEN % _TURN * total // _TURN for number in range(SEQUENCES * LENGTH))
-    order = [_row_at(ends, at) for at in steps] if total else []
+    order = [bisect_left(ends, at + 1) for at in steps] if total else []
     return [order[first : first + LENGTH] for first in range(0, len(order), LENGTH)]
-
-
-def _row_at(ends: Sequence[int], at: int) -> int:
-    return bisect_left(ends, at + 1)

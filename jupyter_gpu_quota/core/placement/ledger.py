@@ -22,9 +22,9 @@ from .workload_profile import needs_score
 Models = tuple[str, ...]
 ANY_MODEL: Models = ()
 Column = list[int]
-"""One amount of every device: ``ledger.firm``, ``ledger.lent`` and so on."""
+"""One amount of every device: ``ledger.firm``, ``ledger.borrowed`` and so on."""
 _ResourceChange = tuple[CpuMemory, CpuMemory, CpuMemory]
-Spot = tuple[int, int]
+NodeBit = tuple[int, int]
 """Where a device is: its node, and its bit among the devices of the node."""
 
 
@@ -77,12 +77,12 @@ class FreeDevices:
     The whole free devices of a node are the bits of one number, in the order of its devices.
     """
 
-    __slots__ = ("_on_node", "_spot", "_whole", "devices", "nodes")
+    __slots__ = ("_node_bit", "_on_node", "_whole", "devices", "nodes")
 
-    def __init__(self, free: Sequence[int], spots: Sequence[Spot], on_node: Sequence[Sequence[int]]) -> None:
-        self._on_node, self._spot = on_node, spots
+    def __init__(self, free: Sequence[int], node_bits: Sequence[NodeBit], on_node: Sequence[Sequence[int]]) -> None:
+        self._on_node, self._node_bit = on_node, node_bits
         self._whole = [0] * len(on_node)
-        for node, bit in compress(spots, map(WHOLE_DEVICE.__eq__, free)):
+        for node, bit in compress(node_bits, map(WHOLE_DEVICE.__eq__, free)):
             self._whole[node] |= bit
         self.devices = BestFitIndex(free)
         self.nodes = BestFitIndex([whole.bit_count() for whole in self._whole])
@@ -97,7 +97,6 @@ class FreeDevices:
         return found
 
     def put(self, free: Iterable[tuple[int, int]]) -> None:
-        """Set the free amounts of devices."""
         moved: set[int] = set()
         for device, amount in free:
             before = self.devices[device]
@@ -105,7 +104,7 @@ class FreeDevices:
                 continue
             self.devices.put(device, amount)
             if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
-                node, bit = self._spot[device]
+                node, bit = self._node_bit[device]
                 self._whole[node] ^= bit
                 moved.add(node)
         for node in moved:
@@ -128,7 +127,6 @@ class _Totals:
         self.all, self.read = sum(self.of), read
 
     def put(self, device: int, node: int, milli: int) -> None:
-        """Set the room on a device."""
         change = max(0, milli) - self._on[device]
         if change:
             self._on[device] += change
@@ -143,7 +141,7 @@ class Ledger:
         self, devices: Iterable[Device], nodes: Iterable[Node], *,
         demand: tuple[Demand, ...] = (), parts: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
-        """``demand`` is what was asked for so far; ``parts`` says of nodes in several pools (devices here, of all)."""
+        """``demand``: the requests so far; ``parts``: for nodes in several pools, (devices here, all)."""
         nodes = tuple(nodes)
         closed = {node.id for node in nodes if not node.is_open}
         self.devices = sorted(
@@ -157,14 +155,14 @@ class Ledger:
         self._models = sorted(set(self.model))
         self.node_of = [number[device.node] for device in self.devices]
         self.on_node: list[list[int]] = [[] for _ in names]
-        self.spots: list[Spot] = []
+        self.node_bits: list[NodeBit] = []
         for at, node in enumerate(self.node_of):
-            self.spots.append((node, 1 << len(self.on_node[node])))
+            self.node_bits.append((node, 1 << len(self.on_node[node])))
             self.on_node[node].append(at)
         self.capacity = [max(0, WHOLE_DEVICE - device.foreign_milli) for device in self.devices]
         self._sizes = node_sizes(nodes, names, parts or {})
         self._empty()
-        self.learn(demand)
+        self.set_demand(demand)
 
     def _empty(self) -> None:
         count = len(self.devices)
@@ -177,8 +175,8 @@ class Ledger:
         self._has_unbooked: bool | None = None
         self._journal: list[tuple[Column | _ResourceChange, int, int]] = []
         self._log: list[int] = []
-        """Each device that changed, in order, and the complement of each node that did. Who keeps anything that
-        follows from the columns remembers how much of it was read."""
+        """Each device that changed, in order, and the complement of each node that did. An index that follows from the
+        columns remembers how much of the log it has read."""
         self._rooms_read = self._node_classes_read = 0
         self.gains = 0
         """How often room may have come back by a change."""
@@ -195,14 +193,13 @@ class Ledger:
         other._empty()
         return other
 
-    def learn(self, demand: tuple[Demand, ...]) -> None:
+    def set_demand(self, demand: tuple[Demand, ...]) -> None:
         """Place by this demand from now on; by GPU amounts alone where it has nothing else."""
         self.score = score_for(demand) if needs_score(demand) else None
         self._node_classes.clear()
 
     @property
     def changes(self) -> int:
-        """The number of changes so far."""
         return len(self._log)
 
     def shift(self, column: Column, at: int, milli: int) -> None:
@@ -246,7 +243,7 @@ class Ledger:
 
     @property
     def has_unbooked(self) -> bool:
-        """Whether anything was unbooked when this was first asked: where not, a borrower has the room of firm work."""
+        """Whether anything was unbooked at the first call: if not, a borrower has the room of firm work."""
         if self._has_unbooked is None:
             self._has_unbooked = any(self.unbooked)
         return self._has_unbooked
@@ -285,36 +282,34 @@ class Ledger:
 
     def _rooms_for(self, models: Models) -> tuple[FreeDevices, FreeDevices]:
         """For firm work and for borrowers; the same where no notebook quota is unbooked, which a plan only lowers."""
-        plain = self._room(models, self.all_now(borrowed=False))
-        return plain, self._room(models, self.all_now(borrowed=True)) if self.has_unbooked else plain
+        rooms = []
+        for borrowed in (False, True) if self.has_unbooked else (False,):
+            free = self.all_now(borrowed=borrowed)
+            if models:
+                free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
+            rooms.append(FreeDevices(free, self.node_bits, self.on_node))
+        return rooms[0], rooms[-1]
 
     def all_now(self, *, borrowed: bool) -> list[int]:
-        """:meth:`lendable_now` or :meth:`plain_now` of every device, which is the same as asking for each."""
+        """:meth:`lendable_now` or :meth:`plain_now` of every device."""
         beside = self.borrowed, self.leaving, self.reserved, self.reserved_borrowed, self.unbooked
         if not any(map(any, beside)):
             return [whole - firm if whole > firm else 0 for whole, firm in zip(self.capacity, self.firm, strict=True)]
-        rows = zip(self.capacity, self.firm, self.borrowed, self.leaving, self._all_due(borrowed=borrowed), strict=True)
+        after = zip(self.reserved, self.borrowed, self.reserved_borrowed, self.unbooked, strict=True)
+        if borrowed:
+            dues = [due + here + soon for due, here, soon, _ in after]
+        else:
+            dues = [due + (unbooked if unbooked > here + soon else here + soon) for due, here, soon, unbooked in after]
+        rows = zip(self.capacity, self.firm, self.borrowed, self.leaving, dues, strict=True)
         return [
             free if (free := whole - firm - (due if due > here + goes else here + goes)) > 0 else 0
             for whole, firm, here, goes, due in rows
         ]
 
-    def _all_due(self, *, borrowed: bool) -> list[int]:
-        """What is not available on every device after all drains, besides firm work."""
-        rows = zip(self.reserved, self.borrowed, self.reserved_borrowed, self.unbooked, strict=True)
-        if borrowed:
-            return [due + here + soon for due, here, soon, _ in rows]
-        return [due + (unbooked if unbooked > here + soon else here + soon) for due, here, soon, unbooked in rows]
-
-    def _room(self, models: Models, free: Sequence[int]) -> FreeDevices:
-        if models:
-            free = [milli if model in models else 0 for milli, model in zip(free, self.model, strict=True)]
-        return FreeDevices(free, self.spots, self.on_node)
-
     def free_devices(self, models: Models, *, borrowed: bool) -> FreeDevices | None:
         """Room for firm work or for borrowers on devices of these models (none named: any); None where none is here.
 
-        Kept up to date from the first look on.
+        It is kept up to date from the first call on.
         """
         here = tuple(name for name in self._models if name in models) if models else ANY_MODEL
         if models and not here:
@@ -326,7 +321,7 @@ class Ledger:
         return rooms[key][borrowed]
 
     def node_classes(self, *, borrowed: bool) -> NodeClasses:
-        """The nodes by what is free on them for firm work or for borrowers, kept up to date from the first look on."""
+        """The nodes by what is free on them for firm work or for borrowers, kept up to date from the first call on."""
         if borrowed not in self._node_classes:
             free = self.lendable_now if borrowed else self.plain_now
             kinds = [self._kind(node) for node in range(len(self.nodes))]

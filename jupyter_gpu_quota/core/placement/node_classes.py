@@ -6,7 +6,7 @@ The CPU and memory of a class are rounded down to a grid; where that is not enou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ..model import WHOLE_DEVICE
 from .fragmentation import FragmentationScore, NodeState
 from .workload_profile import RankRequest
 
-Spot = tuple[int, int]
+NodeAndFree = tuple[int, int]
 """A node, and how much is free on the device that a fraction takes there (a whole device for anything else)."""
 
 
@@ -55,15 +55,14 @@ class NodeClasses:
         self._changed = set(range(nodes))
 
     def note(self, node: int) -> None:
-        """Note that the state of a node has changed."""
         self._changed.add(node)
 
-    def best(self, request: RankRequest) -> Spot | None:
+    def best(self, request: RankRequest) -> NodeAndFree | None:
         """Where a rank of this shape costs least; None where it fits nowhere."""
         if self._changed:
             self._classify()
         ranking = self._rankings.setdefault(request, _Ranking())
-        self._catch_up(ranking, request)
+        self._update(ranking, request)
         options, passed, found = ranking.options, list[Option](), None
         while options and found is None:
             option = options[0]
@@ -82,7 +81,13 @@ class NodeClasses:
         for node in sorted(self._changed):
             state = self._state_of(node)
             self._exact[node] = (state.cpu_milli, state.memory_mib)
-            node_class = self._node_class(_rounded(state))
+            rounded = _rounded(state)
+            node_class = self._number.get(rounded, len(self._states))
+            if node_class == len(self._states):
+                self._number[rounded] = node_class
+                self._states.append(rounded)
+                self._members.append([])
+                self._count.append(0)
             if node_class == self._class_of[node]:
                 continue
             if self._class_of[node] >= 0:
@@ -95,19 +100,14 @@ class NodeClasses:
             heappush(self._members[node_class], node)
         self._changed.clear()
 
-    def _node_class(self, state: NodeState) -> int:
-        number = self._number.get(state)
-        if number is None:
-            number = self._number[state] = len(self._states)
-            self._states.append(state)
-            self._members.append([])
-            self._count.append(0)
-        return number
-
-    def _catch_up(self, ranking: _Ranking, request: RankRequest) -> None:
+    def _update(self, ranking: _Ranking, request: RankRequest) -> None:
+        """Add the classes that got their first node since the ranking was read, with the cost on each device."""
         for node_class in dict.fromkeys(self._log[ranking.read :]):
             if self._count[node_class]:
-                for cost, free in self._costs_on(node_class, request):
+                found = self._costs.get(key := (node_class, request))
+                if found is None:
+                    found = self._costs[key] = costs(self._states[node_class], request, self._score)
+                for cost, free in found:
                     heappush(ranking.options, Option(cost, free, node_class))
         ranking.read = len(self._log)
 
@@ -115,21 +115,12 @@ class NodeClasses:
         members, state = self._members[node_class], self._states[node_class]
         while self._class_of[members[0]] != node_class:
             heappop(members)
-        if request[1] <= state.cpu_milli and request[2] <= state.memory_mib:
+        _, cpu, memory, _ = request
+        if cpu <= state.cpu_milli and memory <= state.memory_mib:
             return members[0]
-        fitting = (node for node in set(members) if self._class_of[node] == node_class and self._takes(node, request))
+        here = (node for node in set(members) if self._class_of[node] == node_class)
+        fitting = (node for node in here if cpu <= self._exact[node][0] and memory <= self._exact[node][1])
         return min(fitting, default=None)
-
-    def _takes(self, node: int, request: RankRequest) -> bool:
-        cpu, memory = self._exact[node]
-        return request[1] <= cpu and request[2] <= memory
-
-    def _costs_on(self, node_class: int, request: RankRequest) -> Iterable[tuple[int, int]]:
-        """The cost of a request on each distinct device of a class, with what is free on the device."""
-        key = (node_class, request)
-        if key not in self._costs:
-            self._costs[key] = costs(self._states[node_class], request, self._score)
-        return self._costs[key]
 
 
 def _rounded(state: NodeState) -> NodeState:

@@ -22,7 +22,6 @@ class CpuMemory(NamedTuple):
     memory_mib: int = 0
 
     def covers(self, need: CpuMemory) -> bool:
-        """Whether there is enough of both."""
         return self.cpu_milli >= need.cpu_milli and self.memory_mib >= need.memory_mib
 
 
@@ -36,23 +35,21 @@ class NodeResources:
         self.sizes = list(sizes)
         count = len(self.sizes)
         self._capacity = [CpuMemory(size.cpu_milli or PLENTY, size.memory_mib or PLENTY) for size in sizes]
-        self._used, self._leaving, self._promised = [NOTHING] * count, [NOTHING] * count, [NOTHING] * count
+        self._used, self._leaving, self._reserved = [NOTHING] * count, [NOTHING] * count, [NOTHING] * count
 
     def add(
         self, node: int, used: CpuMemory = NOTHING, leaving: CpuMemory = NOTHING, reserved: CpuMemory = NOTHING
     ) -> None:
-        """Add these amounts to one node's use."""
         self._used[node] = _sum(self._used[node], used)
         self._leaving[node] = _sum(self._leaving[node], leaving)
-        self._promised[node] = _sum(self._promised[node], reserved)
+        self._reserved[node] = _sum(self._reserved[node], reserved)
 
     def size(self, node: int) -> CpuMemory:
-        """What the node has."""
         return self._capacity[node]
 
     def now(self, node: int) -> CpuMemory:
         """What is free now and not reserved; an amount that is not stated does not shrink."""
-        used, leaving, reserved = self._used[node], self._leaving[node], self._promised[node]
+        used, leaving, reserved = self._used[node], self._leaving[node], self._reserved[node]
         cpu = used.cpu_milli + max(leaving.cpu_milli, reserved.cpu_milli)
         memory = used.memory_mib + max(leaving.memory_mib, reserved.memory_mib)
         return self._less(node, cpu, memory)
@@ -64,7 +61,7 @@ class NodeResources:
 
     def after(self, node: int, gone: CpuMemory = NOTHING) -> CpuMemory:
         """What is free after all drains, and after ``gone`` has left; below 0 for an overcommitted node."""
-        used, reserved = self._used[node], self._promised[node]
+        used, reserved = self._used[node], self._reserved[node]
         cpu = used.cpu_milli + reserved.cpu_milli - gone.cpu_milli
         return self._less(node, cpu, used.memory_mib + reserved.memory_mib - gone.memory_mib)
 

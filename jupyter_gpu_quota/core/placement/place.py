@@ -7,14 +7,13 @@ least (:mod:`.fragmentation`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..model import WHOLE_DEVICE, Job, Placement
 from .ledger import Ledger, Models
-from .node_classes import NodeClasses
 from .node_resources import NOTHING, CpuMemory
 
 NO_BOUND = 1 << 62
@@ -52,13 +51,11 @@ class Request(NamedTuple):
         by_cpu = host.cpu_milli // self.cpu_milli if self.cpu_milli else NO_BOUND
         return max(0, min(by_cpu, host.memory_mib // self.memory_mib if self.memory_mib else NO_BOUND))
 
-    def takes(self, model: str) -> bool:
-        """Whether a device of this model would do."""
+    def accepts(self, model: str) -> bool:
         return not self.gpu_models or model in self.gpu_models
 
 
 def request_of(job: Job, ranks: int) -> Request:
-    """What so many ranks of a job need."""
     return Request(job.gpu_milli, ranks, job.gpu_models, job.cpu_milli, job.memory_mib)
 
 
@@ -106,6 +103,26 @@ def node_needs(pieces: Iterable[Piece], ledger: Ledger) -> dict[int, CpuMemory]:
     return needs
 
 
+def is_free_now(ledger: Ledger, pieces: Iterable[Piece]) -> bool:
+    """Whether nothing occupies these pieces now; reservations do not count."""
+    return _cover(ledger, tuple(pieces), ledger.free_now, ledger.node_resources.unoccupied)
+
+
+def has_room_after_drains(ledger: Ledger, pieces: Iterable[Piece]) -> bool:
+    """Whether a borrower would have room for these pieces after all drains."""
+    return _cover(ledger, tuple(pieces), ledger.lendable_after, ledger.node_resources.after)
+
+
+def _cover(
+    ledger: Ledger, pieces: Sequence[Piece], free_on: Callable[[int], int], left_on: Callable[[int], CpuMemory]
+) -> bool:
+    wanted = Counter[int]()
+    for piece in pieces:
+        wanted[piece.device] += piece.gpu_milli
+    fits = all(left_on(node).covers(need) for node, need in node_needs(pieces, ledger).items())
+    return fits and all(free_on(at) >= milli for at, milli in wanted.items())
+
+
 class Fit(NamedTuple):
     """The pieces on which a request fits; nothing is taken yet."""
 
@@ -133,17 +150,17 @@ def place(ledger: Ledger, request: Request, *, borrowed: bool = False) -> Fit | 
     borrowed = borrowed and ledger.has_unbooked
     if request.ranks > 1:
         return _all_ranks(ledger, request, borrowed=borrowed)
-    asked = request, borrowed
-    if ledger.refused.get(asked) == ledger.gains:
+    key = request, borrowed
+    if ledger.refused.get(key) == ledger.gains:
         return NOWHERE
-    changes, pieces = ledger.found.get(asked, (-1, ()))
+    changes, pieces = ledger.found.get(key, (-1, ()))
     if changes == ledger.changes:
         return Fit(pieces)
     pieces = tuple(_rank(ledger, request, 0, borrowed=borrowed))
     if pieces:
-        ledger.found[asked] = ledger.changes, pieces
+        ledger.found[key] = ledger.changes, pieces
         return Fit(pieces)
-    ledger.refused[asked] = ledger.gains
+    ledger.refused[key] = ledger.gains
     return NOWHERE
 
 
@@ -163,27 +180,27 @@ def _all_ranks(ledger: Ledger, request: Request, *, borrowed: bool) -> Fit | Ref
 
 def _rank(ledger: Ledger, request: Request, rank: int, *, borrowed: bool) -> list[Piece]:
     if ledger.score or request.cpu_milli or request.memory_mib:
-        devices = _by_state(ledger, ledger.node_classes(borrowed=borrowed), request, borrowed=borrowed)
+        devices = _by_score(ledger, request, borrowed=borrowed)
     else:
-        devices = _by_room(ledger, request, borrowed=borrowed)
+        devices = _by_gpu(ledger, request, borrowed=borrowed)
     return rank_pieces(rank, devices, request) if devices else []
 
 
-def _by_state(ledger: Ledger, classes: NodeClasses, request: Request, *, borrowed: bool) -> Sequence[int]:
-    """The devices of the node where a rank costs least, counting all resources that it asks for."""
+def _by_score(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int]:
+    """The devices of the node where a rank costs least, counting all resources that it requests."""
+    classes = ledger.node_classes(borrowed=borrowed)
     found = classes.best((request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models))
     if found is None:
         return ()
     node, amount = found
     free = ledger.lendable_now if borrowed else ledger.plain_now
-    on_node = [at for at in ledger.on_node[node] if request.takes(ledger.model[at])]
+    on_node = [at for at in ledger.on_node[node] if request.accepts(ledger.model[at])]
     if request.gpu_milli:
         on_node = [at for at in on_node if free(at) == amount]
     return on_node[: request.devices_per_rank]
 
 
-def _by_room(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int]:
-    """The devices where only GPUs count."""
+def _by_gpu(ledger: Ledger, request: Request, *, borrowed: bool) -> Sequence[int]:
     room = ledger.free_devices(request.gpu_models, borrowed=borrowed)
     if room is None:
         return ()
@@ -269,7 +286,7 @@ class EmptyPool:
             self._kinds[models] = Counter(
                 (
                     ledger.node_resources.size(node),
-                    tuple(sorted(ledger.capacity[at] for at in on if fits.takes(ledger.model[at]))),
+                    tuple(sorted(ledger.capacity[at] for at in on if fits.accepts(ledger.model[at]))),
                 )
                 for node, on in enumerate(ledger.on_node)
             )
@@ -277,23 +294,20 @@ class EmptyPool:
 
     def ranks(self, request: Request) -> int:
         """How many ranks of this request would fit at once."""
-        kinds = self._nodes(request.gpu_models)
-        return sum(_ranks_on(host, devices, request) * count for (host, devices), count in kinds.items())
+        found = 0
+        for (host, devices), count in self._nodes(request.gpu_models).items():
+            if request.gpu_milli > WHOLE_DEVICE:
+                ranks = devices.count(WHOLE_DEVICE) // request.devices_per_rank
+            else:
+                ranks = sum(free // request.gpu_milli for free in devices)
+            found += count * min(ranks, request.ranks_within(host))
+        return found
 
-    def takes(self, request: Request) -> bool:
+    def fits(self, request: Request) -> bool:
         """Whether the request could start if nothing else ran."""
         if request not in self._answers:
             self._answers[request] = is_well_formed(request) and self.ranks(request) >= request.ranks
         return self._answers[request]
-
-
-def _ranks_on(host: CpuMemory, devices: Sequence[int], request: Request) -> int:
-    """How many ranks one node takes."""
-    if request.gpu_milli > WHOLE_DEVICE:
-        ranks = devices.count(WHOLE_DEVICE) // request.devices_per_rank
-    else:
-        ranks = sum(free // request.gpu_milli for free in devices)
-    return min(ranks, request.ranks_within(host))
 
 
 def is_well_formed(request: Request) -> bool:

@@ -42,7 +42,6 @@ def workload_profile(counts: Mapping[RankRequest, int]) -> tuple[Demand, ...]:
 
 
 def rank_request(job: Job) -> RankRequest:
-    """What each rank of a job asks for."""
     return job.gpu_milli, job.cpu_milli, job.memory_mib, job.gpu_models
 
 

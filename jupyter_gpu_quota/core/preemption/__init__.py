@@ -1,1 +1,1 @@
-"""Who may take GPUs back from whom, and the fewest victims that are enough."""
+"""Reclaim and preempt: the rules, the victim candidates, the search, and the fewest victims."""

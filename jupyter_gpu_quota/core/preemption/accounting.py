@@ -1,4 +1,4 @@
-"""Accounting of a preemption: what the ledger and the quota states record when work leaves or restarts."""
+"""Accounting of a preemption: the records of the ledger and the quota states when work stops or restarts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..queue.quota_state import Victim
 
 
 def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
-    """Record in the ledger that a victim leaves, or gives up its reserved devices; ``sign`` -1 undoes it."""
+    """Record in the ledger that a victim stops, or loses its reserved devices; ``sign`` -1 undoes it."""
     if victim.reserved:
         reserve(pool.ledger, victim.pieces, borrowed=victim.borrower, sign=-sign)
     else:
@@ -16,7 +16,6 @@ def mark_leaving(pool: PoolState, victim: Victim, *, sign: int = 1) -> None:
 
 
 def subtract_use(pool: PoolState, victim: Victim) -> None:
-    """Subtract a victim from the use of its project."""
     project = victim.project
     victim_list(pool, victim).remove(victim)
     if victim.base is not None:

@@ -86,7 +86,7 @@ class Candidates:
             if (self.preemptor.entitlement <= Entitlement.GUARANTEE or self.rules.may_lose(victim.project))
             and (victim.project is not self.preemptor.project or self.notebook)
             and self.preemptor.within in (None, *victim.project.levels)
-            and (self.notebook or self._may_go(victim))
+            and (self.notebook or self._may_be_picked(victim))
         ]
         return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
@@ -97,26 +97,27 @@ class Candidates:
         """
         if not self.pool.has_elastic:
             return []
-        candidates = [victim for project in projects for victim in project.elastic_surplus if self._may_go(victim)]
+        candidates = [
+            victim for project in projects for victim in project.elastic_surplus if self._may_be_picked(victim)
+        ]
         return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
 
-    def _may_go(self, victim: Victim) -> bool:
+    def _may_be_picked(self, victim: Victim) -> bool:
         """Whether a victim may be picked: preemptible, unprotected, not what the preemptor was paused for. Rule R36."""
         preemptor = self.preemptor
         spared = preemptor.spares is not None and victim.id == preemptor.spares
         return victim.preemptible and not spared and (self.include_protected or not victim.protected)
 
-    def _rows(self, project: QuotaState) -> Iterable[Victim]:
-        """A project's victims, in order."""
+    def _victims_of(self, project: QuotaState) -> Iterable[Victim]:
         rows: Iterable[Victim] = project.victims
         if self.include_protected and project.protected_victims:
             rows = merge(project.victims, project.protected_victims, key=lambda one: one.order)
-        return rows if self.preemptor.spares is None else filter(self._may_go, rows)
+        return rows if self.preemptor.spares is None else filter(self._may_be_picked, rows)
 
     def _by_project(self, projects: Iterable[QuotaState]) -> Iterator[Victim]:
         gone: dict[QuotaState, int] = defaultdict(int)
         heap = [(_most_above(project, gone), project) for project in projects]
-        rows = {project: iter(self._rows(project)) for _, project in heap}
+        rows = {project: iter(self._victims_of(project)) for _, project in heap}
         heapify(heap)
         while heap:
             key, project = heap[0]
@@ -139,9 +140,9 @@ class Candidates:
         """The preemptible jobs of lower priority in the preemptor's own project. Rule R38."""
         own, priority = self.preemptor.project, self.preemptor.priority
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
-        firm = takewhile(lambda one: one.priority < priority, self._rows(own))
+        firm = takewhile(lambda one: one.priority < priority, self._victims_of(own))
         candidates = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
-        return filter(self._may_go, candidates)
+        return filter(self._may_be_picked, candidates)
 
 
 def _most_above(project: QuotaState, gone: Mapping[QuotaState, int]) -> tuple[bool, int, bool, int, str]:

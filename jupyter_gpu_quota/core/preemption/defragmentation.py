@@ -41,7 +41,10 @@ def defragment(pool: PoolState, request: Request, known: Collection[str]) -> Cle
     ``known``: the keys of work that moves already. If found, the moves are recorded in the ledger.
     Rule R41.
     """
-    if not _has_idle_room(pool, request):
+    room = pool.ledger.free_devices(request.gpu_models, borrowed=False)
+    if room is None or room.devices.at_least(1) is None:
+        return None
+    if sum(pool.ledger.all_now(borrowed=False)) < request.gpu_milli:
         return None
     plans = sorted(_plans(pool, request, known), key=lambda plan: (plan.milli, plan.devices))
     for plan in plans[:MOST_SLOTS]:
@@ -59,13 +62,6 @@ class _Plan(NamedTuple):
     movers: tuple[Victim, ...]
 
 
-def _has_idle_room(pool: PoolState, request: Request) -> bool:
-    room = pool.ledger.free_devices(request.gpu_models, borrowed=False)
-    if room is None or room.devices.at_least(1) is None:
-        return False
-    return sum(pool.ledger.all_now(borrowed=False)) >= request.gpu_milli
-
-
 def _plans(pool: PoolState, request: Request, known: Collection[str]) -> Iterator[_Plan]:
     slots, need = list(_with_most_room(pool, request)), min(request.gpu_milli, WHOLE_DEVICE)
     on = _movers_on({at for devices in slots for at in devices}, pool, known)
@@ -73,7 +69,7 @@ def _plans(pool: PoolState, request: Request, known: Collection[str]) -> Iterato
         options = [
             (plan, at)
             for at in devices
-            if request.takes(pool.ledger.model[at]) and (plan := _clear(pool, at, need, on)) is not None
+            if request.accepts(pool.ledger.model[at]) and (plan := _clear(pool, at, need, on)) is not None
         ]
         options.sort(key=lambda option: (option[0][0], option[1]))
         if len(options) >= request.devices_per_rank:
@@ -95,22 +91,18 @@ def _with_most_room(pool: PoolState, request: Request) -> Iterator[Sequence[int]
 
 
 def _movers_on(devices: Container[int], pool: PoolState, known: Collection[str]) -> dict[int, list[Victim]]:
-    """The work that may move away from these devices, by device."""
+    """The work that may move away from these devices, by device: all of it is here, and none of it is elastic."""
     on: dict[int, list[Victim]] = {}
     for project in pool.projects.values():
         for victim in project.victims if project.known else ():
             here = {piece.device for piece in victim.pieces if piece.device in devices}
-            if here and _may_move(victim) and victim.key not in known:
+            is_part = victim.elastic or victim.above is not None or victim.base is not None
+            if not here or is_part or victim.key in known:
+                continue
+            if victim.size == sum(piece.gpu_milli for piece in victim.pieces):
                 for at in here:
                     on.setdefault(at, []).append(victim)
     return on
-
-
-def _may_move(victim: Victim) -> bool:
-    """Whether work has a fixed size and is not a part of an elastic job."""
-    if victim.elastic or victim.above is not None or victim.base is not None:
-        return False
-    return victim.size == sum(piece.gpu_milli for piece in victim.pieces)
 
 
 def _clear(pool: PoolState, at: int, need: int, on: dict[int, list[Victim]]) -> tuple[int, list[Victim]] | None:
@@ -118,7 +110,10 @@ def _clear(pool: PoolState, at: int, need: int, on: dict[int, list[Victim]]) -> 
     short = need - pool.ledger.plain_after(at)
     if short <= 0:
         return 0, []
-    parts = sorted((_on_device(victim, at), victim.size, victim.key, victim) for victim in on.get(at, ()))
+    parts = sorted(
+        (sum(one.gpu_milli for one in victim.pieces if one.device == at), victim.size, victim.key, victim)
+        for victim in on.get(at, ())
+    )
     enough = next((part for part in parts if part[0] >= short), None)
     if enough is not None:
         return enough[1], [enough[3]]
@@ -129,10 +124,6 @@ def _clear(pool: PoolState, at: int, need: int, on: dict[int, list[Victim]]) -> 
         if short <= 0:
             return sum(one.size for one in chosen), chosen
     return None
-
-
-def _on_device(victim: Victim, at: int) -> int:
-    return sum(piece.gpu_milli for piece in victim.pieces if piece.device == at)
 
 
 def _apply(pool: PoolState, request: Request, plan: _Plan) -> tuple[Move, ...] | None:
@@ -148,12 +139,7 @@ def _apply(pool: PoolState, request: Request, plan: _Plan) -> tuple[Move, ...] |
         if not isinstance(fit, Fit):
             return None
         reserve(pool.ledger, fit.pieces, borrowed=False)
-        moves.append(Move(victim, _renumbered(victim.pieces, fit.pieces)))
+        ranks = sorted({piece.rank for piece in victim.pieces})
+        moves.append(Move(victim, tuple(piece._replace(rank=ranks[piece.rank]) for piece in fit.pieces)))
     reserve(pool.ledger, slot_pieces, borrowed=False, sign=-1)
     return tuple(moves)
-
-
-def _renumbered(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[Piece, ...]:
-    """The new pieces with the rank numbers that the work has."""
-    ranks = sorted({piece.rank for piece in before})
-    return tuple(piece._replace(rank=ranks[piece.rank]) for piece in after)

@@ -58,22 +58,19 @@ def department_slack(rules: PreemptionRules) -> int:
     outside = [project for project in losses if not rules.is_sibling(project)]
     if not outside:
         return NO_LIMIT
-    rights = [
+    allowed = [
         entitlement
         for entitlement in (Entitlement.GUARANTEE, Entitlement.FAIR)
         if entitlement >= rules.preemptor.entitlement
+        and all(rules.is_loss_allowed(one, losses, entitlement, ()) for one in outside)
     ]
-    allowed = [
-        entitlement
-        for entitlement in rights
-        if all(rules.is_loss_allowed(one, losses, entitlement, ()) for one in outside)
-    ]
-    return max((_leeway_by(rules, entitlement, department, losses) for entitlement in allowed), default=0)
+    return max((_slack_within(rules, entitlement, department, losses) for entitlement in allowed), default=0)
 
 
-def _leeway_by(
+def _slack_within(
     rules: PreemptionRules, entitlement: Entitlement, department: QuotaState, losses: Mapping[QuotaState, Loss]
 ) -> int:
+    """The slack while the department's gain stays within its guarantee, or its fair share."""
     used = department.use + rules.department_gain(department, losses)
     if entitlement is Entitlement.GUARANTEE:
         return department.guarantee - used

@@ -1,4 +1,4 @@
-"""Whether a preemptor could find enough victims at all: cheap upper bounds, computed before any candidate is looked at.
+"""Whether a preemptor could find enough victims at all: cheap upper bounds, computed before the search.
 
 In a full pool most preemptors find nothing. Only those that pass these bounds pay for a search.
 """
@@ -34,7 +34,7 @@ def own_project_suffices(pool: PoolState, own: QuotaState, priority: int, size: 
     The project must end within its limit and no further above its fair share than it is. A preemptor that would take
     nothing waits for a drain like any other job.
     """
-    takable = own.movable.below(priority) + own.movable.elastic
+    takable = own.preemptible_use.below(priority) + own.preemptible_use.elastic
     takable += sum([victim.size for victim in pool.borrowers if victim.project is own])
     bound = min(own.ceiling, max(own.use, own.fair))
     return takable > 0 and own.use + size - takable <= bound
@@ -55,7 +55,7 @@ def _takable(pool: PoolState, preemptor: Preemptor) -> Iterator[int]:
     own, entitlement = preemptor.project, preemptor.entitlement
     yield sum(victim.size for victim in pool.borrowers)
     if entitlement is not Entitlement.NOTEBOOK:
-        yield own.movable.below(preemptor.priority) + own.movable.elastic
+        yield own.preemptible_use.below(preemptor.priority) + own.preemptible_use.elastic
     if preemptor.own_only:
         return
     if entitlement <= Entitlement.GUARANTEE:
@@ -64,7 +64,7 @@ def _takable(pool: PoolState, preemptor: Preemptor) -> Iterator[int]:
         if project is not own or entitlement is Entitlement.NOTEBOOK:
             above = project.use - threshold(project, entitlement)
             if above > 0:  # only the last victim may reach below the threshold
-                yield min(project.movable.all, above + project.movable.largest)
+                yield min(project.preemptible_use.all, above + project.preemptible_use.largest)
 
 
 def _could_be_on_one_node(pool: PoolState, preemptor: Preemptor) -> bool:
@@ -73,16 +73,15 @@ def _could_be_on_one_node(pool: PoolState, preemptor: Preemptor) -> bool:
     if request.devices_per_rank == 1:
         return True
     borrowed = sum(piece.gpu_milli for one in pool.borrowers if one.project is own for piece in one.pieces)
-    most = own.movable.most_on_node(pool.ledger.node_of) + borrowed
+    most = own.preemptible_use.most_on_node(pool.ledger.node_of) + borrowed
     return pool.ledger.most_after(borrowed=preemptor.can_borrow) + most >= request.gpu_milli
 
 
 def _could_fit_without_preemptible(pool: PoolState, request: Request) -> bool:
     """Whether a request would find room if all preemptible work left."""
-    ranks = pool.ranks_without_preemptible.get(request)
-    if ranks is None:
-        ranks = pool.ranks_without_preemptible[request] = _ranks_without_preemptible(pool, request)
-    return ranks >= request.ranks
+    if request not in pool.ranks_without_preemptible:
+        pool.ranks_without_preemptible[request] = _ranks_without_preemptible(pool, request)
+    return pool.ranks_without_preemptible[request] >= request.ranks
 
 
 def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
@@ -96,7 +95,7 @@ def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
         for at, (capacity, firm, borrowed) in enumerate(zip(ledger.capacity, ledger.firm, ledger.borrowed, strict=True))
     ]
     if request.gpu_models:
-        free = [room if request.takes(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
+        free = [room if request.accepts(model) else 0 for room, model in zip(free, ledger.model, strict=True)]
     fitting = [room // need for room in free]
     if many == 1:
         return sum(fitting)

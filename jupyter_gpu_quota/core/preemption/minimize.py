@@ -38,8 +38,7 @@ def minimize_victims(pool: PoolState, preemptions: Sequence[Preemption]) -> None
     for number, preemption in enumerate(preemptions):
         for victims in [one for one in _running_victims(preemption) if one[0].project not in preemptors]:
             project, size = victims[0].project, sum(one.size for one in victims)
-            has_room = pool.ledger.all_after(borrowed=True) >= _on_devices(victims) and _may_fit(pool, victims)
-            if not has_room or not project.may_be_restored(size, victims[0].user):
+            if not _may_fit(pool, victims) or not project.may_be_restored(size, victims[0].user):
                 continue
             depending = _depending_on(project, preemptions[number:])
             if all(other.slack_milli >= size for other in depending) and _fits_without(pool, preemptions, victims):
@@ -55,7 +54,6 @@ Victims = tuple[Victim, ...]
 
 
 def _running_victims(preemption: Preemption) -> list[Victims]:
-    """The running victims of a preemption, in order."""
     runs = [one for one in preemption.victims if not one.reserved and one.base not in preemption.victims]
     return [(one,) if one.above is None else (one, one.above) for one in runs]
 
@@ -74,17 +72,11 @@ def _depending_on(project: QuotaState, preemptions: Sequence[Preemption]) -> lis
 
 
 def _may_fit(pool: PoolState, victims: Victims) -> bool:
-    """Whether enough may be left over to replace what they free; an estimate."""
-    return pool.room_came_back or _left_over(pool) >= _on_devices(victims)
-
-
-def _on_devices(victims: Victims) -> int:
-    """What they free on schedulable devices, in milli-GPU."""
-    return sum([piece.gpu_milli for victim in victims for piece in victim.pieces])
-
-
-def _left_over(pool: PoolState) -> int:
-    return sum(pool.ledger.lendable_after(at) for at in pool.ledger.draining)
+    """Whether enough may be left over to replace what they free on schedulable devices; an estimate."""
+    milli, ledger = sum([piece.gpu_milli for victim in victims for piece in victim.pieces]), pool.ledger
+    if ledger.all_after(borrowed=True) < milli:
+        return False
+    return pool.room_came_back or sum(ledger.lendable_after(at) for at in ledger.draining) >= milli
 
 
 def _fits_without(
@@ -173,13 +165,12 @@ class _Replacement:
         nodes = {ledger.node_of[at] for at in ledger.draining}
         slots = [ledger.on_node[node] for node in nodes] if many > 1 else [[at] for at in ledger.draining]
         for slot in slots:
-            room = [at for at in slot if request.takes(ledger.model[at]) and after(at) >= need]
+            room = [at for at in slot if request.accepts(ledger.model[at]) and after(at) >= need]
             if len(room) >= many and ledger.node_resources.after(ledger.node_of[room[0]]).covers(request.cpu_memory):
                 yield sum(after(at) for at in room) - many * need, room[:many]
 
 
 def _restore(pool: PoolState, victims: Victims) -> None:
-    """Restore the use of these victims."""
     for victim in victims:
         _insert(pool, victim)
         if victim.base is None:

@@ -38,7 +38,6 @@ class Preemptor:
 
     @property
     def own_only(self) -> bool:
-        """Whether it may take from its own project only."""
         return self.within is self.project
 
     @property
@@ -92,7 +91,6 @@ class PreemptionRules:
         """The last victim that was allowed alone, beside those picked; only without departments."""
 
     def pick(self, victim: Victim) -> None:
-        """Add a victim to those picked."""
         self.allowed_alone = None
         self.picked[victim.key] = victim
         self.losses_so_far[victim.project].add(victim)
@@ -220,17 +218,12 @@ class PreemptionRules:
         leaving = [victim for victim in (*self.picked.values(), *chosen) if level in victim.project.levels]
         if any(after < victim.size <= level.guarantee and not victim.borrower for victim in leaving):
             return True
-        firm = after - self._surplus_left(level, leaving)
+        gone, surplus = {victim.id for victim in leaving}, 0
+        for project in self.pool.projects.values() if self.pool.has_elastic else ():
+            if level in project.levels:
+                surplus += sum(victim.size for victim in project.elastic_surplus if victim.id not in gone)
         sizes = (*(victim.size for victim in leaving), *waiting_sizes(self.pool, level))
-        return any(firm + size <= level.guarantee for size in sizes)
-
-    def _surplus_left(self, level: QuotaState, leaving: Sequence[Victim]) -> int:
-        """What the remaining elastic jobs of a level run with above their minimum, in milli-GPU."""
-        if not self.pool.has_elastic:
-            return 0
-        gone = {victim.id for victim in leaving}
-        projects = (one for one in self.pool.projects.values() if level in one.levels)
-        return sum(victim.size for one in projects for victim in one.elastic_surplus if victim.id not in gone)
+        return any(after - surplus + size <= level.guarantee for size in sizes)
 
     def _stays_balanced(self, level: QuotaState, after: int, losses: Mapping[QuotaState, Loss]) -> bool:
         """Whether the preemptor ends no further above its guarantee, by weight, than the victim.

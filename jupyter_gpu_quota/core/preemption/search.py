@@ -1,4 +1,4 @@
-"""The search for victims: the least work that leaves so that a preemptor finds room, in the order of the contract.
+"""The search for victims: the least work that has to stop so that a preemptor finds room, in the order of the contract.
 
 Victims of one rank are on one slot (:mod:`.slots`). The search walks the candidates in the order of the contract and
 takes the first slot on which an allowed set frees enough; the set is then cut to the victims that are needed.
@@ -30,7 +30,7 @@ EXHAUSTIVE = 12
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Preemption:
-    """A result: the victims leave or give up a reserved slot, then the preemptor starts on the pieces."""
+    """A result: the victims stop or lose a reserved slot, then the preemptor starts on the pieces."""
 
     preemptor: Preemptor
     pieces: tuple[Piece, ...]
@@ -294,7 +294,7 @@ class _Search:
     def _in_order(self, slot: int, candidates: Sequence[Victim]) -> list[Victim] | None:
         """Add candidates in order until they suffice, then put back those that are not needed, the last first.
 
-        A sibling may have to leave for the entitlement that its loss gives, and not for its room.
+        A sibling may be a victim for the entitlement that its loss gives, and not for its room.
         """
         chosen: list[Victim] = []
         for victim in candidates:
@@ -401,17 +401,17 @@ class _Search:
 
     def _keeps_bounds(self, leaving: Sequence[Victim]) -> bool:
         """Whether limits hold; priority inside a project must not raise its use above the fair share either."""
-        return self.notebook or all(self._keeps_bound(level, leaving) for level in self.preemptor.project.levels)
-
-    def _keeps_bound(self, level: QuotaState, leaving: Sequence[Victim]) -> bool:
-        inside = level is self.preemptor.within
-        bound = min(level.ceiling, max(level.use, level.fair)) if inside else level.ceiling
-        return self._is_within(level, bound, leaving)
+        if self.notebook:
+            return True
+        bounds = [
+            (level, min(level.ceiling, max(level.use, level.fair)) if level is self.preemptor.within else level.ceiling)
+            for level in self.preemptor.project.levels
+        ]
+        return all(self._is_within(level, bound, leaving) for level, bound in bounds)
 
     def _is_under_limits(self) -> bool:
-        return self.notebook or all(
-            self._is_within(level, level.ceiling, ()) for level in self.preemptor.project.levels
-        )
+        levels = self.preemptor.project.levels
+        return self.notebook or all(self._is_within(level, level.ceiling, ()) for level in levels)
 
     def _is_within(self, level: QuotaState, bound: int, leaving: Sequence[Victim]) -> bool:
         """Whether the use with the placed ranks and the next one, and without the victims, is within a bound."""

@@ -21,18 +21,17 @@ class Slots:
         self.many = self.request.devices_per_rank
         self.is_choosy = bool(self.request.gpu_models) or self.only is not None
         self.freed: dict[int, int] = {}
-        """What is free on each slot when everything that leaves has left, and the candidates seen there with it."""
+        """The free amount of each slot when all stopping work and the candidates seen there are gone."""
         self._after_of_node: dict[int, tuple[int, list[tuple[int, int]]]] = {}
 
     def of(self, device: int) -> int:
-        """The slot of a device."""
         return device if self.many == 1 else self.ledger.node_of[device]
 
     def accepts(self, device: int) -> bool:
         """Whether the preemptor may use a device."""
         if not self.is_choosy:
             return True
-        return self.request.takes(self.ledger.model[device]) and (self.only is None or device in self.only)
+        return self.request.accepts(self.ledger.model[device]) and (self.only is None or device in self.only)
 
     def freed_by(self, victim: Victim) -> list[tuple[int, int]]:
         """The slots on which a victim frees anything for the preemptor, and how much."""
@@ -43,7 +42,9 @@ class Slots:
                 slot = piece.device if self.many == 1 else self.ledger.node_of[piece.device]
                 slots[slot] = slots.get(slot, 0) + piece.gpu_milli
                 if slot not in self.freed:
-                    self.freed[slot] = self._free_after(slot)
+                    on_node = self.many > 1
+                    after = self.ledger.node_after(slot, borrowed=self.can_borrow) if on_node else self._after(slot)
+                    self.freed[slot] = max(0, after)
         return sorted(slots.items()) if len(slots) > 1 else list(slots.items())
 
     def _frees(self, victim: Victim, piece: Piece) -> bool:
@@ -55,18 +56,16 @@ class Slots:
         borrowed = self.ledger.borrowed[piece.device] + self.ledger.reserved_borrowed[piece.device]
         return borrowed > self.ledger.unbooked[piece.device]
 
-    def _free_after(self, slot: int) -> int:
-        if self.many == 1:
-            return max(0, self._after(slot))
-        return self.ledger.node_after(slot, borrowed=self.can_borrow)
-
     def _after(self, device: int) -> int:
         return self.ledger.lendable_after(device) if self.can_borrow else self.ledger.plain_after(device)
 
     def room(self, slot: int, leaving: Sequence[Victim]) -> list[int]:
         """The devices of a slot with room for their part of a rank when these victims, too, have left."""
-        if not self._has_cpu_memory(slot, leaving):
-            return []
+        if self.request.cpu_milli or self.request.memory_mib:
+            node = self.ledger.node_of[slot] if self.many == 1 else slot
+            freed = node_needs((piece for victim in leaving for piece in victim.pieces), self.ledger)
+            if not self.request.ranks_within(self.ledger.node_resources.after(node, freed.get(node, NOTHING))):
+                return []
         if self.many == 1:
             return self._room_on_device(slot, leaving)
         if not any(victim.borrower for victim in leaving):
@@ -85,7 +84,7 @@ class Slots:
         return [at] if self.accepts(at) and after(at, firm_gone=firm, borrowed_gone=borrowed) >= self.need else []
 
     def _room_on_node(self, node: int, leaving: Sequence[Victim]) -> list[int]:
-        """The same on a node that no borrower leaves; what its devices have free is kept until the ledger changes."""
+        """The same on a node, without borrowers among the victims; free amounts are cached until the ledger changes."""
         known = self._after_of_node.get(node)
         if known is None or known[0] != self.ledger.changes:
             rows = [(at, self._after(at)) for at in self.ledger.on_node[node] if self.accepts(at)]
@@ -96,11 +95,3 @@ class Slots:
                 freed[piece.device] = freed.get(piece.device, 0) + piece.gpu_milli
         need = self.need
         return [at for at, milli in known[1] if milli + freed.get(at, 0) >= need]
-
-    def _has_cpu_memory(self, slot: int, leaving: Sequence[Victim]) -> bool:
-        """Whether the CPU and memory of a rank fit the node of a slot when these victims, too, have left."""
-        if not self.request.cpu_milli and not self.request.memory_mib:
-            return True
-        node = self.ledger.node_of[slot] if self.many == 1 else slot
-        freed = node_needs((piece for victim in leaving for piece in victim.pieces), self.ledger)
-        return self.request.ranks_within(self.ledger.node_resources.after(node, freed.get(node, NOTHING))) > 0

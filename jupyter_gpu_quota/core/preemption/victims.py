@@ -1,6 +1,6 @@
-"""Who may be a victim: preemptible running work, and when it is protected.
+"""The possible victims: preemptible running work, and when it is protected.
 
-A project's lists of victims are made when a preemptor first looks at them: in most ticks none does, and building them
+A project's lists of victims are made when a preemptor first reads them: in most ticks none does, and building them
 would be a large part of the cost of reading a pool. :mod:`.candidates` chooses among them, :mod:`.rules` compares.
 Source: docs/scheduling.md, section 4.
 """
@@ -68,7 +68,6 @@ def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
 
 
 def victim_of(policy: Policy, now: int, running: Running) -> Victim:
-    """Running work as a victim."""
     job, pieces, project, size = running
     started_at = now if job.started_at is None else job.started_at
     saved_at = max(started_at, job.checkpoint_at or started_at)

@@ -1,1 +1,1 @@
-"""The state of one pool in one tick: its projects, their queues, and who is first."""
+"""The state of one pool in one tick: its projects, their job queues, and the queue order."""

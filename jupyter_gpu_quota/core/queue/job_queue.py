@@ -20,8 +20,8 @@ OrderKey = tuple[int, int, int, str]
 """Order inside a project: -priority, the user's use of the project's GPUs, first submit time, id."""
 
 
-Why = Callable[[], Reason]
-"""Makes the reason why a class is blocked; most are never asked for."""
+MakeReason = Callable[[], Reason]
+"""Makes the reason why a class is blocked; most are never made."""
 
 FitsUser = Callable[[str], bool] | None
 """Whether a user may start one more job of a class; None without a ceiling for each user."""
@@ -54,12 +54,10 @@ class WaitingJobs:
         self._shortest_s = 1 << 62
 
     def add(self, job: Job) -> None:
-        """Add a job."""
         self._unsorted.append(job)
         self.count += 1
 
     def drop(self, job: Job) -> None:
-        """Remove a job."""
         rows = self.users[job.user]
         del rows[bisect_left(rows, (job.submitted_at, job.id))]
         if not rows:
@@ -69,11 +67,6 @@ class WaitingJobs:
     @property
     def users(self) -> dict[str, list[_Row]]:
         """The rows of each user, in order."""
-        if self._unsorted:
-            self._sort_in()
-        return self._users
-
-    def _sort_in(self) -> None:
         users, shortest_s = self._users, self._shortest_s
         for job in self._unsorted:
             row = job.submitted_at, job.id, job
@@ -88,6 +81,7 @@ class WaitingJobs:
                 shortest_s = job.time_limit_s
         self._shortest_s = shortest_s
         self._unsorted.clear()
+        return users
 
     def joined_with(self, jobs: Iterable[Job]) -> WaitingJobs:
         """These jobs and others, for one tick."""
@@ -101,7 +95,6 @@ class WaitingJobs:
         return bool(self.users) and self._shortest_s <= time_limit_s
 
     def jobs(self) -> Iterator[Job]:
-        """All jobs, unordered."""
         return (row[2] for rows in self.users.values() for row in rows)
 
 
@@ -113,18 +106,8 @@ class ClassQueue:
     """
 
     __slots__ = (
-        "_fits_user",
-        "_heads",
-        "_next",
-        "_out",
-        "_use_by_user",
-        "_users",
-        "_waiting",
-        "blocked",
-        "count",
-        "job_class",
-        "priority_key",
-        "size",
+        "_fits_user", "_heads", "_next", "_out", "_use_by_user", "_users", "_waiting",
+        "blocked", "count", "job_class", "priority_key", "size",
     )  # fmt: skip
 
     def __init__(
@@ -137,7 +120,7 @@ class ClassQueue:
     ) -> None:
         self.job_class = job_class
         self.size, self.priority_key = job_class.request.size, -job_class.priority
-        self.blocked: Why | None = None
+        self.blocked: MakeReason | None = None
         self._waiting = waiting_jobs
         self._use_by_user = use_by_user
         self._fits_user = fits_user
@@ -150,7 +133,6 @@ class ClassQueue:
         self._heads: list[tuple[int, int, str, str]] | None = None
 
     def counts(self) -> dict[str, int]:
-        """The number of queued jobs of each user."""
         counts = {user: len(rows) for user, rows in self._waiting.users.items()}
         if self._out:
             for job in self._waiting.jobs():
@@ -162,7 +144,7 @@ class ClassQueue:
         heads = self._sorted()
         while heads:
             used, submitted_at, job, user = heads[0]
-            if not self._is_front(user, job) or not self.takes(user):
+            if not self._is_front(user, job) or not self.has_room_for(user):
                 heappop(heads)
             elif used != (now := self._use_by_user.get(user, 0)):
                 heapreplace(heads, (now, submitted_at, job, user))
@@ -170,8 +152,8 @@ class ClassQueue:
                 return -self.job_class.priority, used, submitted_at, job
         return None
 
-    def takes(self, user: str) -> bool:
-        """Whether a user's ceiling leaves room for a job of the class."""
+    def has_room_for(self, user: str) -> bool:
+        """Whether the ceiling for each user admits one more job of a user."""
         return self._fits_user is None or self._fits_user(user)
 
     def first(self) -> Job:
@@ -180,19 +162,18 @@ class ClassQueue:
         return self._users[user][self._next.get(user, 0)][2]
 
     def take(self) -> Job:
-        """Remove and return the first job."""
         job = self.first()
         heappop(self._sorted())
         return self.pick(job)
 
     def first_within(self, time_limit_s: int) -> Job | None:
-        """The first job, in order, that its user's ceiling takes and whose time limit is no longer than this."""
+        """The first job, in order, that is within its user's ceiling and has no longer time limit than this."""
         if not self._waiting.may_end_within(time_limit_s):
             return None
         short = [
             (self._use_by_user.get(job.user, 0), job.submitted_at, job.id, job)
             for job in self.jobs()
-            if job.time_limit_s <= time_limit_s and self.takes(job.user)
+            if job.time_limit_s <= time_limit_s and self.has_room_for(job.user)
         ]
         return min(short)[3] if short else None
 
@@ -200,18 +181,17 @@ class ClassQueue:
         """Remove and return a job, not necessarily the first."""
         self._out.add(job.id)
         self.count -= 1
-        self.moved_up(job.user)
+        self.reorder(job.user)
         return job
 
     def put_back(self, job: Job) -> None:
-        """Queue a job again."""
         self._out.discard(job.id)
         self.count = self._waiting.count - len(self._out)
         self._next.pop(job.user, None)
         self.blocked = None
-        self.moved_up(job.user)
+        self.reorder(job.user)
 
-    def moved_up(self, user: str) -> None:
+    def reorder(self, user: str) -> None:
         """Reorder a user whose use fell or whose first job changed."""
         if self._heads is None or user not in self._users:
             return
@@ -219,7 +199,6 @@ class ClassQueue:
             heappush(self._heads, (self._use_by_user.get(user, 0), front[0], front[1], user))
 
     def jobs(self) -> Iterator[Job]:
-        """All queued jobs, unordered."""
         return (job for job in self._waiting.jobs() if job.id not in self._out)
 
     def _sorted(self) -> list[tuple[int, int, str, str]]:
@@ -255,6 +234,8 @@ class ClassQueue:
 class JobQueue:
     """The class queues of one project in one pool."""
 
+    __slots__ = ("classes",)
+
     def __init__(self) -> None:
         self.classes: dict[JobClass, ClassQueue] = {}
 
@@ -263,11 +244,10 @@ class JobQueue:
         return [queue for queue in self.classes.values() if queue.blocked is None and queue.count]
 
     def reopen(self) -> None:
-        """Unblock every class."""
         for queue in self.classes.values():
             queue.blocked = None
 
-    def moved_up(self, user: str) -> None:
+    def reorder(self, user: str) -> None:
         """Reorder a user whose use fell, in every class."""
         for queue in self.classes.values():
-            queue.moved_up(user)
+            queue.reorder(user)

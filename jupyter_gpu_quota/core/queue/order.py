@@ -22,7 +22,7 @@ _Row = tuple[ServingKey, ClassQueue, QuotaState]
 
 
 class QueueOrder:
-    """The best job of every project. Only the project that was served is looked at again."""
+    """The best job of every project. Only the project that was served is computed again."""
 
     def __init__(self, projects: Iterable[QuotaState]) -> None:
         inside: dict[QuotaState, list[_Row]] = {}
@@ -40,7 +40,8 @@ class QueueOrder:
         """The class whose first job is next; None if the rest has a weaker entitlement than ``weakest``."""
         while self._between and self._between[0][0][0] <= weakest:
             key, queue, project = self._inside[self._between[0][1]][0]
-            if not _depends_on_siblings(project) or best_in_project(project) == (key, queue):
+            is_alone = project.parent is None or project.parent.user_ceiling == NO_LIMIT
+            if is_alone or best_in_project(project) == (key, queue):  # else a sibling may have used the user's ceiling
                 return project, queue
             self.renew()
         return None
@@ -58,11 +59,6 @@ class QueueOrder:
             heapreplace(self._between, (_between(rows[0]), at))
         else:
             heappop(self._between)
-
-
-def _depends_on_siblings(project: QuotaState) -> bool:
-    """Whether a sibling's start may have brought a user of this project to the department's ceiling."""
-    return project.parent is not None and project.parent.user_ceiling != NO_LIMIT
 
 
 def best_in_project(project: QuotaState) -> tuple[ServingKey, ClassQueue] | None:
@@ -87,22 +83,22 @@ def best_in_project(project: QuotaState) -> tuple[ServingKey, ClassQueue] | None
     return None if best is None else (_key(project, best[1], best[2], best[0][2]), best[1])
 
 
-def stands_before(project: QuotaState, queue: ClassQueue, other: QuotaState, behind: ClassQueue) -> bool:
+def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:
     """Whether the first job of one class comes before that of another: in the project's order, or between projects."""
-    mine, its = queue.first_key(), behind.first_key()
-    if mine is None or its is None:
-        return its is None
+    key, other_key = queue.first_key(), other_queue.first_key()
+    if key is None or other_key is None:
+        return other_key is None
     if project is other:
-        return mine < its
-    first = _key(project, queue, project.entitlement(queue.size), mine[2])
-    second = _key(other, behind, other.entitlement(behind.size), its[2])
+        return key < other_key
+    first = _key(project, queue, project.entitlement(queue.size), key[2])
+    second = _key(other, other_queue, other.entitlement(other_queue.size), other_key[2])
     if project.levels[-1] is other.levels[-1]:
         return first < second
-    return _between((first, queue, project)) < _between((second, behind, other))
+    return _between((first, queue, project)) < _between((second, other_queue, other))
 
 
 def _key(project: QuotaState, queue: ClassQueue, entitlement: Entitlement, submitted_at: int) -> ServingKey:
-    """The sort key of an offer in the order between projects. Rule R21."""
+    """The sort key of a class's first job in the order between projects. Rule R21."""
     total = project.use + queue.size
     ratio = total * RATIO // project.fair if project.fair else total * RATIO * RATIO
     weightless = entitlement is not GUARANTEE and project.weight == 0

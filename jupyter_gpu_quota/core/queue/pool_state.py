@@ -24,7 +24,7 @@ class PoolState:
     ledger: Ledger
     empty: EmptyPool
     projects: dict[str, QuotaState]
-    """The projects with amounts in the pool; :meth:`project` adds any other that asks for it."""
+    """The projects with amounts in the pool; :meth:`project` adds any other that has work there."""
     unknown_project: Callable[[str], QuotaState]
     devices: int = 0
     """The number of all its devices, unschedulable ones included."""
@@ -39,17 +39,17 @@ class PoolState:
     borrowers: list[Victim] = field(default_factory=list)
     reserved: list[Victim] = field(default_factory=list)
     booked_milli: int = 0
-    home: set[int] = field(default_factory=set)
+    slice_devices: set[int] = field(default_factory=set)
     reservations: list[Reservation] = field(default_factory=list)
     unstartable: list[Job] = field(default_factory=list)
     searches_left: int = 8
-    """How often a plan may still search for work to move, the only step that looks at all work."""
+    """How often a plan may still search for work to move, the only step that reads all work."""
     room_came_back: bool = False
     """A backfill reservation was given up after other decisions, or a preemptor was at a limit."""
     unmovable: set[Request] = field(default_factory=set)
     """Requests for which no work to move was found; room only shrinks during a plan."""
     running: list[Running] = field(default_factory=list)
-    """All work that keeps its devices, and what this plan starts."""
+    """All work that continues to run, and the work that this plan starts."""
     ranks_without_preemptible: dict[Request, int] = field(default_factory=dict)
     has_protected: bool | None = None
     """Both are computed by :mod:`.preemption` when first needed."""
@@ -59,7 +59,7 @@ class PoolState:
     def has_elastic(self) -> bool:
         """Whether a preemptible elastic job runs."""
         if self._has_elastic is None:
-            self._has_elastic = any(one.movable.has_elastic for one in self.projects.values())
+            self._has_elastic = any(one.preemptible_use.has_elastic for one in self.projects.values())
         return self._has_elastic
 
     def project(self, name: str) -> QuotaState:
@@ -88,7 +88,7 @@ def could_start_alone(pool: PoolState, project: QuotaState, request: Request, *,
             or (not preemptible and size > level.quota)
         ):
             return False
-    return pool.empty.takes(request)
+    return pool.empty.fits(request)
 
 
 def wanted_by_project(project: QuotaState) -> int:
@@ -106,7 +106,7 @@ def wanted_by_project(project: QuotaState) -> int:
 
 
 def wanted_by_users(level: QuotaState, *, without: Mapping[str, int] | None = None) -> int:
-    """What the users want, each up to the lowest ceiling for one user or to what they use already.
+    """The demand of the users, each up to the lowest ceiling for one user or to what they use already.
 
     ``without``: amounts to leave out, by user.
     """
@@ -126,7 +126,7 @@ def waiting_sizes(pool: PoolState, level: QuotaState) -> Iterable[int]:
 
 
 def victim_list(pool: PoolState, victim: Victim) -> list[Victim]:
-    """The list that holds a victim."""
+    """The list with a victim."""
     if victim.reserved:
         return pool.reserved
     if victim.base is not None:

@@ -59,7 +59,7 @@ class Victim:
 
     @property
     def total_size(self) -> int:
-        """Its size in milli-GPU with the part of an elastic job above its minimum, which leaves with the minimum."""
+        """Its size in milli-GPU with the part of an elastic job above its minimum, which stops with the minimum."""
         return self.size if self.above is None else self.size + self.above.size
 
     @property
@@ -69,13 +69,13 @@ class Victim:
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
-        """Order inside a project: lowest priority, least work lost, newest."""
+        """Order inside a project: lowest_priority priority, least work lost, newest."""
         return self.priority, self.lost_ms, -self.started_at, -self.submitted_at, self.id
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class QuotaState:
-    """One project or department in one pool. ``use`` counts running and reserved work, but no work that leaves."""
+    """One project or department in one pool. ``use`` counts running and reserved work, but no work that is stopping."""
 
     name: str
     priority: int = 0
@@ -95,8 +95,8 @@ class QuotaState:
     wanted: int = 0
     wanted_fixed: int = 0
     by_user: dict[str, int] = field(default_factory=dict)
-    use_at_first: int = 0
-    by_user_at_first: dict[str, int] = field(default_factory=dict)
+    use_before: int = 0
+    by_user_before: dict[str, int] = field(default_factory=dict)
     """The use before the plan; by user only with a ceiling for each user."""
     is_department: bool = False
     parent: QuotaState | None = None
@@ -117,13 +117,13 @@ class QuotaState:
     returning: list[int] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
     """Its preemptible running work without borrowers; the lists of victims are made from it on first use."""
-    lowest: int = NO_LIMIT
-    """The lowest job priority of that work."""
+    lowest_priority: int = NO_LIMIT
+    """The lowest_priority job priority of that work."""
     make_victims: Callable[[QuotaState], None] | None = None
-    _movable: PreemptibleUse | None = None
-    _holders: list[Victim] = field(default_factory=list)
+    _preemptible_use: PreemptibleUse | None = None
+    _victims: list[Victim] = field(default_factory=list)
     _surplus: list[Victim] = field(default_factory=list)
-    _shielded: list[Victim] = field(default_factory=list)
+    _protected: list[Victim] = field(default_factory=list)
     queue: JobQueue = field(default_factory=JobQueue)
 
     def __post_init__(self) -> None:
@@ -142,31 +142,26 @@ class QuotaState:
 
     @property
     def victims(self) -> list[Victim]:
-        """Its unprotected victims, in order."""
-        if self.make_victims is not None:
-            self._make()
-        return self._holders
+        self._make()
+        return self._victims
 
     @property
     def protected_victims(self) -> list[Victim]:
-        """Its protected victims, in order."""
-        if self.make_victims is not None:
-            self._make()
-        return self._shielded
+        self._make()
+        return self._protected
 
     @property
     def elastic_surplus(self) -> list[Victim]:
         """What its elastic jobs run with above their minimum, in order."""
-        if self.make_victims is not None:
-            self._make()
+        self._make()
         return self._surplus
 
     @property
-    def movable(self) -> PreemptibleUse:
+    def preemptible_use(self) -> PreemptibleUse:
         """Sums over its preemptible work, as it was read."""
-        if self._movable is None:
-            self._movable = PreemptibleUse(self.running)
-        return self._movable
+        if self._preemptible_use is None:
+            self._preemptible_use = PreemptibleUse(self.running)
+        return self._preemptible_use
 
     def _make(self) -> None:
         make, self.make_victims = self.make_victims, None
@@ -175,8 +170,8 @@ class QuotaState:
 
     def release_references(self) -> None:
         """Drop references that form cycles."""
-        self.levels, self._movable, self.make_victims = (), None, None
-        for rows in (self.running, self._holders, self._surplus, self._shielded):
+        self.levels, self._preemptible_use, self.make_victims = (), None, None
+        for rows in (self.running, self._victims, self._surplus, self._protected):
             rows.clear()
         self.queue.classes.clear()
 
@@ -186,42 +181,42 @@ class QuotaState:
         return GUARANTEE if total <= self.guarantee else FAIR if total <= self.fair else SURPLUS
 
     def at_limit(self, size: int) -> bool:
-        """Whether a limit forbids ``size`` more while leaving work is still there. Rule R11."""
+        """Whether a limit forbids ``size`` more while stopping work is still there. Rule R11."""
         for level in self.levels:
             if level.limit != NO_LIMIT and level.use + level.leaving + size > level.ceiling:
                 return True
         return False
 
     def over_limit(self, size: int) -> bool:
-        """Whether a limit forbids ``size`` more even after leaving work has left."""
+        """Whether a limit forbids ``size`` more even after stopping work is gone."""
         return any(level.limit != NO_LIMIT and level.use + size > level.ceiling for level in self.levels)
 
     def may_be_restored(self, size: int, user: str) -> bool:
         """Whether a victim of this user may be restored: no limit or user ceiling is exceeded by more than before."""
         return all(
-            level.use + size <= max(level.ceiling, level.use_at_first)
-            and level.by_user.get(user, 0) + size <= max(level.user_ceiling, level.by_user_at_first.get(user, 0))
+            level.use + size <= max(level.ceiling, level.use_before)
+            and level.by_user.get(user, 0) + size <= max(level.user_ceiling, level.by_user_before.get(user, 0))
             for level in self.levels
         )
 
-    def begin(self) -> None:
+    def record_use_before(self) -> None:
         """Remember the use before anything is decided."""
-        self.use_at_first = self.use
+        self.use_before = self.use
         if self.user_ceiling != NO_LIMIT:
-            self.by_user_at_first = dict(self.by_user)
+            self.by_user_before = dict(self.by_user)
 
     def fixed_fits(self, size: int) -> bool:
         """Whether ``size`` more non-preemptible work stays within the training quota at every level. Rule R7."""
         return all(level.fixed_use + size <= level.quota for level in self.levels)
 
-    def has_room_for(self, size: int) -> Callable[[str], bool] | None:
+    def ceiling_test(self, size: int) -> Callable[[str], bool] | None:
         """A test whether a user may use ``size`` more under the ceiling for each user; None without a ceiling."""
         if not self.has_user_ceiling:
             return None
         levels = [level for level in self.levels if level.user_ceiling != NO_LIMIT]
         return lambda user: all(level.by_user.get(user, 0) + size <= level.user_ceiling for level in levels)
 
-    def want(self, size: int, user: str, *, fixed: bool) -> None:
+    def add_demand(self, size: int, user: str, *, fixed: bool) -> None:
         """Count running, returning or waiting work that could start."""
         self.wanted += size
         if fixed:
@@ -233,7 +228,6 @@ class QuotaState:
                     level.wanted_fixed_by[user] = level.wanted_fixed_by.get(user, 0) + size
 
     def book(self, notebook: Notebook) -> None:
-        """Count a booked slice."""
         for level in self.levels:
             level.booked_by[notebook.user] = level.booked_by.get(notebook.user, 0) + notebook.gpu_milli
             level.booked += notebook.gpu_milli
@@ -255,10 +249,8 @@ class QuotaState:
 
     def pause(self, size: int, user: str) -> None:
         """Subtract a job that is paused and returns to the queue."""
-        self.remove(size, user)
+        self.shrink(size, user)
         self.returning.append(size)
-        for level in self.levels:
-            level.leaving += size
 
     def shrink(self, size: int, user: str) -> None:
         """Subtract what an elastic job gives up: it does not return to the queue."""
@@ -267,17 +259,13 @@ class QuotaState:
             level.leaving += size
 
     def undo_shrink(self, size: int, user: str) -> None:
-        """Undo :meth:`shrink`."""
         self.add(size, user, fixed=False)
         for level in self.levels:
             level.leaving -= size
 
     def undo_pause(self, size: int, user: str) -> None:
-        """Undo :meth:`pause`."""
-        self.add(size, user, fixed=False)
+        self.undo_shrink(size, user)
         self.returning.remove(size)
-        for level in self.levels:
-            level.leaving -= size
 
 
 class PreemptibleUse:
@@ -311,12 +299,11 @@ class PreemptibleUse:
         return self._most_on_node
 
     def below(self, priority: int) -> int:
-        """The work with a lower job priority."""
         return sum(milli for known, milli in self._by_priority.items() if known < priority)
 
 
 class Running(NamedTuple):
-    """Work that keeps its devices, with its pieces, project and size in milli-GPU."""
+    """Work that continues to run, with its pieces, project and size in milli-GPU."""
 
     job: Job
     pieces: tuple[Piece, ...]

@@ -7,7 +7,7 @@ Source: docs/scheduling.md, section 6.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,13 +39,9 @@ def check_calendar(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefus
     for at, windows in found:
         for one in check_quotas(with_windows(_part(plain, windows), windows), devices):
             known = worst.get(one.subject)
-            if known is None or _lacking(one) > _lacking(known):
+            if known is None or one.missing_milli > known.missing_milli:
                 worst[one.subject] = replace(one, windows=tuple(window.name for window in windows), begins_at=at)
     return [*always, *(one for one in worst.values() if one.begins_at is not None)]
-
-
-def _lacking(refusal: QuotaRefusal) -> int:
-    return refusal.needed_milli - refusal.available_milli
 
 
 def _pools(windows: Iterable[Window]) -> frozenset[str]:
@@ -74,16 +70,12 @@ def _affordable(policy: Policy) -> list[Season] | QuotaRefusal:
     """The sets of open windows to check; a refusal where that would take more than a few seconds."""
     owners: tuple[Project | Department, ...] = (*policy.projects, *policy.departments)
     rows = Counter(pool for owner in owners for pool in owner.amounts)
-    found, looks = list[Season](), 0
+    found, cost = list[Season](), 0
     for at, windows in seasons(policy):
         found.append((at, windows))
-        looks += EACH + len(owners) + _cost(windows, rows)
-        if looks > LARGEST:
+        cost += EACH + len(owners) + sum(len(window.changes) for window in windows)
+        cost += sum(rows.get(pool, 0) for pool in _pools(windows))
+        if cost > LARGEST:
             finding = TooManyCombinations(checked=len(found) - 1, most_quotas=LARGEST)
             return QuotaRefusal(code="calendar", pool="", finding=finding)
     return found
-
-
-def _cost(windows: Iterable[Window], rows: Mapping[str, int]) -> int:
-    changes = sum(len(window.changes) for window in windows)
-    return changes + sum(rows.get(pool, 0) for pool in _pools(windows))

@@ -169,20 +169,17 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
             if row.quota_milli and row.wanted_milli
         ]
         names = {part.name for part in parts}
-        others = sum(milli for name, milli in given.items() if name not in names)
-        given |= _pour_above(parts, given, max(0, amount - others))
+        left = max(0, amount - sum(milli for name, milli in given.items() if name not in names))
+        at_floor: dict[str, int] = {}
+        while True:  # until none of the others gets less than its floor
+            rest = [part for part in parts if part.name not in at_floor]
+            got = pour(rest, max(0, left - sum(at_floor.values())))
+            short = {name: given[name] for name, milli in got.items() if milli < given[name]}
+            if not short:
+                break
+            at_floor |= short
+        given |= at_floor | got
     return given
-
-
-def _pour_above(parts: Sequence[Part], floor: Mapping[str, int], amount: int) -> dict[str, int]:
-    """Like :func:`pour`, but no owner gets less than its floor."""
-    low: dict[str, int] = {}
-    while True:
-        got = pour([part for part in parts if part.name not in low], max(0, amount - sum(low.values())))
-        short = {name: floor[name] for name, milli in got.items() if milli < floor[name]}
-        if not short:
-            return low | got
-        low |= short
 
 
 def _surplus(rows: Sequence[Claim], first: dict[str, int], amount: int, history_milli: int) -> dict[str, int]:

@@ -17,6 +17,8 @@ from ..model import WHOLE_DEVICE, Amounts, Department, Device, Policy, Project
 Owner = TypeVar("Owner", Project, Department)
 Members = Mapping[str | None, Sequence[Project]]
 """The projects of each department."""
+BEYOND = "department {} (beyond its projects)"
+"""The label of the quota that a department has beyond the quotas of its projects."""
 EXACT = 12
 """Up to this many slices every packing is tried; above, the largest slices are placed first."""
 ACCEPTABLE = frozenset({"sum", "shape"})
@@ -40,7 +42,6 @@ class Packing:
 
     @property
     def devices(self) -> int:
-        """The number of devices it needs."""
         return len(self.shared) + sum(count for count, _ in self.whole)
 
 
@@ -110,6 +111,11 @@ class QuotaRefusal:
     def subject(self) -> tuple[str, str, str, str]:
         """What is refused, without the figures."""
         return self.code, self.pool, self.department or "", self.project or ""
+
+    @property
+    def missing_milli(self) -> int:
+        """How much is missing, in milli-GPU."""
+        return self.needed_milli - self.available_milli
 
 
 def check_quotas(policy: Policy, devices: Iterable[Device]) -> list[QuotaRefusal]:
@@ -213,12 +219,8 @@ def _quota_rows(policy: Policy, pool: str, members: Members) -> dict[str, Amount
             training_milli=max(0, own.training_milli - sum(row.training_milli for row in inside)),
         )
         if beyond.notebook_milli or beyond.training_milli:
-            rows[_beyond(department)] = beyond
+            rows[BEYOND.format(department.name)] = beyond
     return rows
-
-
-def _beyond(department: Department) -> str:
-    return f"department {department.name} (beyond its projects)"
 
 
 # --- pools --------------------------------------------------------------------------------------------------------
@@ -226,8 +228,7 @@ def _check_pool(policy: Policy, pool: str, devices: int, members: Members) -> It
     rows, available = _quota_rows(policy, pool, members), devices * WHOLE_DEVICE
     needed = sum(row.notebook_milli + row.training_milli for row in rows.values())
     if needed > available:
-        quotas = _owner_quotas(_with_departments(policy, pool, rows, members))
-        finding = QuotaSum(quotas=quotas)
+        finding = QuotaSum(quotas=_owner_quotas(_with_departments(policy, pool, rows, members)))
         yield QuotaRefusal(code="sum", pool=pool, finding=finding, needed_milli=needed, available_milli=available)
     elif (packing := pack(rows)).devices > devices:
         yield QuotaRefusal(
@@ -243,7 +244,7 @@ def _with_departments(policy: Policy, pool: str, rows: dict[str, Amounts], membe
     """The same quotas, those of each department as one: its own, or the sum of its projects where that is more."""
     found = dict(rows)
     for department in policy.departments:
-        names = [*_rows(members, department.name, pool), _beyond(department)]
+        names = [*_rows(members, department.name, pool), BEYOND.format(department.name)]
         parts = [found.pop(name) for name in names if name in found]
         if parts:
             found[f"{department.name} (department)"] = Amounts(
@@ -255,33 +256,27 @@ def _with_departments(policy: Policy, pool: str, rows: dict[str, Amounts], membe
 
 def pack(rows: dict[str, Amounts]) -> Packing:
     """Pack quotas on the fewest devices that are found."""
-    whole: list[tuple[int, str]] = []
-    slices: list[Slice] = []
+    whole, fractions = list[tuple[int, str]](), list[tuple[int, str]]()
     for name, row in sorted(rows.items()):
         devices, rest = divmod(row.notebook_milli, WHOLE_DEVICE)
         whole.append((devices, f"notebooks of {name}"))
-        slices += _slice(rest, f"notebooks of {name}")
+        fractions.append((rest, f"notebooks of {name}"))
         if row.training_milli < WHOLE_DEVICE:
-            slices += _slice(row.training_milli, f"training of {name}")
+            fractions.append((row.training_milli, f"training of {name}"))
         else:
             whole.append((-(-row.training_milli // WHOLE_DEVICE), f"training of {name}"))
+    slices = [Slice(milli=milli, label=label) for milli, label in fractions if milli]
     slices.sort(key=lambda part: (-part.milli, part.label))
-    return Packing(shared=tuple(map(tuple, _packed(slices))), whole=tuple(each for each in whole if each[0] > 0))
+    return Packing(shared=tuple(map(tuple, _pack_slices(slices))), whole=tuple(each for each in whole if each[0] > 0))
 
 
-def _slice(milli: int, label: str) -> list[Slice]:
-    return [Slice(milli=milli, label=label)] if milli else []
-
-
-def _packed(slices: Sequence[Slice]) -> list[list[Slice]]:
+def _pack_slices(slices: Sequence[Slice]) -> list[list[Slice]]:
     found = _largest_first(slices)
-    least = -(-sum(part.milli for part in slices) // WHOLE_DEVICE)
-    if len(found) == least or len(slices) > EXACT:
-        return found
-    for count in range(least, len(found)):
-        exact = _exactly(slices, [[] for _ in range(count)])
-        if exact is not None:
-            return exact
+    if len(slices) <= EXACT:
+        least = -(-sum(part.milli for part in slices) // WHOLE_DEVICE)
+        for count in range(least, len(found)):
+            if (exact := _exactly(slices, [[] for _ in range(count)])) is not None:
+                return exact
     return found
 
 

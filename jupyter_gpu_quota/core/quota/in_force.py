@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
@@ -15,7 +15,6 @@ from typing import TypeVar
 from ..model import Amounts, Change, Department, Policy, Project, Window
 
 Owner = TypeVar("Owner", Project, Department)
-Before = TypeVar("Before", int, int | None)
 Toggle = tuple[int, int, int]
 """Instant, number of the calendar entry, and whether it opens (1) or closes (-1)."""
 
@@ -37,27 +36,14 @@ def open_windows(policy: Policy, now: int) -> list[Window]:
 def _changed(owners: Sequence[Owner], changes: Sequence[Change]) -> tuple[Owner, ...]:
     rows = {owner.name: owner for owner in owners}
     for change in changes:
-        if change.owner in rows:
-            rows[change.owner] = _apply(rows[change.owner], change)
+        if (owner := rows.get(change.owner)) is not None:
+            amounts = {name: value for name in _AMOUNTS if (value := getattr(change, name)) is not None}
+            after = replace(owner.amounts.get(change.pool) or Amounts(), **amounts)
+            rows[change.owner] = replace(owner, amounts={**owner.amounts, change.pool: after})
     return tuple(rows.values())
 
 
-def _apply(owner: Owner, change: Change) -> Owner:
-    before = owner.amounts.get(change.pool) or Amounts()
-    after = replace(
-        before,
-        notebook_milli=_either(change.notebook_milli, before.notebook_milli),
-        training_milli=_either(change.training_milli, before.training_milli),
-        limit_milli=_either(change.limit_milli, before.limit_milli),
-        weight=_either(change.weight, before.weight),
-        user_notebook_milli=_either(change.user_notebook_milli, before.user_notebook_milli),
-        user_jobs_milli=_either(change.user_jobs_milli, before.user_jobs_milli),
-    )
-    return replace(owner, amounts={**owner.amounts, change.pool: after})
-
-
-def _either(change: int | None, before: Before) -> int | Before:
-    return before if change is None else change
+_AMOUNTS = tuple(field.name for field in fields(Amounts))
 
 
 def next_change_at(policy: Policy, now: int) -> int | None:

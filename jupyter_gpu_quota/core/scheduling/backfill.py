@@ -14,7 +14,7 @@ from ..placement.ledger import Ledger
 from ..placement.node_resources import CpuMemory
 from ..placement.place import Piece, Request, rank_pieces
 from ..queue.job_queue import ClassQueue
-from ..queue.order import stands_before
+from ..queue.order import comes_before
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import SECOND, Entitlement, QuotaState
 
@@ -70,48 +70,40 @@ def first_blocked(pool: PoolState) -> tuple[QuotaState, ClassQueue] | None:
         ]
         if rows:
             _, queue = min(rows, key=lambda row: row[0])
-            if best is None or stands_before(project, queue, *best):
+            if best is None or comes_before(project, queue, *best):
                 best = project, queue
     return best
 
 
-Beside = tuple[int, int, bool]
-"""Of a reserved piece: the room beside it, what is reserved for others there, and whether its node is overfull."""
+RoomBeside = tuple[int, int, bool]
+"""Of a reserved piece: the room room_beside it, what is reserved for others there, and whether its node is overfull."""
 
 
-def beside(ledger: Ledger, piece: Piece) -> Beside:
-    """What is beside a piece of the reservation, which is in the ledger."""
+def room_beside(ledger: Ledger, piece: Piece) -> RoomBeside:
+    """What is room_beside a piece of the reservation, which is in the ledger."""
     at = piece.device
     reserved = ledger.reserved[at] + ledger.reserved_borrowed[at]
     has_host = bool(piece.cpu_milli or piece.memory_mib)
     return ledger.plain_after(at), reserved, has_host and ledger.is_overfull(ledger.node_of[at])
 
 
-def is_taken(ledger: Ledger, piece: Piece, before: Beside) -> bool:
+def is_taken(ledger: Ledger, piece: Piece, before: RoomBeside) -> bool:
     """Whether other work was given the piece. Work that runs on there does not count: the piece is for later."""
-    room, reserved, overfull = beside(ledger, piece)
+    room, reserved, overfull = room_beside(ledger, piece)
     return (overfull and not before[2]) or (room < 0 and (room < before[0] or reserved > before[1]))
 
 
 def plan_backfill(pool: PoolState, project: QuotaState, queue: ClassQueue) -> BackfillReservation | None:
     """Plan where and when the first job of a class starts if all work runs to its time limit; None: nowhere."""
-    job = queue.first()
-    planned = _plan(pool, project, queue.job_class.request)
+    job, planned = queue.first().id, _plan(pool, project, queue.job_class.request)
     if planned is None:
         return None
-    starts_at, pieces = planned
-    return BackfillReservation(
-        job=job.id,
-        project=project,
-        queue=queue,
-        pieces=pieces,
-        starts_at=starts_at,
-    )
+    return BackfillReservation(job=job, project=project, queue=queue, pieces=planned[1], starts_at=planned[0])
 
 
 def _plan(pool: PoolState, project: QuotaState, request: Request) -> tuple[int, tuple[Piece, ...]] | None:
     """End running work in the order of its time limits until the request fits, in room and in fair share."""
-    rooms = _Rooms(pool, request)
+    rooms = _FutureRoom(pool, request)
     use = {level: level.use + request.size for level in project.levels}
     if rooms.fitting >= request.ranks and all(use[level] <= level.fair for level in use):
         return pool.now, rooms.places()
@@ -126,7 +118,7 @@ def _plan(pool: PoolState, project: QuotaState, request: Request) -> tuple[int, 
     return None
 
 
-class _Rooms:
+class _FutureRoom:
     """How many ranks of one request fit while work ends, updated piece by piece."""
 
     def __init__(self, pool: PoolState, request: Request) -> None:
@@ -138,32 +130,25 @@ class _Rooms:
         self.hosts = [self.ledger.node_resources.after(node) for node in range(len(self.slots))]
         node_of, model, anything = self.ledger.node_of, self.ledger.model, not request.gpu_models
         for at, milli in enumerate(self.room):
-            if milli >= self.need and (anything or request.takes(model[at])):
+            if milli >= self.need and (anything or request.accepts(model[at])):
                 self.slots[node_of[at]] += milli // self.need
         self.fitting = sum(map(self._ranks_on, range(len(self.slots))))
 
     def free(self, piece: Piece) -> None:
         """Free a piece of work that has ended."""
-        before = self.room[piece.device]
-        self.room[piece.device] = before + piece.gpu_milli
-        if piece.cpu_milli or piece.memory_mib:
-            self._free_host(self.ledger.node_of[piece.device], piece)
-        self._count(piece.device, before, before + piece.gpu_milli)
-
-    def _count(self, at: int, before: int, after: int) -> None:
-        if not self.request.takes(self.ledger.model[at]):
-            return
+        at, before = piece.device, self.room[piece.device]
+        after = self.room[at] = before + piece.gpu_milli
         slots = max(0, after) // self.need - max(0, before) // self.need
-        if slots:
-            node = self.ledger.node_of[at]
-            self.fitting -= self._ranks_on(node)
-            self.slots[node] += slots
-            self.fitting += self._ranks_on(node)
-
-    def _free_host(self, node: int, piece: Piece) -> None:
+        frees_host = bool(piece.cpu_milli or piece.memory_mib)
+        if not frees_host and not slots:
+            return
+        node = self.ledger.node_of[at]
         self.fitting -= self._ranks_on(node)
-        cpu, memory = self.hosts[node]
-        self.hosts[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
+        if frees_host:
+            cpu, memory = self.hosts[node]
+            self.hosts[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
+        if self.request.accepts(self.ledger.model[at]):
+            self.slots[node] += slots
         self.fitting += self._ranks_on(node)
 
     def _ranks_on(self, node: int) -> int:
@@ -172,13 +157,17 @@ class _Rooms:
 
     def places(self) -> tuple[Piece, ...]:
         """The fullest devices, or nodes, that take the ranks."""
-        takes, model = self.request.takes, self.ledger.model
-        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and takes(model[at])]
-        spots = self._on_nodes(fits) if self.many > 1 else self._on_devices(fits)
-        taken = enumerate(self._beside_each_other(spots)[: self.request.ranks])
+        accepts, model = self.request.accepts, self.ledger.model
+        fits = [at for at, milli in enumerate(self.room) if milli >= self.need and accepts(model[at])]
+        if self.many > 1:
+            spots = self._on_nodes(fits)
+        else:
+            tightest = sorted(fits, key=lambda at: (self.room[at], at))
+            spots = [[at] for at in tightest for _ in range(self.room[at] // self.need)]
+        taken = enumerate(self._within_node_resources(spots)[: self.request.ranks])
         return tuple(piece for rank, spot in taken for piece in rank_pieces(rank, spot, self.request))
 
-    def _beside_each_other(self, spots: list[list[int]]) -> list[list[int]]:
+    def _within_node_resources(self, spots: list[list[int]]) -> list[list[int]]:
         """The spots, as many of each node as its CPU and memory have room for."""
         left = [self._ranks_on(node) for node in range(len(self.slots))]
         chosen = []
@@ -188,10 +177,6 @@ class _Rooms:
             if left[node] >= 0:
                 chosen.append(spot)
         return chosen
-
-    def _on_devices(self, fits: Sequence[int]) -> list[list[int]]:
-        order = sorted(fits, key=lambda at: (self.room[at], at))
-        return [[at] for at in order for _ in range(self.room[at] // self.need)]
 
     def _on_nodes(self, fits: Sequence[int]) -> list[list[int]]:
         rooms: dict[int, list[int]] = {}

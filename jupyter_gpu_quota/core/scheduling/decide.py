@@ -1,6 +1,6 @@
 """``decide``: the plan for one snapshot: starts, stops, preemptions and reservations.
 
-Each pool has its own scheduling cycle, in this order: evictions, reservations that no longer hold, notebooks (admitted
+Each pool has its own scheduling cycle, in this order: evictions, invalid reservations, notebooks (admitted
 or refused), the division of the pool, slices, reservations whose devices are free, then the queue.
 """
 
@@ -12,17 +12,31 @@ from itertools import chain
 
 from ..eviction.deadline import past_deadline
 from ..eviction.unavailable_devices import as_leaving, awaited, evictions
-from ..model import Job, JobState, JobTarget, Placement, Policy, Snapshot
-from ..placement.place import placements
+from ..frozen import with_changes
+from ..lifecycle import RUNS
+from ..model import Job, JobTarget, NotebookState, Placement, Policy, Snapshot
+from ..placement.place import Fit, Request, place, placements, request_of, reserve
 from ..plan import Action, Plan, Refuse, Stop, Unreserve
+from ..queue.pool_state import PoolState
 from ..queue.quota_state import SECOND
-from ..reasons import CancelledByPerson, ClaimEnded, HeldByPerson, NoSuchPool, RankFailed, Reason, TimeLimit
+from ..reasons import (
+    CancelledByPerson,
+    ClaimEnded,
+    HeldByPerson,
+    NeverFits,
+    NoSuchPool,
+    PausesUsedUp,
+    RankFailed,
+    Reason,
+    TimeLimit,
+    Waiting,
+    WaitsForDrain,
+)
 from .cache.decision_cache import DecisionCache
 from .cache.snapshot_index import PoolSnapshot
 from .cycle import SchedulingCycle
 from .plan_builder import PlanBuilder
 from .read_pool import read_pool
-from .shortage import waits_of
 from .wakeups import next_wakeup
 
 
@@ -50,7 +64,7 @@ def decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None = Non
 
     Takes a coherent snapshot (ids are unique, an allocation names a workload and a device that exist).
     Returns stops, refusals, starts, and pauses, each pause followed by the reservation it makes room for. ``cache``
-    keeps the work of the decision before; it changes no plan. Source: docs/scheduling.md.
+    reuses the work of the decision before; it changes no plan. Source: docs/scheduling.md.
     """
     plan, builders = _decide(snapshot, policy, cache)
     for builder in builders:
@@ -63,7 +77,7 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
     plan, builders = _decide(snapshot, policy, None)
     jobs, waits = {job.id: job for job in snapshot.jobs}, dict[str, Reason]()
     for builder in builders:
-        waits |= waits_of(builder, jobs)
+        waits |= _waits(builder, jobs)
     waits |= awaited(snapshot, waits)
     backfill = tuple(
         BackfillPlacement(
@@ -75,15 +89,18 @@ def decide_and_explain(snapshot: Snapshot, policy: Policy) -> Decision:
         for builder in builders
         if builder.backfill is not None
     )
-    return Decision(plan=plan, waits=waits | _wait_nowhere(snapshot, policy), backfill=backfill)
+    pools = set(policy.pools)
+    waits |= {job.id: NoSuchPool(pool=job.pool) for job in snapshot.jobs if job.pool not in pools}
+    return Decision(plan=plan, waits=waits, backfill=backfill)
 
 
 def _decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None) -> tuple[Plan, list[PlanBuilder]]:
     read = cache or DecisionCache(enabled=False)
     policy = read.follow(snapshot, policy)
-    nowhere, pools = read.index.nowhere, read.pools_to_decide()
+    without_pool, pools = read.index.without_pool, read.pools_to_decide()
     holding = replace(snapshot, jobs=tuple(read.holding()))
-    stops, evicted = _stops(holding, policy), list[Stop]()
+    found = (_stop(job, snapshot.now, policy) for job in holding.jobs)
+    stops, evicted = sorted(filter(None, found), key=lambda stop: stop.workload), list[Stop]()
     stopping = {stop.workload for stop in stops}
     evicted += evictions(holding, policy, stopping)
     evicted += past_deadline(holding, policy, {stop.workload for stop in (*stops, *evicted)})
@@ -93,13 +110,14 @@ def _decide(snapshot: Snapshot, policy: Policy, cache: DecisionCache | None) -> 
     ]
     of_pools = [builder.actions() for builder in builders]
     if cache is not None:
-        _note(cache, pools, of_pools, snapshot, policy)
-    actions: list[Action] = [*_reserved_nowhere(nowhere), *stops, *evicted, *_refuse_nowhere(nowhere)]
-    actions += chain.from_iterable(of_pools)
+        _record(cache, pools, of_pools, snapshot, policy)
+    unreserved = sorted({reservation.workload for reservation in without_pool.reservations})
+    actions: list[Action] = [Unreserve(workload=name, reason=ClaimEnded()) for name in unreserved]
+    actions += [*stops, *evicted, *_refusals(without_pool), *chain.from_iterable(of_pools)]
     return Plan(seen_version=snapshot.version, now=snapshot.now, actions=tuple(actions)), builders
 
 
-def _note(
+def _record(
     cache: DecisionCache,
     pools: Sequence[PoolSnapshot],
     of_pools: Sequence[Sequence[Action]],
@@ -110,20 +128,15 @@ def _note(
     for pool, actions in zip(pools, of_pools, strict=True):
         jobs, wanted = chain(pool.busy.values(), pool.paused.values()), pool.wants_more()
         wakeup = next_wakeup(jobs, pool.notebooks, snapshot.nodes, policy, snapshot.now, wanted=wanted)
-        cache.note(pool, idle=not actions, wakeup=wakeup)
-    nowhere = cache.index.nowhere
-    wakeup = next_wakeup(nowhere.busy.values(), (), (), Policy(revision=0), snapshot.now, wanted=False)
-    cache.note(nowhere, idle=True, wakeup=wakeup)
-
-
-def _stops(holding: Snapshot, policy: Policy) -> list[Stop]:
-    """The jobs that a person stopped, that failed in one rank, or that reached their time limit, by id. Rule R9."""
-    found = (_stop(job, holding.now, policy) for job in holding.jobs)
-    return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.workload)
+        cache.record(pool, idle=not actions, wakeup=wakeup)
+    without_pool = cache.index.without_pool
+    wakeup = next_wakeup(without_pool.busy.values(), (), (), Policy(revision=0), snapshot.now, wanted=False)
+    cache.record(without_pool, idle=True, wakeup=wakeup)
 
 
 def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
-    if job.state not in _HOLDS:
+    """The stop of a job that a person stopped, that failed in one rank, or that reached its time limit. Rule R9."""
+    if job.state not in RUNS:
         return None
     ran_ms = 0 if job.started_at is None else now - job.started_at
     if ran_ms < job.time_limit_s * SECOND and job.target not in _STOPS:
@@ -136,7 +149,6 @@ def _stop(job: Job, now: int, policy: Policy) -> Stop | None:
     return Stop(workload=job.id, target=JobTarget.FAILED, grace_s=grace_s, reason=reason)
 
 
-_HOLDS = frozenset({JobState.STARTING, JobState.RUNNING})
 _STOPS: dict[JobTarget, type[HeldByPerson | CancelledByPerson | RankFailed]] = {
     JobTarget.HELD: HeldByPerson,
     JobTarget.CANCELLED: CancelledByPerson,
@@ -144,19 +156,39 @@ _STOPS: dict[JobTarget, type[HeldByPerson | CancelledByPerson | RankFailed]] = {
 }
 
 
-def _refuse_nowhere(nowhere: PoolSnapshot) -> list[Refuse]:
-    """Requests of notebooks for a pool that does not exist."""
-    lost = [book for book in nowhere.notebooks if book.state == "requested"]
-    lost.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
-    return [Refuse(workload=notebook.id, reason=NoSuchPool(pool=notebook.pool)) for notebook in lost]
+def _refusals(without_pool: PoolSnapshot) -> list[Refuse]:
+    """The requests of notebooks for a pool that does not exist."""
+    requested = [one for one in without_pool.notebooks if one.state is NotebookState.REQUESTED]
+    requested.sort(key=lambda notebook: (notebook.requested_at, notebook.id))
+    return [Refuse(workload=notebook.id, reason=NoSuchPool(pool=notebook.pool)) for notebook in requested]
 
 
-def _reserved_nowhere(nowhere: PoolSnapshot) -> list[Unreserve]:
-    """Reservations of workloads that are in no pool any more: gone from the snapshot, or with their pool."""
-    gone = sorted({reservation.workload for reservation in nowhere.reservations})
-    return [Unreserve(workload=name, reason=ClaimEnded()) for name in gone]
+_NEEDS_PLACEMENT = Waiting | PausesUsedUp | WaitsForDrain | NeverFits
+"""Reasons that more devices, CPU or memory would remove, and a higher limit would not."""
 
 
-def _wait_nowhere(snapshot: Snapshot, policy: Policy) -> dict[str, Reason]:
-    pools = set(policy.pools)
-    return {job.id: NoSuchPool(pool=job.pool) for job in snapshot.jobs if job.pool not in pools}
+def _waits(builder: PlanBuilder, jobs: Mapping[str, Job]) -> dict[str, Reason]:
+    """Why each workload of a pool waits; where CPU or memory is short, with what a rank needs of its node.
+
+    Ends the plan: the backfill reservation is released in the ledger.
+    """
+    waits, pool = builder.waits(), builder.pool
+    reserve(pool.ledger, builder.backfill.pieces if builder.backfill else (), borrowed=False, sign=-1)
+    short: dict[tuple[Request, bool], bool] = {}
+    for name, reason in waits.items():
+        job = jobs.get(name)  # None is a notebook's slice
+        if job and (job.cpu_milli or job.memory_mib) and isinstance(reason, _NEEDS_PLACEMENT):
+            key = request_of(job, job.least_ranks), isinstance(reason, NeverFits)
+            if key not in short:
+                short[key] = _is_short(pool, *key)
+            if short[key]:
+                waits[name] = with_changes(reason, cpu_milli=job.cpu_milli, memory_mib=job.memory_mib)
+    return waits
+
+
+def _is_short(pool: PoolState, request: Request, never: bool) -> bool:
+    """Whether GPU alone would be found: in the empty pool for what can never start, else now."""
+    gpu_alone = request._replace(cpu_milli=0, memory_mib=0)
+    if never:
+        return pool.empty.fits(gpu_alone)
+    return isinstance(place(pool.ledger, gpu_alone), Fit) and not isinstance(place(pool.ledger, request), Fit)

@@ -25,16 +25,17 @@ def grow(pool: PoolState, builder: PlanBuilder) -> None:
     Rule R39.
     """
     for job, pieces in builder.started_elastic():
-        more = _more(pool, job, pieces)
-        if more:
+        if more := _more(pool, job, pieces):
             builder.extend_start(job, (*pieces, *more))
-    for job, base in _running_elastic(pool):
+    jobs = {one.job.id: one.job for one in pool.running if one.job.min_ranks is not None}
+    owners = {pool.project(job.project) for job in jobs.values()}
+    running = [(jobs[one.id], one) for owner in owners for one in owner.victims if one.id in jobs]
+    for job, base in sorted(running, key=lambda row: (row[0].submitted_at, row[0].id)):
         pieces = (*base.pieces, *(base.above.pieces if base.above else ()))
-        if _may_restart(pool, job, base) and len({piece.rank for piece in pieces}) == job.held_ranks:
-            more = _more(pool, job, pieces)
-            if more:
-                larger = (*pieces, *more)
-                builder.restart(job.id, larger, reasons.grown(pool, job, larger))
+        is_whole = len({piece.rank for piece in pieces}) == job.held_ranks
+        if is_whole and _may_restart(pool, job, base) and (more := _more(pool, job, pieces)):
+            larger = (*pieces, *more)
+            builder.restart(job.id, larger, reasons.grown(pool, job, larger))
 
 
 def may_grow_at(job: Job, policy: Policy) -> int | None:
@@ -42,14 +43,6 @@ def may_grow_at(job: Job, policy: Policy) -> int | None:
     if job.min_ranks is None or job.held_ranks in (None, job.ranks) or job.started_at is None:
         return None
     return job.started_at + GRACES_BEFORE_GROWTH * policy.preemption.grace_s * SECOND
-
-
-def _running_elastic(pool: PoolState) -> list[tuple[Job, Victim]]:
-    jobs = {one.job.id: one.job for one in pool.running if one.job.min_ranks is not None}
-    owners = {pool.project(job.project) for job in jobs.values()}
-    found = [(jobs[one.id], one) for owner in owners for one in owner.victims if one.id in jobs]
-    found.sort(key=lambda row: (row[0].submitted_at, row[0].id))
-    return found
 
 
 def _may_restart(pool: PoolState, job: Job, base: Victim) -> bool:
@@ -64,7 +57,7 @@ def _more(pool: PoolState, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
     ranks, project = {piece.rank for piece in pieces}, pool.project(job.project)
     more: list[Piece] = []
     request = request_of(job, 1)
-    while len(ranks) < job.ranks and _may_use(project, job):
+    while len(ranks) < job.ranks and _may_use_more(project, job):
         fit = place(pool.ledger, request)
         if not isinstance(fit, Fit):
             break
@@ -77,7 +70,7 @@ def _more(pool: PoolState, job: Job, pieces: Iterable[Piece]) -> list[Piece]:
     return more
 
 
-def _may_use(project: QuotaState, job: Job) -> bool:
-    fits_user = project.has_room_for(job.gpu_milli)
+def _may_use_more(project: QuotaState, job: Job) -> bool:
+    fits_user = project.ceiling_test(job.gpu_milli)
     fixed = job.preemptible or project.fixed_fits(job.gpu_milli)
     return fixed and not project.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))

@@ -1,7 +1,7 @@
 """Lending the slice of an idle notebook: which may be lent, which are waking, and when one returns to the quota.
 
-A lent slice stays booked: room for it is held on its device, where only borrowers run, and they leave within
-``lent_grace_s`` when its owner wakes. Unknown activity is never idle. Source: docs/scheduling.md, section 5.
+A lent slice stays booked: room for it is reserved on its device, where only borrowers run, and they stop within
+``lent_grace_s`` when the notebook is used again. Unknown activity is never idle. Source: docs/scheduling.md, section 5.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def may_be_lent(notebook: Notebook, policy: Policy) -> bool:
 
     Rule R48.
     """
-    return notebook.state is NotebookState.BOOKED and _rests(notebook, policy)
+    return notebook.state is NotebookState.BOOKED and _is_idle_and_empty(notebook, policy)
 
 
 def is_waking(notebook: Notebook, policy: Policy) -> bool:
     """Whether a lent slice has to be returned: its notebook is in use, or is not known to be idle. Rule R49."""
-    return notebook.state is NotebookState.LENT and not _rests(notebook, policy)
+    return notebook.state is NotebookState.LENT and not _is_idle_and_empty(notebook, policy)
 
 
 def release_at(notebook: Notebook, policy: Policy) -> int | None:
@@ -46,7 +46,7 @@ def lend_and_release(notebooks: Iterable[Notebook], policy: Policy, now: int) ->
     return found
 
 
-def _rests(notebook: Notebook, policy: Policy) -> bool:
+def _is_idle_and_empty(notebook: Notebook, policy: Policy) -> bool:
     return policy.lending.enabled and notebook.activity is Activity.IDLE and notebook.seen_empty
 
 

@@ -39,7 +39,6 @@ class PlanBuilder:
         self._waits: dict[str, Reason] = {}
 
     def drop(self, workload: str, reason: Reason) -> None:
-        """Give up a reservation."""
         self._dropped[workload] = reason
 
     def start(self, work: Job | Notebook, pieces: tuple[Piece, ...], *, borrowed: bool, reason: Reason) -> None:
@@ -101,7 +100,6 @@ class PlanBuilder:
         return [step for step in self._steps if isinstance(step, Preemption)]
 
     def wait(self, workload: str, reason: Reason) -> None:
-        """Record why a workload waits."""
         self._waits[workload] = reason
 
     def actions(self) -> list[Action]:
@@ -116,11 +114,10 @@ class PlanBuilder:
             if workload not in reserved and workload not in self._started
         ]
         refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
-        steps = [action for step in self._steps for action in self._spelled(step)]
+        steps: list[Action] = []
+        for step in self._steps:
+            steps += self._claim(step) if isinstance(step, Preemption) else [step]
         return [*dropped, *refused, *self.lent_or_released, *steps]
-
-    def _spelled(self, step: Action | Preemption) -> list[Action]:
-        return self._claim(step) if isinstance(step, Preemption) else [step]
 
     def _claim(self, preemption: Preemption) -> list[Action]:
         limits = self.pool.policy.preemption
@@ -128,12 +125,15 @@ class PlanBuilder:
         shrunk = preemption.shrunk
         leaving = [victim for victim in preemption.victims if victim.base is None or victim in shrunk]
         actions: list[Action] = [self._leave(preemption, victim) for victim in leaving]
-        actions += [self._keep_minimum(preemption, victim) for victim in shrunk]
+        for victim in shrunk:
+            assert victim.base is not None, "what is above a minimum has one"
+            kept = placements(self.pool.ledger, numbered(victim.base.pieces))
+            why = reasons.shrunk(preemption, victim, limits.grace_s)
+            actions.append(Reserve(workload=victim.id, placements=kept, reason=why))
         for move in preemption.moves:
             actions += self._move(preemption, move)
-        waits_s = max(
-            (limits.lent_grace_s if one.borrower else limits.grace_s for one in preemption.victims), default=0
-        )
+        graces_s = (limits.lent_grace_s if one.borrower else limits.grace_s for one in preemption.victims)
+        waits_s = max(graces_s, default=0)
         reason = reasons.reserved(preemptor, preemption.victims, waits_s)
         where = placements(self.pool.ledger, preemption.pieces)
         return [*actions, Reserve(workload=preemptor.id, placements=where, reason=reason)]
@@ -161,22 +161,16 @@ class PlanBuilder:
             Reserve(workload=move.victim.id, placements=where, reason=reason),
         ]
 
-    def _keep_minimum(self, preemption: Preemption, above: Victim) -> Reserve:
-        assert above.base is not None, "what is above a minimum has one"
-        reason = reasons.shrunk(preemption, above, self.pool.policy.preemption.grace_s)
-        where = placements(self.pool.ledger, numbered(above.base.pieces))
-        return Reserve(workload=above.id, placements=where, reason=reason)
-
     def waits(self) -> dict[str, Reason]:
         """Why each job of the pool that this plan does not start waits."""
-        self._blame_protection()
+        self._find_protected()
         waits = dict(self._waits)
         for job in self.pool.unstartable:
             waits[job.id] = reasons.unstartable(self.pool, job)
         for project in self.pool.projects.values():
             for queue in project.queue.classes.values():
                 for job in queue.jobs():
-                    if not queue.takes(job.user):
+                    if not queue.has_room_for(job.user):
                         waits[job.id] = reasons.above_user_ceiling(project, queue.size, job.user)
                     else:
                         waits[job.id] = why() if (why := queue.blocked) else reasons.behind_others(project, queue.size)
@@ -187,7 +181,8 @@ class PlanBuilder:
             waits[preemption.preemptor.id] = drain
         return waits
 
-    def _blame_protection(self) -> None:
+    def _find_protected(self) -> None:
+        """Set the reason of classes whose claims failed only because the victims are protected."""
         for preemptor in self.failed:
             if would_need_protected(self.pool, preemptor):
                 job_class = JobClass(preemptor.request, preemptor.preemptible, preemptor.priority, exhausted=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from functools import partial
 
-from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, Notebook, NotebookState, Policy, Project, Snapshot
+from ..lifecycle import HOLDS_SLICE, RUNS
+from ..model import NO_AMOUNTS, Department, Job, JobState, JobTarget, NotebookState, Policy, Project, Snapshot
 from ..placement.ledger import Ledger
 from ..placement.place import Piece, node_needs, with_cpu_memory
 from ..preemption.victims import is_exhausted, make_victims, victim_of
@@ -13,18 +14,15 @@ from ..queue.job_queue import ClassQueue, JobClass, WaitingJobs
 from ..queue.pool_state import PoolState, could_start_alone
 from ..queue.quota_state import NO_LIMIT, QuotaState, Running
 from ..quota.in_force import in_force
-from .cache.snapshot_index import Kind, PoolSnapshot, SnapshotIndex, kind_of
+from .cache.snapshot_index import ClassKey, PoolSnapshot, SnapshotIndex, class_key
 
 
-def read_pools(snapshot: Snapshot, policy: Policy, stopping: Container[str]) -> list[PoolState]:
-    """Every pool of the policy, in name order, with the amounts of this instant.
-
-    ``stopping``: jobs that this plan stops for good.
-    """
+def read_pools(snapshot: Snapshot, policy: Policy) -> list[PoolState]:
+    """Every pool of the policy, in name order, with the amounts of this instant."""
     index = SnapshotIndex(policy.pools, snapshot.devices, snapshot.nodes)
-    index.follow(snapshot)
+    index.update(snapshot)
     policy = in_force(policy, snapshot.now)
-    return [read_pool(part, index, snapshot, policy, stopping) for part in index.of.values()]
+    return [read_pool(part, index, snapshot, policy) for part in index.of.values()]
 
 
 def read_pool(
@@ -32,20 +30,25 @@ def read_pool(
     index: SnapshotIndex,
     snapshot: Snapshot,
     policy: Policy,
-    stopping: Container[str],
+    stopping: Container[str] = (),
     changed: Mapping[str, Job] | None = None,
 ) -> PoolState:
-    """The state of one pool under the amounts of ``policy``. ``changed``: jobs that replace those of the snapshot."""
-    departments = {one.name: _standing(one, part.name) for one in policy.departments}
-    part.learn(snapshot.demand)
+    """The state of one pool under the amounts of ``policy``.
+
+    ``stopping``: jobs that this plan stops for good; ``changed``: jobs that replace those of the snapshot.
+    """
+    departments = {one.name: _quota_state(one, part.name) for one in policy.departments}
+    part.set_demand(snapshot.demand)
     pool = PoolState(
         name=part.name,
         now=snapshot.now,
         policy=policy,
         ledger=part.bare.emptied(),
         empty=part.empty,
-        projects={one.name: _of(one, part.name, departments) for one in policy.projects if part.name in one.amounts},
-        unknown_project=_newcomer(part.name, policy, departments),
+        projects={
+            one.name: _project_state(one, part.name, departments) for one in policy.projects if part.name in one.amounts
+        },
+        unknown_project=partial(_project_without_amounts, part.name, policy, departments),
         devices=len(part.devices),
         departments=departments,
         reservations=part.reservations,
@@ -55,8 +58,12 @@ def read_pool(
         if used.pool == part.name and used.project in pool.projects:
             pool.projects[used.project].used_before = used.milli_s
     for notebook in part.notebooks:
-        _read_notebook(pool, notebook)
-    _read_strangers(pool, part, index)
+        if notebook.state in HOLDS_SLICE:
+            pool.project(notebook.project).book(notebook)
+            pool.slices.append(notebook)
+        elif notebook.state is NotebookState.REQUESTED:
+            pool.requested.append(notebook)
+    _read_other_allocations(pool, part, index)
     _read_busy(pool, part, stopping, changed or {})
     _read_waiting(pool, part)
     pool.borrowers.sort(key=lambda victim: victim.order)
@@ -67,25 +74,20 @@ def read_pool(
 
 
 # --- projects and departments ---------------------------------------------------------------------------------------
-def _newcomer(pool: str, policy: Policy, departments: Mapping[str, QuotaState]) -> Callable[[str], QuotaState]:
-    """Makes the state of a project that has nothing in this pool.
+def _project_without_amounts(pool: str, policy: Policy, departments: Mapping[str, QuotaState], name: str) -> QuotaState:
+    """The state of a project without amounts in this pool; one that the policy does not have has a limit of 0.
 
-    A project that was taken out of the policy has quota 0 and weight 0, and may have nothing.
     Rule R57.
     """
-
-    def unknown(name: str) -> QuotaState:
-        owner = next((one for one in policy.projects if one.name == name), None)
-        return QuotaState(name=name, limit=0) if owner is None else _of(owner, pool, departments)
-
-    return unknown
+    owner = next((one for one in policy.projects if one.name == name), None)
+    return QuotaState(name=name, limit=0) if owner is None else _project_state(owner, pool, departments)
 
 
-def _of(project: Project, pool: str, departments: Mapping[str, QuotaState]) -> QuotaState:
-    return _standing(project, pool, departments.get(project.department or ""))
+def _project_state(project: Project, pool: str, departments: Mapping[str, QuotaState]) -> QuotaState:
+    return _quota_state(project, pool, departments.get(project.department or ""))
 
 
-def _standing(owner: Project | Department, pool: str, parent: QuotaState | None = None) -> QuotaState:
+def _quota_state(owner: Project | Department, pool: str, parent: QuotaState | None = None) -> QuotaState:
     amounts = owner.amounts.get(pool) or NO_AMOUNTS
     return QuotaState(
         name=owner.name,
@@ -107,22 +109,14 @@ def _ceiling(milli: int | None) -> int:
 
 
 # --- notebooks and running work -------------------------------------------------------------------------------------
-def _read_notebook(pool: PoolState, notebook: Notebook) -> None:
-    if notebook.state is NotebookState.BOOKED or notebook.state is NotebookState.LENT:
-        pool.project(notebook.project).book(notebook)
-        pool.slices.append(notebook)
-    elif notebook.state is NotebookState.REQUESTED:
-        pool.requested.append(notebook)
-
-
-def _read_strangers(pool: PoolState, part: PoolSnapshot, index: SnapshotIndex) -> None:
+def _read_other_allocations(pool: PoolState, part: PoolSnapshot, index: SnapshotIndex) -> None:
     """Read the allocations of no job of the pool: booked slices and work of other pools stay until they end.
 
     Anything else is leaving, and occupies its device until it is gone.
     """
     booked = {notebook.id for notebook in part.notebooks if notebook.state is NotebookState.BOOKED}
     here = {notebook.id for notebook in part.notebooks}
-    for one in part.strangers():
+    for one in part.other_allocations():
         at = pool.ledger.number.get(one.device)
         if at is None:
             continue
@@ -132,10 +126,10 @@ def _read_strangers(pool: PoolState, part: PoolSnapshot, index: SnapshotIndex) -
         else:
             pool.ledger.leaving[at] += one.gpu_milli
         if one.workload in booked:
-            pool.home.add(at)
+            pool.slice_devices.add(at)
 
 
-_PAUSING, _HOLDS = JobState.PAUSING, frozenset({JobState.STARTING, JobState.RUNNING})
+_PAUSING = JobState.PAUSING
 
 
 def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job]) -> None:
@@ -144,13 +138,13 @@ def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], ch
         pieces = part.pieces(job.id)
         if job.state is _PAUSING or job.id in stopping:
             _read_leaving(pool, job, pieces)
-        elif job.state in _HOLDS:
+        elif job.state in RUNS:
             _read_running(pool, job, pieces)
         else:
-            _read_strays(pool.ledger, job, pieces)
+            _add_leaving(pool.ledger, job, pieces)
 
 
-def _read_strays(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
+def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
     """Count as leaving what a job still occupies that is being stopped, or that waits again."""
     for piece in pieces:
         ledger.leaving[piece.device] += piece.gpu_milli
@@ -173,7 +167,7 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
     pool.running.append(running)
     project.add(size, job.user, fixed=not job.preemptible)
     wanted = size if not job.preemptible else job.gpu_milli * job.least_ranks  # non-preemptible work does not shrink
-    project.want(wanted, job.user, fixed=not job.preemptible)
+    project.add_demand(wanted, job.user, fixed=not job.preemptible)
     if not job.preemptible:
         for level in project.levels:
             level.fixed_here += sum(piece.gpu_milli for piece in pieces)
@@ -182,8 +176,8 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
         pool.borrowers.append(victim_of(pool.policy, pool.now, running))
     else:
         project.running.append(running)
-        if job.priority < project.lowest:
-            project.lowest = job.priority
+        if job.priority < project.lowest_priority:
+            project.lowest_priority = job.priority
 
 
 def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -191,10 +185,10 @@ def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
     for level in project.levels:
         level.leaving += size
         level.fixed_use += 0 if job.preemptible else size
-    _read_strays(pool.ledger, job, pieces)
+    _add_leaving(pool.ledger, job, pieces)
     if job.state is JobState.PAUSING and job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
         least = job.gpu_milli * job.least_ranks
-        project.want(least, job.user, fixed=not job.preemptible)
+        project.add_demand(least, job.user, fixed=not job.preemptible)
         project.returning.append(least)
         pool.returning[job.id] = job
 
@@ -202,65 +196,51 @@ def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
 # --- waiting jobs ---------------------------------------------------------------------------------------------------
 def _read_waiting(pool: PoolState, part: PoolSnapshot) -> None:
     """Fill the job queues: one class for each kind of waiting job. Jobs with reserved devices are not queued."""
-    for name in part.held.keys() & part.waiting.keys():
-        _read_strays(pool.ledger, part.waiting[name], part.pieces(name))
-    paused = _paused_before(pool, part)
-    reserved: dict[Kind, list[Job]] = {}
-    for reservation in part.reservations:
-        job = part.waiting.get(reservation.workload)
-        if job is not None:
-            reserved.setdefault(kind_of(job), []).append(job)
-    for kind, waiting_jobs in part.waiting_by_class.items():
-        fresh = paused.pop((kind, False), None)
-        _line_up(
-            pool,
-            kind,
-            waiting_jobs.joined_with(fresh) if fresh else waiting_jobs,
-            reserved.get(kind, ()),
-            exhausted=False,
-        )
-    for (kind, exhausted), jobs in paused.items():
-        _line_up(pool, kind, WaitingJobs(jobs), reserved.get(kind, ()), exhausted=exhausted)
-
-
-def _paused_before(pool: PoolState, part: PoolSnapshot) -> dict[tuple[Kind, bool], list[Job]]:
-    """The waiting jobs that were paused before, by kind and by whether their pauses are used up."""
-    rows: dict[tuple[Kind, bool], list[Job]] = {}
+    for name in part.allocations.keys() & part.waiting.keys():
+        _add_leaving(pool.ledger, part.waiting[name], part.pieces(name))
+    paused: dict[tuple[ClassKey, bool], list[Job]] = {}
     for job in part.paused.values():
-        rows.setdefault((kind_of(job), is_exhausted(pool.policy, job, pool.now)), []).append(job)
-    return rows
+        paused.setdefault((class_key(job), is_exhausted(pool.policy, job, pool.now)), []).append(job)
+    reserved: dict[ClassKey, list[Job]] = {}
+    for reservation in part.reservations:
+        if (waiting := part.waiting.get(reservation.workload)) is not None:
+            reserved.setdefault(class_key(waiting), []).append(waiting)
+    for key, waiting_jobs in part.waiting_by_class.items():
+        may_pause = paused.pop((key, False), None)
+        joined = waiting_jobs.joined_with(may_pause) if may_pause else waiting_jobs
+        _queue_class(pool, key, joined, reserved.get(key, ()), exhausted=False)
+    for (key, exhausted), jobs in paused.items():
+        _queue_class(pool, key, WaitingJobs(jobs), reserved.get(key, ()), exhausted=exhausted)
 
 
-def _line_up(
-    pool: PoolState, kind: Kind, waiting_jobs: WaitingJobs, reserved: Collection[Job], *, exhausted: bool
+def _queue_class(
+    pool: PoolState, key: ClassKey, waiting_jobs: WaitingJobs, reserved: Collection[Job], *, exhausted: bool
 ) -> None:
-    """Queue the jobs of one kind and count what they want, if they could start in the empty pool."""
-    name, request, preemptible, priority = kind
+    """Queue the jobs of one class and count their demand, if they could start in the empty pool."""
+    name, request, preemptible, priority = key
     project, job_class = pool.project(name), JobClass(request, preemptible, priority, exhausted)
-    out = {job.id for job in reserved if _is_exhausted(pool, job) == exhausted} if reserved else ()
+    out = {
+        job.id for job in reserved if (bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)) == exhausted
+    }
     if not project.known or not could_start_alone(pool, project, request, preemptible=preemptible):
         pool.unstartable += (job for job in waiting_jobs.jobs() if job.id not in out)
         return
-    fits_user = project.has_room_for(request.size)
+    fits_user = project.ceiling_test(request.size)
     queue = project.queue.classes[job_class] = ClassQueue(
         job_class, waiting_jobs, pool.use_by_user(project), fits_user, out
     )
     counts = queue.counts() if fits_user else {"": queue.count}  # what each user wants is counted for ceilings only
     for user, count in counts.items():
-        project.want(queue.size * count, user, fixed=not preemptible)
-
-
-def _is_exhausted(pool: PoolState, job: Job) -> bool:
-    return bool(job.paused_at) and is_exhausted(pool.policy, job, pool.now)
+        project.add_demand(queue.size * count, user, fixed=not preemptible)
 
 
 def enqueue(pool: PoolState, job: Job) -> None:
     """Queue a job again that had devices reserved."""
-    _, request, preemptible, priority = kind_of(job)
+    _, request, preemptible, priority = class_key(job)
     project, exhausted = pool.project(job.project), is_exhausted(pool.policy, job, pool.now)
     queue = project.queue.classes.get(JobClass(request, preemptible, priority, exhausted))
     if queue is None:
         pool.unstartable.append(job)
         return
     queue.put_back(job)
-    project.want(request.size, job.user, fixed=not preemptible)
+    project.add_demand(request.size, job.user, fixed=not preemptible)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..frozen import with_changes
 from ..model import Job, Notebook, NotebookState, Policy
-from ..placement.place import Piece, Request, request_of
+from ..placement.place import Piece, request_of
 from ..preemption.rules import Preemptor
 from ..preemption.search import Preemption
 from ..queue.pool_state import PoolState, could_start_alone
@@ -25,7 +25,6 @@ from ..reasons import (
     IdleSurplus,
     Moved,
     NeverFits,
-    NoDevice,
     NoFreeGpu,
     NoSuchProject,
     PausesUsedUp,
@@ -48,7 +47,7 @@ CanBeReserved = Waiting | PausesUsedUp | WaitsForDrain | AboveLimit | AboveTrain
 """Reasons of a job that may have a backfill reservation."""
 
 
-def _claimable(project: QuotaState) -> int:
+def _shown_fair_share(project: QuotaState) -> int:
     """The fair share as it is shown: never below the guarantee, which may always be claimed."""
     return max(project.fair, project.guarantee)
 
@@ -68,12 +67,11 @@ def started(project: QuotaState, size: int, counted: int, entitlement: Entitleme
         asked_milli=size,
         used_milli=project.use + counted - size,
         guarantee_milli=project.guarantee,
-        fair_milli=_claimable(project),
+        fair_milli=_shown_fair_share(project),
     )
 
 
 def slice_started(pool: PoolState, notebook: Notebook) -> Reason:
-    """Why a notebook gets its slice."""
     project = pool.project(notebook.project)
     return WithinNotebookQuota(
         project=project.name,
@@ -82,19 +80,6 @@ def slice_started(pool: PoolState, notebook: Notebook) -> Reason:
         quota_milli=project.notebook_quota,
         was="lent" if notebook.state is NotebookState.LENT else None,
     )
-
-
-def no_device(pool: PoolState, notebook: Notebook) -> Reason | None:
-    """Why a slice can never start: its pool has no device at all, whatever their state; None where it has some."""
-    if pool.devices:
-        return None
-    return NoDevice(project=notebook.project, pool=pool.name, asked_milli=notebook.gpu_milli)
-
-
-def no_slice(pool: PoolState, notebook: Notebook) -> Reason:
-    """Why a slice within its quota waits."""
-    project = pool.project(notebook.project)
-    return no_room(project, notebook.gpu_milli, ReasonCode.NO_FREE_GPU, project.use)
 
 
 def paused(pool: PoolState, preemption: Preemption, victim: Victim, grace_s: int) -> Reason:
@@ -107,20 +92,18 @@ def paused(pool: PoolState, preemption: Preemption, victim: Victim, grace_s: int
         asked_milli=preemptor.request.size,
         claimer_used_milli=preemption.used[claimer.name],
         claimer_guarantee_milli=claimer.guarantee,
-        claimer_fair_milli=_claimable(claimer),
+        claimer_fair_milli=_shown_fair_share(claimer),
         project=owner.name,
         used_milli=preemption.used[owner.name],
         guarantee_milli=owner.guarantee,
-        fair_milli=_claimable(owner),
+        fair_milli=_shown_fair_share(owner),
         priority=victim.priority,
         claimer_priority=preemptor.priority,
         grace_s=grace_s,
     )
-    return _lifted(reason, pool, victim) if victim.protected and kind is not BorrowerReturns else reason
-
-
-def _lifted(reason: _Pause, pool: PoolState, victim: Victim) -> Reason:
-    """With the protection that a claim within a guarantee sets aside where nothing else satisfies it."""
+    if not victim.protected or kind is BorrowerReturns:
+        return reason
+    # a claim within a guarantee sets the protection aside where nothing else satisfies it
     rules, ran_s = pool.policy.preemption, (pool.now - victim.started_at) // SECOND
     if ran_s < rules.min_runtime_s:
         return with_changes(reason, ran_s=ran_s, min_runtime_s=rules.min_runtime_s)
@@ -136,7 +119,6 @@ def _pause_kind(preemptor: Preemptor, victim: Victim) -> type[_Pause]:
 
 
 def shrunk(preemption: Preemption, above: Victim, grace_s: int) -> Reason:
-    """Why an elastic job starts again smaller."""
     preemptor, base = preemption.preemptor, above.base
     return Shrunk(
         claimer=preemptor.id,
@@ -150,7 +132,6 @@ def shrunk(preemption: Preemption, above: Victim, grace_s: int) -> Reason:
 
 
 def moved(preemption: Preemption, victim: Victim, grace_s: int) -> Reason:
-    """Why a job starts again on other devices."""
     preemptor = preemption.preemptor
     return Moved(
         claimer=preemptor.id,
@@ -162,7 +143,6 @@ def moved(preemption: Preemption, victim: Victim, grace_s: int) -> Reason:
 
 
 def grown(pool: PoolState, job: Job, pieces: Sequence[Piece]) -> Reason:
-    """Why an elastic job starts again larger."""
     size = sum(piece.gpu_milli for piece in pieces)
     return Grown(
         project=job.project,
@@ -184,7 +164,7 @@ def reserved(preemptor: Preemptor, victims: Sequence[Victim], grace_s: int) -> R
 
 
 def waits_for_drain(pool: str, asked_milli: int, victims: Sequence[Victim]) -> Reason:
-    """Devices are reserved for it, and other work still leaves them."""
+    """Devices are reserved for it, and other work on them is still stopping."""
     leaving = sum(not victim.reserved for victim in victims) if victims else None
     return WaitsForDrain(pool=pool, asked_milli=asked_milli, leaving=leaving)
 
@@ -206,7 +186,7 @@ def no_room(project: QuotaState, size: int, code: ReasonCode, used: int) -> Reas
         asked_milli=size,
         used_milli=used,
         guarantee_milli=project.guarantee,
-        fair_milli=_claimable(project),
+        fair_milli=_shown_fair_share(project),
         limit_milli=project.limit if limited else None,
         notebook_milli=project.limit - project.ceiling if limited else None,
         department=project.name if limited and project.is_department else None,
@@ -215,23 +195,16 @@ def no_room(project: QuotaState, size: int, code: ReasonCode, used: int) -> Reas
 
 def _above_limit(project: QuotaState, size: int, used: int) -> Reason:
     """Above the limit of its project, or of its department where only that one forbids it."""
-    above = _department_above(project, size)
+    limited = (level for level in project.levels if level.limit != NO_LIMIT)
+    level = next((one for one in limited if one.use + one.leaving + size > one.ceiling), project)
     reason = AboveLimit(
         project=project.name,
         asked_milli=size,
-        used_milli=used if above is None else above.use,
+        used_milli=level.use if level.is_department else used,
         guarantee_milli=project.guarantee,
-        fair_milli=_claimable(project),
+        fair_milli=_shown_fair_share(project),
     )
-    level = above or project
     return _with_limit(reason, level) if level.limit != NO_LIMIT else reason
-
-
-def _department_above(project: QuotaState, size: int) -> QuotaState | None:
-    """The department whose limit forbids ``size`` more, where the project's own does not."""
-    levels = [level for level in project.levels if level.limit != NO_LIMIT]
-    short = next((level for level in levels if level.use + level.leaving + size > level.ceiling), project)
-    return short if short.is_department else None
 
 
 def _with_limit(reason: AboveLimit, level: QuotaState) -> Reason:
@@ -262,7 +235,7 @@ def above_user_notebooks(project: QuotaState, notebook: Notebook, used_milli: in
 
 
 def _user_ceiling(project: QuotaState, user: str, asked: int, used: int | None, ceiling: int) -> Reason:
-    """``used``: None where it does not matter, because the ceiling is below what was asked for."""
+    """``used``: None where it does not matter, because the ceiling is below the request."""
     return AboveUserCeiling(
         project=f"department {project.name}" if project.is_department else project.name,
         user=user,
@@ -279,7 +252,7 @@ def pauses_used_up(project: QuotaState, size: int, used: int, policy: Policy) ->
         asked_milli=size,
         used_milli=used,
         guarantee_milli=project.guarantee,
-        fair_milli=_claimable(project),
+        fair_milli=_shown_fair_share(project),
         max_pauses=policy.preemption.max_pauses,
         per_s=policy.preemption.per_s,
     )
@@ -292,7 +265,7 @@ def behind_others(project: QuotaState, size: int) -> Reason:
         asked_milli=size,
         used_milli=project.use,
         guarantee_milli=project.guarantee,
-        fair_milli=_claimable(project),
+        fair_milli=_shown_fair_share(project),
     )
 
 
@@ -309,7 +282,7 @@ def backfill_reserved(backfill: BackfillReservation, why: Reason, now: int) -> R
         asked_milli=sum(piece.gpu_milli for piece in backfill.pieces),
         used_milli=backfill.project.use,
         guarantee_milli=backfill.project.guarantee,
-        fair_milli=_claimable(backfill.project),
+        fair_milli=_shown_fair_share(backfill.project),
         within_s=within_s,
     )
 
@@ -326,12 +299,8 @@ def unstartable(pool: PoolState, job: Job) -> Reason:
     lowest = min(project.levels, key=lambda level: level.user_ceiling)
     if request.size > lowest.user_ceiling:
         return _user_ceiling(lowest, job.user, request.size, None, lowest.user_ceiling)
-    if not could_start_alone(pool, project, request, preemptible=True):
-        return _never_fits(pool, job, request)
-    return above_training_quota(project, request.size, project.fixed_use)
-
-
-def _never_fits(pool: PoolState, job: Job, request: Request) -> Reason:
+    if could_start_alone(pool, project, request, preemptible=True):
+        return above_training_quota(project, request.size, project.fixed_use)
     return NeverFits(
         project=job.project,
         pool=pool.name,

@@ -1,6 +1,6 @@
 """Reservations of earlier ticks: entered in the ledger again, or dropped if their job or their devices are gone.
 
-Devices are reserved for a claim while its victims leave, and for a job that moves or changes its size.
+Devices are reserved for a claim while its victims stop, and for a job that moves or changes its size.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Job, Notebook, Reservation
-from ..placement.place import Piece, node_needs, request_of, reserve, with_cpu_memory
+from ..placement.place import Piece, has_room_after_drains, request_of, reserve, with_cpu_memory
 from ..queue.pool_state import PoolState
 from ..queue.quota_state import Victim
 from ..reasons import ClaimEnded, ReservedDeviceLost
@@ -44,16 +44,16 @@ class _Reading:
             known = reservation.workload in slices or reservation.workload in self.pool.waiting or returning
             if not known:
                 self.builder.drop(reservation.workload, ClaimEnded())
-            elif pieces is None or not self._has_room(pieces):
+            elif pieces is None or not has_room_after_drains(self.ledger, pieces):
                 self.builder.drop(reservation.workload, ReservedDeviceLost())
                 self._queue_again(reservation.workload)
             elif returning is not None:
-                self._promise_returning(returning, pieces)
+                self._reserve_returning(returning, pieces)
             elif reservation.workload in slices:
                 reserve(self.ledger, pieces, borrowed=False)
                 self.placed.append((slices[reservation.workload], pieces[0]))
             else:
-                self._promise_job(reservation.workload, pieces)
+                self._reserve_waiting(reservation.workload, pieces)
 
     def _pieces(self, reservation: Reservation) -> tuple[Piece, ...] | None:
         number = self.ledger.number
@@ -63,28 +63,20 @@ class _Reading:
         job = self.pool.waiting.get(reservation.workload) or self.pool.returning.get(reservation.workload)
         return tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib) if job else sorted(pieces))
 
-    def _has_room(self, pieces: tuple[Piece, ...]) -> bool:
-        wanted: dict[int, int] = {}
-        for piece in pieces:
-            wanted[piece.device] = wanted.get(piece.device, 0) + piece.gpu_milli
-        hosts = node_needs(pieces, self.ledger)
-        fits = all(self.ledger.node_resources.after(node).covers(host) for node, host in hosts.items())
-        return fits and all(self.ledger.lendable_after(at) >= milli for at, milli in wanted.items())
-
     def _queue_again(self, workload: str) -> None:
         if workload in self.pool.waiting:
             enqueue(self.pool, self.pool.waiting[workload])
 
-    def _promise_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
-        """Reserve for a job that is paused only to move or to change its size."""
-        project = self.pool.project(job.project)
+    def _reserve_returning(self, job: Job, pieces: tuple[Piece, ...]) -> None:
+        """Reserve for a job that is paused only to move or to change its size; its old and new devices count once."""
+        project, size = self.pool.project(job.project), sum(piece.gpu_milli for piece in pieces)
         reserve(self.ledger, pieces, borrowed=False)
-        project.add(sum(piece.gpu_milli for piece in pieces), job.user, fixed=not job.preemptible)
+        project.add(size, job.user, fixed=not job.preemptible)
         project.returning.remove(job.gpu_milli * job.least_ranks)
-        for level in project.levels:  # what it leaves and what it returns to count once
-            level.leaving -= min(job.held_milli, sum(piece.gpu_milli for piece in pieces))
+        for level in project.levels:
+            level.leaving -= min(job.held_milli, size)
 
-    def _promise_job(self, workload: str, pieces: tuple[Piece, ...]) -> None:
+    def _reserve_waiting(self, workload: str, pieces: tuple[Piece, ...]) -> None:
         job = self.pool.waiting[workload]
         project = self.pool.project(job.project)
         size = sum(piece.gpu_milli for piece in pieces)
@@ -95,7 +87,7 @@ class _Reading:
             return
         reserve(self.ledger, pieces, borrowed=False)
         project.add(size, job.user, fixed=not job.preemptible)
-        project.want(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
+        project.add_demand(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
         self.pool.reserved.append(
             Victim(
                 id=job.id,
@@ -114,9 +106,9 @@ class _Reading:
 
 
 def sort_borrowers(pool: PoolState) -> None:
-    """Make a job whose reservation reaches into held room a borrower, unless it is within its guarantee.
+    """Make a job whose reservation needs unbooked notebook quota a borrower, unless it is within its guarantee.
 
-    Within a guarantee the reservation stays, and less room is held until other work drains.
+    Within a guarantee the reservation stays, and less is reserved for notebook quota until other work drains.
     """
     for victim in sorted(pool.reserved, key=lambda one: one.id):
         short = [piece.device for piece in victim.pieces if pool.ledger.plain_after(piece.device) < 0]

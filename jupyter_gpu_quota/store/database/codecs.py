@@ -1,4 +1,4 @@
-"""How a record becomes the columns of its table and comes back, derived once for each table from the record's fields.
+"""Conversions between a record and the columns of its table, derived once for each table from the record's fields.
 
 A field of type int, bool, str or StrEnum is a column; a field of any other type is a column of JSON text, which is
 checked when it is read.
@@ -25,7 +25,7 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """How a value that is no column by itself is stored as text. NULL is None, unless ``reads_null``."""
+    """The conversion of a value to text and back. NULL is None, unless ``reads_null``."""
 
     encode: Callable[[Any], str | None]
     decode: Callable[[Any], Any]
@@ -48,7 +48,7 @@ class ColumnSpec:
 
     @property
     def value_of(self) -> Callable[[Any], Any]:
-        """Takes a record, returns what queries compare."""
+        """The function that returns the column's value of a record, as queries compare it."""
         return self.computed or attrgetter(self.path)
 
 
@@ -85,7 +85,7 @@ _STORED_REASON: TypeAdapter[OtherReason] = TypeAdapter(OtherReason)
 
 
 def _reason(text: str) -> Reason:
-    """The reason in a row of any release: old codes and figures are read by their new names."""
+    """The reason in a row of any release; old names of codes and figures become the present ones."""
     stored = _STORED_REASON.validate_json(text)
     return reason_from(stored.code, stored.figures)
 
@@ -120,12 +120,11 @@ def _column(name: str, hint: Any, codec: Codec | None) -> ColumnSpec:
     if codec is None and hint in (int, bool, str):
         return ColumnSpec(name=name, type=hint, null=null, path=name)
     if codec is None and get_origin(hint) is not Literal:
-        codec = _member(hint) if isinstance(hint, type) and issubclass(hint, StrEnum) else _json(hint)
+        if isinstance(hint, type) and issubclass(hint, StrEnum):
+            codec = Codec(encode=attrgetter("value"), decode={member.value: member for member in hint}.__getitem__)
+        else:
+            codec = _json(hint)
     return ColumnSpec(name=name, type=str, null=null, path=name, codec=codec)
-
-
-def _member(kind: type[StrEnum]) -> Codec:
-    return Codec(encode=attrgetter("value"), decode={member.value: member for member in kind}.__getitem__)
 
 
 # --- a whole row ----------------------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ def coding_of(
 
 
 def tuple_of(columns: Sequence[ColumnSpec]) -> Callable[[Any], tuple[Any, ...]]:
-    """What these columns compare, from a record, as one tuple."""
+    """The function that returns the values of columns of a record, as queries compare them."""
     given: dict[str, Any] = {}
     values = [_written(replace(column, codec=None), given) for column in columns]
     return _compiled("row", f"({', '.join(values)},)", given)

@@ -1,4 +1,4 @@
-"""Errors of the database as StoreUnavailable, with a sentence that says what to do."""
+"""Errors of the database as StoreUnavailable, with the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from ..records.protocol import StoreUnavailable
+from ..records.calls import StoreUnavailable
 
 ADVICE = {
     "SQLITE_FULL": "the disk is full; make room on it, and the next request goes through",
@@ -71,7 +71,7 @@ def is_read_only(error: StoreUnavailable) -> bool:
 def missing_file(path: str) -> StoreUnavailable:
     """The sentence for a database file that is not where it was."""
     return StoreUnavailable(
-        f"The database {path} is not there any more; put it back or restore a backup, then ask again."
+        f"The database {path} is not there any more; put it back or restore a backup, then try again."
     )
 
 

@@ -8,7 +8,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
-from ..records.protocol import StoreUnavailable
+from ..records.calls import StoreUnavailable
 
 MIGRATION_LOCK = 6_714_802
 """Number of the advisory lock that a PostgreSQL migration holds; any number that nothing else uses."""
@@ -17,7 +17,7 @@ MIGRATION_WAIT_MS = 60_000
 
 
 class NewerDatabase(StoreUnavailable):
-    """The database was written by a newer release; this one would not understand what it says."""
+    """A newer release wrote the database; this one cannot read it."""
 
 
 def migrate(engine: Engine) -> None:
@@ -35,8 +35,11 @@ def migrate(engine: Engine) -> None:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {MIGRATION_WAIT_MS}")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
-        if _revision(connection, script) != script.get_current_head():  # another process may have been quicker
-            _upgrade(connection, config)
+        if _revision(connection, script) != script.get_current_head():  # another process may have migrated it
+            config.attributes["connection"] = (
+                connection  # in the open transaction: a kill leaves the database as it was
+            )
+            command.upgrade(config, "head")
         connection.commit()
 
 
@@ -50,9 +53,3 @@ def _revision(connection: Connection, script: ScriptDirectory) -> str | None:
         )
         raise NewerDatabase(message)
     return revision
-
-
-def _upgrade(connection: Connection, config: Config) -> None:
-    """Run the migrations in the transaction that is open, so that a kill leaves the database as it was."""
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")

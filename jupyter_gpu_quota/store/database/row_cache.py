@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from ..records.protocol import Page
 from .tables import (
     ALLOCATIONS,
     AUDIT,
@@ -32,13 +31,11 @@ from .tables import (
     RESERVATIONS,
     Head,
     Key,
-    RankRow,
     Rows,
     Scope,
     Table,
     TableWrites,
     Value,
-    Where,
     WriteScope,
 )
 
@@ -64,12 +61,12 @@ class _RecentChanges:
         self._rows[table.name].append((row.changed, key, row))
 
     def remove(self, table: Table[Any], keys: set[Key]) -> None:
-        """Rows are not there any more, and were over before."""
+        """Remove ended rows that were deleted."""
         if keys and table.name in self._rows:
             self._rows[table.name] = deque(each for each in self._rows[table.name] if each[1] not in keys)
 
     def of(self, table: Table[R], since: int) -> list[R]:
-        """The rows that changed after a version, which is not before ours, as they are now; the latest last."""
+        """The present rows that changed after a version, which is not before ``since``; the latest last."""
         found: dict[Key, R] = {}
         for changed, key, row in reversed(self._rows[table.name]):
             if changed <= since:
@@ -78,7 +75,7 @@ class _RecentChanges:
         return list(reversed(found.values()))
 
     def trim(self, version: int) -> None:
-        """Forget the oldest, as of a version."""
+        """Remove the oldest changes, as of a version."""
         while sum(map(len, self._rows.values())) > RECENT_ROWS:
             oldest = min(rows[0][0] for rows in self._rows.values() if rows)
             if oldest > version - RECENT_VERSIONS:
@@ -96,28 +93,28 @@ class _Cache:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew."""
+        """Remove all rows."""
         self.head: Head | None = None
-        self.news = _RecentChanges(0)
+        self.recent = _RecentChanges(0)
         self.rows: dict[str, dict[Key, Any]] = {name: {} for name in CACHED}
         self.live: dict[str, dict[Value, dict[Key, None]]] = {column: {} for column in ALLOCATIONS.live_indexes}
         self.ranks: dict[str, set[Key]] = {}
 
     def follow(self, scope: Scope, head: Head) -> None:
-        """Bring the cache up to a head: by the changes since, or by reading everything."""
+        """Bring the cache to a head: read the changes, or everything."""
         if self.head is not None and not _continues(scope, head, self.head):
             self.forget()
         if self.head is None:
             for table in VERSIONED:
                 self._put_all(table, scope.changed(table, -1, live=table.name not in CACHED_WHOLE))
-            self.news = _RecentChanges(head.version)
+            self.recent = _RecentChanges(head.version)
         elif head.version > self.head.version:
             for table in VERSIONED:
                 self._put_all(table, scope.changed(table, self.head.version, live=False))
         self.head = head
 
     def absorb(self, writes: Iterable[TableWrites]) -> None:
-        """Take over what was just committed."""
+        """Apply writes that were just committed."""
         for change in writes:
             if change.table is HEAD:
                 self.head = change.updates[0]
@@ -125,9 +122,9 @@ class _Cache:
                 self._put_all(change.table, (*change.inserts, *change.updates))
                 for key in change.deletes:
                     self._drop(change.table, key)
-                self.news.remove(change.table, set(change.deletes))
+                self.recent.remove(change.table, set(change.deletes))
         if self.head is not None:
-            self.news.trim(self.head.version)
+            self.recent.trim(self.head.version)
 
     def _put_all(self, table: Table[Any], rows: Sequence[Any]) -> None:
         for row in rows if table is RANKS else sorted(rows, key=lambda row: row.changed):
@@ -137,23 +134,18 @@ class _Cache:
         """Add or replace a row."""
         key = table.key(row)
         if table is RANKS:
-            self._put_rank(key, row)
+            if (row.job,) in self.rows[JOBS.name]:  # a rank is cached as long as its job, which is written before it
+                self.ranks.setdefault(row.job, set()).add(key)
+                self.rows[table.name][key] = row
             return
-        self.news.add(table, key, row)
-        if table.name not in CACHED_WHOLE and _is_over(table, row):
+        self.recent.add(table, key, row)
+        if table.name not in CACHED_WHOLE and _has_ended(table, row):
             self._drop(table, key)
             return
         self.rows[table.name][key] = row
         if table is ALLOCATIONS:
             for column, index in self.live.items():
                 index.setdefault(table.fields[column](row), {})[key] = None
-
-    def _put_rank(self, key: Key, row: RankRow) -> None:
-        """A rank is cached as long as its job, which is written before it."""
-        job = row.record.job
-        if (job,) in self.rows[JOBS.name]:
-            self.ranks.setdefault(job, set()).add(key)
-            self.rows[RANKS.name][key] = row
 
     def _drop(self, table: Table[Any], key: Key) -> None:
         """Remove a row that was deleted or has ended."""
@@ -172,21 +164,21 @@ class _Cache:
         """The answer to a scope's ``changed``; None: the database must answer."""
         if table.name not in self.rows or table is RANKS:
             return None
-        if since >= self.news.since:
-            rows = self.news.of(table, since)
+        if since >= self.recent.since:
+            rows = self.recent.of(table, since)
         elif live or table.name in CACHED_WHOLE:
             rows = [row for row in self.rows[table.name].values() if row.changed > since]
         else:
             return None
-        return [row for row in rows if not _is_over(table, row)] if live else rows
+        return [row for row in rows if not _has_ended(table, row)] if live else rows
 
 
-def _is_over(table: Table[R], row: R) -> bool:
+def _has_ended(table: Table[R], row: R) -> bool:
     return table.ended is not None and table.fields[table.ended](row) is not None
 
 
 def _continues(scope: Scope, head: Head, known: Head) -> bool:
-    """Whether a head continues the history that is known: the last audit row of then is still what it was."""
+    """Whether a head is a later one of the same history: the last audit row that is known has not changed."""
     if head == known:
         return True
     if head.fencing != known.fencing or head.version < known.version or head.audit_seq < known.audit_seq:
@@ -196,14 +188,15 @@ def _continues(scope: Scope, head: Head, known: Head) -> bool:
 
 
 class _CachedScope:
-    """A transaction that reads cached rows from memory."""
+    """A transaction that reads cached rows from memory, and all others from the database."""
 
     def __init__(self, scope: WriteScope, known: _Cache) -> None:
         self._scope, self._known = scope, known
+        self.listing, self.distinct, self.pick, self.scan = scope.listing, scope.distinct, scope.pick, scope.scan
+        self.delete_below = scope.delete_below
         self.applied: list[TableWrites] = []
         known.follow(scope, scope.get_many(HEAD, [HEAD_KEY])[HEAD_KEY])
 
-    # --- from memory ------------------------------------------------------------------------------------------------
     def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]:
         if table.name == HEAD.name:
             return {HEAD_KEY: cast("R", self._known.head)}
@@ -224,25 +217,9 @@ class _CachedScope:
         known = self._known.changed(table, since, live=live)
         return self._scope.changed(table, since, live=live) if known is None else known
 
-    # --- from the database ------------------------------------------------------------------------------------------
-    def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
-        return self._scope.listing(table, where, page)
-
-    def distinct(self, table: Table[R], column: str) -> set[Value]:
-        return self._scope.distinct(table, column)
-
-    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
-        return self._scope.pick(table, columns, where)
-
-    def scan(self, table: Table[R]) -> Iterator[R]:
-        return self._scope.scan(table)
-
     def apply(self, writes: Sequence[TableWrites]) -> None:
         self._scope.apply(writes)
         self.applied += writes
-
-    def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
-        return self._scope.delete_below(table, column, value, limit)
 
 
 class CachedRows:
@@ -259,13 +236,13 @@ class CachedRows:
             yield _CachedScope(cast("WriteScope", scope), self._known)
 
     @contextmanager
-    def writing(self, *, seen_again: bool = False) -> Iterator[_CachedScope]:
+    def writing(self, *, repeatable: bool = False) -> Iterator[_CachedScope]:
         with self._lock:
             try:
-                with self._rows.writing(seen_again=seen_again) as scope:
-                    recalled = _CachedScope(scope, self._known)
-                    yield recalled
-            except BaseException:  # whether it was committed is not known
+                with self._rows.writing(repeatable=repeatable) as scope:
+                    cached = _CachedScope(scope, self._known)
+                    yield cached
+            except BaseException:  # the commit may have succeeded or failed
                 self._known.forget()
                 raise
-            self._known.absorb(recalled.applied)
+            self._known.absorb(cached.applied)

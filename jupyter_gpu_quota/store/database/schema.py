@@ -36,7 +36,7 @@ SQL_TYPES = {int: BigInteger, bool: Boolean, str: Text}
 
 def _table(table: Table[Any]) -> SqlTable:
     columns = {column.name: _column(table, column) for column in table.columns}
-    if table.in_cluster:  # D14: inserts that say nothing are of this cluster and this hub
+    if table.in_cluster:  # D14: the default is this cluster and this hub
         columns |= {name: Column(name, Text, nullable=False, server_default="local") for name in ("cluster", "hub")}
     return SqlTable(
         table.name,

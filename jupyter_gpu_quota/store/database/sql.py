@@ -1,10 +1,10 @@
-"""Rows in an SQL database, SQLite or PostgreSQL. They differ in how a transaction begins and waits for the disk."""
+"""Rows in an SQL database, SQLite or PostgreSQL. They differ in the begin and the commit of a transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, TypeVar, assert_never, cast
+from typing import Any, Literal, TypeVar, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -30,7 +30,7 @@ from sqlalchemy import (
     Table as SqlTable,
 )
 
-from ..records.protocol import Page, StoreUnavailable
+from ..records.calls import Page, StoreUnavailable
 from .codecs import Columns
 from .db_errors import is_read_only, translated
 from .schema import metadata
@@ -39,7 +39,7 @@ from .write_lock import WriteLock, lock_head, no_lock_wait, relaxed_sync
 
 R = TypeVar("R")
 KEYS_PER_QUERY = 500
-"""Keys in one query, well under what any database takes as parameters."""
+"""Keys in one query, well below the limit of parameters of every database."""
 
 
 def _sql(table: Table[Any]) -> SqlTable:
@@ -55,38 +55,32 @@ SELECTS: Mapping[str, Select[Any]] = {
     table.name: select(*(_sql(table).c[name] for name in table.coding.names)) for table in TABLES
 }
 ONE: Mapping[str, Select[Any]] = {table.name: SELECTS[table.name].where(_is_same(table)) for table in TABLES}
-"""The row with a key. Asked for one by one most often is the head, by every transaction: a text that is made once takes
-a quarter of the time of one that is made anew for as many keys as there are."""
+"""The row with a key. Every transaction reads the head this way: the prepared query takes a quarter of the time of one
+that is made for a number of keys."""
+
 Verb = Literal["insert", "update", "delete"]
+STATEMENTS: Mapping[Verb, Callable[[Table[Any]], Insert | Update | Delete]] = {
+    "insert": lambda table: insert(_sql(table)),
+    "update": lambda table: update(_sql(table)).where(_is_same(table)),
+    "delete": lambda table: delete(_sql(table)).where(_is_same(table)),
+}
 
 
 class _Texts:
-    """Statements for many rows as their driver reads them, made once: a plan writes thousands of rows."""
+    """The texts of statements for the driver, each made once: a plan writes thousands of rows."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._known: dict[tuple[Verb, str, tuple[str, ...]], tuple[str, list[str] | None]] = {}
 
     def of(self, verb: Verb, table: Table[Any], names: tuple[str, ...]) -> tuple[str, list[str] | None]:
-        """The statement, and the order of its parameters where they are told by place; ``names``: those given."""
-        asked = (verb, table.name, names)
-        if asked not in self._known:
-            named = [name for name in names if not name.startswith("key_")]
-            compiled = _statement(verb, table).compile(dialect=self._dialect, column_keys=named)
-            self._known[asked] = (compiled.string, compiled.positiontup if compiled.positional else None)
-        return self._known[asked]
-
-
-def _statement(verb: Verb, table: Table[Any]) -> Insert | Update | Delete:
-    match verb:
-        case "insert":
-            return insert(_sql(table))
-        case "update":
-            return update(_sql(table)).where(_is_same(table))
-        case "delete":
-            return delete(_sql(table)).where(_is_same(table))
-        case _:
-            assert_never(verb)
+        """The statement for the parameters ``names``, and their order where the driver takes them by position."""
+        key = (verb, table.name, names)
+        if key not in self._known:
+            columns = [name for name in names if not name.startswith("key_")]
+            compiled = STATEMENTS[verb](table).compile(dialect=self._dialect, column_keys=columns)
+            self._known[key] = (compiled.string, compiled.positiontup if compiled.positional else None)
+        return self._known[key]
 
 
 class SqlScope:
@@ -116,15 +110,13 @@ class SqlScope:
         elif len(columns) == 1:
             rows = self._in_chunks(table, columns[0], [key[0] for key in keys])
         else:
-            starts = range(0, len(keys), KEYS_PER_QUERY)
-            rows = [row for at in starts for row in self._with_keys(table, columns, keys[at : at + KEYS_PER_QUERY])]
+            rows = []
+            for start in range(0, len(keys), KEYS_PER_QUERY):
+                some = keys[start : start + KEYS_PER_QUERY]
+                # with conditions on whole keys alone, SQLite would read the whole table
+                parts = [column.in_(set(each)) for column, each in zip(columns, zip(*some, strict=True), strict=True)]
+                rows += self._rows(table, SELECTS[table.name].where(tuple_(*columns).in_(list(some)), *parts))
         return {table.key(row): row for row in rows}
-
-    def _with_keys(self, table: Table[R], columns: Sequence[Any], keys: Sequence[Key]) -> list[R]:
-        """Rows with these keys of several columns. By whole keys alone, SQLite would read the whole table."""
-        values = [list(dict.fromkeys(each)) for each in zip(*keys, strict=True)]
-        parts = [column.in_(each) for column, each in zip(columns, values, strict=True)]
-        return self._rows(table, SELECTS[table.name].where(tuple_(*columns).in_(list(keys)), *parts))
 
     def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
         also = [_is_live(table)] if column in table.live_indexes else []
@@ -141,7 +133,7 @@ class SqlScope:
         count = select(func.count()).select_from(_sql(table)).where(*conditions)
         return self._rows(table, query), self._connection.execute(count).scalar_one()
 
-    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
         names = [_sql(table).c[column] for column in columns]
         return [tuple(row) for row in self._connection.execute(select(*names).where(*_conditions(table, where)))]
 
@@ -157,20 +149,14 @@ class SqlScope:
 
     # --- writing ----------------------------------------------------------------------------------------------------
     def apply(self, writes: Sequence[TableWrites]) -> None:
-        """Parents before children; what is dropped goes last, children before parents."""
+        """Insert and update parents before children; then delete children before parents."""
         for change in writes:
-            self._put(change)
+            table, coding = change.table, change.table.coding
+            self._run("insert", table, [coding.columns(row) for row in change.inserts])
+            self._run("update", table, [_with_key(table, coding.changing(row)) for row in change.updates])
         for change in reversed(writes):
-            self._drop(change)
-
-    def _put(self, change: TableWrites) -> None:
-        table, coding = change.table, change.table.coding
-        self._run("insert", table, [coding.columns(row) for row in change.inserts])
-        self._run("update", table, [_with_key(table, coding.changing(row)) for row in change.updates])
-
-    def _drop(self, change: TableWrites) -> None:
-        names = [f"key_{name}" for name in change.table.keys]
-        self._run("delete", change.table, [dict(zip(names, key, strict=True)) for key in change.deletes])
+            names = [f"key_{name}" for name in change.table.keys]
+            self._run("delete", change.table, [dict(zip(names, key, strict=True)) for key in change.deletes])
 
     def _run(self, verb: Verb, table: Table[Any], rows: Sequence[Columns]) -> None:
         """One statement for all rows; each names the same columns in the same order."""
@@ -191,7 +177,7 @@ class SqlScope:
 
 
 def _with_key(table: Table[Any], columns: Columns) -> Columns:
-    """The same columns, those of the key under other names: they say which row, and are not set."""
+    """The columns, with those of the key under the names that the condition has: they are not set."""
     for name in table.keys:
         columns[f"key_{name}"] = columns.pop(name)
     return columns
@@ -211,7 +197,7 @@ def _conditions(table: Table[Any], where: Where) -> list[ColumnElement[bool]]:
 
 
 class SqlRows:
-    """Rows behind one engine. Every failing of the database is a StoreUnavailable."""
+    """Rows behind one engine. Every failure of the database is a StoreUnavailable."""
 
     def __init__(self, engine: Engine, *, ready: Callable[[], None]) -> None:
         self._engine = engine
@@ -230,13 +216,13 @@ class SqlRows:
             yield SqlScope(connection, self._texts)
 
     @contextmanager
-    def writing(self, *, seen_again: bool = False) -> Iterator[SqlScope]:
+    def writing(self, *, repeatable: bool = False) -> Iterator[SqlScope]:
         try:
-            with translated(self._engine.url), self._begun(seen_again) as connection:
+            with translated(self._engine.url), self._begun(repeatable) as connection:
                 yield SqlScope(connection, self._texts)
                 connection.commit()
         except StoreUnavailable as error:
-            if is_read_only(error):  # a connection stays as it was opened, also when the file may be written again
+            if is_read_only(error):  # an open connection stays read-only when the file becomes writable
                 self._engine.dispose()
             raise
 
@@ -247,18 +233,18 @@ class SqlRows:
             yield connection
 
     @contextmanager
-    def _begun(self, seen_again: bool) -> Iterator[Connection]:
+    def _begun(self, repeatable: bool) -> Iterator[Connection]:
         """A connection that has the write lock until it is left."""
         with self._connected() as connection:
             if not self._is_sqlite:
-                lock_head(connection, wait_for_disk=not seen_again)
+                lock_head(connection, wait_for_disk=not repeatable)
                 yield connection
                 return
-            with relaxed_sync(connection) if seen_again else nullcontext(), self._write_lock.of(connection):
+            with relaxed_sync(connection) if repeatable else nullcontext(), self._write_lock.of(connection):
                 yield connection
 
     def settle(self) -> bool:
-        """Empty SQLite's write-ahead file: it keeps what was written before a row was deleted."""
+        """Empty SQLite's write-ahead file, which may contain deleted rows."""
         if not self._is_sqlite:
             return True
         try:

@@ -1,4 +1,4 @@
-"""The declaration of every table, once: schema, conversion and indexes are derived from it.
+"""The only declaration of every table: schema, conversions and indexes are derived from it.
 
 A backend (:mod:`..memory`, :mod:`.sql`) stores rows and does not interpret them. The functions of ``store.writes``
 change them through a :class:`.unit_of_work.UnitOfWork`.
@@ -16,10 +16,10 @@ from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Node, Reservation
 from ...core.samples import DeviceSample
 from ..records.activity import Note, NotebookReport
+from ..records.calls import Page
 from ..records.commands import AllocationLabel
 from ..records.notifications import NotificationRecord
-from ..records.protocol import Page
-from ..records.rows import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord
+from ..records.rows import AuditRow, JobRecord, NotebookRecord, QuotaRevision, RankRecord, UsageHour
 from .codecs import NAMES, REASON, Codec, Coding, ColumnSpec, coding_of, columns_of, tuple_of
 
 R = TypeVar("R")
@@ -27,10 +27,10 @@ Key = tuple[str | int, ...]
 Value = str | int | None
 
 
-# --- rows that the protocol's records do not already say ------------------------------------------------------------
+# --- rows that only the store uses ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The one row every writer reads first: version, newest revision, end of the audit chain, the lease."""
+    """The row that every writer reads first: version, newest revision, end of the audit chain, lease."""
 
     version: int = 0
     quota_revision: int = 0
@@ -44,7 +44,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
-    """A person; ``name`` is None once it was erased. No other table holds a name."""
+    """A person; ``name`` is None after it was erased. No other table has names of people."""
 
     id: str
     name: str | None
@@ -59,7 +59,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """``fault`` ended the device under the driver that was loaded then; another driver, or an admin, clears it."""
+    """``fault`` is a fatal error under the driver ``fault_loaded``; another driver or an admin clears it."""
 
     device: Device
     changed: int
@@ -70,7 +70,7 @@ class DeviceRow:
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRow:
-    """A device slice that is owned until ``released_at``; ``device_uuid`` is None until it was read back."""
+    """A part of a device, allocated until ``released_at``; ``device_uuid`` is None until it was read back."""
 
     allocation: Allocation
     device_uuid: str | None
@@ -82,23 +82,11 @@ class AllocationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationRow:
-    """A workload's newest reservation; dropped ones stay as tombstones until retention takes them."""
+    """A workload's newest reservation; a dropped one stays as a tombstone until retention removes it."""
 
     reservation: Reservation
     dropped_at: int | None
     changed: int
-
-
-@fast_frozen
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
-    """One rank of one attempt, with the facts that decide how the attempt ended."""
-
-    record: RankRecord
-    tree_gone: bool = False
-    pause_requested: bool = False
-    completed: bool = False
-    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,40 +114,20 @@ class BundleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """One ingested batch of samples: each node's sequence number counts once."""
+    """One stored batch of samples; each sequence number of a node is stored once."""
 
     node: str
     sequence: int
     at: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HourRow:
-    """What one workload had and used of one device within one hour, which begins at ``hour_at``.
-
-    ``used_milli_s`` is milli-GPU times seconds, by readings that speak for ``seen_s``. ``allocated_milli_s``, and the
-    seconds for which it had any, are those of allocations that are no longer kept; those that are, say it themselves.
-    """
-
-    hour_at: int
-    workload: str
-    device: str
-    user: str
-    project: str
-    pool: str
-    allocated_milli_s: int = 0
-    allocated_s: int = 0
-    used_milli_s: int = 0
-    seen_s: int = 0
-
-
 # --- tables ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table(Generic[R]):
-    """One table: everything that the code of the store says about a record and its columns.
+    """One table: the only declaration of a record's columns.
 
     The columns are those of the fields of ``record`` and of the records in its ``nested`` fields. ``codecs`` has the
-    fields that are stored otherwise than their type says; ``omitted`` fields are not stored; ``computed`` columns are
+    fields that are not stored by their type; ``omitted`` fields are not stored; ``computed`` columns are
     written for queries (type, value). ``changing``: the columns that may change after the row was inserted; None: all.
     ``in_cluster``: it has the columns cluster and hub, whether the record has such fields or not.
 
@@ -282,10 +250,9 @@ RESERVATIONS: Table[ReservationRow] = Table(
     name="reservations", record=ReservationRow, nested=("reservation",), keys=("workload",), ended="dropped_at",
     sql_indexes=(("changed",),),
 )  # fmt: skip
-RANKS: Table[RankRow] = Table(
-    name="ranks", record=RankRow, nested=("record",), keys=("job", "attempt", "rank"), indexes=("job",),
-    parents={"job": "jobs.id"},
-)  # fmt: skip
+RANKS: Table[RankRecord] = Table(
+    name="ranks", record=RankRecord, keys=("job", "attempt", "rank"), indexes=("job",), parents={"job": "jobs.id"}
+)
 SECRETS: Table[SecretsRow] = Table(
     name="secrets", record=SecretsRow, keys=("job",), in_cluster=False, parents={"job": "jobs.id"}
 )
@@ -308,8 +275,8 @@ LATEST: Table[DeviceSample] = Table(name="latest_samples", record=DeviceSample, 
 BATCHES: Table[BatchRow] = Table(
     name="sample_batches", record=BatchRow, keys=("node", "sequence"), sql_indexes=(("at",),)
 )
-HOURS: Table[HourRow] = Table(
-    name="usage_hours", record=HourRow, keys=("hour_at", "workload", "device"), indexes=("hour_at",)
+HOURS: Table[UsageHour] = Table(
+    name="usage_hours", record=UsageHour, keys=("hour_at", "workload", "device"), indexes=("hour_at",)
 )
 LABELS: Table[AllocationLabel] = Table(name="enforcement_labels", record=AllocationLabel, keys=("allocation",))
 REPORTS: Table[NotebookReport] = Table(
@@ -327,10 +294,10 @@ TABLES: tuple[Table[Any], ...] = (
 """In the order of their foreign keys: a row's parent is in a table before it."""
 
 
-# --- what a backend can do ------------------------------------------------------------------------------------------
+# --- backends -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWrites:
-    """What one transaction does to one table: rows that were not there, rows that were, keys to drop."""
+    """The writes of one transaction to one table: new rows, changed rows, keys of deleted rows."""
 
     table: Table[Any]
     inserts: list[Any]
@@ -358,41 +325,41 @@ class Scope(Protocol):
     def get_many(self, table: Table[R], keys: Sequence[Key]) -> dict[Key, R]: ...
 
     def find(self, table: Table[R], column: str, values: Sequence[Value]) -> list[R]:
-        """Rows whose indexed column has one of these values; of live rows only where the index says so."""
+        """Rows whose indexed column has one of these values; only live rows for one of the live indexes."""
 
     def changed(self, table: Table[R], since: int, *, live: bool) -> list[R]:
-        """Rows whose ``changed`` is above ``since``; ``live`` leaves out those that are over."""
+        """Rows whose ``changed`` is above ``since``; ``live`` leaves out ended ones."""
 
     def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
         """One page, newest first, and how many there are in all."""
 
     def distinct(self, table: Table[R], column: str) -> set[Value]: ...
 
-    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Value, ...]]:
-        """Some columns of all rows for which conditions hold, in any order: what needs no whole rows is cheap."""
+    def pick(self, table: Table[R], columns: Sequence[str], where: Where) -> list[tuple[Any, ...]]:
+        """Some columns of all rows for which conditions hold, in any order: cheaper than whole rows."""
 
     def scan(self, table: Table[R]) -> Iterator[R]:
-        """Every row in the order of its key, without holding them all."""
+        """Every row in the order of its key, without loading all at once."""
 
 
 class WriteScope(Scope, Protocol):
-    """A transaction that may write: everything applied is there when the scope is left, or nothing is."""
+    """A transaction that may write: when the scope ends, all writes are stored, or none."""
 
     def apply(self, writes: Sequence[TableWrites]) -> None: ...
 
     def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
-        """Drop at most ``limit`` rows whose column is below ``value``; returns how many."""
+        """Delete at most ``limit`` rows whose column is below ``value``; returns their number."""
 
 
 class Rows(Protocol):
-    """Where rows are kept."""
+    """The storage of rows: a database or memory."""
 
     def reading(self) -> AbstractContextManager[Scope]: ...
 
-    def writing(self, *, seen_again: bool = False) -> AbstractContextManager[WriteScope]:
-        """``seen_again``: what is written would be seen once more, so it need not be on disk before the next write."""
+    def writing(self, *, repeatable: bool = False) -> AbstractContextManager[WriteScope]:
+        """``repeatable``: lost writes would be made again, so the transaction need not wait for the disk."""
 
     def settle(self) -> bool:
-        """Let nothing that was deleted stay readable in the files, without waiting; False: try again later."""
+        """Remove deleted rows from the files, without waiting; False: try again later."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""One writing transaction: reads through to the rows, keeps what is written until the end, and can take it back."""
+"""One writing transaction: it reads through to the rows, collects the writes until its end, and can undo them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from ...core.canonical import canonical, digest
-from ..records.protocol import Page
+from ...core.frozen import with_changes
+from ..records.calls import Page
+from ..records.commands import Recorded
 from ..records.rows import AuditRow
 from .tables import AUDIT, HEAD, HEAD_KEY, TABLES, Head, Key, Scope, Table, TableWrites, Value, Where
 
@@ -17,21 +19,13 @@ _ABSENT: Any = object()
 Mark = tuple[int, Head, tuple[int, str], bool]
 
 
-Link = tuple[int, int, str, str, str, str | None, str, str]
-"""What a row of the audit says, in the order of its fields, without its hash."""
-
-
 def audit_hash(row: AuditRow) -> str:
     """The link of the chain: SHA-256 over the canonical JSON of every field and the previous link."""
-    return _hash_of((row.seq, row.at, row.actor, row.kind, row.subject, row.project, row.payload, row.previous))
-
-
-def _hash_of(link: Link) -> str:
-    return digest(link)
+    return digest((row.seq, row.at, row.actor, row.kind, row.subject, row.project, row.payload, row.previous))
 
 
 class UnitOfWork:
-    """What one transaction sees and does.
+    """The rows as one transaction reads and leaves them.
 
     ``now`` is the caller's instant; ``new_id`` makes ULIDs. Nothing reaches the rows before :meth:`writes` is
     applied, so a refused request, a stale plan and a raised error leave no trace.
@@ -39,7 +33,7 @@ class UnitOfWork:
 
     def __init__(self, scope: Scope, *, now: int, new_id: Callable[[int], str]) -> None:
         self.now = now
-        self._scope = scope
+        self.scope = scope
         self._new_id = new_id
         self._read: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
         self._written: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
@@ -54,11 +48,11 @@ class UnitOfWork:
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def fetch(self, table: Table[R], keys: Iterable[Key]) -> None:
-        """Read many rows in one go, so that the gets that follow cost nothing."""
+        """Read many rows in one query, so that each :meth:`get` of one that follows needs none."""
         read = self._read[table.name]
         missing = [key for key in dict.fromkeys(keys) if key not in read]
         if missing:
-            found = self._scope.get_many(table, missing)
+            found = self.scope.get_many(table, missing)
             for key in missing:
                 read[key] = found.get(key)
 
@@ -72,14 +66,14 @@ class UnitOfWork:
         return cast("R | None", read[key])
 
     def find_ahead(self, table: Table[R], column: str, values: Iterable[Value]) -> None:
-        """Read the rows of many values in one go, so that each :meth:`find` of one that follows costs nothing."""
+        """Read the rows of many values in one query, so that each :meth:`find` of one that follows needs none."""
         sought = self._sought[table.name, column]
         missing = [value for value in dict.fromkeys(values) if value not in sought]
         if not missing:
             return
         read, value_of = self._read[table.name], table.fields[column]
         sought |= {value: [] for value in missing}
-        for row in self._scope.find(table, column, missing):
+        for row in self.scope.find(table, column, missing):
             key = table.key(row)
             read.setdefault(key, row)
             sought[value_of(row)].append(key)
@@ -104,24 +98,24 @@ class UnitOfWork:
     def every(self, table: Table[R]) -> list[R]:
         """All rows of a small versioned table, as this transaction would leave them."""
         read, written = self._read[table.name], self._written[table.name]
-        for row in self._scope.changed(table, -1, live=False):
+        for row in self.scope.changed(table, -1, live=False):
             read.setdefault(table.key(row), row)
         return [row for row in (read | written).values() if row is not None]
 
     def count(self, table: Table[R], where: Where, matches: Callable[[R], bool]) -> int:
-        """How many rows of a table match, as this transaction would leave them; both arguments say the same thing."""
-        asked = (table.name, str(where))
-        if asked not in self._counted:
-            self._counted[asked] = self._scope.listing(table, where, Page(limit=0))[1]
-        read, count = self._read[table.name], self._counted[asked]
+        """How many rows match, as this transaction would leave them; both arguments are the same condition."""
+        condition = (table.name, str(where))
+        if condition not in self._counted:
+            self._counted[condition] = self.scope.listing(table, where, Page(limit=0))[1]
+        read, count = self._read[table.name], self._counted[condition]
         for key, row in self._written[table.name].items():
             before = read.get(key)
             count += (row is not None and matches(row)) - (before is not None and matches(before))
         return count
 
-    def over(self, table: Table[R], limit: int) -> list[R]:
+    def ended(self, table: Table[R], limit: int) -> list[R]:
         """Rows that ended before ``now``, at most ``limit`` of them, the latest first."""
-        rows, _ = self._scope.listing(table, Where(below={table.ended or "": self.now}), Page(limit=limit))
+        rows, _ = self.scope.listing(table, Where(below={table.ended or "": self.now}), Page(limit=limit))
         self._read[table.name].update((table.key(row), row) for row in rows)
         return rows
 
@@ -143,7 +137,7 @@ class UnitOfWork:
                 self._put_under[table.name, column].setdefault(table.fields[column](row), []).append(key)
 
     def stamp(self) -> int:
-        """The version this transaction makes, for ``changed``; taking it makes the version grow."""
+        """The version this transaction makes, for ``changed``; the call makes the version grow."""
         self._stamped = True
         return self._before.version + 1
 
@@ -154,23 +148,21 @@ class UnitOfWork:
     def new_id(self) -> str:
         return self._new_id(self.now)
 
+    def recorded(self, id: str, *, existed: bool = False) -> Recorded:
+        """The answer to a request, at the version as this transaction would leave it."""
+        return Recorded(id=id, version=self.version(), existed=existed)
+
     def audit(self, actor: str, kind: str, subject: str, payload: Mapping[str, object], project: str | None) -> None:
         """Append one row to the chain. ``payload`` holds ids, never names or secrets."""
-        (seq, previous), text = self.last_link, canonical(payload).decode()
-        seq += 1
+        seq, previous = self.last_link
+        text = canonical(payload).decode()
         row = AuditRow(
-            seq=seq,
-            at=self.now,
-            actor=actor,
-            kind=kind,
-            subject=subject,
-            project=project,
-            payload=text,
-            previous=previous,
-            hash=_hash_of((seq, self.now, actor, kind, subject, project, text, previous)),
-        )
+            seq=seq + 1, at=self.now, actor=actor, kind=kind, subject=subject, project=project, payload=text,
+            previous=previous, hash="",
+        )  # fmt: skip
+        row = with_changes(row, hash=audit_hash(row))
         self.put(AUDIT, row)
-        self.last_link = seq, row.hash
+        self.last_link = row.seq, row.hash
 
     # --- ending -----------------------------------------------------------------------------------------------------
     def mark(self) -> Mark:
@@ -187,23 +179,20 @@ class UnitOfWork:
                 written[key] = before
 
     def writes(self) -> list[TableWrites]:
-        """Everything this transaction does, table by table; empty if it changes nothing."""
+        """All writes of this transaction, table by table; empty if it changes nothing."""
         seq, link = self.last_link
         head = replace(self.head, version=self.version(), audit_seq=seq, audit_hash=link)
         if head != self._before:
             self._read[HEAD.name][HEAD_KEY] = self._before
             self.put(HEAD, head)
-        return [writes for table in TABLES if (writes := self._writes_of(table)) is not None]
+        return [self._writes_of(table) for table in TABLES if self._written[table.name]]
 
-    def _writes_of(self, table: Table[Any]) -> TableWrites | None:
-        written, read = self._written[table.name], self._read[table.name]
-        if not written:
-            return None
-        writes = TableWrites(table=table, inserts=[], updates=[], deletes=[])
-        for key, row in written.items():
-            there = read.get(key) is not None
+    def _writes_of(self, table: Table[Any]) -> TableWrites:
+        read, writes = self._read[table.name], TableWrites(table=table, inserts=[], updates=[], deletes=[])
+        for key, row in self._written[table.name].items():
+            is_stored = read.get(key) is not None
             if row is not None:
-                (writes.updates if there else writes.inserts).append(row)
-            elif there:
+                (writes.updates if is_stored else writes.inserts).append(row)
+            elif is_stored:
                 writes.deletes.append(key)
         return writes

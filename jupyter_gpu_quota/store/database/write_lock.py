@@ -1,7 +1,7 @@
 """The write lock of the database: polling with a yield for SQLite, a row lock for PostgreSQL.
 
-SQLite has no queue of writers. Its own busy handler polls every 100 ms in the end and so misses the gap between two
-long transactions of another process, until its time-out.
+SQLite has no queue of writers. Its busy handler ends up polling every 100 ms, and so misses the gap between two long
+transactions of another process until its time-out.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ POLL_INTERVAL_S = 0.003
 """Interval at which a waiting writer tries to take the lock."""
 
 LONG_HOLD_S = 0.050
-"""A process that held the lock for so long waits before it takes the lock again."""
+"""A process that held the lock for this long waits before it takes the lock again."""
 
 YIELD_PART, YIELD_LIMITS_S = 0.2, (0.010, 0.100)
 """The wait is this part of the time that the lock was held, within these limits."""
 
 
 class WriteLock:
-    """The write lock of one SQLite file, as one process takes it. The caller lets one thread at a time write."""
+    """The write lock of one SQLite file, for one process. The caller lets one thread at a time write."""
 
     def __init__(self) -> None:
         self._free_from = 0.0
@@ -50,42 +50,39 @@ def _yield_s(held_s: float) -> float:
 
 
 def _begin(connection: Connection) -> None:
-    """Take the lock, waiting at most as long as the connection's time-out says."""
-    with no_lock_wait(connection) as patience_s:
-        until = time.monotonic() + patience_s
+    """Take the lock, waiting at most for the connection's time-out."""
+    with no_lock_wait(connection) as timeout_s:
+        until = time.monotonic() + timeout_s
         while True:
             try:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             except OperationalError as error:
-                if not _is_busy(error) or time.monotonic() >= until:
+                is_busy = str(getattr(error.orig, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
+                if not is_busy or time.monotonic() >= until:
                     raise
                 time.sleep(POLL_INTERVAL_S)
             else:
                 return
 
 
-def _is_busy(error: OperationalError) -> bool:
-    return str(getattr(error.orig, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
-
-
 @contextmanager
 def no_lock_wait(connection: Connection) -> Iterator[float]:
-    """Set the busy time-out of a connection to 0 meanwhile; yields what it was, in seconds.
+    """Set the busy time-out of a connection to 0 inside the block; yields its usual value, in seconds.
 
     The statements go to the driver directly: through the engine they cost half of a small transaction.
     """
     driver = _driver_of(connection)
-    (patience_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
+    (timeout_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
     driver.execute("PRAGMA busy_timeout=0")
     try:
-        yield patience_ms / 1000
+        yield timeout_ms / 1000
     finally:
-        driver.execute(f"PRAGMA busy_timeout={patience_ms}")
+        driver.execute(f"PRAGMA busy_timeout={timeout_ms}")
 
 
 @contextmanager
 def relaxed_sync(connection: Connection) -> Iterator[None]:
-    """Let the transactions of a connection not wait for the disk meanwhile; the next one that waits takes them along.
+    """Commit inside the block without waiting for the disk; the next commit that waits writes these transactions too.
 
     A killed process loses nothing. A loss of power loses whole transactions, the newest first. Source: SQLite's
     documentation of ``PRAGMA synchronous`` for a write-ahead log.
@@ -95,15 +92,15 @@ def relaxed_sync(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.rollback()  # of what broke off, a commit too: the driver changes nothing inside a transaction
+        driver.rollback()  # of an interrupted transaction or commit: SQLite ignores the pragma inside one
         driver.execute("PRAGMA synchronous=FULL")
 
 
 def lock_head(connection: Connection, *, wait_for_disk: bool) -> None:
     """PostgreSQL's write lock: the row that every writer changes, until the transaction ends.
 
-    Raises OperationalError after ``lock_timeout``. A transaction that does not wait for the disk may be lost with the
-    server, as a whole and the newest first; the next one that waits takes it along.
+    Raises OperationalError after ``lock_timeout``. A transaction that does not wait for the disk is lost as a whole if
+    the server crashes before the next one that waits.
     """
     if not wait_for_disk:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")

@@ -1,4 +1,4 @@
-"""A store that is followed: the live work, with what is read beside it, for one thread that looks again and again."""
+"""A copy of the live work of a store, with samples and names, for one thread that refreshes it regularly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...core.model import Allocation, Device
 from ...core.samples import DeviceSample
 from ...quotafile import QuotaFile
-from ..records.protocol import Store
+from ..transactions import Store
 from .quota_revision import with_readable_quota
 from .snapshot import Mirror
 
@@ -15,7 +15,7 @@ from .snapshot import Mirror
 class FollowedStore:
     """The live work as of the last :meth:`refresh`, and the newest device samples.
 
-    ``held`` are the live allocations by what holds them. Raises StoreUnavailable where the store does.
+    ``held`` are the live allocations by workload. Raises StoreUnavailable where the store does.
     """
 
     def __init__(self, store: Store) -> None:
@@ -53,7 +53,7 @@ class FollowedStore:
         return [device for device in self.mirror.devices.values() if device.pool == pool]
 
     def learn_names(self, users: Iterable[str]) -> None:
-        """Make sure that the names of these people are known here."""
+        """Read the names of these people that are not known yet."""
         unknown = [user for user in dict.fromkeys(users) if user not in self.names]
         if unknown:
             self.names |= self.store.user_names(unknown)

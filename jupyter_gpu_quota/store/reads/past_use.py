@@ -1,11 +1,11 @@
-"""What each project used above its quota, decayed: counted from the durable allocations of jobs, in integers.
+"""The past use of each project above its quota, with decay: integers, from the stored allocations of jobs.
 
-Time is cut into buckets that are the same for everybody. What was used above quota in a bucket is an exact integer,
-whatever the order in which it was read, and a bucket's weight depends on its age and the half-life alone. So the figure
-for an instant is a function of what is on disk: a restart, the other process and another kind of store find the same.
+Time is divided into buckets that are the same for all projects. The use above quota in a bucket is an exact integer,
+independent of the order of reads, and the weight of a bucket depends only on its age and the half-life. So the figure
+for an instant is a function of the stored rows: every process and every kind of store computes the same.
 
-The quota that use is compared with is that of the revision in force now, with its calendar: an edit judges the past
-anew. Source: docs/scheduling.md, section 2.
+The quota is that of the revision now in force, with its calendar: an edit of the quota also applies to the past.
+Source: docs/scheduling.md, section 2.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from itertools import pairwise
 
 from ...core.model import History, Policy, Usage
 from ...core.quota.in_force import in_force
-from ..records.protocol import Store
 from ..records.rows import Holding
+from ..transactions import Store
 
 MINUTE_MS = 60_000
 BUCKETS_PER_HALF_LIFE = 64
 SETTLED_MS = 5 * MINUTE_MS
-"""A bucket that ended so long ago is counted for the last time: nothing is recorded so late."""
+"""A bucket that ended this long ago is final: nothing is recorded so late."""
 
 ONE = 1 << 64
 """The weight of the present."""
@@ -36,7 +36,7 @@ Place = tuple[str, str]
 
 @dataclass(slots=True)
 class _Counted:
-    """What was counted for one policy. ``until``: what was used by then is in ``buckets`` and changes no more."""
+    """Use under one policy. The use before ``until`` is in ``buckets`` and final."""
 
     policy: Policy
     until: int
@@ -44,13 +44,13 @@ class _Counted:
     held: dict[str, Holding] = field(default_factory=dict)
     buckets: defaultdict[Place, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
 
-    def take(self, version: int, holdings: Iterable[Holding]) -> None:
-        """What was held, as of a version of the store."""
+    def add(self, version: int, holdings: Iterable[Holding]) -> None:
+        """Add holdings, as of a version of the store."""
         self.version = version
         self.held.update((holding.id, holding) for holding in holdings)
 
     def settle(self, fresh: Mapping[Place, Mapping[int, int]], until: int, first: int) -> None:
-        """Keep the buckets that end by an instant and what may add to later ones; forget buckets before ``first``."""
+        """Store the buckets that end before an instant; remove holdings that ended before it, and old buckets."""
         if until <= self.until:
             return
         each_ms, self.until = bucket_ms(self.policy.history), until
@@ -62,9 +62,9 @@ class _Counted:
 
 
 class PastUse:
-    """The past use that counts under a policy, followed minute by minute; with k = 0 nothing is read or kept.
+    """The past use that counts under a policy, updated every minute; with k = 0 nothing is read or stored.
 
-    ``usage`` is as of the last look; ``news`` counts the looks at which it changed.
+    ``usage`` is as of the last update; ``news`` counts the updates that changed it.
     Rule R19.
     """
 
@@ -72,46 +72,46 @@ class PastUse:
         self.usage: tuple[Usage, ...] = ()
         self.news = 0
         self._counted: _Counted | None = None
-        self._asked: tuple[Policy, int] | None = None
+        self._updated: tuple[Policy, int] | None = None
 
     def follow(self, store: Store, policy: Policy, now: int) -> bool:
-        """Bring ``usage`` to the whole minute before ``now``; whether it changed. At most once a minute and policy."""
+        """Update ``usage`` to the whole minute before ``now``; whether it changed. Once a minute for each policy."""
         if not policy.history.k_milli:
-            self._counted = self._asked = None
-            return self._tell(())
+            self._counted = self._updated = None
+            return self._set(())
         at = now // MINUTE_MS * MINUTE_MS
-        if self._asked is not None and self._asked[0] is policy and self._asked[1] == at:
+        if self._updated is not None and self._updated[0] is policy and self._updated[1] == at:
             return False
         self._counted = self._read(store, policy, at)
-        self._asked = policy, at
-        return self._tell(_usage(self._counted, at))
+        self._updated = policy, at
+        return self._set(_usage(self._counted, at))
 
-    def _tell(self, usage: tuple[Usage, ...]) -> bool:
+    def _set(self, usage: tuple[Usage, ...]) -> bool:
         changed, self.usage = usage != self.usage, usage
         self.news += changed
         return changed
 
     def _read(self, store: Store, policy: Policy, at: int) -> _Counted:
-        """What was held since the last look; all that counts after another policy, a step back, a restored backup."""
+        """Read the new holdings; all of them after another policy, a clock that was set back, or a restored backup."""
         counted = self._counted
         if counted is not None and counted.policy is policy and counted.until <= at:
             version, holdings = store.holdings(counted.version, ended_after=0)
             if version >= counted.version:
-                counted.take(version, holdings)
+                counted.add(version, holdings)
                 return counted
         begins_at = _first_bucket(policy.history, at) * bucket_ms(policy.history)
         counted = _Counted(policy, begins_at)
-        counted.take(*store.holdings(0, ended_after=begins_at))
+        counted.add(*store.holdings(0, ended_after=begins_at))
         return counted
 
 
 def looked_again_at(now: int) -> int:
-    """When the past use is looked at again: at the next whole minute."""
+    """The next update of the past use: the next whole minute."""
     return (now // MINUTE_MS + 1) * MINUTE_MS
 
 
 def bucket_ms(history: History) -> int:
-    """How long a bucket is: whole minutes, so short that its decay does not matter."""
+    """The length of a bucket: whole minutes, so few that the decay inside is negligible."""
     return max(1, history.half_life_s * 1000 // BUCKETS_PER_HALF_LIFE // MINUTE_MS) * MINUTE_MS
 
 
@@ -138,7 +138,7 @@ def _usage(counted: _Counted, at: int) -> tuple[Usage, ...]:
 
 @lru_cache(maxsize=8)
 def _weights(half_life_s: int, each_ms: int, most: int) -> Sequence[int]:
-    """What a bucket counts, in parts of ONE, by its age in buckets, ``most`` at most; beyond the end it counts nothing.
+    """The weight of a bucket, in parts of ONE, by its age in buckets, at most ``most`` of them; older ones have none.
 
     The decimal library rounds ln and exp correctly, so the integers are the same on every machine.
     """
@@ -150,7 +150,7 @@ def _weights(half_life_s: int, each_ms: int, most: int) -> Sequence[int]:
     return weights
 
 
-# --- one bucket after the other -------------------------------------------------------------------------------------
+# --- buckets --------------------------------------------------------------------------------------------------------
 def _above_quota(counted: _Counted, at: int, each_ms: int) -> dict[Place, dict[int, int]]:
     """Milli-GPU times milliseconds above quota in each bucket that is not settled, by place."""
     quotas = _quotas(counted.policy, counted.until, at)
@@ -165,24 +165,23 @@ def _above_quota(counted: _Counted, at: int, each_ms: int) -> dict[Place, dict[i
 
 
 def _quotas(policy: Policy, begins_at: int, ends_at: int) -> list[tuple[int, Mapping[Place, int]]]:
-    """The training quotas, by place, from each instant on at which a window opens or closes. Every pool has one."""
+    """The training quotas, by place, from each instant at which a window begins or ends. Every pool has one."""
     instants = {at for window in policy.windows for at in (window.begins_at, window.ends_at)}
     return [
-        (at, _quotas_of(in_force(policy, at)))
+        (
+            at,
+            {
+                (project.name, pool): amounts.training_milli if (amounts := project.amounts.get(pool)) else 0
+                for project in in_force(policy, at).projects
+                for pool in policy.pools
+            },
+        )
         for at in [begins_at, *sorted(at for at in instants if begins_at < at < ends_at)]
     ]
 
 
-def _quotas_of(policy: Policy) -> dict[Place, int]:
-    return {
-        (project.name, pool): amounts.training_milli if (amounts := project.amounts.get(pool)) else 0
-        for project in policy.projects
-        for pool in policy.pools
-    }
-
-
 def _deltas(holdings: Iterable[Holding], begins_at: int, ends_at: int) -> Counter[int]:
-    """By how much the use changes, at each instant from a beginning to an end at which it does."""
+    """The changes of the use, by instant, within a period."""
     deltas = Counter[int]({begins_at: 0, ends_at: 0})
     for holding in holdings:
         ended_at = ends_at if holding.ended_at is None else min(holding.ended_at, ends_at)

@@ -1,4 +1,4 @@
-"""A reader's copy of the live work, kept up to date by what changed, and the snapshots that ``decide`` looks at."""
+"""A copy of the live work in memory, updated with the changes of the store, and snapshots of it for ``decide``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...core.canonical import record_digest, snapshot_digest, table_digest
 from ...core.frozen import with_changes
 from ...core.lifecycle import FINAL, NOTEBOOK_FINAL
 from ...core.model import Allocation, Device, Job, JobState, Node, Notebook, Policy, Reservation, Snapshot
-from ..records.protocol import Store
 from ..records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
-from .calendar_horizon import PolicyAhead
+from ..transactions import Store
 from .past_use import PastUse
+from .quota_revision import PolicyAhead
 
 V = TypeVar("V")
 
 
 class _Part(Generic[V]):
-    """One part of a snapshot: values in the order of their ids, and what is hashed of each, side by side."""
+    """One part of a snapshot: values in the order of their ids, with the digest of each."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -32,7 +32,7 @@ class _Part(Generic[V]):
         self._digest: str | None = None
 
     def put(self, id: str, value: V) -> bool:
-        """Whether this is news."""
+        """Add or replace a value; whether that is a change."""
         at = bisect_left(self._ids, id)
         if not self._is_at(at, id):
             self._ids.insert(at, id)
@@ -64,7 +64,7 @@ class _Part(Generic[V]):
         return self._cached
 
     def digest(self) -> str:
-        """What :func:`.canonical.table_digest` says of :meth:`all`; only what changed is read again."""
+        """The :func:`.canonical.table_digest` of :meth:`all`; only changed values are hashed again."""
         if self._digest is None:
             for at in [bisect_left(self._ids, id) for id in self._unread]:
                 self._hashes[at] = record_digest(self._values[at])
@@ -80,10 +80,9 @@ class _Part(Generic[V]):
 class Mirror:
     """The store's live work in memory.
 
-    ``jobs``, ``notebooks`` and ``devices`` are the present records by id, of work that has not ended; ``in_motion`` the
-    ids of jobs that are starting or leaving. ``latest`` are the changes that the last :meth:`update` brought, where
-    those that have just ended are. ``some_began``: with it jobs that a plan had started were seen running, which is no
-    news to plans but for the time.
+    ``jobs``, ``notebooks`` and ``devices`` are the present records of live work by id; ``in_motion`` the ids of jobs
+    that are starting or pausing. ``latest`` are the changes of the last :meth:`update`, which include work that has
+    just ended. ``some_began``: jobs that a plan had started were reported as running, which changes no plan.
     """
 
     def __init__(self) -> None:
@@ -109,14 +108,18 @@ class Mirror:
         self._pauses: list[tuple[int, str]] = []
 
     def update(self, store: Store) -> bool:
-        """Read what changed; whether anything that a snapshot or the policy says is new.
+        """Read the changes; whether they changed a snapshot or the policy.
 
         Raises StoreUnavailable, with the mirror as it was.
         """
         changes = store.changes(self.version, ended=False)
-        if changes.version < self.version:  # a backup was restored under us
+        if changes.version < self.version:  # a backup was restored
             changes = store.changes(0, ended=False)
             self._clear()
+        return self.apply(changes)
+
+    def apply(self, changes: Changes) -> bool:
+        """Apply changes since ``version``; whether they changed a snapshot or the policy."""
         self.some_began, first = False, self.latest is None
         self.version, self.latest = changes.version, changes
         return any([*self._apply(changes), first])
@@ -166,7 +169,7 @@ class Mirror:
         before = self.jobs.get(job.id)
         self.jobs[job.id] = record
         if before is not None and before.job == job:
-            return False  # its metrics moved, and no plan depends on those
+            return False  # its metrics changed, and no plan depends on those
         self._expect(job)
         began = before is not None and _began(before.job, job)
         self.some_began |= began
@@ -180,12 +183,12 @@ class Mirror:
         self.notebooks[notebook.id] = record
         return self._notebooks.put(notebook.id, notebook)
 
-    # --- pauses that do not count any more ---------------------------------------------------------------------------
+    # --- expired pauses ----------------------------------------------------------------------------------------------
     def _window_ms(self) -> int:
         return (self.policy or Policy(revision=0)).preemption.per_s * 1000
 
     def _expect(self, job: Job) -> None:
-        """Look at this job again when its oldest counted pause leaves the window."""
+        """Drop the oldest counted pause of this job when it leaves the window."""
         if job.paused_at:
             heapq.heappush(self._pauses, (min(job.paused_at) + self._window_ms(), job.id))
 
@@ -200,7 +203,7 @@ class Mirror:
             self._jobs.put(id, counted)
             self._expect(counted)
 
-    # --- what is read ------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
     def allocations(self) -> tuple[Allocation, ...]:
         """Every live allocation, in the order of their ids."""
         return self._allocations.all()
@@ -214,7 +217,7 @@ class Mirror:
         return self._ahead.at(now) if self._ahead else None
 
     def follow_use(self, store: Store, now: int) -> bool:
-        """Look at what was used before, at most once a minute; whether that says something new.
+        """Update the past use, at most once a minute; whether it changed.
 
         Raises StoreUnavailable, with everything as it was.
         """
@@ -222,7 +225,7 @@ class Mirror:
         return policy is not None and self.past_use.follow(store, policy, now)
 
     def snapshot(self, now: int) -> Snapshot:
-        """All live work as of the last update, and the past use that was looked at last.
+        """All live work and the past use, as of their last updates.
 
         Pauses older than the policy's window at ``now`` are left out.
         """
@@ -240,7 +243,7 @@ class Mirror:
         )
 
     def digest(self, snapshot: Snapshot) -> str:
-        """What :func:`.canonical.snapshot_digest` says of a snapshot that this mirror made."""
+        """The :func:`.canonical.snapshot_digest` of a snapshot that this mirror made."""
         parts: dict[str, _Part[Any]] = {
             "nodes": self._nodes,
             "devices": self._devices,
@@ -254,7 +257,7 @@ class Mirror:
 
 
 def _began(before: Job, job: Job) -> bool:
-    """Whether a job that was started runs now, and all else about it is as it was."""
+    """Whether a job that was started runs now, and nothing else about it changed."""
     if before.state is not JobState.STARTING or job.state is not JobState.RUNNING or before.target is not job.target:
         return False
     return with_changes(before, state=job.state, started_at=job.started_at, checkpoint_at=job.checkpoint_at) == job

@@ -1,1 +1,1 @@
-"""What the store keeps and what it is asked for: records, commands and the protocol of every store."""
+"""The types of the store: records, requests, and the arguments, results and errors of its calls."""

@@ -1,6 +1,6 @@
-"""What is kept of how notebooks are used: the newest report of each server, and what the controllers note of it.
+"""The use of notebooks: the newest report of each server, and the notes of the controllers.
 
-Neither counts as a change of the store: no version grows, and the audit says nothing. Instants are integers,
+Neither changes the version of the store or the audit. Instants are integers,
 milliseconds since 1970 UTC.
 """
 
@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-NoteKind = Literal["activity", "idle", "enforcement"]
-"""``activity``: what was seen of a notebook within some minutes; ``idle``: its newest classification;
-``enforcement``: a warning about a workload that is under way."""
+NoteKind = Literal["activity", "idle", "enforcement", "loop"]
+"""``activity``: the use of a notebook within some minutes; ``idle``: its newest classification;
+``enforcement``: an active warning about a workload; ``loop``: the status of a control loop."""
+
+LOOP_STATUS_EVERY_MS = 60_000
+"""How often the leader stores the status of every loop; an older note is of a loop that runs no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookReport:
-    """The newest report of a notebook's server, as it was sent, and when it arrived.
+    """The newest report of a notebook's server, unchanged, and the instant of its arrival.
 
-    ``sequence`` grows within one ``instance`` of the server; ``gone`` are earlier instances, whose late reports do
-    not count.
+    ``sequence`` grows within one ``instance`` of the server; ``gone`` are earlier instances, whose late reports are
+    ignored.
     """
 
     notebook: str
@@ -33,7 +36,7 @@ class NotebookReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordReport:
-    """A notebook's server reported; one that comes late changes nothing. Refused for a slice that has ended."""
+    """Store a report of a notebook's server; a late one changes nothing. Refused for a slice that has ended."""
 
     notebook: str
     instance: str
@@ -43,9 +46,9 @@ class RecordReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostponeWarning:
-    """A person postpones the warning of a notebook, at most ``keep_at_most`` times until it is used again.
+    """Postpone the warning of a notebook, at most ``keep_at_most`` times until it is used again.
 
-    Refused as ``not_warned`` where no warning is under way, and as ``kept_enough``.
+    Refused as ``not_warned`` where no warning is active, and as ``kept_enough``.
     """
 
     notebook: str
@@ -55,9 +58,9 @@ class PostponeWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeNotebook:
-    """A kernel is about to start and wants the GPU: from now on the slice counts as used and is not lent.
+    """A kernel starts and needs the GPU: from now on the slice counts as used and is not lent.
 
-    Asking again within 5 s changes nothing. Refused for a slice that has ended.
+    A repeated request within 5 s changes nothing. Refused for a slice that has ended.
     """
 
     notebook: str
@@ -66,7 +69,7 @@ class WakeNotebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a controller keeps for its successor, and for the api to show. ``slot`` tells several of a subject apart."""
+    """State that a controller stores for its successor and the API. ``slot`` distinguishes notes of one subject."""
 
     kind: NoteKind
     subject: str
@@ -77,7 +80,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepNotes:
-    """Write notes, and drop all notes of one kind about some subjects, and those of a subject below a slot."""
+    """Write notes. Delete the notes of a kind on the subjects in ``over``, and those in ``below`` under a slot."""
 
     notes: tuple[Note, ...] = ()
     over: tuple[tuple[NoteKind, str], ...] = ()

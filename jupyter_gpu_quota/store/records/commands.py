@@ -1,4 +1,4 @@
-"""What people and the hub ask of a store: each is recorded whole, or answered with a Refusal.
+"""Requests of people, the hub and the controllers: each is recorded as a whole, or answered with a Refusal.
 
 People are ULIDs here. Instants are integers, milliseconds since 1970 UTC.
 """
@@ -6,7 +6,7 @@ People are ULIDs here. Instants are integers, milliseconds since 1970 UTC.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from ...core.frozen import fast_frozen
@@ -15,14 +15,17 @@ from ...core.reasons import Reason
 from .activity import KeepNotes, PostponeWarning, RecordReport, WakeNotebook
 from .notifications import ChangeNotification, NewNotification
 
+MAX_NUMBER = 2**31 - 1
+"""The largest number in a request: every database can hold it."""
+
 
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What was submitted, as it was charged. ``gpu_asked`` is the text the person wrote ("1/3", "8GiB").
+    """The specification of a submitted job. ``gpu_asked`` is the amount as it was written ("1/3", "8GiB").
 
     ``bundle`` is the digest of the code, None for a live job; ``directory`` is relative to the bundle, or, live,
-    a path of the submitter's home. ``secret_names`` are the variables whose values stand in the secrets table.
+    a path of the submitter's home. ``secret_names`` are the variables whose values are in the secrets table.
     ``gpu_milli`` is of one rank; ``gpu_asked`` is for one node, which has ``processes`` ranks. An elastic job runs
     with ``min_ranks`` to ``ranks`` of them; None: with all. ``gpu_model`` names one model, or several with commas
     between; ``cpu_milli`` and ``memory_mib`` are of one rank, 0 where not stated.
@@ -58,23 +61,13 @@ class JobSpec:
         return tuple(self.gpu_model.split(",")) if self.gpu_model else ()
 
     def queued(self, job: str, user: str, at: int) -> Job:
-        """What the core sees of it once it is submitted."""
-        return Job(
-            id=job,
-            project=self.project,
-            user=user,
-            pool=self.pool,
-            gpu_milli=self.gpu_milli,
-            submitted_at=at,
-            ranks=self.ranks,
-            min_ranks=self.min_ranks,
-            gpu_models=self.gpu_models,
-            cpu_milli=self.cpu_milli,
-            memory_mib=self.memory_mib,
-            priority=self.priority,
-            preemptible=self.preemptible,
-            time_limit_s=self.time_limit_s,
-        )
+        """The job as the core schedules it: each field that both have, from its submission at an instant (ms)."""
+        same = {name: getattr(self, name) for name in SCHEDULED}
+        return Job(id=job, user=user, submitted_at=at, gpu_models=self.gpu_models, **same)
+
+
+SCHEDULED = [field.name for field in fields(JobSpec) if field.name in {each.name for each in fields(Job)}]
+"""Fields of a specification that the core's job has too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +91,7 @@ class SubmitJob:
 class ChangeJob:
     """Hold, release or cancel a job. Repeating a change that is already so changes nothing.
 
-    ``why``: for what a job is held, where that is no person's wish.
+    ``why``: the reason of a hold that no person requested.
     """
 
     job: str
@@ -109,9 +102,9 @@ class ChangeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestNotebook:
-    """Ask for a notebook's slice. ``server`` is the hub's server name ("" for the default server).
+    """Request a notebook's slice. ``server`` is the hub's server name ("" for the default server).
 
-    A user's server holds at most one slice: an earlier live one of the same user and server is returned first.
+    A user's server has at most one slice: an earlier live one of the same user and server ends first.
     """
 
     notebook: str
@@ -124,7 +117,7 @@ class RequestNotebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnNotebook:
-    """Give a slice back; repeating it changes nothing. ``why`` is kept in the audit."""
+    """Return a slice; repeating it changes nothing. ``why`` goes to the audit."""
 
     notebook: str
     actor: str
@@ -133,7 +126,7 @@ class ReturnNotebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSliceAgain:
-    """Ask again for a slice that was released while its server ran on; one that is live is left as it is.
+    """Request a released slice again for a server that still runs; a live slice is left unchanged.
 
     Refused for a slice whose server ended.
     """
@@ -150,7 +143,7 @@ class RecordIdleState:
     ``event`` and ``why`` go to the audit; without an event nothing is audited. ``notifications`` are queued in the same
     transaction.
     Refused as ``stale`` where the notebook's state is not ``expected`` any more: a person or their server changed it.
-    None: whatever it is. A slice that has ended is left alone.
+    None: any state. Refused for a slice that has ended.
     """
 
     notebook: str
@@ -166,11 +159,11 @@ class RecordIdleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMemoryEnforcement:
-    """A notebook does not keep to its share: it is warned (``over_share``; ``too_weak``: the share is held by
-    less than the policy accepts), or its server is to be ``stopped``.
+    """Warn a notebook or stop its server: ``over_share``: it uses more than its share; ``too_weak``: its enforcement is
+    weaker than the policy requires; ``stopped``: its server is to be stopped.
 
-    ``why`` of a stop stays with the notebook, and is stored before the hub is asked to; the same stop again changes
-    nothing. ``notifications`` are queued in the same transaction. Refused for a slice that has ended.
+    ``why`` of a stop is stored with the notebook before the hub stops the server; the same stop again changes nothing.
+    ``notifications`` are queued in the same transaction. Refused for a slice that has ended.
     """
 
     notebook: str
@@ -182,9 +175,9 @@ class RecordMemoryEnforcement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationLabel:
-    """How the share of one allocation is held, as was read back at an instant.
+    """How one allocation is enforced, as it was read back at an instant.
 
-    ``memory`` and ``compute`` are words of ``core.enforcement.EnforcementLevel``; ``why``: why by nothing stronger.
+    ``memory`` and ``compute`` are of ``core.enforcement.EnforcementLevel``; ``why``: why the level is not higher.
     """
 
     allocation: str
@@ -194,14 +187,14 @@ class AllocationLabel:
     read_at: int
 
     @property
-    def says(self) -> tuple[str, str, str]:
-        """What is told, whenever it was read."""
+    def content(self) -> tuple[str, str, str]:
+        """The label without the instant at which it was read."""
         return self.memory, self.compute, self.why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEnforcementLabels:
-    """What was read back of shares; where a label changed, the audit says so. Shares that are over are left alone."""
+    """Labels that were read back; the audit has their changes. Those of released allocations are ignored."""
 
     labels: tuple[AllocationLabel, ...]
     actor: str = "system:enforcement"
@@ -222,7 +215,7 @@ class ApplyQuota:
     comment: str = ""
 
     def why_stale(self, present: int) -> str | None:
-        """Why it is refused while revision ``present`` is in force; None if it is not for that."""
+        """Why it is stale while revision ``present`` is in force; None if it is not."""
         if self.expected_revision in (None, present):
             return None
         return (
@@ -233,9 +226,9 @@ class ApplyQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetInventory:
-    """The nodes and devices that are there now; devices not named any more become unhealthy, never vanish.
+    """The present nodes and devices; devices that it does not name become unhealthy and stay.
 
-    What an admin said of a node is kept, whatever is said of it here.
+    Cordons and drains of an admin stay in force.
     """
 
     nodes: tuple[Node, ...]
@@ -246,7 +239,7 @@ class SetInventory:
 class ChangeNode:
     """Cordon, uncordon or drain a node. Repeating a change that is already so changes nothing.
 
-    ``drain_by_at``: from then on work that may not be preempted leaves too; None: it drains by itself.
+    ``drain_by_at``: from then on, work that is not preemptible is stopped too; None: never.
     """
 
     node: str
@@ -257,7 +250,7 @@ class ChangeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepBundle:
-    """A bundle was put in place on disk by this user."""
+    """Record that this user stored a bundle on disk."""
 
     digest: str
     user: str
@@ -287,7 +280,7 @@ Request = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """It is on disk, at this version. ``id`` is of the job, notebook, revision or digest; ``existed``: it was there."""
+    """The request is stored, at this version. ``id``: the job, notebook, revision or digest; ``existed``: as before."""
 
     id: str
     version: int
@@ -300,3 +293,16 @@ class Refusal:
 
     code: str
     message: str
+
+
+class Refused(Exception):
+    """Raised while a request is recorded: it is refused, and changes nothing."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code=code, message=message)
+
+    @classmethod
+    def unknown(cls, kind: str, id: str) -> Refused:
+        """The refusal of a request on something that is not there."""
+        return cls("unknown", f"There is no {kind} {id}; it was never recorded, or retention removed it.")

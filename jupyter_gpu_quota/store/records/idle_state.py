@@ -1,12 +1,14 @@
-"""The newest classification of a notebook's use, as the idleness controller notes it and the api shows it."""
+"""The newest classification of a notebook's use: a note of the idleness controller, which the API shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...core.idle.classification import Busy, Classification, Idle, IdleReason, Unknown
+from pydantic import TypeAdapter
+
+from ...core.idle.classification import Busy, Classification, Idle, Unknown
 from .activity import Note
 
 Word = Literal["busy", "idle", "unknown"]
@@ -15,7 +17,7 @@ KINDS: Mapping[Word, type[Classification]] = {"busy": Busy, "idle": Idle, "unkno
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """Whether a notebook's server can suspend kernels, why not, and how many are suspended."""
+    """Whether a notebook's server can suspend kernels, the reason if not, and the number of suspended kernels."""
 
     can: bool = False
     why_not: str = ""
@@ -24,11 +26,11 @@ class Suspension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleState:
-    """How one notebook was classified at an instant.
+    """The classification of one notebook at an instant.
 
-    ``lendable``: its slice may be lent. ``used_at``: when its GPU was last seen in use. ``sampled`` is the newest
-    reading of its use, (percent, instant). ``suspension``: None before its server reported. ``quiet_ms``: how long a
-    kernel must have been without a message to be shut down; ``suspendable``: kernels that may be suspended instead,
+    ``lendable``: its slice may be lent. ``used_at``: the last use of its GPU. ``sampled`` is the newest
+    reading of its use, (percent, instant). ``suspension``: None before its server reported. ``quiet_ms``: the time
+    without messages after which a kernel is shut down; ``suspendable``: kernels that may be suspended instead,
     with the MiB that each holds.
     """
 
@@ -43,34 +45,22 @@ class IdleState:
     suspendable: Mapping[str, int] = field(default_factory=dict)
 
     def to_note(self) -> Note:
-        plain = asdict(self)
-        del plain["notebook"], plain["at"]
-        classification = {**plain["classification"], "kind": word_of(self.classification)}
-        return Note(
-            kind="idle", subject=self.notebook, at=self.at, document={**plain, "classification": classification}
-        )
+        document = _STATES.dump_python(self, mode="json", exclude={"notebook", "at"})
+        document["classification"]["kind"] = word_of(self.classification)
+        return Note(kind="idle", subject=self.notebook, at=self.at, document=document)
 
     @classmethod
     def from_note(cls, note: Note) -> IdleState:
-        plain: dict[str, Any] = dict(note.document)
-        sampled, suspension = plain["sampled"], plain["suspension"]
-        plain["classification"] = _classification(plain["classification"])
-        plain["sampled"] = None if sampled is None else tuple(sampled)
-        plain["suspension"] = None if suspension is None else Suspension(**suspension)
-        return cls(notebook=note.subject, at=note.at, **plain)
+        document: dict[str, Any] = dict(note.document)
+        classification = dict(document["classification"])
+        document["classification"] = _CLASSIFICATIONS[classification.pop("kind")].validate_python(classification)
+        return _STATES.validate_python({**document, "notebook": note.subject, "at": note.at})
+
+
+_STATES = TypeAdapter(IdleState)
+_CLASSIFICATIONS: Mapping[Word, TypeAdapter[Classification]] = {word: TypeAdapter(kind) for word, kind in KINDS.items()}
 
 
 def word_of(classification: Classification) -> Word:
-    """A classification in one word, as REST says it."""
+    """The word for a classification in REST."""
     return next(word for word, kind in KINDS.items() if isinstance(classification, kind))
-
-
-def _classification(document: Mapping[str, Any]) -> Classification:
-    plain = dict(document)
-    kind = KINDS[plain.pop("kind")]
-    plain["reason"] = IdleReason(plain["reason"])
-    plain["figures"] = tuple((name, value) for name, value in plain["figures"])
-    for name in ("kernels", "others"):
-        if name in plain:
-            plain[name] = tuple(plain[name])
-    return kind(**plain)

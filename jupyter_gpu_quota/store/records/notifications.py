@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNotification:
-    """A message for the owner of a notebook, to be sent by one channel while that is of use: before ``until``.
+    """A message for the owner of a notebook, to be sent by one channel before ``until``.
 
-    ``facts`` are what it tells beside what the notebook's own record says: ids and instants, never names.
+    ``facts`` are its figures beside those of the notebook's record: ids and instants, never names.
     """
 
     notification: str
@@ -25,9 +25,9 @@ class NewNotification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeNotification:
-    """What becomes of a message: ``try`` before each attempt, then ``sent``, ``retry`` or ``given_up``.
+    """An attempt or its outcome: ``try`` before each attempt, then ``sent``, ``retry`` or ``given_up``.
 
-    ``next_at``: when it is tried again, of ``try`` in case nobody lives to tell how it ended. ``why`` holds no names.
+    ``next_at``: the next attempt; for ``try``, the next one if the sender dies in this one. ``why`` has no names.
     """
 
     notification: str
@@ -48,8 +48,8 @@ class NotificationRecord:
     facts: Mapping[str, object]
     at: int
     until: int
-    state: str
-    attempts: int
+    state: str = "pending"
+    attempts: int = 0
     next_at: int
-    ended_at: int | None
-    fault: str
+    ended_at: int | None = None
+    fault: str = ""

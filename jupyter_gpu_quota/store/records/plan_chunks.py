@@ -1,4 +1,4 @@
-"""A large plan in chunks, each written in a transaction of its own: other writers wait for one chunk, not for the plan.
+"""A large plan in chunks, one transaction each: other writers wait for a chunk, not for the plan.
 
 A plan's actions are legal one after the other, so the state after each chunk is legal. When a controller is killed
 between two chunks, its successor decides again from there. Actions that belong together are never divided: the pauses
@@ -14,7 +14,7 @@ from ...core.canonical import digest
 from ...core.plan import Action, Pause, Plan, Reserve, Resume, Start
 
 MAX_ROWS = 2_000
-"""Rows written in one chunk: it takes well under a tenth of the time that other writers wait for the lock."""
+"""Rows written in one chunk: less than a tenth of the time that other writers wait for the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def chunks_of(plan: Plan, max_rows: int = MAX_ROWS) -> Iterator[PlanChunk]:
 
 
 def _ends(actions: tuple[Action, ...], max_rows: int) -> Iterator[int]:
-    """Where each chunk ends: before the actions that would make it too large."""
+    """The end of each chunk: before the actions that would make it too large."""
     begun = ended = rows = 0
     for cut in _cuts(actions):
         more = sum(map(_rows, actions[ended:cut]))
@@ -77,5 +77,5 @@ def _named(action: Action) -> tuple[str, ...]:
 
 
 def _rows(action: Action) -> int:
-    """How many rows it writes, more or less: the workload, its audit, and each part of a device."""
+    """The approximate number of rows that it writes: the workload, its audit, and each allocation."""
     return 2 + (2 * len(action.placements) if isinstance(action, (Start, Resume, Reserve)) else 0)

@@ -1,56 +1,62 @@
 """The records that a store keeps.
 
-People are ULIDs here; their names stand in one side table. Instants are integers, milliseconds since 1970 UTC. Each
+People are ULIDs; their names are in one side table. Instants are integers, milliseconds since 1970 UTC. Each
 mutable record carries ``changed``: the store's version at which it last changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from ...core.frozen import fast_frozen
 from ...core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
-from ...core.reasons import Reason
+from ...core.reasons import SERVER_STOPPED, Reason
 from .commands import JobSpec
 
 
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
-    """What is known of one rank of one attempt; ``fencing`` is that of the leader that started it."""
+    """One rank of one attempt; ``fencing`` is the number of the leader that started it.
+
+    ``handle``: as in :class:`...core.facts.RankFact`. The last four fields decide how the attempt ended: ``refused`` is
+    why its backend did not start the rank.
+    """
 
     job: str
     attempt: int
     rank: int
     node: str
-    pid: int | None
-    pid_started: int | None
-    started_at: int | None
-    ended_at: int | None
-    exit_status: int | None
+    handle: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    exit_status: int | None = None
     fencing: int = 0
+    tree_gone: bool = False
+    pause_requested: bool = False
+    completed: bool = False
+    refused: str | None = None
 
 
 @fast_frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job in every state, ended ones included. ``job`` is what the core sees of it."""
+    """A job in every state, ended ones included. ``job`` is its part that the core schedules."""
 
     job: Job
     spec: JobSpec
     account: str | None
-    reason: Reason | None
+    reason: Reason | None = None
     retries_left: int
-    ended_at: int | None
-    exit_status: int | None
-    done: int | None
-    total: int | None
-    metrics: Mapping[str, float]
-    clone_of: str | None
-    pauses: int
-    changed: int
+    ended_at: int | None = None
+    exit_status: int | None = None
+    done: int | None = None
+    total: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    clone_of: str | None = None
+    pauses: int = 0
+    changed: int = 0
     cluster: str = "local"
     hub: str = "local"
 
@@ -61,13 +67,18 @@ class NotebookRecord:
 
     notebook: Notebook
     server: str
-    reason: Reason | None
-    booked_at: int | None
-    ended_at: int | None
+    reason: Reason | None = None
+    booked_at: int | None = None
+    ended_at: int | None = None
     changed: int
     cluster: str = "local"
     hub: str = "local"
     idle_state: Mapping[str, object] | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the service decided that the notebook's server is stopped."""
+        return self.reason is not None and self.reason.code in SERVER_STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +110,13 @@ class AuditRow:
     hash: str
 
 
-class UsageHour(NamedTuple):
-    """What one workload had and used of one device within one hour, which begins at ``hour_at``.
+@fast_frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageHour:
+    """One workload's allocation and use of one device within one hour, which begins at ``hour_at``.
 
-    ``used_milli_s`` is milli-GPU times seconds, by readings that speak for ``seen_s`` of the ``allocated_s`` seconds.
+    ``used_milli_s`` is milli-GPU times seconds, by readings that cover ``seen_s`` of the ``allocated_s`` seconds. In a
+    stored row, the allocated figures count only allocations that retention removed.
     """
 
     hour_at: int
@@ -111,31 +125,31 @@ class UsageHour(NamedTuple):
     user: str
     project: str
     pool: str
-    allocated_milli_s: int
-    allocated_s: int
-    used_milli_s: int
-    seen_s: int
+    allocated_milli_s: int = 0
+    allocated_s: int = 0
+    used_milli_s: int = 0
+    seen_s: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed since a version: the whole present rows of everything touched, ended ones included."""
+    """The present rows that changed since a version, ended ones included."""
 
     version: int
-    jobs: tuple[JobRecord, ...]
-    notebooks: tuple[NotebookRecord, ...]
-    nodes: tuple[Node, ...]
-    devices: tuple[Device, ...]
-    allocations: tuple[Allocation, ...]
-    released: tuple[str, ...]
-    reservations: tuple[Reservation, ...]
-    unreserved: tuple[str, ...]
-    quota: QuotaRevision | None
+    jobs: tuple[JobRecord, ...] = ()
+    notebooks: tuple[NotebookRecord, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    devices: tuple[Device, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
+    released: tuple[str, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    unreserved: tuple[str, ...] = ()
+    quota: QuotaRevision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A part of a device that an attempt of a job held, from when until when; None: it does still."""
+    """A part of a device that an attempt of a job held; ``ended_at`` None: it still holds it."""
 
     id: str
     project: str

@@ -1,1 +1,1 @@
-"""What each command and each observation changes, inside one transaction."""
+"""The changes that requests, plans and facts make, each inside one transaction."""

@@ -1,38 +1,42 @@
-"""Keep what a notebook's server reports, what its owner asks for, and what the controllers note."""
+"""How notebooks are used: reports of their servers, notes of the controllers, idle states, and requests of owners."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...core.facts import NotebookFact
 from ...core.idle.activity import IdlePolicy
 from ...core.idle.state_document import from_document, to_document
-from ...core.idle.state_machine import BEGINNING, InUse, KeepRefused, MachineState, Transition, asked, keep
+from ...core.idle.state_machine import BEGINNING, InUse, KeepRefused, MachineState, keep, request_gpu
 from ...core.model import Activity
 from ..database.tables import NOTEBOOKS, NOTES, REPORTS
 from ..database.unit_of_work import UnitOfWork
 from ..records.activity import KeepNotes, NotebookReport, PostponeWarning, RecordReport, WakeNotebook
-from ..records.commands import Recorded, Refusal
+from ..records.commands import Recorded, RecordIdleState, Refused
 from ..records.rows import NotebookRecord
-from .allocations import observe_notebook
+from .allocations import live_notebook, observe_notebook
+from .notification_queue import queue_notifications
 
-MOST_GONE = 100
-"""Earlier starts of one server of which late reports are known for such."""
+MAX_EARLIER_INSTANCES = 100
+"""Earlier instances of one server whose late reports are recognised."""
 
-ASK_AGAIN_MS = 5_000
-"""A kernel that goes on asking for the GPU is noted anew after so long."""
+REPEATED_WAKE_MS = 5_000
+"""Repeated GPU requests of a kernel within this time change nothing."""
 
 
-def record_report(work: UnitOfWork, request: RecordReport) -> Recorded | Refusal:
-    """Keep the newest report; one from before it, or of an earlier start of the server, changes nothing."""
-    if _live(work, request.notebook) is None:
-        return _ended(request.notebook)
+def record_report(work: UnitOfWork, request: RecordReport) -> Recorded:
+    """Store the newest report; an older one, or one of an earlier instance of the server, changes nothing."""
+    live_notebook(work, request.notebook)
     newest = work.get(REPORTS, (request.notebook,))
-    if newest is not None and _is_late(newest, request):
-        return Recorded(id=request.notebook, version=work.version(), existed=True)
-    gone = () if newest is None else newest.gone
-    if newest is not None and newest.instance != request.instance:
-        gone = (*gone, newest.instance)[-MOST_GONE:]
+    gone: tuple[str, ...] = ()
+    if newest is not None:
+        gone = newest.gone
+        is_same = newest.instance == request.instance
+        if (is_same and request.sequence <= newest.sequence) or request.instance in gone:
+            return work.recorded(request.notebook, existed=True)
+        if not is_same:
+            gone = (*gone, newest.instance)[-MAX_EARLIER_INSTANCES:]
     row = NotebookReport(
         notebook=request.notebook,
         instance=request.instance,
@@ -42,96 +46,89 @@ def record_report(work: UnitOfWork, request: RecordReport) -> Recorded | Refusal
         gone=gone,
     )
     work.put(REPORTS, row)
-    return Recorded(id=request.notebook, version=work.version())
+    return work.recorded(request.notebook)
 
 
-def _is_late(newest: NotebookReport, request: RecordReport) -> bool:
-    if newest.instance == request.instance:
-        return request.sequence <= newest.sequence
-    return request.instance in newest.gone
+def record_idle_state(work: UnitOfWork, request: RecordIdleState) -> Recorded:
+    """Store the classification and the idle state in the notebook's row; a repeated request changes nothing."""
+    record = live_notebook(work, request.notebook)
+    if request.expected is not None and (record.idle_state or to_document(BEGINNING)) != request.expected:
+        raise Refused("stale", f"Notebook {request.notebook} changed since its state was read.")
+    fact = NotebookFact(notebook=request.notebook, activity=request.activity, seen_empty=request.seen_empty)
+    observe_notebook(work, fact)
+    if record.idle_state != request.state or request.event is not None:
+        _put_idle_state(work, record, request.state, request.event, fact.activity, request.actor, request.why)
+        queue_notifications(work, record, request.notifications)
+    return work.recorded(request.notebook)
 
 
-def postpone_warning(work: UnitOfWork, request: PostponeWarning) -> Recorded | Refusal:
+def postpone_warning(work: UnitOfWork, request: PostponeWarning) -> Recorded:
     """Withdraw a warning as if the notebook had been used now."""
-    record = _live(work, request.notebook)
-    if record is None:
-        return _ended(request.notebook)
-    taken = keep(_stage_of(record), IdlePolicy(keep_at_most=request.keep_at_most), work.now)
-    if isinstance(taken, KeepRefused):
-        return Refusal(code=taken.why, message=_why_not_kept(taken))
-    activity = record.notebook.activity
-    observe_notebook(work, NotebookFact(notebook=record.notebook.id, activity=activity, seen_empty=False))
-    _take(work, record, taken, request.actor, activity, f"postponed for the {taken.stage.kept.times}. time")
-    return Recorded(id=request.notebook, version=work.version())
+    record = live_notebook(work, request.notebook)
+    kept = keep(_state_of(record), IdlePolicy(keep_at_most=request.keep_at_most), work.now)
+    if isinstance(kept, KeepRefused):
+        message = "Nothing was postponed: no warning is under way for this notebook."
+        if kept.why == "kept_enough":
+            message = (
+                f"The warning was postponed {kept.times} times already, and the policy allows {kept.most} before the"
+                " notebook is used again. Run a cell to keep its GPU."
+            )
+        raise Refused(kept.why, message)
+    activity, why = record.notebook.activity, f"postponed for the {kept.state.kept.times}. time"
+    observe_notebook(work, NotebookFact(notebook=request.notebook, activity=activity, seen_empty=False))
+    _put_idle_state(work, record, to_document(kept.state), kept.event, activity, request.actor, why)
+    return work.recorded(request.notebook)
 
 
-def wake_notebook(work: UnitOfWork, request: WakeNotebook) -> Recorded | Refusal:
-    """Note that a kernel asks for the GPU; the slice is not lent from now on."""
-    record = _live(work, request.notebook)
-    if record is None:
-        return _ended(request.notebook)
-    stage = _stage_of(record)
-    if isinstance(stage, InUse) and stage.asked_at is not None and 0 <= work.now - stage.asked_at < ASK_AGAIN_MS:
-        return Recorded(id=request.notebook, version=work.version(), existed=True)
-    observe_notebook(work, NotebookFact(notebook=record.notebook.id, activity=Activity.BUSY, seen_empty=False))
-    _take(work, record, asked(stage, work.now), request.actor, Activity.BUSY, "a kernel asked for the GPU")
-    return Recorded(id=request.notebook, version=work.version())
+def wake_notebook(work: UnitOfWork, request: WakeNotebook) -> Recorded:
+    """Record that a kernel requests the GPU; from now on the slice is not lent."""
+    record = live_notebook(work, request.notebook)
+    state = _state_of(record)
+    if isinstance(state, InUse) and state.asked_at is not None and 0 <= work.now - state.asked_at < REPEATED_WAKE_MS:
+        return work.recorded(request.notebook, existed=True)
+    woken, why = request_gpu(state, work.now), "a kernel asked for the GPU"
+    observe_notebook(work, NotebookFact(notebook=request.notebook, activity=Activity.BUSY, seen_empty=False))
+    _put_idle_state(work, record, to_document(woken.state), woken.event, Activity.BUSY, request.actor, why)
+    return work.recorded(request.notebook)
 
 
-def _take(work: UnitOfWork, record: NotebookRecord, taken: Transition, actor: str, activity: str, why: str) -> None:
-    """Put a stage that a person or their server asked for into the notebook's row, and what happened into the audit."""
-    name, document = record.notebook.id, to_document(taken.stage)
-    seen = work.get(NOTEBOOKS, (name,)) or record
-    work.put(NOTEBOOKS, replace(seen, idle_state=document, changed=work.stamp()))
-    if taken.turn is not None:
-        payload = {"activity": activity, "stage": document["stage"], "why": why}
-        work.audit(actor, f"notebook.{taken.turn}", name, payload, record.notebook.project)
+def _state_of(record: NotebookRecord) -> MachineState:
+    return BEGINNING if record.idle_state is None else from_document(record.idle_state)
+
+
+def _put_idle_state(
+    work: UnitOfWork, record: NotebookRecord, state: Mapping[str, object], event: str | None, activity: str, actor: str,
+    why: str,
+) -> None:  # fmt: skip
+    """Store a state of the idle state machine in the notebook's row, and its event in the audit."""
+    name = record.notebook.id
+    present = work.get(NOTEBOOKS, (name,)) or record
+    work.put(NOTEBOOKS, replace(present, idle_state=dict(state), changed=work.stamp()))
+    if event is not None:
+        payload = {"activity": activity, "stage": state["stage"], "why": why}
+        work.audit(actor, f"notebook.{event}", name, payload, record.notebook.project)
 
 
 def keep_notes(work: UnitOfWork, request: KeepNotes) -> Recorded:
-    """Write and drop notes; one that is kept as it is is not written."""
-    subjects = [subject for _, subject, *_ in (*request.over, *request.below)]
-    work.find_ahead(NOTES, "subject", subjects)
+    """Remove and write notes."""
+    work.find_ahead(NOTES, "subject", [subject for _, subject, *_ in (*request.over, *request.below)])
     work.fetch(NOTES, [NOTES.key(note) for note in request.notes])
     for kind, subject in request.over:
-        _drop(work, kind, subject, None)
+        _delete_notes(work, subject, kind)
     for kind, subject, slot in request.below:
-        _drop(work, kind, subject, slot)
+        _delete_notes(work, subject, kind, below=slot)
     for note in request.notes:
         work.put(NOTES, note)
-    return Recorded(id="notes", version=work.version())
+    return work.recorded("notes")
 
 
-def _drop(work: UnitOfWork, kind: str, subject: str, below: int | None) -> None:
+def _delete_notes(work: UnitOfWork, subject: str, kind: str | None = None, below: int | None = None) -> None:
     for note in work.find(NOTES, "subject", [subject]):
-        if note.kind == kind and (below is None or note.slot < below):
+        if kind in (None, note.kind) and (below is None or note.slot < below):
             work.delete(NOTES, NOTES.key(note))
 
 
 def forget_activity(work: UnitOfWork, notebook: str) -> None:
-    """A notebook is over: what its server reported and what was noted of it is of no use any more."""
+    """Remove the report and the notes of a notebook that has ended."""
     work.delete(REPORTS, (notebook,))
-    for note in work.find(NOTES, "subject", [notebook]):
-        work.delete(NOTES, NOTES.key(note))
-
-
-def _live(work: UnitOfWork, notebook: str) -> NotebookRecord | None:
-    record = work.get(NOTEBOOKS, (notebook,))
-    return None if record is None or record.ended_at is not None else record
-
-
-def _stage_of(record: NotebookRecord) -> MachineState:
-    return BEGINNING if record.idle_state is None else from_document(record.idle_state)
-
-
-def _ended(notebook: str) -> Refusal:
-    return Refusal(code="ended", message=f"The notebook slice {notebook} has ended; nothing was noted.")
-
-
-def _why_not_kept(refused: KeepRefused) -> str:
-    if refused.why == "kept_enough":
-        return (
-            f"The warning was postponed {refused.times} times already, and the policy allows {refused.most} before the "
-            "notebook is used again. Run a cell to keep its GPU."
-        )
-    return "Nothing was postponed: no warning is under way for this notebook."
+    _delete_notes(work, notebook)

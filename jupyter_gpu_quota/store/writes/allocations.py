@@ -1,4 +1,4 @@
-"""What workloads hold: allocations given out and released, reservations dropped. Shared by every kind of change."""
+"""Changes that several kinds of requests, plans and facts have in common: rows of jobs, notebooks and allocations."""
 
 from __future__ import annotations
 
@@ -11,21 +11,48 @@ from ...core.frozen import with_changes
 from ...core.lifecycle import NOTEBOOK_FINAL
 from ...core.model import Activity, Placement
 from ...core.reasons import Reason
-from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RESERVATIONS, SECRETS, AllocationRow
+from ..database.tables import (
+    ALLOCATIONS,
+    DEVICES,
+    JOBS,
+    LABELS,
+    NOTEBOOKS,
+    RESERVATIONS,
+    SECRETS,
+    AllocationRow,
+)
 from ..database.unit_of_work import UnitOfWork
+from ..records.commands import Recorded, RecordEnforcementLabels, Refused
 from ..records.rows import JobRecord, NotebookRecord
 
 
 def put_job(work: UnitOfWork, record: JobRecord, **changes: Any) -> None:
-    """Write a job, with these fields of its record changed, as of this transaction; an ended one keeps no secret."""
+    """Write a job with some fields of its record changed; the secrets of an ended one are deleted."""
     row = with_changes(record, **changes, changed=work.stamp())
     work.put(JOBS, row)
     if row.ended_at is not None and row.spec.secret_names:
         work.delete(SECRETS, (row.job.id,))
 
 
+def live_notebook(work: UnitOfWork, notebook: str) -> NotebookRecord:
+    """The record of a slice that has not ended. Raises Refused."""
+    record = work.get(NOTEBOOKS, (notebook,))
+    if record is None or record.ended_at is not None:
+        raise Refused("ended", f"The notebook slice {notebook} has ended; nothing was recorded.")
+    return record
+
+
+def workload_project(work: UnitOfWork, workload: str) -> str | None:
+    """The project of a job or notebook; None for an unknown one."""
+    job = work.get(JOBS, (workload,))
+    if job is not None:
+        return job.job.project
+    notebook = work.get(NOTEBOOKS, (workload,))
+    return None if notebook is None else notebook.notebook.project
+
+
 def move_notebook(work: UnitOfWork, record: NotebookRecord, event: str, reason: Reason | None) -> NotebookRecord:
-    """Apply one event to a notebook's slice; raises IllegalMove."""
+    """Apply one event to a notebook's slice; raises IllegalTransition."""
     was, is_lent = record.notebook, event == "lend"
     becomes = transitions.lent(was, device=was.device, now=work.now) if is_lent else transitions.moved(was, event)
     moved = with_changes(
@@ -41,9 +68,9 @@ def move_notebook(work: UnitOfWork, record: NotebookRecord, event: str, reason: 
 
 
 def observe_notebook(work: UnitOfWork, fact: NotebookFact) -> None:
-    """Record how a notebook with a slice is used; one that is not known, or has no slice any more, is left alone.
+    """Record how a notebook with a live slice is used; any other one is ignored.
 
-    What plans rest on goes into the audit: whether it is idle, and empty. Busy and unknown are the same to them.
+    The audit has a row where plans depend on the change: they distinguish idle from other use, and empty devices.
     """
     record = work.get(NOTEBOOKS, (fact.notebook,))
     if record is None or record.ended_at is not None:
@@ -60,7 +87,7 @@ def observe_notebook(work: UnitOfWork, fact: NotebookFact) -> None:
 
 
 def give_devices(work: UnitOfWork, workload: str, attempt: int, placements: Iterable[Placement]) -> None:
-    """Write the allocations of a workload that starts; capacity was checked for the whole plan."""
+    """Write the allocations of a workload that starts; the caller has checked the capacity for the whole plan."""
     for placement in placements:
         device = work.get(DEVICES, (placement.device,))
         row = AllocationRow(
@@ -75,7 +102,7 @@ def give_devices(work: UnitOfWork, workload: str, attempt: int, placements: Iter
 
 
 def release_devices(work: UnitOfWork, workload: str) -> None:
-    """The workload's processes are gone: what it held is free from now on. Rule R46."""
+    """Release the allocations of a workload whose processes have ended. Rule R46."""
     for row in work.find(ALLOCATIONS, "workload", [workload]):
         work.put(ALLOCATIONS, with_changes(row, released_at=work.now, changed=work.stamp()))
 
@@ -85,3 +112,30 @@ def drop_reservation(work: UnitOfWork, workload: str) -> None:
     row = work.get(RESERVATIONS, (workload,))
     if row is not None and row.dropped_at is None:
         work.put(RESERVATIONS, with_changes(row, dropped_at=work.now, changed=work.stamp()))
+
+
+NO_ENFORCEMENT = ("none", "none")
+
+
+def record_labels(work: UnitOfWork, request: RecordEnforcementLabels) -> Recorded:
+    """Store how allocations are enforced, with an audit row for each changed level.
+
+    Labels of released allocations and unchanged labels are not written.
+    """
+    keys = [(each.allocation,) for each in request.labels]
+    work.fetch(LABELS, keys)
+    work.fetch(ALLOCATIONS, keys)
+    for new in request.labels:
+        row, before = work.get(ALLOCATIONS, (new.allocation,)), work.get(LABELS, (new.allocation,))
+        if row is None or row.released_at is not None or (before is not None and before.content == new.content):
+            continue
+        work.put(LABELS, new)
+        was = NO_ENFORCEMENT if before is None else (before.memory, before.compute)
+        if was != (new.memory, new.compute):
+            payload = {
+                "allocation": new.allocation, "was_memory": was[0], "was_compute": was[1], "memory": new.memory,
+                "compute": new.compute, "why": new.why,
+            }  # fmt: skip
+            workload = row.allocation.workload
+            work.audit(request.actor, "share.enforcement", workload, payload, workload_project(work, workload))
+    return work.recorded("labels")

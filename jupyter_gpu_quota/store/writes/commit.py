@@ -1,4 +1,4 @@
-"""A plan becomes true here, or is dropped whole: the one place where devices are given out."""
+"""Commit a plan, or drop it whole: the only place where devices are allocated."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ from ...core.plan import (
     Unreserve,
 )
 from ...core.reasons import HELD_BY_ENFORCEMENT
-from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, RankRow, ReservationRow
+from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, ReservationRow
 from ..database.unit_of_work import UnitOfWork
+from ..records.calls import Lease, Stale
 from ..records.plan_chunks import PlanChunk
-from ..records.protocol import Lease, Stale
 from ..records.rows import JobRecord, NotebookRecord, RankRecord
-from .allocations import drop_reservation, give_devices, move_notebook, put_job, release_devices
+from .allocations import (
+    drop_reservation,
+    give_devices,
+    move_notebook,
+    put_job,
+    release_devices,
+    workload_project,
+)
 from .lease import why_lost
 
 CONTROLLER = "system:controller"
@@ -37,9 +44,9 @@ CONTROLLER = "system:controller"
 def commit_chunk(
     work: UnitOfWork, chunk: PlanChunk, *, policy: Policy, snapshot_digest: str, lease: Lease
 ) -> Stale | None:
-    """Write every action of a plan, or of a piece of it, or say why it is stale; an empty plan writes nothing.
+    """Write every action of a plan, or of a chunk of it, or return why it is stale; an empty plan writes nothing.
 
-    Raises IllegalMove and ValueError for a plan that is wrong whatever changed: a bug of the one who made it.
+    Raises IllegalTransition and ValueError for a plan that was wrong when it was made: a bug of its author.
     """
     plan = chunk.plan
     named = _read_ahead(work, plan)
@@ -54,7 +61,7 @@ def commit_chunk(
 
 # --- stale or not ---------------------------------------------------------------------------------------------------
 def _read_ahead(work: UnitOfWork, plan: Plan) -> list[str]:
-    """Read every row the plan names in a few queries; returns the ids of jobs and notebooks it rests on."""
+    """Read every row that the plan names in a few queries; returns the ids of its jobs and notebooks."""
     named = [action.workload for action in plan.actions]
     named += [action.claimer for action in plan.actions if isinstance(action, Pause)]
     keys = [(id,) for id in named]
@@ -83,7 +90,7 @@ def _why_stale(work: UnitOfWork, plan: Plan, policy: Policy, named: Iterable[str
 
 
 def _why_no_room(work: UnitOfWork, plan: Plan) -> str | None:
-    """Whether each device named is unchanged, healthy and carries what it would be given beside what it has."""
+    """Why a device of the plan has no room; None if each is unchanged, healthy and large enough."""
     given = [p for action in plan.actions if isinstance(action, (Start, Resume)) for p in action.placements]
     started = {p.device for p in given}
     named = sorted(started | {p.device for action in plan.actions for p in _placements(action)})
@@ -115,7 +122,7 @@ def _why_too_much(device: Device, milli: int, memory_mib: int) -> str | None:
     return None
 
 
-# --- what each action changes ---------------------------------------------------------------------------------------
+# --- actions ---------------------------------------------------------------------------------------
 def _apply(work: UnitOfWork, action: Action, *, policy: Policy, lease: Lease) -> None:
     match action:
         case Start() | Resume():
@@ -123,18 +130,17 @@ def _apply(work: UnitOfWork, action: Action, *, policy: Policy, lease: Lease) ->
         case Pause():
             project = _pause(work, action, policy)
         case Stop():
-            action = _with_its_reason(work, action)
-            project = _stop(work, action)
-        case Refuse():
+            action, project = _stop(work, action)
+        case Refuse() | Release():
             drop_reservation(work, action.workload)
-            project = move_notebook(work, _notebook(work, action.workload), "refuse", action.reason).notebook.project
+            event = "refuse" if isinstance(action, Refuse) else "return"
+            project = move_notebook(work, _notebook(work, action.workload), event, action.reason).notebook.project
         case Lend():
             project = _lend(work, action)
-        case Release():
-            drop_reservation(work, action.workload)
-            project = move_notebook(work, _notebook(work, action.workload), "return", action.reason).notebook.project
         case Reserve():
-            project = _reserve(work, action)
+            project = _project(work, action.workload)
+            reservation = transitions.reserved(action, now=work.now)
+            work.put(RESERVATIONS, ReservationRow(reservation=reservation, dropped_at=None, changed=work.stamp()))
         case Unreserve():
             project = _project(work, action.workload)
             drop_reservation(work, action.workload)
@@ -158,8 +164,7 @@ def _notebook(work: UnitOfWork, id: str) -> NotebookRecord:
 
 
 def _project(work: UnitOfWork, id: str) -> str:
-    job = work.get(JOBS, (id,))
-    return job.job.project if job is not None else _notebook(work, id).notebook.project
+    return workload_project(work, id) or _notebook(work, id).notebook.project
 
 
 def _start(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
@@ -189,32 +194,18 @@ def _start_job(work: UnitOfWork, action: Start | Resume, lease: Lease) -> str:
     job = transitions.started(record.job, action)
     put_job(work, record, job=job, reason=action.reason, exit_status=None)
     for rank, device in sorted(nodes.items()):
-        work.put(RANKS, _new_rank(work, action, rank=rank, device=device, fencing=lease.fencing))
+        row = work.get(DEVICES, (device,))
+        node = row.device.node if row else ""
+        new = RankRecord(job=job.id, attempt=action.attempt, rank=rank, node=node, fencing=lease.fencing)
+        work.put(RANKS, new)
     return job.project
 
 
 def _check_ranks(job: Job, ranks: Collection[int]) -> None:
-    """A gang starts whole, an elastic one with its minimum at least, and ranks are numbered from 0 without a gap."""
+    """A gang starts with all ranks, an elastic job with its minimum at least; ranks have numbers from 0 on."""
     if sorted(ranks) != list(range(len(ranks))) or not job.least_ranks <= len(ranks) <= job.ranks:
         least = "" if job.min_ranks is None else f"{job.min_ranks} to "
         raise ValueError(f"job {job.id} has {least}{job.ranks} ranks and cannot start with the ranks {sorted(ranks)}")
-
-
-def _new_rank(work: UnitOfWork, action: Start | Resume, *, rank: int, device: str, fencing: int) -> RankRow:
-    row = work.get(DEVICES, (device,))
-    record = RankRecord(
-        job=action.workload,
-        attempt=action.attempt,
-        rank=rank,
-        node=row.device.node if row else "",
-        pid=None,
-        pid_started=None,
-        started_at=None,
-        ended_at=None,
-        exit_status=None,
-        fencing=fencing,
-    )
-    return RankRow(record=record)
 
 
 def _pause(work: UnitOfWork, action: Pause, policy: Policy) -> str:
@@ -224,23 +215,20 @@ def _pause(work: UnitOfWork, action: Pause, policy: Policy) -> str:
     return job.project
 
 
-def _stop(work: UnitOfWork, action: Stop) -> str:
+def _stop(work: UnitOfWork, action: Stop) -> tuple[Stop, str]:
+    """The stop with its reason: where memory enforcement holds the job, the job's row has the reason, not the plan."""
     if action.target is JobTarget.RUNNING:
         raise ValueError(f"job {action.workload} cannot be stopped in order to be {action.target}")
     record = _job(work, action.workload)
+    if record.reason is not None and record.reason.code in HELD_BY_ENFORCEMENT:
+        action = with_changes(action, reason=record.reason)
     job = transitions.stopped(record.job, action, now=work.now)
     put_job(work, record, job=job, reason=action.reason)
-    return job.project
-
-
-def _with_its_reason(work: UnitOfWork, action: Stop) -> Stop:
-    """The stop with why it is asked for: a plan knows that a job is to be held, the job's row knows by whom."""
-    reason = _job(work, action.workload).reason
-    return with_changes(action, reason=reason) if reason is not None and reason.code in HELD_BY_ENFORCEMENT else action
+    return action, job.project
 
 
 def _lend(work: UnitOfWork, action: Lend) -> str:
-    """The slice stays booked and gives its device up; where it comes back to is remembered."""
+    """Release the device of a slice that stays booked; the record keeps the device to which the slice returns."""
     record = _notebook(work, action.workload)
     held = work.find(ALLOCATIONS, "workload", [action.workload])
     if not held:
@@ -248,12 +236,6 @@ def _lend(work: UnitOfWork, action: Lend) -> str:
     release_devices(work, action.workload)
     lent = with_changes(record.notebook, device=held[0].allocation.device)
     return move_notebook(work, with_changes(record, notebook=lent), "lend", action.reason).notebook.project
-
-
-def _reserve(work: UnitOfWork, action: Reserve) -> str:
-    reservation = transitions.reserved(action, now=work.now)
-    work.put(RESERVATIONS, ReservationRow(reservation=reservation, dropped_at=None, changed=work.stamp()))
-    return _project(work, action.workload)
 
 
 def _audit_plan(work: UnitOfWork, chunk: PlanChunk, *, policy: Policy, snapshot_digest: str, lease: Lease) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..database.tables import NOTEBOOKS, NOTIFICATIONS, Where
 from ..database.unit_of_work import UnitOfWork
-from ..records.commands import Recorded, Refusal
+from ..records.commands import Recorded, Refused
 from ..records.notifications import ChangeNotification, NewNotification, NotificationRecord
 from ..records.rows import NotebookRecord
 
@@ -15,7 +15,6 @@ MAX_PENDING = 1_000
 """Pending notifications of one channel; the next one is given up at once, which is audited."""
 
 SENDER = "system:notices"
-PENDING, SENT, GIVEN_UP = "pending", "sent", "given_up"
 
 
 def queue_notifications(work: UnitOfWork, notebook: NotebookRecord, notifications: Iterable[NewNotification]) -> None:
@@ -31,16 +30,12 @@ def queue_notifications(work: UnitOfWork, notebook: NotebookRecord, notification
             facts=dict(each.facts),
             at=work.now,
             until=each.until,
-            state=PENDING,
-            attempts=0,
             next_at=work.now,
-            ended_at=None,
-            fault="",
         )
         if _pending(work, each.channel) < MAX_PENDING:
             work.put(NOTIFICATIONS, row)
         else:
-            _end(work, row, notebook, GIVEN_UP, SENDER, f"{MAX_PENDING} messages wait for this channel already")
+            _end(work, row, notebook, "given_up", SENDER, f"{MAX_PENDING} messages wait for this channel already")
 
 
 def _pending(work: UnitOfWork, channel: str) -> int:
@@ -48,11 +43,11 @@ def _pending(work: UnitOfWork, channel: str) -> int:
     return work.count(NOTIFICATIONS, where, lambda row: row.channel == channel and row.ended_at is None)
 
 
-def change_notification(work: UnitOfWork, request: ChangeNotification) -> Recorded | Refusal:
+def change_notification(work: UnitOfWork, request: ChangeNotification) -> Recorded:
     """Record an attempt or its outcome. A notification that has ended is left unchanged."""
     row = work.get(NOTIFICATIONS, (request.notification,))
     if row is None or row.ended_at is not None:
-        return Refusal(code="ended", message=f"The message {request.notification} is no longer pending.")
+        raise Refused("ended", f"The message {request.notification} is no longer pending.")
     match request.change:
         case "try":
             work.put(NOTIFICATIONS, replace(row, attempts=row.attempts + 1, next_at=request.next_at or work.now))
@@ -61,14 +56,14 @@ def change_notification(work: UnitOfWork, request: ChangeNotification) -> Record
         case "sent" | "given_up":
             _end(work, row, work.get(NOTEBOOKS, (row.notebook,)), request.change, request.actor, request.why)
         case _:
-            return Refusal(code="invalid", message=f"{request.change!r} is no change of a notification.")
-    return Recorded(id=row.id, version=work.version())
+            raise Refused("invalid", f"{request.change!r} is no change of a notification.")
+    return work.recorded(row.id)
 
 
 def _end(
     work: UnitOfWork, row: NotificationRecord, notebook: NotebookRecord | None, state: str, actor: str, why: str
 ) -> None:
-    fault = why if state == GIVEN_UP else ""
+    fault = why if state == "given_up" else ""
     work.put(NOTIFICATIONS, replace(row, state=state, ended_at=work.now, fault=fault))
     payload = {"notice": row.id, "event": row.event, "channel": row.channel, "attempts": row.attempts, "why": why}
     project = None if notebook is None else notebook.notebook.project

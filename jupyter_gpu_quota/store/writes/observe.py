@@ -1,31 +1,32 @@
-"""What was seen changes what is: ranks, jobs and, when the last process is gone, who owns the devices."""
+"""Record facts: they change ranks and jobs and, when the last process of an attempt has ended, release its devices."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from operator import add, sub
 
 from ...core import transitions
 from ...core.facts import DeviceFact, Fact, NotebookFact, RankFact
 from ...core.frozen import with_changes
-from ...core.lifecycle import FINAL, HOLDS_GPU, LEFT_AS_ASKED, JobEvent, judge_exit
+from ...core.lifecycle import FINAL, HOLDS_GPU, OBEYS_PAUSE, JobEvent, exit_event
 from ...core.model import Job, JobState, JobTarget
 from ...core.reasons import ReasonCode
-from ..database.tables import ALLOCATIONS, DEVICES, JOBS, RANKS, Key, RankRow
+from ..database.tables import ALLOCATIONS, DEVICES, JOBS, RANKS, Key
 from ..database.unit_of_work import UnitOfWork
-from ..records.rows import JobRecord
+from ..records.rows import JobRecord, RankRecord
 from .allocations import observe_notebook, put_job, release_devices
 from .inventory import observe_device
 
 CONTROLLER = "system:controller"
 CANNOT_EXECUTE = 126
-"""The exit status that a refused order is judged by, as a shell reports a command that cannot be run."""
+"""The exit status of a rank that was not started, as a shell reports a command that cannot be run."""
 
 
 def observe_facts(work: UnitOfWork, facts: Sequence[Fact]) -> list[RankFact]:
-    """Apply facts in order; those that say nothing new write nothing.
+    """Apply facts in order; facts without news write nothing.
 
-    Returns the rank facts that were about an attempt which still holds its devices afterwards.
+    Returns the rank facts of attempts that hold their devices afterwards.
     """
     ranks = [fact for fact in facts if isinstance(fact, RankFact)]
     work.fetch(JOBS, [(fact.job,) for fact in ranks])
@@ -33,22 +34,22 @@ def observe_facts(work: UnitOfWork, facts: Sequence[Fact]) -> list[RankFact]:
     work.fetch(DEVICES, [(fact.device,) for fact in facts if isinstance(fact, DeviceFact)])
     work.find_ahead(ALLOCATIONS, "workload", [fact.job for fact in ranks if fact.tree_gone])
     last = {(fact.job, fact.attempt): fact for fact in ranks}
-    tallies, seen = _Tallies(work), []
+    counts, seen = dict[str, _RankCounts](), []
     for fact in facts:
         if isinstance(fact, DeviceFact):
             observe_device(work, fact)
         elif isinstance(fact, NotebookFact):
             observe_notebook(work, fact)
-        elif _observe_rank(work, fact, tallies, is_last=last[fact.job, fact.attempt] is fact):
+        elif _observe_rank(work, fact, counts, is_last=last[fact.job, fact.attempt] is fact):
             seen.append(fact)
     return seen
 
 
-def _observe_rank(work: UnitOfWork, fact: RankFact, tallies: _Tallies, *, is_last: bool) -> bool:
-    """Whether the fact was about the job's present attempt and that attempt goes on.
+def _observe_rank(work: UnitOfWork, fact: RankFact, known: dict[str, _RankCounts], *, is_last: bool) -> bool:
+    """Apply a fact of a job's present attempt; whether the attempt holds its devices afterwards.
 
-    The attempt is judged where a rank ends, and after its last fact, by what its ranks were counted to be: to look at
-    all of them for each that ends would take as long as their number squared.
+    The attempt is judged when a rank ends, and after its last fact, by counts of its ranks in each condition: reading
+    all ranks for each one that ends would take quadratic time.
     """
     record = work.get(JOBS, (fact.job,))
     if record is None or record.job.state not in HOLDS_GPU or record.job.attempt != fact.attempt:
@@ -56,39 +57,37 @@ def _observe_rank(work: UnitOfWork, fact: RankFact, tallies: _Tallies, *, is_las
     row = work.get(RANKS, (fact.job, fact.attempt, fact.rank))
     if row is None:
         return False
-    told, tally = _merged(row, fact), tallies.of(record)
-    if told != row:
+    merged, counts = _merged(row, fact), known.get(fact.job)
+    if counts is None:
+        counts = known[fact.job] = _RankCounts(record, _ranks_of(work, record.job))
+    if merged != row:
         work.stamp()
-        work.put(RANKS, told)
-        tally.take(record, told)
-    progressed = _progressed(work, record, fact, tally)
+        work.put(RANKS, merged)
+        counts.count(record, merged)
+    progressed = _progressed(work, record, fact, counts)
     if progressed != record:
         put_job(work, progressed)
-    if is_last or _how_it_ends(told) != _how_it_ends(row):
-        _judge_attempt(work, progressed, tally)
+    if is_last or _end_of(merged) != _end_of(row):
+        _judge_attempt(work, progressed, counts)
     present = work.get(JOBS, (fact.job,))
     return present is not None and present.job.state in HOLDS_GPU
 
 
-def _how_it_ends(row: RankRow) -> tuple[object, ...]:
-    return row.record.ended_at, row.tree_gone, row.pause_requested, row.completed, row.refused
+def _end_of(row: RankRecord) -> tuple[object, ...]:
+    return row.ended_at, row.tree_gone, row.pause_requested, row.completed, row.refused
 
 
-# --- what a fact adds -----------------------------------------------------------------------------------------------
-def _merged(row: RankRow, fact: RankFact) -> RankRow:
-    """The rank with what the fact adds. An end that was recorded is never rewritten, and nothing becomes unknown."""
-    record, goes_on = row.record, row.record.ended_at is None
+# --- changes by a fact ----------------------------------------------------------------------------------------------
+def _merged(row: RankRecord, fact: RankFact) -> RankRecord:
+    """The rank with the news of a fact. A recorded end never changes, and no known value becomes unknown."""
+    goes_on = row.ended_at is None
     refused = None if fact.refused is None else _text(fact.refused)
-    record = with_changes(
-        record,
-        pid=fact.pid if record.pid is None else record.pid,
-        pid_started=fact.pid_started if record.pid_started is None else record.pid_started,
-        started_at=fact.started_at if record.started_at is None else record.started_at,
-        ended_at=fact.ended_at if goes_on else record.ended_at,
-        exit_status=fact.exit_status if goes_on else record.exit_status,
-    )
-    return RankRow(
-        record=record,
+    return with_changes(
+        row,
+        handle=fact.handle if row.handle is None else row.handle,
+        started_at=fact.started_at if row.started_at is None else row.started_at,
+        ended_at=fact.ended_at if goes_on else row.ended_at,
+        exit_status=fact.exit_status if goes_on else row.exit_status,
         tree_gone=row.tree_gone or fact.tree_gone,
         pause_requested=row.pause_requested or (goes_on and fact.pause_requested),
         completed=row.completed or fact.completed,
@@ -96,11 +95,11 @@ def _merged(row: RankRow, fact: RankFact) -> RankRow:
     )
 
 
-def _progressed(work: UnitOfWork, record: JobRecord, fact: RankFact, tally: _Tally) -> JobRecord:
+def _progressed(work: UnitOfWork, record: JobRecord, fact: RankFact, counts: _RankCounts) -> JobRecord:
     """The job with its first process seen, its newest checkpoint, and the progress that rank 0 reports."""
     job = record.job
-    if fact.pid is not None and (job.started_at is None or job.state is JobState.STARTING):
-        job = _seen_running(work, job, fact, tally)
+    if fact.handle is not None and (job.started_at is None or job.state is JobState.STARTING):
+        job = _seen_running(work, job, fact, counts)
     saved_at = None if fact.saved_at is None else min(fact.saved_at, work.now)  # a job sets any time on its files
     if saved_at is not None and saved_at > (job.checkpoint_at or 0):
         job = with_changes(job, checkpoint_at=saved_at)
@@ -115,23 +114,23 @@ def _progressed(work: UnitOfWork, record: JobRecord, fact: RankFact, tally: _Tal
     )
 
 
-def _seen_running(work: UnitOfWork, job: Job, fact: RankFact, tally: _Tally) -> Job:
-    """It started with its first process, and runs once each rank was begun: one that is missing is ordered again."""
+def _seen_running(work: UnitOfWork, job: Job, fact: RankFact, counts: _RankCounts) -> Job:
+    """The job started with its first process; it runs when every rank has begun. Missing ranks are ordered again."""
     started_at = job.started_at or fact.started_at or work.now
-    if job.state is not JobState.STARTING or tally.begun < len(tally.ranks):
+    if job.state is not JobState.STARTING or counts.begun < len(counts):
         return with_changes(job, started_at=started_at)
-    payload = {"attempt": fact.attempt, "rank": fact.rank, "pid": fact.pid, "started_at": started_at}
+    payload = {"attempt": fact.attempt, "rank": fact.rank, "handle": fact.handle, "started_at": started_at}
     work.audit(CONTROLLER, "job.running", job.id, payload, job.project)
     return transitions.seen_running(job, started_at)
 
 
 def _number(value: int | None) -> int | None:
-    """A job may write any number into its progress file; one that no database holds is unknown."""
+    """A number of a job's progress file; None for one that no database can hold."""
     return value if value is not None and abs(value) < 2**63 else None
 
 
 def _metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics that can be kept: infinity and NaN have no JSON, and NaN would differ from itself at every tick."""
+    """The finite metrics: infinity and NaN have no JSON form, and NaN would differ from itself at every tick."""
     return {_text(name): float(value) for name, value in metrics.items() if -LARGEST <= value <= LARGEST}
 
 
@@ -139,120 +138,103 @@ LARGEST = sys.float_info.max
 
 
 def _text(value: str) -> str:
-    """Text as a database can hold it: a lone surrogate from a job's file becomes a question mark."""
+    """The text for the database: a lone surrogate from a job's file becomes a question mark."""
     return value.encode(errors="replace").decode()
 
 
-# --- how far an attempt is ------------------------------------------------------------------------------------------
-_Standing = tuple[bool, bool, bool, bool]
-"""How far one rank is: whether it was begun, has ended, failed of its own accord, is gone."""
+# --- the ranks of an attempt ---------------------------------------------------------------------------------------
+class _RankCounts:
+    """How many ranks of an attempt have begun, ended, failed and gone, as this transaction would leave them.
 
-
-class _Tally:
-    """How many ranks of an attempt are how far, as this observation would leave them.
-
-    Whether a rank failed is only asked of an attempt that should run, and what that rests on beside the rank's row no
-    fact changes while it should.
+    A rank fails only while its attempt should run, and no fact changes the other evidence for that in the meantime.
     """
 
-    def __init__(self, record: JobRecord, rows: Sequence[RankRow]) -> None:
-        self.ranks: dict[int, _Standing] = {}
+    def __init__(self, record: JobRecord, rows: Sequence[RankRecord]) -> None:
+        self._flags: dict[int, tuple[bool, ...]] = {}
         self.begun = self.ended = self.failed = self.gone = 0
         for row in rows:
-            self.take(record, row)
+            self.count(record, row)
 
-    def take(self, record: JobRecord, row: RankRow) -> None:
-        """Count a rank as it is now, instead of as it was."""
-        was = self.ranks.get(row.record.rank, (False, False, False, False))
-        ended = _has_ended(row)
-        becomes = self.ranks[row.record.rank] = _was_begun(row), ended, ended and _failed(record, row), _is_gone(row)
-        self.begun += becomes[0] - was[0]
-        self.ended += becomes[1] - was[1]
-        self.failed += becomes[2] - was[2]
-        self.gone += becomes[3] - was[3]
+    def __len__(self) -> int:
+        return len(self._flags)
 
-
-class _Tallies:
-    """The tally of each attempt that an observation tells of, made from its rows when the first fact comes."""
-
-    def __init__(self, work: UnitOfWork) -> None:
-        self._work = work
-        self._known: dict[tuple[str, int], _Tally] = {}
-
-    def of(self, record: JobRecord) -> _Tally:
-        key = record.job.id, record.job.attempt
-        if key not in self._known:
-            self._known[key] = _Tally(record, _ranks_of(self._work, record.job))
-        return self._known[key]
+    def count(self, record: JobRecord, row: RankRecord) -> None:
+        """Count a rank by its present row instead of an earlier one."""
+        before, ended = self._flags.get(row.rank, (False,) * 4), _has_ended(row)
+        flags = _was_begun(row), ended, ended and _failed(record, row), _is_gone(row)
+        self._flags[row.rank] = flags
+        counts = self.begun, self.ended, self.failed, self.gone
+        self.begun, self.ended, self.failed, self.gone = map(add, counts, map(sub, flags, before))
 
 
-# --- what an end means ----------------------------------------------------------------------------------------------
-def _judge_attempt(work: UnitOfWork, record: JobRecord, tally: _Tally) -> None:
-    """End the attempt when every rank's processes are gone; ask the others to leave when one rank failed.
+# --- the end of an attempt --------------------------------------------------------------------------------------------
+def _judge_attempt(work: UnitOfWork, record: JobRecord, counts: _RankCounts) -> None:
+    """End the attempt when the processes of all ranks are gone; stop the other ranks when one failed.
 
     Rule R45.
     """
     job = record.job
-    if tally.ranks and tally.gone == len(tally.ranks):
+    if counts and counts.gone == len(counts):
         _end_attempt(work, record, _ranks_of(work, job))
-    elif job.target is JobTarget.RUNNING and tally.failed and tally.ended < len(tally.ranks):
-        put_job(work, record, job=with_changes(job, target=JobTarget.FAILED))  # the others would wait for it for ever
+    elif job.target is JobTarget.RUNNING and counts.failed and counts.ended < len(counts):
+        put_job(work, record, job=with_changes(job, target=JobTarget.FAILED))  # the others would wait for it forever
         work.audit(CONTROLLER, "job.rank_failed", job.id, {"attempt": job.attempt}, job.project)
 
 
-def _ranks_of(work: UnitOfWork, job: Job) -> list[RankRow]:
+def _ranks_of(work: UnitOfWork, job: Job) -> list[RankRecord]:
     """The ranks of its present attempt."""
     keys: list[Key] = [(job.id, job.attempt, rank) for rank in range(job.held_ranks or job.ranks)]
     work.fetch(RANKS, keys)
     return [row for key in keys if (row := work.get(RANKS, key)) is not None]
 
 
-def _was_begun(row: RankRow) -> bool:
-    return row.record.pid is not None or _has_ended(row)
+def _was_begun(row: RankRecord) -> bool:
+    return row.handle is not None or _has_ended(row)
 
 
-def _was_never_started(row: RankRow) -> bool:
-    return row.refused is not None and row.record.pid is None
+def _was_refused(row: RankRecord) -> bool:
+    """Whether its backend never started it."""
+    return row.refused is not None and row.handle is None
 
 
-def _has_ended(row: RankRow) -> bool:
-    return row.record.ended_at is not None or _was_never_started(row)
+def _has_ended(row: RankRecord) -> bool:
+    return row.ended_at is not None or _was_refused(row)
 
 
-def _is_gone(row: RankRow) -> bool:
-    return _was_never_started(row) or (row.record.ended_at is not None and row.tree_gone)
+def _is_gone(row: RankRecord) -> bool:
+    return _was_refused(row) or (row.ended_at is not None and row.tree_gone)
 
 
-def _verdict(record: JobRecord, row: RankRow) -> JobEvent:
+def _verdict(record: JobRecord, row: RankRecord) -> JobEvent:
     job = record.job
-    never = _was_never_started(row)
-    asked = row.pause_requested or (never and job.state is JobState.PAUSING)
-    status = row.record.exit_status
-    if never:
-        status = None if asked else CANNOT_EXECUTE
-    elif status and _left_a_sick_device(record):
+    refused = _was_refused(row)
+    pause_requested = row.pause_requested or (refused and job.state is JobState.PAUSING)
+    status = row.exit_status
+    if refused:
+        status = None if pause_requested else CANNOT_EXECUTE
+    elif status and _left_unhealthy_device(record):
         status = None
-    return judge_exit(
+    return exit_event(
         exit_status=status,
-        pause_requested=asked,
+        pause_requested=pause_requested,
         completed=row.completed,
         target=job.target,
         retries_left=record.retries_left,
     )
 
 
-def _left_a_sick_device(record: JobRecord) -> bool:
-    """Whether it was leaving an unhealthy device: a bad end is then the device's, and counted against nobody."""
+def _left_unhealthy_device(record: JobRecord) -> bool:
+    """Whether the job was leaving an unhealthy device: its failure then uses no retry."""
     reason = record.reason
     return record.job.target is JobTarget.PAUSED and reason is not None and reason.code is ReasonCode.DEVICE_UNHEALTHY
 
 
-def _failed(record: JobRecord, row: RankRow) -> bool:
-    """Whether the rank ended badly of its own accord, not because it was asked to leave."""
+def _failed(record: JobRecord, row: RankRecord) -> bool:
+    """Whether the rank failed by itself, not after a pause request."""
     return not row.pause_requested and _verdict(record, row) in (JobEvent.FAIL, JobEvent.RETRY)
 
 
-WEIGHTIEST_FIRST = (
+DECIDING_FIRST = (
     JobEvent.FAIL,
     JobEvent.RETRY,
     JobEvent.CANCEL_DONE,
@@ -260,42 +242,45 @@ WEIGHTIEST_FIRST = (
     JobEvent.LEFT,
     JobEvent.SUCCEED,
 )
-"""Which rank's end is the attempt's, when none failed of its own accord: an attempt succeeds only as a whole."""
+"""The rank whose end comes first here decides for the attempt, if none failed: it succeeds only if all do."""
 
 
-def _deciding(record: JobRecord, rows: Sequence[RankRow]) -> RankRow:
-    rows = _without_bereft(record, rows)
+def _deciding(record: JobRecord, rows: Sequence[RankRecord]) -> RankRecord:
+    """The rank whose end is the attempt's."""
+    rows = _without_dependent_failures(record, rows)
     failed = [row for row in rows if _failed(record, row)]
     if failed:
-        return min(failed, key=lambda row: (row.record.ended_at or 0, row.record.rank))
-    return min(rows, key=lambda row: (WEIGHTIEST_FIRST.index(_verdict(record, row)), row.record.rank))
+        return min(failed, key=lambda row: (row.ended_at or 0, row.rank))
+    return min(rows, key=lambda row: (DECIDING_FIRST.index(_verdict(record, row)), row.rank))
 
 
-OBEYED = (LEFT_AS_ASKED | {0}) - {None}
+OBEYED = (OBEYS_PAUSE | {0}) - {None}
+"""Exit statuses of a rank that obeyed a pause request."""
 
 
-def _without_bereft(record: JobRecord, rows: Sequence[RankRow]) -> Sequence[RankRow]:
-    """The ranks but those that ended badly on the way out of a gang of which another left as asked.
+def _without_dependent_failures(record: JobRecord, rows: Sequence[RankRecord]) -> Sequence[RankRecord]:
+    """The ranks without those that failed while the gang was being paused, if another rank obeyed the pause.
 
-    All are asked together, but the first may be gone before the last has heard, and what that one waits for with it.
-    Which end came first cannot be told: each is noted when its supervisor sees it. Source: scheduling.md, section 5.
+    All ranks get the request together. The first may be gone before the last one reads it, and the last one then fails
+    because it waits for the first. The order of their ends is unknown, since each supervisor records its own rank.
+    Source: scheduling.md, section 5.
     """
     job = record.job
-    obeyed = any(row.pause_requested and row.record.exit_status in OBEYED for row in rows)
+    obeyed = any(row.pause_requested and row.exit_status in OBEYED for row in rows)
     if not obeyed or job.pausing_since_at is None or job.target is JobTarget.FAILED:
         return rows
     since = job.pausing_since_at
-    return [row for row in rows if (row.record.ended_at or 0) < since or row.record.exit_status in OBEYED]
+    return [row for row in rows if (row.ended_at or 0) < since or row.exit_status in OBEYED]
 
 
-def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRow]) -> None:
+def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRecord]) -> None:
     job, row = record.job, _deciding(record, rows)
-    event = _as_asked(_verdict(record, row), job.target)
+    event = _without_retry(_verdict(record, row), job.target)
     ended = transitions.attempt_ended(job, event)
     state = ended.state
     release_devices(work, job.id)
-    known = row.record.exit_status is not None or row.refused is not None
-    uses_retry = event is JobEvent.RETRY and known and not _left_a_sick_device(record)
+    known = row.exit_status is not None or row.refused is not None
+    uses_retry = event is JobEvent.RETRY and known and not _left_unhealthy_device(record)
     put_job(
         work,
         record,
@@ -303,13 +288,13 @@ def _end_attempt(work: UnitOfWork, record: JobRecord, rows: Sequence[RankRow]) -
         reason=None if state is JobState.QUEUED else record.reason,
         retries_left=record.retries_left - (1 if uses_retry else 0),
         ended_at=work.now if state in FINAL else None,
-        exit_status=row.record.exit_status,
+        exit_status=row.exit_status,
     )
     _audit_end(work, job, row, event=event, state=state)
 
 
-def _as_asked(event: JobEvent, target: JobTarget) -> JobEvent:
-    """A job that a person holds or cancels is not tried again by itself."""
+def _without_retry(event: JobEvent, target: JobTarget) -> JobEvent:
+    """The event; no retry of a job that a person holds or cancels."""
     if event is JobEvent.RETRY and target is JobTarget.CANCELLED:
         return JobEvent.CANCEL_DONE
     if event is JobEvent.RETRY and target is JobTarget.HELD:
@@ -317,16 +302,12 @@ def _as_asked(event: JobEvent, target: JobTarget) -> JobEvent:
     return event
 
 
-def _audit_end(work: UnitOfWork, job: Job, row: RankRow, *, event: JobEvent, state: JobState) -> None:
-    payload = {
-        "attempt": job.attempt,
-        "rank": row.record.rank,
-        "exit_status": row.record.exit_status,
-        "event": event,
-        "state": state,
-        "pause_requested": row.pause_requested,
-        "completed": row.completed,
-        "refused": row.refused,
-    }
-    kind = "job.end" if state in FINAL else "attempt.end"  # one that is paused, held or tried again has not ended
+ENDED_RANK = ("rank", "exit_status", "pause_requested", "completed", "refused")
+"""Fields of the deciding rank that the audit shows."""
+
+
+def _audit_end(work: UnitOfWork, job: Job, row: RankRecord, *, event: JobEvent, state: JobState) -> None:
+    payload = {"attempt": job.attempt, "event": event, "state": state}
+    payload |= {name: getattr(row, name) for name in ENDED_RANK}
+    kind = "job.end" if state in FINAL else "attempt.end"  # a job that is paused, held or tried again has not ended
     work.audit(CONTROLLER, kind, job.id, payload, job.project)

@@ -1,4 +1,4 @@
-"""Who may do what at the web door: every route of the table, for every kind of person."""
+"""Permissions in the API: every route of the table, for every kind of user."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import pytest
 
 from jupyter_gpu_quota.api.access.permissions import Person, Scope, changes_work, may_enter, sees_work
 from jupyter_gpu_quota.api.routes import ROUTES
-from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
-from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.bundle import pack
 from tests.api.world import HUB_TOKEN, QUOTA, ServiceWorld, service_world
 
 PEOPLE = {
     "nobody": None,
-    "a stranger to every project": "stranger",
+    "a member of no project": "outsider",
     "a member of another project": "patty",
     "a member of the project": "olga",
     "the owner": "bob",
@@ -121,8 +120,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def _leave_traces(state_dir: Path, job: str) -> None:
-    RotatingLog(log_path(str(state_dir), job, 1, 0), 1 << 16).write(b"hello\n")
-    outputs = Path(outputs_dir(str(state_dir), job))
+    RotatingLog(rank_paths(str(state_dir), job, 1, 0).log, 1 << 16).write(b"hello\n")
+    outputs = Path(rank_paths(str(state_dir), job, 1, 0).outputs)
     outputs.mkdir(parents=True)
     (outputs / "model.bin").write_bytes(b"weights")
 
@@ -248,7 +247,7 @@ def test_while_the_hub_is_away_known_people_go_on_and_unknown_ones_are_asked_to_
 
 async def _forget_freshness(world: ServiceWorld) -> None:
     """A minute later, by the clock of the accounts alone."""
-    world.door.people.accounts._clock = lambda at=world.door.people.accounts._clock: at() + 60  # type: ignore[misc]
+    world.services.people.accounts._clock = lambda at=world.services.people.accounts._clock: at() + 60  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -289,9 +288,9 @@ def test_what_a_role_gives(role: str | None, private: bool, sees: bool, changes:
     ],
 )
 def test_a_refusal_names_the_missing_scope_and_who_gives_it(scene: Scene, path: str, who: str, lacks: str) -> None:
-    told = scene.world.get(path, who)
-    assert told.status == 403
-    assert lacks in told.json["message"] and "An admin of the hub gives" in told.json["message"]
+    found = scene.world.get(path, who)
+    assert found.status == 403
+    assert lacks in found.json["message"] and "An admin of the hub gives" in found.json["message"]
 
 
 NO_ADMIN = "is no admin of the hub; only admins"
@@ -312,7 +311,7 @@ NO_ADMIN = "is no admin of the hub; only admins"
 def test_a_refusal_says_who_may_in_plain_words(
     scene: Scene, method: str, path: str, body: dict[str, Any] | None, said: str
 ) -> None:
-    told = scene.world.call(method, path, "patty", body)
-    assert told.status == 403
-    assert told.json["message"].startswith(said), told.json["message"]
-    assert "{" not in told.json["message"]
+    found = scene.world.call(method, path, "patty", body)
+    assert found.status == 403
+    assert found.json["message"].startswith(said), found.json["message"]
+    assert "{" not in found.json["message"]

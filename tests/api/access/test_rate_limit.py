@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from jupyter_gpu_quota.api.access.permissions import Scope
-from jupyter_gpu_quota.api.access.rate_limit import Pace
+from jupyter_gpu_quota.api.access.rate_limit import RateLimit
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.client import Client, Refused
@@ -21,7 +21,7 @@ JOB = {"command": ["x"]}
 
 
 class Slow:
-    """A door that takes three changes at once, then two a second; its clock is the test's."""
+    """A service that accepts three changes at once, then two a second; its clock is the test's."""
 
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.now = world, world.clock()
@@ -36,7 +36,7 @@ class Slow:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Slow]:
+def service(tmp_path: Path) -> Iterator[Slow]:
     with service_world(tmp_path, changes_per_s=2, changes_at_once=3) as world:
         yield Slow(world)
 
@@ -45,63 +45,63 @@ def refusal(reply: Reply) -> tuple[int, str, str]:
     return reply.status, reply.json["reason"], reply.headers["retry-after"]
 
 
-def test_who_submits_faster_than_the_pace_is_told_when_to_come_back_and_nothing_is_stored(door: Slow) -> None:
-    assert door.sends(3) == [201] * 3
-    reply = door.world.post("jobs", "bob", JOB)
+def test_a_person_over_the_rate_limit_gets_429_with_a_retry_time_and_nothing_is_stored(service: Slow) -> None:
+    assert service.sends(3) == [201] * 3
+    reply = service.world.post("jobs", "bob", JOB)
     assert refusal(reply) == (429, "too_often", "1")
     assert reply.json["message"] == (
         "bob sent more than 2 changes a second, after 3 at once; nothing was done. Try again in 1 s."
     )
-    assert door.jobs() == 3
-    door.now += 1000
-    assert door.sends(3) == [201, 201, 429]
-    door.now += 60_000
-    assert door.sends(4) == [201, 201, 201, 429]
+    assert service.jobs() == 3
+    service.now += 1000
+    assert service.sends(3) == [201, 201, 429]
+    service.now += 60_000
+    assert service.sends(4) == [201, 201, 201, 429]
 
 
-def test_one_person_s_haste_is_no_other_s(door: Slow) -> None:
-    assert door.sends(4) == [201, 201, 201, 429]
-    assert door.sends(3, "olga") == [201] * 3
+def test_each_person_has_their_own_rate_limit(service: Slow) -> None:
+    assert service.sends(4) == [201, 201, 201, 429]
+    assert service.sends(3, "olga") == [201] * 3
 
 
-def test_an_admin_is_held_to_the_pace_too(door: Slow) -> None:
-    answers = [door.world.post("jobs", "ann", {**JOB, "project": "vision"}).status for _ in range(4)]
+def test_the_rate_limit_applies_to_admins_too(service: Slow) -> None:
+    answers = [service.world.post("jobs", "ann", {**JOB, "project": "vision"}).status for _ in range(4)]
     assert answers[3] == 429 and 429 not in answers[:3]
 
 
-def test_looking_is_not_counted(door: Slow) -> None:
-    assert door.sends(4)[-1] == 429
-    assert [door.world.get("jobs").status for _ in range(20)] == [200] * 20
+def test_reads_do_not_count(service: Slow) -> None:
+    assert service.sends(4)[-1] == 429
+    assert [service.world.get("jobs").status for _ in range(20)] == [200] * 20
 
 
 @pytest.mark.parametrize("act", ["hold", "release", "cancel", "clone", "rerun"])
-def test_every_change_of_a_job_counts(door: Slow, act: str) -> None:
-    job = door.world.post("jobs", "bob", JOB).json["id"]
-    assert door.sends(3) == [201, 201, 429]
-    assert refusal(door.world.post(f"jobs/{job}/actions/{act}", "bob", {})) == (429, "too_often", "1")
-    assert door.world.get(f"jobs/{job}").json["state"] == "queued"
+def test_every_change_of_a_job_counts(service: Slow, act: str) -> None:
+    job = service.world.post("jobs", "bob", JOB).json["id"]
+    assert service.sends(3) == [201, 201, 429]
+    assert refusal(service.world.post(f"jobs/{job}/actions/{act}", "bob", {})) == (429, "too_often", "1")
+    assert service.world.get(f"jobs/{job}").json["state"] == "queued"
 
 
-def test_what_people_change_is_paced_and_what_programs_send_has_its_own_pace() -> None:
+def test_changes_by_people_are_rate_limited_and_programs_have_their_own_limit() -> None:
     own = {"notebooks/{id}/activity", "notebooks/{id}/actions/wake", "bundles/{digest}"}
     changing = {route.path for route in ROUTES if route.scope is Scope.SUBMIT} - own
-    assert {route.path for route in ROUTES if route.paced} == changing
+    assert {route.path for route in ROUTES if route.rate_limited} == changing
     assert "notebooks/{id}/actions/keep" in changing
 
 
-def test_a_pace_of_fractions_of_a_millisecond_is_kept() -> None:
+def test_a_rate_limit_with_fractions_of_a_millisecond_is_exact() -> None:
     now = [0]
-    pace = Pace(lambda: now[0], at_once=10, each_ms=1000 / 2500)
+    limit = RateLimit(lambda: now[0], at_once=10, each_ms=1000 / 2500)
     taken = 0
     for now[0] in range(1000):
-        while pace.takes("ann"):
+        while limit.takes("ann"):
             taken += 1
     assert 2490 <= taken <= 2510
-    assert 0 < pace.wait_ms("ann") <= 0.4 and pace.wait_ms("bob") == 0
+    assert 0 < limit.wait_ms("ann") <= 0.4 and limit.wait_ms("bob") == 0
 
 
 # --- those who send -----------------------------------------------------------------------------------------------
-def test_the_client_rests_as_long_as_the_door_says_and_all_its_jobs_are_queued(tmp_path: Path) -> None:
+def test_the_client_waits_as_long_as_the_service_says_and_all_its_jobs_are_queued(tmp_path: Path) -> None:
     with service_world(tmp_path, changes_per_s=20, changes_at_once=5) as world:
         bob = Client(f"http://127.0.0.1:{world.port}", "token-bob", environment={})
         began = time.monotonic()
@@ -128,7 +128,7 @@ def test_the_client_gives_up_once_its_time_is(fake: World, monkeypatch: pytest.M
     assert (rests, refused.value.retry_after_s) == ([7, 7] * 2, 7)
 
 
-def test_a_refusal_that_no_rest_mends_is_told_at_once(fake: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_a_retry_cannot_change_is_raised_at_once(fake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, rests = Client(fake.url, TOKEN, environment={}), list[float]()
     monkeypatch.setattr(ann._connection, "sleep", rests.append)
     monkeypatch.setattr("tests.client.fake_service.OFTEN", {})

@@ -15,7 +15,7 @@ from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
 def world(tmp_path: Path) -> Iterator[ServiceWorld]:
     """Bob runs four jobs, Patty's claim pauses one of them, Olga has a notebook, Lea cancels, Ann edits the quotas."""
     with service_world(tmp_path) as made:
-        made.run(made.door.world.refresh())
+        made.run(made.services.store_view.refresh())
         jobs = [made.submit("bob", project="vision", name=f"train {n}")["id"] for n in range(4)]
         made.step()
         for job in jobs:
@@ -23,7 +23,7 @@ def world(tmp_path: Path) -> Iterator[ServiceWorld]:
         made.submit("patty", project="speech", name="claim")
         made.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"})
         made.step()
-        made.run(made.door.world.refresh())
+        made.run(made.services.store_view.refresh())
         [pausing] = [job["id"] for job in made.get("jobs", "bob").json["items"] if job["state"] == "pausing"]
         made.see(_left(pausing))
         made.step()
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[ServiceWorld]:
 
 def _left(job: str) -> RankFact:
     return RankFact(
-        job=job, attempt=1, rank=0, pid=1, pid_started=1, started_at=1, ended_at=2, exit_status=75, tree_gone=True,
+        job=job, attempt=1, rank=0, handle="1", started_at=1, ended_at=2, exit_status=75, tree_gone=True,
         pause_requested=True,
     )  # fmt: skip
 

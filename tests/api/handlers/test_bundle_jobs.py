@@ -66,7 +66,7 @@ def test_every_rank_of_a_gang_finds_the_code(world: LocalWorld, tmp_path: Path) 
         assert fact.exit_status == 0, world.log("J", rank=rank)
 
 
-def test_a_bundle_that_is_gone_is_told_in_the_log(world: LocalWorld) -> None:
+def test_a_missing_bundle_is_reported_in_the_log(world: LocalWorld) -> None:
     status, log = run(world, bundle="0" * 64)
     assert status == 126 and "its code bundle cannot be read: No such file" in log
 
@@ -81,6 +81,6 @@ def test_a_bundle_that_was_changed_on_disk_leaves_nothing_outside(world: LocalWo
     assert list(world.state_dir.rglob("outside")) == []
 
 
-def test_a_directory_that_is_not_in_the_bundle_is_told_in_the_log(world: LocalWorld, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_in_the_bundle_is_reported_in_the_log(world: LocalWorld, tmp_path: Path) -> None:
     status, log = run(world, bundle=kept(world, tmp_path), directory="nowhere")
     assert status == 126 and "nowhere: No such file" in log

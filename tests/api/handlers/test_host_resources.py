@@ -59,13 +59,13 @@ def test_what_no_node_has_is_refused_at_once(world: ServiceWorld, more: dict[str
     )
 
 
-def test_a_job_waits_for_the_cpu_that_another_has_and_is_told_so(world: ServiceWorld) -> None:
+def test_a_job_waits_for_the_cpu_of_another_with_that_reason(world: ServiceWorld) -> None:
     first = world.submit(cpu_milli=4000)["id"]
     second = world.submit(cpu_milli=2401)["id"]
     world.step()
     assert [world.get(f"jobs/{job}").json["state"] for job in (first, second)] == ["starting", "queued"]
-    told = world.get(f"explain/{second}").json["reason"]["message"]
-    assert "2.401 CPU" in told
+    found = world.get(f"explain/{second}").json["reason"]["message"]
+    assert "2.401 CPU" in found
     world.see(_ended(first))
     world.step()
     assert world.get(f"jobs/{second}").json["state"] == "starting"
@@ -91,6 +91,4 @@ def test_a_copy_asks_for_the_same_and_a_larger_one_for_its_own_part(world: Servi
 
 
 def _ended(job: str) -> RankFact:
-    return RankFact(
-        job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=0, tree_gone=True
-    )
+    return RankFact(job=job, attempt=1, rank=0, handle="100", started_at=1, ended_at=2, exit_status=0, tree_gone=True)

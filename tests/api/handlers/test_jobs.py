@@ -1,4 +1,4 @@
-"""Jobs at the web door: submitting, asking again, changing, running again, logs and outputs."""
+"""Jobs in the API: submission, repeated requests, changes, reruns, logs and outputs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.api.handlers.logs import shown
+from jupyter_gpu_quota.api.handlers.logs import whole_characters
 from jupyter_gpu_quota.api.handlers.submission import name_of
-from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
-from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import LogPart
 from jupyter_gpu_quota.bundle import pack
@@ -159,9 +158,9 @@ def test_a_variables_value_stands_in_the_jobs_own_document_alone(world: ServiceW
     with world.stream("events") as events:
         next(events)
         job = world.submit(variables={"API_KEY": "hunter2-hunter2"})
-        told = [job, next(events)[1], world.get("jobs").json]
-        told += [world.post(f"jobs/{job['id']}/actions/hold").json, next(events)[1]]
-    assert "hunter2" not in str(told)
+        found = [job, next(events)[1], world.get("jobs").json]
+        found += [world.post(f"jobs/{job['id']}/actions/hold").json, next(events)[1]]
+    assert "hunter2" not in str(found)
     assert world.get(f"jobs/{job['id']}").json["variables"] == {"API_KEY": "hunter2-hunter2"}
     assert world.get(f"jobs/{job['id']}", "olga").json["variables"] == {"API_KEY": "hunter2-hunter2"}
 
@@ -228,7 +227,7 @@ def test_a_bundle_that_breaks_off_leaves_nothing(world: ServiceWorld) -> None:
     with socket.create_connection(("127.0.0.1", world.port)) as raw:
         head = f"PUT {world.path('bundles/' + 'a' * 64)} HTTP/1.1\r\nHost: x\r\nAuthorization: token token-bob\r\n"
         raw.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + b"x" * 5000)
-        incoming = Path(world.door.bundles.directory) / "incoming"
+        incoming = Path(world.services.bundles.directory) / "incoming"
         until(lambda: any(incoming.iterdir()))
     until(lambda: not any(incoming.iterdir()))
 
@@ -255,8 +254,8 @@ def test_who_was_released_is_said_to_be_held_by_nobody(world: ServiceWorld) -> N
     world.step()
     released = world.post(f"jobs/{job}/actions/release").json
     assert (released["state"], released["target"], released["reason"]) == ("pausing", "paused", None)
-    told = world.get(f"explain/{job}").json["reason"]["message"]
-    assert told == "The job is pausing: it saves what it has, then it is queued again at its old position."
+    found = world.get(f"explain/{job}").json["reason"]["message"]
+    assert found == "The job is pausing: it saves what it has, then it is queued again at its old position."
     world.see(_gone(job))
     (listed,) = world.get("jobs").json["items"]
     assert listed["state"] == "paused" and "held" not in (listed["reason"] or {}).get("message", "")
@@ -266,12 +265,12 @@ def test_what_has_ended_is_not_said_to_start_now(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
     world.see_running(job)
-    for told in (world.get(f"jobs/{job}").json["reason"], world.get(f"explain/{job}").json["reason"]):
-        assert "so it started." in told["message"] and "now" not in told["message"], "it runs already"
+    for found in (world.get(f"jobs/{job}").json["reason"], world.get(f"explain/{job}").json["reason"]):
+        assert "so it started." in found["message"] and "now" not in found["message"], "it runs already"
     world.see_running(job, ended_at=world.clock(), exit_status=3, tree_gone=True)
     assert world.get(f"jobs/{job}").json["reason"] is None
-    told = world.get(f"explain/{job}").json["reason"]["message"]
-    assert told == "The job has failed with exit status 3; its log may say why."
+    found = world.get(f"explain/{job}").json["reason"]["message"]
+    assert found == "The job has failed with exit status 3; its log may say why."
 
 
 def test_a_paused_job_shows_what_it_waits_for_and_keeps_why_it_was_paused(world: ServiceWorld) -> None:
@@ -281,12 +280,12 @@ def test_a_paused_job_shows_what_it_waits_for_and_keeps_why_it_was_paused(world:
         world.see_running(job)
     theirs = world.submit("patty", project="speech")["id"]
     world.step()
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     [paused] = [job for job in world.get("jobs").json["items"] if job["state"] == "pausing"]
     world.see(_gone(paused["id"]))
     world.step()
     world.see_running(theirs)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     [listed] = [job for job in world.get("jobs").json["items"] if job["id"] == paused["id"]]
     shown = world.get(f"jobs/{paused['id']}").json
     explained = world.get(f"explain/{paused['id']}").json["reason"]
@@ -313,7 +312,7 @@ def test_who_is_held_has_no_time_left_to_save(world: ServiceWorld) -> None:
 
 def _gone(job: str) -> RankFact:
     return RankFact(
-        job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=75,
+        job=job, attempt=1, rank=0, handle="100", started_at=1, ended_at=2, exit_status=75,
         pause_requested=True, tree_gone=True,
     )  # fmt: skip
 
@@ -380,8 +379,8 @@ def test_a_waiting_job_says_why(world: ServiceWorld) -> None:
     waiting = world.submit()["id"]
     reason = next(job["reason"] for job in world.get("jobs").json["items"] if job["id"] == waiting)
     assert reason["code"] and "fair share" in reason["message"]
-    told = world.get(f"explain/{waiting}").json
-    assert told["would_start"] and told["reason"]["code"] == reason["code"]
+    found = world.get(f"explain/{waiting}").json
+    assert found["would_start"] and found["reason"]["code"] == reason["code"]
 
 
 # --- logs and outputs -------------------------------------------------------------------------------------------------
@@ -389,7 +388,7 @@ def running(world: ServiceWorld, **request: object) -> tuple[str, RotatingLog]:
     job = world.submit(**request)["id"]
     world.step()
     world.see_running(job)
-    return job, RotatingLog(log_path(str(world.state_dir), job, 1, 0), 1 << 20)
+    return job, RotatingLog(rank_paths(str(world.state_dir), job, 1, 0).log, 1 << 20)
 
 
 def test_a_log_is_read_on_from_where_one_was(world: ServiceWorld) -> None:
@@ -422,7 +421,7 @@ def test_who_loses_the_project_reads_no_more_of_a_busy_log(
         log.write(b"0\n")
         next(events)
         world.apply(QUOTA.replace("bob, olga", "bob"))
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         for number in range(1, 200):
             log.write(f"{number}\n".encode())
             if next(events, None) is None:
@@ -439,13 +438,13 @@ def test_who_loses_the_project_reads_no_more_of_a_busy_log(
     ],
 )
 def test_how_a_part_of_a_log_is_shown(data: bytes, whole: bool, text: str, next_offset: int) -> None:
-    part = shown(LogPart(0, data, len(data)), whole=whole)
+    part = whole_characters(LogPart(0, data, len(data)), at_end=whole)
     assert (part.text, part.next_offset) == (text, next_offset)
 
 
 def test_outputs_are_listed_and_given_as_downloads(world: ServiceWorld) -> None:
     job, _ = running(world)
-    folder = Path(outputs_dir(str(world.state_dir), job))
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
     (folder / "plots").mkdir(parents=True)
     (folder / "plots" / "a b.html").write_text("<script>alert(1)</script>")
     (folder / "link").symlink_to("/etc/passwd")
@@ -495,6 +494,6 @@ def test_a_filter_that_fits_nothing_is_no_empty_list(
     tmp_path: Path, who: str, query: str, status: int, said: str | None
 ) -> None:
     with service_world(tmp_path) as world:
-        told = world.get(f"jobs?{query}", who)
-        assert told.status == status, told.body
-        assert said is None or said in told.json["message"]
+        found = world.get(f"jobs?{query}", who)
+        assert found.status == status, found.body
+        assert said is None or said in found.json["message"]

@@ -1,4 +1,4 @@
-"""Nodes at the door: an admin cordons, uncordons and drains one, told before whom that moves."""
+"""Nodes in the API: an admin cordons, uncordons and drains one, with a preview of the moved work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def running(world: ServiceWorld, **more: object) -> str:
     job = str(world.submit(**more)["id"])
     world.step()
     world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     return job
 
 
@@ -35,27 +35,27 @@ def test_a_drain_tells_who_leaves_who_stays_and_whose_training_quota_is_reduced(
     loose, firm = running(world), running(world, preemptible=False)
     with world.stepping():
         slice_ = world.post("notebooks", "hub", {"user": "bob", "project": "vision", "gpu": "1/8"}).json["id"]
-    told = change(world, "drain", dry_run=True).json
-    assert [(each["job"], each["effect"]) for each in told["affected"]] == [
+    found = change(world, "drain", dry_run=True).json
+    assert [(each["job"], each["effect"]) for each in found["affected"]] == [
         (loose, "paused"), (firm, "stays"), (slice_, "stays")
     ]  # fmt: skip
-    assert "stays until it ends." in told["affected"][1]["message"]
+    assert "stays until it ends." in found["affected"][1]["message"]
     reduced = "project vision: of its training quota in pool train, 0 GPU is in force instead of 2"
-    assert reduced in told["guarantees"]
-    assert not told["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
+    assert reduced in found["guarantees"]
+    assert not found["changed"] and world.get("nodes").json["items"][0]["upkeep"] == "none"
 
 
 def test_a_drained_node_sends_its_job_back_and_an_uncordoned_one_takes_it_again(world: ServiceWorld) -> None:
     job = running(world)
-    told = change(world, "drain").json
-    assert told["changed"] and (told["node"]["upkeep"], told["node"]["schedulable"]) == ("draining", False)
+    found = change(world, "drain").json
+    assert found["changed"] and (found["node"]["upkeep"], found["node"]["schedulable"]) == ("draining", False)
     world.step()
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     shown = world.get(f"jobs/{job}").json
     assert (shown["state"], shown["reason"]["code"]) == ("pausing", "node_drained")
     world.see_running(job, ended_at=world.clock(), exit_status=75, tree_gone=True, pause_requested=True)
     assert world.step() == 0
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     assert world.get(f"explain/{job}").json["reason"]["code"] == "device_unavailable"
     change(world, "uncordon")
     world.step()
@@ -67,9 +67,9 @@ def test_a_deadline_takes_what_may_not_be_preempted_and_is_kept_when_the_drain_i
 ) -> None:
     job, now = running(world, preemptible=False), world.clock()
     world.clock = lambda: now
-    told = change(world, "drain", deadline="2h").json
-    by = told["node"]["drain_by"].replace("T", " ")[:19]
-    assert told["affected"][0]["message"].endswith(f"stays until it ends, or {by}Z.")
+    found = change(world, "drain", deadline="2h").json
+    by = found["node"]["drain_by"].replace("T", " ")[:19]
+    assert found["affected"][0]["message"].endswith(f"stays until it ends, or {by}Z.")
     assert not change(world, "drain").json["changed"]
     assert world.step() == 0
     world.clock = lambda: now + 7_200_000
@@ -77,18 +77,18 @@ def test_a_deadline_takes_what_may_not_be_preempted_and_is_kept_when_the_drain_i
     assert world.store.job(job).job.state is JobState.PAUSING  # type: ignore[union-attr]
 
 
-def test_what_stays_on_a_drained_node_is_told_so(world: ServiceWorld) -> None:
+def test_work_that_stays_on_a_drained_node_has_that_reason(world: ServiceWorld) -> None:
     job = running(world, preemptible=False)
     change(world, "drain", deadline="2h")
-    told = world.get(f"explain/{job}").json["reason"]
-    assert told["code"] == "node_drained" and "The drain's deadline is in 2 hours" in told["message"]
+    found = world.get(f"explain/{job}").json["reason"]
+    assert found["code"] == "node_drained" and "The drain's deadline is in 2 hours" in found["message"]
 
 
-def test_the_devices_of_a_cordoned_node_say_that_nothing_new_starts_there(world: ServiceWorld) -> None:
+def test_devices_of_a_cordoned_node_show_that_no_work_starts_there(world: ServiceWorld) -> None:
     assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"none"}
     change(world, "cordon")
     assert {one["upkeep"] for one in world.get("devices").json["items"]} == {"cordoned"}
-    assert "node cordoned: nothing new starts here" in world.get(PREFIX, "ann").body.decode()
+    assert "node cordoned: no work starts here" in world.get(PREFIX, "ann").body.decode()
 
 
 def test_a_change_is_audited_with_who_did_it(world: ServiceWorld) -> None:

@@ -1,4 +1,4 @@
-"""The server extension on a real Jupyter server with real kernels: what it reports, and what it does when told."""
+"""The server extension on a real Jupyter server with real kernels: its reports, and its reactions to orders."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def test_a_program_whose_name_is_cut_within_a_letter_or_clears_screens_is_report
         assert named.stdout is not None
         named.stdout.readline()
         name = command_of(named.pid)
-        told = ProgramReport(name=name, kind="proxied", pid=named.pid, cpu_ms=cpu_ms_below(named.pid))
-        assert told.name.startswith("?[2Jööööö") and told.cpu_ms is not None and started_of(named.pid)
+        found = ProgramReport(name=name, kind="proxied", pid=named.pid, cpu_ms=cpu_ms_below(named.pid))
+        assert found.name.startswith("?[2Jööööö") and found.cpu_ms is not None and started_of(named.pid)
         named.kill()
 
 
@@ -255,10 +255,10 @@ def test_a_server_whose_service_is_not_there_works_and_finds_it_later(tmp_path: 
         kernel = server.start_kernel()
         assert run(server, kernel, "print(6 * 7)") == "42\n"
         log = tmp_path / "server.log"
-        until(lambda: "takes no report" in log.read_text())
+        until(lambda: "did not accept the report" in log.read_text())
         with service_at(service):
             until(lambda: service.kernel(kernel), 180)  # it is tried again after two minutes at the latest
-            assert log.read_text().count("takes no report") == 1
+            assert log.read_text().count("did not accept the report") == 1
 
 
 def test_a_server_without_a_share_reports_nothing(tmp_path: Path) -> None:

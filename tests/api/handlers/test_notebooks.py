@@ -1,4 +1,4 @@
-"""Notebook slices at the web door, and their return when the hub has no such server any more."""
+"""Notebook slices in the API, and their return when the hub no longer has the server."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def test_waiting_in_vain_answers_after_the_time(world: ServiceWorld) -> None:
     assert world.get(f"notebooks/{notebook['id']}?{query}", "hub").json["state"] == "booked"
 
 
-def test_what_a_person_may_start_is_told_to_the_form(world: ServiceWorld) -> None:
+def test_the_form_gets_the_sizes_that_a_user_may_start(world: ServiceWorld) -> None:
     with world.stepping():
         ask(world)
-    told = world.get("me?user=olga", "hub").json
-    assert (told["name"], told["hub_token"], told["projects"]) == ("olga", False, {"vision": "member"})
-    assert told["notebook_choices"] == [
+    found = world.get("me?user=olga", "hub").json
+    assert (found["name"], found["hub_token"], found["projects"]) == ("olga", False, {"vision": "member"})
+    assert found["notebook_choices"] == [
         {
             "project": "vision",
             "pool": "build",
@@ -145,7 +145,7 @@ DEPARTMENT = (
         ),
     ],
 )
-def test_the_form_is_told_what_a_ceiling_leaves_each_person(world: ServiceWorld, text: str) -> None:
+def test_the_form_gets_the_rest_of_each_users_ceiling(world: ServiceWorld, text: str) -> None:
     world.apply(text)
     with world.stepping():
         assert ask(world).json["state"] == "booked"
@@ -267,7 +267,7 @@ def test_the_hubs_list_is_read_page_by_page(world: ServiceWorld) -> None:
     assert world.hub.asked.count("users") == 3
 
 
-def test_a_pool_without_a_device_is_told_to_the_form_and_to_who_asks(world: ServiceWorld) -> None:
+def test_a_pool_without_a_device_is_reported_to_the_form_and_in_refusals(world: ServiceWorld) -> None:
     world.apply(QUOTA.replace("Simulated 16G", "A model that nobody has"))
     assert world.get("me").json["notebook_choices"][0]["devices"] == 0
     with world.stepping():
@@ -276,7 +276,7 @@ def test_a_pool_without_a_device_is_told_to_the_form_and_to_who_asks(world: Serv
         assert "pool build has no device, so nothing starts there" in refused.json["reason"]["message"]
 
 
-def test_why_a_slice_waits_is_told_though_nobody_else_asks(world: ServiceWorld) -> None:
+def test_a_waiting_slice_has_a_reason_without_other_requests(world: ServiceWorld) -> None:
     world.inventory(tuple(replace(device, health=Health.UNHEALTHY) for device in build_devices()))
     notebook = ask(world).json["id"]
     seen = world.get(f"notebooks/{notebook}?wait_s=5&seen_state=requested&seen_reason=", "hub").json
@@ -302,7 +302,7 @@ def test_the_slice_of_an_idle_notebook_is_lent_and_back_when_its_server_asks_aga
         slice_ = world.post("notebooks", "hub", asked).json
     world.see(NotebookFact(notebook=slice_["id"], activity="idle", seen_empty=True))
     assert world.step() == 1
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     lent = world.get(f"notebooks/{slice_['id']}").json
     assert (lent["state"], lent["activity"], lent["allocations"]) == ("lent", "idle", [])
     assert lent["reason"]["code"] == "lent_while_idle"
@@ -320,9 +320,9 @@ def test_the_audit_tells_that_a_slice_was_lent_and_why(world: ServiceWorld) -> N
         slice_ = ask(world).json["id"]
     world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=True))
     world.step()
-    told = {row["kind"]: row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]}
-    assert told["notebook.activity"] == "reported that bob's notebook is idle, which was unknown"
-    assert told["lend"].startswith(
+    found = {row["kind"]: row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]}
+    assert found["notebook.activity"] == "reported that bob's notebook is idle, which was unknown"
+    assert found["lend"].startswith(
         "lent the slice of bob's notebook. The notebook is idle and none of its processes is on the GPU"
     )
 
@@ -337,8 +337,8 @@ def test_the_audit_tells_of_a_lent_slice_that_it_is_given_back_and_not_that_a_no
     world.step()
     world.see(NotebookFact(notebook=slice_, activity="idle", seen_empty=False))
     world.step()
-    told = [row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]]
-    assert "reported that bob's notebook is still idle; its slice may not be lent now" in told
-    [back] = [words for words in told if words.startswith("gave bob's notebook its slice back on ")]
+    found = [row["what"] for row in world.get("audit?limit=1000", "ann").json["items"]]
+    assert "reported that bob's notebook is still idle; its slice may not be lent now" in found
+    [back] = [words for words in found if words.startswith("gave bob's notebook its slice back on ")]
     assert back.endswith("it stayed booked, and the notebook has it back.")
-    assert len([words for words in told if words.startswith("started bob's notebook")]) == 1
+    assert len([words for words in found if words.startswith("started bob's notebook")]) == 1

@@ -1,4 +1,4 @@
-"""Departments and the calendar at the web door: previews, what may be accepted by name, and where they are shown."""
+"""Departments and the calendar in the API: previews, acceptance options, and views."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def calendar(amounts: str, when: str = ALWAYS) -> str:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ServiceWorld]:
     with service_world(tmp_path) as made:
-        made.run(made.door.world.refresh())
+        made.run(made.services.store_view.refresh())
         yield made
 
 
@@ -96,7 +96,7 @@ def test_an_admin_accepts_an_overcommitted_window_by_name(world: ServiceWorld) -
     assert world.put_quota(text, accept_overcommit=True).status == 200
 
 
-def test_a_refused_file_is_told_a_line_for_each_objection_and_the_option_that_accepts_it(world: ServiceWorld) -> None:
+def test_a_refused_file_gets_a_line_for_each_problem_and_the_option_that_accepts_it(world: ServiceWorld) -> None:
     text = QUOTA.replace("{train: {training: 2}", "{train: {training: 9}", 1)
     assert text != QUOTA
     *objections, last = world.put_quota(text).json["message"].split("\n")
@@ -110,7 +110,7 @@ def test_a_quota_lowered_further_names_the_jobs_that_it_puts_over_it(world: Serv
     world.step()
     for job in jobs:
         world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     lowered = QUOTA.replace("{train: {training: 2}", "{train: {training: 1}", 1)
     [row] = world.post("quota/preview", "ann", {"text": lowered}).json["affected"]
     assert row["job"] in jobs and row["effect"] == "over_quota"
@@ -120,7 +120,7 @@ def test_a_quota_lowered_further_names_the_jobs_that_it_puts_over_it(world: Serv
     )
     emptied = world.post("quota/preview", "ann", {"text": QUOTA.replace("[Simulated 80G]", "[A100]")}).json["affected"]
     assert {(each["job"], each["effect"]) for each in emptied} == {(job, "drains") for job in jobs}
-    assert all("Devices that it has leave pool train by this file" in each["message"] for each in emptied)
+    assert all("This file moves devices that it has out of pool train" in each["message"] for each in emptied)
 
 
 def test_a_lowered_quota_of_a_department_names_the_jobs_that_it_puts_over_it(world: ServiceWorld) -> None:
@@ -134,26 +134,26 @@ def test_a_lowered_quota_of_a_department_names_the_jobs_that_it_puts_over_it(wor
     world.step()
     for job in jobs:
         world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     lowered = wide.replace("{train: {training: 3}", "{train: {training: 2}", 1)
     [row] = world.post("quota/preview", "ann", {"text": lowered}).json["affected"]
     assert row["job"] in jobs and row["effect"] == "over_quota"
     assert "department sight uses 3 GPU in pool train and its training quota becomes 2: 1 GPU of that" in row["message"]
 
 
-def test_a_ceiling_for_each_user_is_told_with_the_person_s_name(world: ServiceWorld) -> None:
+def test_a_ceiling_for_each_user_is_shown_with_the_user_name(world: ServiceWorld) -> None:
     assert (
         world.put_quota(QUOTA.replace("{train: {training: 2}", "{train: {training: 2, per_user: {jobs: 1}}", 1)).status
         == 200
     )
     jobs = [world.submit("bob")["id"] for _ in range(2)]
     world.step()
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     [waiting] = [job for job in jobs if world.get(f"jobs/{job}").json["state"] == "queued"]
-    told = world.get(f"explain/{waiting}").json
-    said = [told["reason"]["message"], world.get(f"jobs/{waiting}").json["reason"]["message"]]
-    assert told["reason"]["code"] == "above_user_ceiling" and all("bob" in each for each in said)
-    assert world.door.world.mirror.jobs[waiting].job.user not in str(told)
+    found = world.get(f"explain/{waiting}").json
+    said = [found["reason"]["message"], world.get(f"jobs/{waiting}").json["reason"]["message"]]
+    assert found["reason"]["code"] == "above_user_ceiling" and all("bob" in each for each in said)
+    assert world.services.store_view.mirror.jobs[waiting].job.user not in str(found)
     dry = world.post("jobs", "bob", {"command": ["x"], "project": "vision", "gpu": "1", "dry_run": True}).json
     assert "bob" in dry["reason"]["message"]
 
@@ -163,7 +163,7 @@ def test_a_preview_names_whose_wait_becomes_hopeless(world: ServiceWorld) -> Non
     assert world.put_quota(text).status == 200
     jobs = [world.submit("bob")["id"] for _ in range(2)]
     world.step()
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     [waiting] = [job for job in jobs if world.get(f"jobs/{job}").json["state"] == "queued"]
     less = text.replace("per_user: {jobs: 1}", "per_user: {jobs: 0.5}")
     [row] = world.post("quota/preview", "ann", {"text": less}).json["affected"]
@@ -179,7 +179,7 @@ def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: Service
     world.step()
     for job in jobs[:2]:
         world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     less = text.replace("limit: 2", "limit: 1")
     affected = world.post("quota/preview", "ann", {"text": less}).json["affected"]
     [row] = [row for row in affected if row["job"] == jobs[2]]
@@ -204,7 +204,7 @@ def test_a_preview_names_who_waits_behind_a_limit_that_is_lowered(world: Service
         ),
         pytest.param(
             "training: 1, limit: 1",
-            "vision has 2 GPU in use in pool train, and its limit becomes 1: what runs goes on",
+            "vision has 2 GPU in use in pool train, and its limit becomes 1: running work goes on",
             id="a limit below what is in use",
         ),
     ],
@@ -216,21 +216,23 @@ def test_a_ceiling_that_is_below_what_there_is_goes_with_a_warning(
     world.step()
     for job in jobs:
         world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     less = QUOTA.replace("{train: {training: 2}", f"{{train: {{{amounts}}}", 1)
     warnings = world.post("quota/preview", "ann", {"text": less}).json["warnings"]
     assert any(line.startswith(words) for line in warnings), warnings
     assert world.post("quota/preview", "ann", {"text": QUOTA}).json["warnings"] == []
     assert world.put_quota(less).json["warnings"] == warnings
-    assert len(world.post("quota/preview", "ann", {"text": less}).json["warnings"]) == ("0}" in amounts), "told once"
+    assert len(world.post("quota/preview", "ann", {"text": less}).json["warnings"]) == ("0}" in amounts), (
+        "reported once"
+    )
 
 
 def test_each_mistake_of_a_file_stands_on_a_line_of_its_own(world: ServiceWorld) -> None:
     text = QUOTA.replace("projects:", "projcts:", 1) + "\nspeling: 1\n"
     refused = world.post("quota/preview", "ann", {"text": text})
-    told = refused.json["message"].splitlines()
-    assert refused.status == 400 and len(told) > 1 and all(line.startswith("line ") for line in told)
-    assert any("; did you mean" in line for line in told)
+    found = refused.json["message"].splitlines()
+    assert refused.status == 400 and len(found) > 1 and all(line.startswith("line ") for line in found)
+    assert any("; did you mean" in line for line in found)
 
 
 def test_a_dry_run_knows_the_name_of_a_person_who_never_had_anything(world: ServiceWorld) -> None:
@@ -242,8 +244,8 @@ def test_a_dry_run_knows_the_name_of_a_person_who_never_had_anything(world: Serv
 
 def test_a_revert_to_what_is_in_force_says_that_it_changed_nothing(world: ServiceWorld) -> None:
     present = world.get("quota", "ann").json["revision"]
-    told = world.post(f"quota/revisions/{present}/actions/revert", "ann").json
-    assert (told["unchanged"], told["revision"]) == (True, present)
+    found = world.post(f"quota/revisions/{present}/actions/revert", "ann").json
+    assert (found["unchanged"], found["revision"]) == (True, present)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_nobody_can_accept_what_contradicts_itself(world: ServiceWorld, amounts:
     assert words in refused.json["message"] and "while nights is open" in refused.json["message"]
 
 
-def test_what_is_shown_and_foreseen_is_what_is_in_force_now(world: ServiceWorld) -> None:
+def test_views_and_projections_use_the_amounts_in_force_now(world: ServiceWorld) -> None:
     open_now = calendar("projects: {speech: {train: {training: 1}, build: {notebook: 0.125}}}")
     assert world.put_quota(QUOTA + open_now).status == 200
     [speech] = [row for row in world.get("projects", "ann").json["items"] if row["name"] == "speech"]
@@ -283,13 +285,13 @@ def test_a_lowered_quota_is_shown_as_set_and_in_force_and_its_deadline_warns_of_
     world.step()
     for job in jobs:
         world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     moved = QUOTA.replace("{train: {training: 2}", "{train: {training: 1}", 1)
     moved = moved[: moved.rindex("training: 2")] + "training: 3" + moved[moved.rindex("training: 2") + 11 :]
     late = f"{moved}policy: {{drain_by: 2099-12-31T18:00:00Z}}\n"
-    told = world.post("quota/preview", "ann", {"text": late}).json
-    warning = next(line for line in told["arithmetic"] if line.startswith("Drain deadline"))
-    assert "from 2099-12-31T18:00:00Z on" in warning and warning.endswith(f"As things are that is job {jobs[1]}.")
+    found = world.post("quota/preview", "ann", {"text": late}).json
+    warning = next(line for line in found["arithmetic"] if line.startswith("Drain deadline"))
+    assert "from 2099-12-31T18:00:00Z on" in warning and warning.endswith(f"At present it affects job {jobs[1]}.")
     assert world.put_quota(late).status == 200
     for _ in range(3):
         world.submit("patty", project="speech")
@@ -298,37 +300,37 @@ def test_a_lowered_quota_is_shown_as_set_and_in_force_and_its_deadline_warns_of_
     assert (train["training_milli"], train["in_force_training_milli"]) == (3000, 2000)
 
 
-def test_amounts_are_told_as_they_are_in_force_now_with_the_usual_ones_and_the_next_change(world: ServiceWorld) -> None:
+def test_amounts_are_shown_as_in_force_now_with_the_usual_ones_and_the_next_change(world: ServiceWorld) -> None:
     text = QUOTA + calendar(
         "projects: {speech: {train: {training: 1}}}", "dates: [2020-01-01/2031-01-29], timezone: UTC"
     )
-    told = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
-    assert [line for line in told if line.startswith("Pool train")] == [
+    found = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
+    assert [line for line in found if line.startswith("Pool train")] == [
         "Pool train: 4 devices; now, while nights is open: notebook quotas none,"
         " training quotas 1 (speech) + 2 (vision) = 3; 1 GPU is left over.",
         "Pool train, while no window is open: notebook quotas none,"
         " training quotas 2 (speech) + 2 (vision) = 4; none is left over.",
         "Pool train, packed: 3 devices needed: 1 training of speech; 2 whole devices for training of vision.",
-        *[line for line in told if line.startswith("Pool train: these amounts stay until")],
+        *[line for line in found if line.startswith("Pool train: these amounts stay until")],
     ]
-    assert len(told) == 6, "pool build has no window"
+    assert len(found) == 6, "pool build has no window"
     assert world.put_quota(text).status == 200
     page = world.get(f"{PREFIX}quota", "ann").body.decode()
     assert "now, while nights is open" in page and "while no window is open" in page
 
 
-def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
-    world.door.world.now = lambda: 1_800_000_000_000  # 2027-01-15T08:00:00Z
+def test_the_next_change_of_an_amount_is_shown(world: ServiceWorld) -> None:
+    world.services.store_view.now = lambda: 1_800_000_000_000  # 2027-01-15T08:00:00Z
     when = 'from: "20:00", to: "06:00", timezone: UTC'
-    told = world.post(
+    found = world.post(
         "quota/preview", "ann", {"text": QUOTA + calendar("projects: {speech: {train: {training: 1}}}", when)}
     ).json["arithmetic"]
-    assert "Pool train: these amounts change at 2027-01-15T20:00:00Z." in told
-    assert not any("while no window" in line for line in told), "none is open now"
+    assert "Pool train: these amounts change at 2027-01-15T20:00:00Z." in found
+    assert not any("while no window" in line for line in found), "none is open now"
 
 
 @pytest.mark.parametrize(
-    ("when", "told"),
+    ("when", "expected"),
     [
         pytest.param("dates: [2020-01-01/2020-12-31], timezone: UTC", True, id="its dates are over"),
         pytest.param("days: [sat], dates: [2027-02-01/2027-02-05], timezone: UTC", True, id="no such day among them"),
@@ -336,10 +338,10 @@ def test_the_next_change_of_an_amount_is_told(world: ServiceWorld) -> None:
         pytest.param(ALWAYS, False, id="it is open"),
     ],
 )
-def test_a_window_that_never_opens_is_told(world: ServiceWorld, when: str, told: bool) -> None:
+def test_a_window_that_never_opens_is_reported(world: ServiceWorld, when: str, expected: bool) -> None:
     text = QUOTA + calendar("projects: {speech: {train: {training: 1}}}", when)
     said = world.post("quota/preview", "ann", {"text": text}).json["arithmetic"]
-    assert any(line.startswith("Calendar nights: it does not open within two years") for line in said) is told
+    assert any(line.startswith("Calendar nights: it does not open within two years") for line in said) is expected
 
 
 @pytest.mark.parametrize(
@@ -359,14 +361,14 @@ def test_a_window_that_never_opens_is_told(world: ServiceWorld, when: str, told:
         ),
         pytest.param(
             QUOTA.replace("gpu_model: [Simulated 16G]", "gpu_model: [Simulated 80G]"),
-            "Pool build has no device: those that it could have are in train, which stands before it.",
+            "Pool build has no device: the devices that match it are in train, which is listed before it.",
             id="all of them are in a pool before",
         ),
     ],
 )
 def test_a_pool_without_a_device_says_why(world: ServiceWorld, text: str, words: str) -> None:
     [refusal] = world.post("quota/preview", "ann", {"text": text}).json["refusals"]
-    assert refusal.startswith(words), "the cause is told before what follows from it"
+    assert refusal.startswith(words), "the cause is reported before its effects"
     assert words in world.put_quota(text).json["message"]
 
 
@@ -375,7 +377,7 @@ def test_a_job_for_a_pool_without_a_device_is_refused_with_the_selector_and_what
     assert world.put_quota(text, accept_overcommit=True).status == 200
     world.quota = QuotaFile.from_document(world.store.quota().document)  # type: ignore[union-attr]
     world.inventory((*train_devices(), *build_devices()))
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     refused = world.post("jobs", "bob", {"command": ["x"]})
     assert (refused.status, refused.json["reason"]) == (409, "no_device")
     assert (
@@ -395,13 +397,13 @@ def test_others_are_answered_while_a_preview_is_thought_of(
         return arithmetic_of_file(*args)
 
     monkeypatch.setattr(previews, "arithmetic_of_file", slow)
-    asker = threading.Thread(target=lambda: found.append(world.post("quota/preview", "ann", {"text": QUOTA})))
-    asker.start()
+    request = threading.Thread(target=lambda: found.append(world.post("quota/preview", "ann", {"text": QUOTA})))
+    request.start()
     try:
         assert begun.wait(PATIENCE_S)
         assert world.get("jobs", "bob").json["items"][0]["reason"]["code"] == "within_guarantee"
         assert world.get(f"explain/{job}", "bob").status == world.get("projects", "ann").status == 200
     finally:
         may_end.set()
-        asker.join(PATIENCE_S)
+        request.join(PATIENCE_S)
     assert found[0].status == 200

@@ -18,7 +18,7 @@ __all__ = ["stage"]
 
 
 class Stopped:
-    """Bob's notebook, whose server the hub stops when it is told to."""
+    """Bob's notebook, whose server the hub stops on request."""
 
     def __init__(self, stage: Stage, memory: str = "policed") -> None:
         self.stage, self.world = stage, stage.world
@@ -73,8 +73,8 @@ def test_why_a_server_was_stopped_is_shown_until_it_has_a_slice_again(stopped: S
     (found,) = stopped.listed()
     assert (found["state"], found["reason"]["code"]) == ("returned", "stopped_over_share")
     assert found["reason"]["message"].startswith(WHY) and "its share is 40" in found["reason"]["message"]
-    (told,) = stopped.world.get("me?user=bob", "hub").json["stopped"]
-    assert (told["server"], told["reason"]["message"]) == ("", found["reason"]["message"])
+    (shown,) = stopped.world.get("me?user=bob", "hub").json["stopped"]
+    assert (shown["server"], shown["reason"]["message"]) == ("", found["reason"]["message"])
     page = stopped.world.get(PREFIX, "bob").body.decode()
     assert "stopped</span>" in page and "The service stopped this notebook&#39;s server" in page
     stopped.ask("0.5")
@@ -92,12 +92,12 @@ def test_who_is_above_its_share_is_warned_where_it_looks(stopped: Stopped) -> No
     assert stopped.listed("")[0]["warning"] is None
 
 
-def test_a_stop_of_long_ago_is_not_told_any_more(stopped: Stopped) -> None:
+def test_an_old_stop_is_no_longer_shown(stopped: Stopped) -> None:
     stopped.over()
     stopped.end()
     assert len(stopped.listed()) == 1
-    world, days = stopped.world.door.world, 86_400_000
-    world.now, stopped.world.door.stops._read_s = lambda: stopped.stage.now + 4 * days, float("-inf")
+    world, days = stopped.world.services.store_view, 86_400_000
+    world.now, stopped.world.services.stop_reasons._read_s = lambda: stopped.stage.now + 4 * days, float("-inf")
     assert stopped.listed() == []
 
 
@@ -163,7 +163,7 @@ def test_a_server_whose_share_is_held_too_weakly_says_so(stage: Stage) -> None:
     assert stage.stopped == [stopped.id]
 
 
-def test_the_audit_s_stop_of_a_job_says_that_the_police_held_it_and_why(stage: Stage) -> None:
+def test_the_audit_row_of_a_stopped_job_names_memory_enforcement_and_the_reason(stage: Stage) -> None:
     stage.world.add("root", admin=True)
     stage.apply(policy("policed"))
     job = stage.running()

@@ -1,4 +1,4 @@
-"""GPU hours at the door: sums of whole hours, to whom they are shown, and what is unknown of them."""
+"""GPU hours in the API: sums of whole hours, their visibility, and unknown parts."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_an_hour_that_nobody_read_is_unknown(metered: Metered) -> None:
     assert row["used_unknown"] == "none of its devices was read in this time"
 
 
-def view(**told: Any) -> UsageView:
+def view(**found: Any) -> UsageView:
     plain = {"allocated_milli_h": 0, "used_milli_h": 0, "utilisation_percent": 0, "used_unknown": None}
-    return UsageView.model_validate({"name": "vision", "coverage_percent": 0, "simulated": False} | plain | told)
+    return UsageView.model_validate({"name": "vision", "coverage_percent": 0, "simulated": False} | plain | found)
 
 
 @pytest.mark.parametrize(
-    ("told", "row"),
+    ("expected", "row"),
     [
         pytest.param(
             {"allocated_milli_s": 60_000, "used_milli_s": 90, "allocated_milli_h": 16},
@@ -121,8 +121,8 @@ def view(**told: Any) -> UsageView:
         ),
     ],
 )  # fmt: skip
-def test_what_was_used_is_never_printed_as_nothing(told: dict[str, Any], row: tuple[object, ...]) -> None:
-    assert places._usage(view(**told)) == row
+def test_what_was_used_is_never_printed_as_nothing(expected: dict[str, Any], row: tuple[object, ...]) -> None:
+    assert places._usage(view(**expected)) == row
 
 
 @pytest.mark.parametrize(

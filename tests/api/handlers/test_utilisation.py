@@ -73,7 +73,7 @@ def test_a_reading_of_the_future_tells_nothing_of_now() -> None:
         assert (found.milli is None) == ("ahead of this machine's clock" in (found.why or ""))
 
 
-# --- every door ---------------------------------------------------------------------------------------------------
+# --- every interface ----------------------------------------------------------------------------------------------
 class Busy:
     """A job on a whole device of the pool train, and a notebook with an eighth of the pool build."""
 
@@ -124,7 +124,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
         yield Busy(world)
 
 
-def test_every_door_tells_what_is_used(busy: Busy) -> None:
+def test_every_interface_shows_the_use(busy: Busy) -> None:
     busy.read(60, 5)
     of_job, of_notebook = (600, None), (50, None)
     assert busy.shown() == {
@@ -134,7 +134,7 @@ def test_every_door_tells_what_is_used(busy: Busy) -> None:
     }  # fmt: skip
 
 
-def test_no_door_takes_what_is_unknown_for_rest(busy: Busy) -> None:
+def test_no_interface_shows_unknown_use_as_zero(busy: Busy) -> None:
     busy.read(None, None, **{busy.job: WHY, busy.notebook: WHY, "utilisation_percent": WHY})
     found = busy.shown()
     assert {milli for milli, _ in found.values()} == {None}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.world import PREFIX, ServiceWorld, service_world
@@ -136,11 +136,11 @@ def test_a_running_job_that_is_held_is_announced_when_it_has_left(tmp_path: Path
         world.see_running(job)
         page = open_page(world, chromium, f"jobs/{job}", "bob")
         page.locator("#hold-or-release").click()
-        said(page, "leaves is asked to save and leave; then it is held.")
+        said(page, "leaves saves and stops; then it is held.")
         world.step()
         world.see(
             RankFact(
-                job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=75,
+                job=job, attempt=1, rank=0, handle="100", started_at=1, ended_at=2, exit_status=75,
                 pause_requested=True, tree_gone=True,
             )
         )  # fmt: skip
@@ -155,14 +155,14 @@ def test_every_attempts_log_can_be_read(tmp_path: Path, chromium: Any) -> None:
         job = world.submit(name="twice", retries=1)["id"]
         world.step()
         for attempt in (1, 2):
-            path = log_path(str(world.state_dir), job, attempt, 0)
+            path = rank_paths(str(world.state_dir), job, attempt, 0).log
             RotatingLog(path, 1 << 20).write(f"words of {attempt}\n".encode())
         world.see_running(job)
         page = open_page(world, chromium, f"jobs/{job}", "bob")
         page.get_by_text("words of 1").wait_for(timeout=60_000)
         world.see(
             RankFact(
-                job=job, attempt=1, rank=0, pid=100, pid_started=1, started_at=1, ended_at=2, exit_status=1,
+                job=job, attempt=1, rank=0, handle="100", started_at=1, ended_at=2, exit_status=1,
                 tree_gone=True,
             )
         )  # fmt: skip
@@ -184,10 +184,10 @@ def test_a_log_whose_beginning_is_not_shown_says_so(tmp_path: Path, chromium: An
     with service_world(tmp_path) as world:
         job = world.submit(name="long", nodes=2)["id"]
         world.step()
-        logs = [RotatingLog(log_path(str(world.state_dir), job, 1, rank), 1 << 22) for rank in (0, 1)]
+        logs = [RotatingLog(rank_paths(str(world.state_dir), job, 1, rank).log, 1 << 22) for rank in (0, 1)]
         logs[0].write(b"0123456789abcde\n" * (1 << 15))
         logs[1].write(b"short\n")
-        world.see(*(RankFact(job=job, attempt=1, rank=n, pid=1, pid_started=1, started_at=1) for n in (0, 1)))
+        world.see(*(RankFact(job=job, attempt=1, rank=n, handle="1", started_at=1) for n in (0, 1)))
         page = open_page(world, chromium, f"jobs/{job}", "bob")
         cut, which = page.locator("#log-cut"), page.locator("#log-which")
         assert cut.is_visible() and f"logs --attempt 1 --rank 0 {job}" in cut.inner_text()
@@ -242,7 +242,7 @@ def test_what_does_not_fit_cannot_be_applied_until_that_is_accepted(tmp_path: Pa
         page.locator("#quota-preview").click()
         page.get_by_role("heading", name="Does not fit").wait_for(timeout=60_000)
         assert apply.is_disabled()
-        assert why.text_content() == "It does not fit: lower a quota, or accept that it does not."
+        assert why.text_content() == "It does not fit: lower a quota, or accept that."
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         page.locator("#quota-overcommit").check()
         assert apply.is_enabled() and why.text_content() == ""
@@ -285,7 +285,7 @@ def test_every_figure_of_a_project_has_its_name_in_a_sidebar_and_is_still_a_cell
 def test_a_log_grows_and_a_loss_falls_while_one_looks(world: ServiceWorld, chromium: Any) -> None:
     job = first_job(world)
     world.see_running(job)
-    log = RotatingLog(log_path(str(world.state_dir), job, 1, 0), 1 << 20)
+    log = RotatingLog(rank_paths(str(world.state_dir), job, 1, 0).log, 1 << 20)
     page = open_page(world, chromium, f"jobs/{job}", "bob")
     log.write(b"epoch 1 <b>bold</b>\n")
     page.get_by_text("epoch 1 <b>bold</b>").wait_for(timeout=60_000)
@@ -332,10 +332,10 @@ def test_a_preview_shows_what_the_calendar_changes_and_whom_the_hub_does_not_kno
         edited = text.input_value().replace("[bob, olga]", "[bbo, olga]")
         text.fill(f"{edited}calendar: [{{{nights}, projects: {{vision: {{train: {{training: 1}}}}}}}}]\n")
         page.locator("#quota-preview").click()
-        page.get_by_role("heading", name="What changes in the calendar").wait_for(timeout=60_000)
+        page.get_by_role("heading", name="Changes in the calendar").wait_for(timeout=60_000)
         said = page.locator("#preview-says").text_content() or ""
         assert "Calendar nights, project vision, pool train: training quota 2 now, 1 while it is open." in said
-        assert "Warnings: they refuse nothing" in said and "no user bbo; did you mean bob?" in said
+        assert "Warnings (the edit can be applied)" in said and "no user bbo; did you mean bob?" in said
         assert page.locator("#quota-apply").is_enabled()
         page.context.close()
 
@@ -351,9 +351,9 @@ def test_a_preview_warns_of_a_limit_that_a_later_window_lowers(tmp_path: Path, c
         amounts = "projects: {vision: {train: {training: 1, limit: 1}}}"
         text.fill(f"{text.input_value()}calendar: [{{{closed}, {amounts}}}]\n")
         page.locator("#quota-preview").click()
-        page.get_by_role("heading", name="Warnings: they refuse nothing").wait_for(timeout=60_000)
+        page.get_by_role("heading", name="Warnings (the edit can be applied)").wait_for(timeout=60_000)
         said = page.locator("#preview-says").text_content() or ""
-        assert f"its limit becomes 1 while stocktaking is open, from {day}T00:00:00Z: what runs goes on" in said
+        assert f"its limit becomes 1 while stocktaking is open, from {day}T00:00:00Z: running work goes on" in said
         page.context.close()
 
 
@@ -367,9 +367,9 @@ def test_an_edit_that_takes_out_what_has_work_is_applied_only_when_that_is_accep
         vision, speech = (text.input_value().index(f"  - name: {name}") for name in ("vision", "speech"))
         text.fill(text.input_value()[:vision] + text.input_value()[speech:])
         page.locator("#quota-preview").click()
-        page.get_by_text("The file takes project vision out, which has 1 job.").wait_for(timeout=60_000)
+        page.get_by_text("The file removes project vision, which has 1 job.").wait_for(timeout=60_000)
         assert page.locator("#quota-apply").is_disabled()
-        assert "takes out what has work" in page.locator("#quota-why").text_content()
+        assert "removes projects or pools that have work" in page.locator("#quota-why").text_content()
         page.locator("#quota-removal").check()
         page.locator("#quota-apply").click()
         page.get_by_text("Revision 2 is in force").first.wait_for(timeout=60_000)
@@ -392,7 +392,7 @@ def test_the_keep_button_of_an_idle_notebook_postpones_its_warning(tmp_path: Pat
         row = page.locator(f"#notebook-{notebook.id}")
         assert "their variables are lost" in row.text_content()
         page.locator(f"#keep-{notebook.id}").click()
-        said(page, "It can be kept 0 more times before it is used again.")
+        said(page, "It can be postponed 0 more times before it is used again.")
         page.locator(f"#keep-{notebook.id}").wait_for(state="detached", timeout=60_000)
         assert "their variables are lost" not in row.text_content()
         assert notebook.shown()["idle"]["reason"] == "kept"

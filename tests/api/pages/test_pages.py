@@ -15,8 +15,7 @@ from jupyter_gpu_quota.api.access.permissions import Person
 from jupyter_gpu_quota.api.handlers.submission import may_train
 from jupyter_gpu_quota.api.main import cookie_secret
 from jupyter_gpu_quota.api.pages import text as page_text
-from jupyter_gpu_quota.backends.local.jobs.log_reader import log_path
-from jupyter_gpu_quota.backends.local.jobs.paths import outputs_dir
+from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.core.reason_figures import reason_from
@@ -34,8 +33,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceWorld]:
         made.private = made.submit(name="hush", private=True)["id"]  # type: ignore[attr-defined]
         made.step()
         made.see_running(made.job, done=3, total=10, metrics={"loss": 0.5})  # type: ignore[attr-defined]
-        RotatingLog(log_path(str(made.state_dir), made.job, 1, 0), 1 << 16).write(HOSTILE.encode())  # type: ignore[attr-defined]
-        outputs = Path(outputs_dir(str(made.state_dir), made.job))  # type: ignore[attr-defined]
+        RotatingLog(rank_paths(str(made.state_dir), made.job, 1, 0).log, 1 << 16).write(HOSTILE.encode())  # type: ignore[attr-defined]
+        outputs = Path(rank_paths(str(made.state_dir), made.job, 1, 0).outputs)  # type: ignore[attr-defined]
         outputs.mkdir(parents=True)
         (outputs / "<img src=x onerror=alert(1)>").write_text("x")
         yield made
@@ -126,8 +125,8 @@ def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, m
     with service_world(tmp_path) as world:
         job = world.submit()["id"]
         world.step()
-        log = RotatingLog(log_path(str(world.state_dir), job, 1, 0), 1 << 20)
-        outputs = Path(outputs_dir(str(world.state_dir), job))
+        log = RotatingLog(rank_paths(str(world.state_dir), job, 1, 0).log, 1 << 20)
+        outputs = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
         outputs.mkdir(parents=True)
         log.write(b"short\n")
         for number in range(100):
@@ -144,19 +143,19 @@ def test_a_job_page_says_what_of_log_and_outputs_it_leaves_out(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         pytest.param(1, "exit 1", id="by itself"),
         pytest.param(-9, "signal 9", id="by a signal"),
         pytest.param(None, "lost", id="unseen"),
     ],
 )
-def test_a_job_page_says_how_each_rank_ended(tmp_path: Path, status: int | None, told: str) -> None:
+def test_a_job_page_says_how_each_rank_ended(tmp_path: Path, status: int | None, expected: str) -> None:
     with service_world(tmp_path) as world:
         job = world.submit(retries=1)["id"]
         world.step()
         world.see_running(job, ended_at=world.clock(), exit_status=status, tree_gone=True)
-        assert f"<td>{told}</td>" in page(world, f"jobs/{job}")
+        assert f"<td>{expected}</td>" in page(world, f"jobs/{job}")
 
 
 def test_a_page_without_a_login_goes_to_the_hubs(world: ServiceWorld) -> None:
@@ -209,11 +208,11 @@ def test_the_editor_is_for_those_who_may_apply(world: ServiceWorld) -> None:
 
 
 def test_it_says_when_the_service_is_not_ready(world: ServiceWorld) -> None:
-    world.door.controller_alive = lambda: False
+    world.services.controller_alive = lambda: False
     try:
         assert "The service is not ready." in page(world, "")
     finally:
-        world.door.controller_alive = lambda: True
+        world.services.controller_alive = lambda: True
 
 
 # --- a browser's login ------------------------------------------------------------------------------------------------
@@ -247,7 +246,7 @@ def test_a_cookie_of_another_site_posts_nothing(world: ServiceWorld) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (3 << 40, "3.0 TiB")]
 )
-def test_sizes_are_told_as_people_read_them(size: int, text: str) -> None:
+def test_sizes_are_shown_in_readable_units(size: int, text: str) -> None:
     assert page_text.size_text(size) == text
 
 
@@ -271,19 +270,19 @@ def test_a_job_page_and_its_command_say_what_was_asked_for_beside_gpu(tmp_path: 
         job = world.submit(cpu_milli=300, memory_mib=64, time_limit="90m", preemptible=False, priority=40)["id"]
         assert '<dd id="host">0.3 CPU and 64 MiB</dd>' in page(world, f"jobs/{job}")
         address = ["--url", f"http://127.0.0.1:{world.port}{PREFIX}", "--token", "token-bob"]
-        told = CliRunner().invoke(main, ["job", job, *address]).stdout
+        found = CliRunner().invoke(main, ["job", job, *address]).stdout
         for words in ("0.3 CPU and 64 MiB", "40, not preemptible", "90m"):
-            assert words in told
+            assert words in found
 
 
 def test_a_list_without_jobs_offers_no_command_that_would_be_refused(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
         assert "submit --gpu 1" in page(world, "jobs", "bob") and "<p>None</p>" not in page(world, "jobs", "bob")
         no_pool = Person(name="eve", id="eve", roles={"elsewhere": "member"})
-        assert not may_train(no_pool, world.door.world.quota_file)
+        assert not may_train(no_pool, world.services.store_view.quota_file)
 
 
-def test_a_time_limit_is_told_as_past_of_a_job_that_has_ended() -> None:
+def test_the_time_limit_of_an_ended_job_is_in_the_past_tense() -> None:
     reason = reason_from(ReasonCode.TIME_LIMIT, (("ran_s", 11), ("time_limit_s", 10), ("grace_s", 10)))
     assert "It has 10 s to save" in sentence(reason)
     assert sentence(reason, ended=True) == (

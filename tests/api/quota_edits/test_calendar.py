@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.api.quota_edits.calendar import MOST_TOLD, REORDERED, calendar_edits
+from jupyter_gpu_quota.api.quota_edits.calendar import MOST_LISTED, calendar_edits
+from jupyter_gpu_quota.api.quota_edits.edit import Edit
+from jupyter_gpu_quota.core.model import Policy, Snapshot
+from jupyter_gpu_quota.messages.quota_edits import edit_sentence
 from jupyter_gpu_quota.quotafile import QuotaFile
 from tests.api.world import QUOTA, ServiceWorld, service_world
 
@@ -59,9 +62,14 @@ def read(text: str) -> QuotaFile:
     return found
 
 
-def told(old: str | None, new: str, at: str = NOON) -> list[str]:
+def edit_of(old: QuotaFile | None, new: QuotaFile, at: str = NOON) -> Edit:
     now = int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()) * 1000
-    return list(calendar_edits(read(old) if old else None, read(new), now))
+    nothing = Snapshot(version=1, now=now, nodes=(), devices=())
+    return Edit(file=new, present=old, old=Policy(revision=0), snapshot=nothing, node_names={}, now=now)
+
+
+def sentences(old: str | None, new: str, at: str = NOON) -> list[str]:
+    return list(calendar_edits(edit_of(read(old) if old else None, read(new), at)))
 
 
 EXAM = window(
@@ -92,7 +100,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
             dated(),
             NOON,
             [
-                f"nights is taken out. Without this edit {OPENS}",
+                f"nights is removed. Without this edit {OPENS}",
                 "nights, project fraud, pool big: training quota 3 now, 2 while it was open",
             ],
             id="a window is taken out",
@@ -102,7 +110,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
             dated(),
             NIGHT,
             [
-                f"nights is taken out. Without this edit {OPEN_NOW}",
+                f"nights is removed. Without this edit {OPEN_NOW}",
                 "nights, project fraud, pool big: training quota 2 now, 3 once this is in force",
             ],
             id="a window is taken out while it is open",
@@ -116,7 +124,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
                 "nights, project fraud, pool big: training quota 3 now, 3 instead of 2 while it is open; limit none"
                 " now, 5 instead of none while it is open",
             ],
-            id="one project's amounts in a window are edited: the other's are not told",
+            id="one project's amounts in a window are edited: the other's are not shown",
         ),
         pytest.param(
             dated(window()),
@@ -156,7 +164,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
             dated(ALWAYS),
             NOON,
             [
-                "always is new: it is open now, and stays so for as long as is looked ahead, two years",
+                "always is new: it is open now, and stays open for the two years that are looked ahead",
                 "always, project fraud, pool big: training quota 3 now, 0.5 while it is open",
             ],
             id="a window that never closes",
@@ -176,7 +184,7 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
             dated(window(), ALWAYS),
             NIGHT,
             [
-                "always is new: it is open now, and stays so for as long as is looked ahead, two years",
+                "always is new: it is open now, and stays open for the two years that are looked ahead",
                 "always, project fraud, pool big: training quota 2 now, 0.5 while it is open (with nights open, too)",
             ],
             id="two windows change the same amount",
@@ -205,47 +213,47 @@ ALWAYS = window("projects: {fraud: {big: {training: 0.5}}}", "timezone: Europe/L
         ),
     ],
 )
-def test_an_edit_of_the_calendar_is_told_with_its_amounts(old: str, new: str, at: str, said: list[str]) -> None:
-    assert told(old, new, at) == [f"Calendar {each}." for each in said]
+def test_an_edit_of_the_calendar_is_shown_with_its_amounts(old: str, new: str, at: str, said: list[str]) -> None:
+    assert sentences(old, new, at) == [f"Calendar {each}." for each in said]
 
 
 def test_the_first_file_tells_all_of_its_windows() -> None:
-    assert told(None, dated(window())) == [
+    assert sentences(None, dated(window())) == [
         f"Calendar nights is new: {OPENS}.",
         "Calendar nights, project fraud, pool big: training quota 3 once this is in force, 2 while it is open.",
     ]
 
 
-def test_windows_in_another_order_are_told_as_that() -> None:
-    assert told(dated(window(), ALWAYS), dated(ALWAYS, window())) == [REORDERED]
+def test_a_change_of_the_order_of_windows_is_shown() -> None:
+    assert sentences(dated(window(), ALWAYS), dated(ALWAYS, window())) == [edit_sentence("order")]
 
 
-def test_of_many_amounts_the_first_are_told_and_the_number_of_the_others() -> None:
+def test_of_many_amounts_the_first_are_listed_and_the_others_counted() -> None:
     many = "".join(f"  - {{name: p{n}, quota: {{}}}}\n" for n in range(100))
     amounts = ", ".join(f"p{n}: {{big: {{weight: 2}}}}" for n in range(100))
-    said = told(BASE + many, dated(window(f"projects: {{{amounts}}}"), base=BASE + many))
-    assert len(said) == 1 + MOST_TOLD + 1 and said[-1] == "The calendar changes the amounts of 60 more."
+    said = sentences(BASE + many, dated(window(f"projects: {{{amounts}}}"), base=BASE + many))
+    assert len(said) == 1 + MOST_LISTED + 1 and said[-1] == "The calendar changes the amounts of 60 more."
 
 
-def test_the_largest_calendar_is_told_within_seconds() -> None:
+def test_the_largest_calendar_is_compared_within_seconds() -> None:
     many = "".join(f"  - {{name: p{n}, quota: {{big: {{weight: 1}}}}}}\n" for n in range(900))
     amounts = ", ".join(f"p{n}: {{big: {{weight: 2}}}}" for n in range(20))
     hours = [f'from: "{n % 24:02}:00", to: "{n % 24:02}:30", timezone: Europe/London' for n in range(100)]
     windows = [window(f"projects: {{{amounts}}}", each, f"w{n}") for n, each in enumerate(hours)]
     old, new = read(BASE + many), read(dated(*windows, base=BASE + many))
     begun = time.process_time()
-    assert len(calendar_edits(old, new, 1_795_435_200_000)) == 100 + MOST_TOLD + 1
+    assert len(calendar_edits(edit_of(old, new))) == 100 + MOST_LISTED + 1
     assert time.process_time() - begun < 5
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ServiceWorld]:
     with service_world(tmp_path) as made:
-        made.run(made.door.world.refresh())
+        made.run(made.services.store_view.refresh())
         yield made
 
 
-def test_a_preview_at_the_web_door_tells_it(world: ServiceWorld) -> None:
+def test_a_preview_in_the_api_shows_it(world: ServiceWorld) -> None:
     nights = QUOTA + "calendar:\n" + window("projects: {speech: {train: {training: 1}}}")
     head, row = world.post("quota/preview", "ann", {"text": nights}).json["calendar"]
     assert head.startswith("Calendar nights is new: it ") and " Europe/London" in head
@@ -253,5 +261,5 @@ def test_a_preview_at_the_web_door_tells_it(world: ServiceWorld) -> None:
     assert world.put_quota(nights).status == 200
     assert world.post("quota/preview", "ann", {"text": nights}).json["calendar"] == []
     assert (
-        world.post("quota/preview", "ann", {"text": QUOTA}).json["calendar"][0].startswith("Calendar nights is taken")
+        world.post("quota/preview", "ann", {"text": QUOTA}).json["calendar"][0].startswith("Calendar nights is removed")
     )

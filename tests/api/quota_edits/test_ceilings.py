@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.api.quota_edits.ceilings import MOST_TOLD, ceiling_edits
+from jupyter_gpu_quota.api.quota_edits.ceilings import MOST_LISTED, ceiling_edits
 from jupyter_gpu_quota.core.model import (
     Amounts,
     Change,
@@ -50,7 +50,7 @@ def policy(*windows: Window, **amounts: object) -> Policy:
     )
 
 
-def told(old: Policy, new: Policy, now: int = NOON) -> list[str]:
+def warnings_of(old: Policy, new: Policy, now: int = NOON) -> list[str]:
     """What is said while bob runs two jobs of one GPU each and a notebook of a half."""
     jobs = tuple(
         Job(
@@ -82,7 +82,7 @@ SLICE = "The notebooks of Bob have 0.5 GPU of vision in pool train, and its ceil
 LIMIT = "vision has 2.5 GPU in use in pool train, and its limit becomes"
 RUN_ON, GOES_ON = (
     "they run on, and nothing more starts above that.",
-    "what runs goes on, and nothing more starts above that.",
+    "running work goes on, and nothing more starts above that.",
 )
 TONIGHT = "while nights is open, from 2027-01-15T20:00:00Z"
 LATER = at("2027-02-01T00:00")
@@ -173,7 +173,7 @@ LATER = at("2027-02-01T00:00")
             policy(window("campaign", MORNING, LATER, limit_milli=2000), limit_milli=2600),
             NOON,
             [f"{LIMIT} 2 while campaign is open, from 2027-01-16T06:00:00Z: {GOES_ON}"],
-            id="a window is moved and lowered, told as it becomes",
+            id="a window is moved and lowered, shown as it becomes",
         ),
         pytest.param(
             policy(),
@@ -193,7 +193,7 @@ LATER = at("2027-02-01T00:00")
             ),
             NOON,
             [f"{LIMIT} 2 {TONIGHT}: {GOES_ON}"],
-            id="a window that opens every night is told once",
+            id="a window that opens every night is listed once",
         ),
         pytest.param(
             policy(),
@@ -215,7 +215,7 @@ LATER = at("2027-02-01T00:00")
             NOON,
             [
                 "vision has a training quota of 1 GPU in pool train, and its ceiling for each user's jobs is 0"
-                f" {TONIGHT}: none of them starts.",
+                f" {TONIGHT}: no job starts.",
                 f"{JOBS} 0 {TONIGHT}: {RUN_ON}",
             ],
             id="a window leaves quota to nobody",
@@ -226,7 +226,7 @@ LATER = at("2027-02-01T00:00")
             NOON,
             [
                 "vision has a training quota of 2 GPU in pool train, and its ceiling for each user's jobs is 0"
-                f" {TONIGHT}: none of them starts."
+                f" {TONIGHT}: no job starts."
             ],
             id="a window brings quota that a ceiling of 0 leaves to nobody",
         ),
@@ -246,15 +246,15 @@ LATER = at("2027-02-01T00:00")
         ),
     ],
 )
-def test_what_is_lowered_below_what_runs_is_told_with_its_window(
+def test_an_amount_lowered_below_the_use_is_reported_with_its_window(
     old: Policy, new: Policy, now: int, said: list[str]
 ) -> None:
-    assert told(old, new, now) == said
+    assert warnings_of(old, new, now) == said
 
 
-def test_so_many_windows_are_told_and_no_more() -> None:
-    steps = [window(f"w{n}", NIGHT + n, NIGHT + n + 1, limit_milli=2000 - n) for n in range(MOST_TOLD + 5)]
-    assert len(told(policy(), policy(*steps))) == MOST_TOLD
+def test_a_limited_number_of_windows_is_listed() -> None:
+    steps = [window(f"w{n}", NIGHT + n, NIGHT + n + 1, limit_milli=2000 - n) for n in range(MOST_LISTED + 5)]
+    assert len(warnings_of(policy(), policy(*steps))) == MOST_LISTED
 
 
 NIGHTS = """\
@@ -267,22 +267,22 @@ calendar:
 
 def test_a_preview_and_what_puts_the_file_in_force_warn_of_a_window_that_opens_later(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         jobs = [world.submit("bob")["id"] for _ in range(2)]
         world.step()
         for job in jobs:
             world.see_running(job)
-        world.run(world.door.world.refresh())
-        world.door.world.now = lambda: at("2097-12-01T00:00")
+        world.run(world.services.store_view.refresh())
+        world.services.store_view.now = lambda: at("2097-12-01T00:00")
         [warning] = world.post("quota/preview", "ann", {"text": QUOTA + NIGHTS}).json["warnings"]
         assert warning.startswith("vision has 2 GPU in use in pool train, and its limit becomes 1 while nights is open")
-        assert ", from 2099-01-01T00:00:00Z: what runs goes on" in warning
+        assert ", from 2099-01-01T00:00:00Z: running work goes on" in warning
         assert world.put_quota(QUOTA + NIGHTS).json["warnings"] == [warning]
-        world.door.world.now = lambda: at("2099-02-01T00:00")
+        world.services.store_view.now = lambda: at("2099-02-01T00:00")
         assert world.post("quota/preview", "ann", {"text": QUOTA + NIGHTS}).json["warnings"] == [], "nothing is changed"
 
 
-def test_windows_that_overlap_in_thousands_of_ways_are_told_at_once_of_many_people() -> None:
+def test_windows_with_thousands_of_overlaps_are_checked_quickly_for_many_users() -> None:
     hour, kinds = 3_600_000, ("user_jobs_milli", "limit_milli")
     windows = tuple(
         window(f"w{entry:02}", NOON + hours * hour, NOON + (hours + 7) * hour, **{kinds[entry % 2]: 500 + entry})
@@ -303,11 +303,11 @@ def test_windows_that_overlap_in_thousands_of_ways_are_told_at_once_of_many_peop
     )
     snapshot = Snapshot(version=1, now=NOON, nodes=(), devices=(), jobs=jobs)
     before = time.process_time()
-    assert len(ceiling_edits(snapshot, policy(), policy(*windows), str)) == 2 * MOST_TOLD
+    assert len(ceiling_edits(snapshot, policy(), policy(*windows), str)) == 2 * MOST_LISTED
     nothing = policy(*windows, limit_milli=9000)
     lower = replace(nothing, windows=tuple(replace(one, name=f"{one.name} late") for one in windows))
     ceiling_edits(snapshot, nothing, lower, str)
-    assert time.process_time() - before < 2, "each person was told from all of them anew: that took 4 s"
+    assert time.process_time() - before < 2, "each user was checked with all of them again: that took 4 s"
 
 
 def test_a_calendar_that_stays_is_compared_once_and_not_for_each_of_many_people() -> None:
@@ -344,11 +344,11 @@ def test_quota_that_a_ceiling_leaves_to_nobody_is_looked_for_in_thousands_of_way
     )
     nobody = policy(*windows, training_milli=0)
     before = time.process_time()
-    assert told(nobody, nobody) == []
+    assert warnings_of(nobody, nobody) == []
     assert time.process_time() - before < 1.5, "all windows were laid over each other each time: that took 2 s"
 
 
-def test_a_calendar_that_stays_is_not_told_where_it_was_looked_ahead_less_far(tmp_path: Path) -> None:
+def test_an_unchanged_calendar_is_not_reported_with_a_shorter_look_ahead(tmp_path: Path) -> None:
     text = QUOTA + NIGHTS.replace("dates: [2099-01-01/2099-12-31], ", 'from: "20:00", to: "06:00", days: [sat], ')
     with service_world(tmp_path) as world:
         jobs = [world.submit("bob")["id"] for _ in range(2)]
@@ -356,6 +356,6 @@ def test_a_calendar_that_stays_is_not_told_where_it_was_looked_ahead_less_far(tm
         for job in jobs:
             world.see_running(job)
         assert world.put_quota(text).status == 200
-        begins_at = world.door.world.now()
-        world.door.world.now = lambda: begins_at + 30 * 86_400_000
+        begins_at = world.services.store_view.now()
+        world.services.store_view.now = lambda: begins_at + 30 * 86_400_000
         assert world.post("quota/preview", "ann", {"text": text + "# reviewed\n"}).json["warnings"] == []

@@ -1,4 +1,4 @@
-"""A project or pool is taken out of the quota file while it has work, at the web door: what is said, and what is so."""
+"""A project or pool with work is removed from the quota file, in the API: the messages and the effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WITHOUT_VISION = QUOTA[: QUOTA.index("  - name: vision")] + QUOTA[QUOTA.index(" 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ServiceWorld]:
     with service_world(tmp_path) as made:
-        made.run(made.door.world.refresh())
+        made.run(made.services.store_view.refresh())
         yield made
 
 
@@ -25,14 +25,14 @@ def busy(world: ServiceWorld) -> tuple[str, str]:
     world.step()
     for job in jobs[:4]:
         world.see_running(job)
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     return jobs[0], jobs[4]
 
 
 def test_an_owner_sees_and_changes_his_jobs_after_his_project_is_gone(world: ServiceWorld) -> None:
     running, queued = busy(world)
     assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     assert {job["id"] for job in world.get("jobs?live=1", "bob").json["items"]} >= {running, queued}
     assert [job["id"] for job in world.get("jobs?project=vision&state=queued", "bob").json["items"]] == [queued]
     for path in (f"jobs/{running}", f"jobs/{running}/logs", f"jobs/{running}/outputs", f"explain/{queued}"):
@@ -48,13 +48,13 @@ def test_removal_of_what_has_work_is_refused_until_it_is_accepted(world: Service
     busy(world)
     refused = world.put_quota(WITHOUT_VISION)
     assert (refused.status, refused.json["reason"]) == (409, "removes_work")
-    assert refused.json["message"].startswith("The file takes project vision out, which has 5 jobs.")
+    assert refused.json["message"].startswith("The file removes project vision, which has 5 jobs.")
     assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
 
 
 def test_a_revision_without_what_has_work_is_put_back_only_if_that_is_accepted(world: ServiceWorld) -> None:
     assert world.put_quota(WITHOUT_VISION).status == world.put_quota(QUOTA).status == 200
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     busy(world)
     refused = world.post("quota/revisions/2/actions/revert", "ann")
     assert (refused.status, refused.json["reason"]) == (409, "removes_work")
@@ -76,9 +76,9 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
     running, queued = busy(world)
     slice_ = world.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"}).json
     world.step()
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     seen = world.post("quota/preview", "ann", {"text": WITHOUT_VISION}).json
-    assert seen["removals"] == ["The file takes project vision out, which has 5 jobs and 1 notebook slice."]
+    assert seen["removals"] == ["The file removes project vision, which has 5 jobs and 1 notebook slice."]
     rows = {row["job"]: row for row in seen["affected"]}
     assert len(rows) == 6 and rows[slice_["id"]]["kind"] == "notebook"
     assert rows[running]["effect"] == "over_quota" and rows[queued]["effect"] == "waits"
@@ -95,7 +95,7 @@ def test_a_preview_names_every_job_and_notebook_of_a_removed_project(world: Serv
 def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: ServiceWorld) -> None:
     busy(world)
     patty = world.submit("patty", project="speech", gpu="3")["id"]
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     text = WITHOUT_VISION.replace("{training: 2}", "{training: 3}")
     seen = world.post("quota/preview", "ann", {"text": text}).json
     named = {row["job"] for row in seen["affected"] if row["effect"] == "paused"}
@@ -109,7 +109,7 @@ def test_whom_a_preview_names_as_paused_are_those_that_apply_pauses(world: Servi
 def test_a_preview_names_the_work_of_people_who_lose_their_membership(world: ServiceWorld) -> None:
     world.add("gus", groups=["vision-team"])
     mine, his = world.submit("bob", project="vision"), world.submit("gus", project="vision")
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     seen = world.post("quota/preview", "ann", {"text": QUOTA.replace("users: [bob, olga]", "users: [olga]")}).json
     [row] = [row for row in seen["affected"] if row["effect"] == "loses_membership"]
     assert row["job"] == mine["id"] and "bob sees it and may hold or cancel it" in row["message"]
@@ -134,7 +134,7 @@ def test_what_a_removed_project_has_says_so_in_the_listings(world: ServiceWorld)
     world.post("notebooks", "hub", {"user": "olga", "project": "vision", "pool": "build", "gpu": "1/8"})
     world.step()
     assert world.put_quota(WITHOUT_VISION, accept_removal=True).status == 200
-    world.run(world.door.world.refresh())
+    world.run(world.services.store_view.refresh())
     reasons = {job["id"]: job["reason"]["code"] for job in world.get("jobs", "bob").json["items"]}
     assert (reasons[running], reasons[queued]) == ("project_gone", "no_such_project")
     [slice_] = world.get("notebooks", "olga").json["items"]

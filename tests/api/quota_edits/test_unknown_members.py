@@ -24,7 +24,7 @@ UNKNOWN = "Whether the hub knows the users and groups that the file names as mem
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceWorld]:
     with service_world(tmp_path_factory.mktemp("hub")) as made:
         made.add("Zoe")
-        made.run(made.door.world.refresh())
+        made.run(made.services.store_view.refresh())
         yield made
 
 
@@ -46,7 +46,7 @@ def warned(world: ServiceWorld, text: str) -> list[str]:
         pytest.param(
             GROUP,
             "groups: [visoin-team]",
-            "line 7: project vision, groups: nobody on the hub is in a group visoin-team; did you mean vision-team?",
+            "line 7: project vision, groups: no user of the hub is in a group visoin-team; did you mean vision-team?",
             id="a group's name has two letters exchanged",
         ),
         pytest.param(
@@ -76,7 +76,7 @@ def warned(world: ServiceWorld, text: str) -> list[str]:
         pytest.param(
             GROUP,
             "groups: [olga]",
-            "line 7: project vision, groups: nobody on the hub is in a group olga; it has a user of this name",
+            "line 7: project vision, groups: no user of the hub is in a group olga; it has a user of this name",
             id="a user stands among the groups",
         ),
     ],
@@ -97,10 +97,10 @@ def test_a_file_that_names_nobody_asks_the_hub_for_nobody(world: ServiceWorld) -
     assert warned(world, text) == [] and "users" not in world.hub.asked
 
 
-def test_many_strangers_are_told_as_a_number(world: ServiceWorld) -> None:
+def test_many_unknown_members_are_counted(world: ServiceWorld) -> None:
     names = ", ".join(f"qqqq{n}" for n in range(30))
-    told = warned(world, QUOTA.replace(BOB, f"users: [bob, {names}]"))
-    assert len(told) == 21 and told[-1] == "10 more names of members are not known to the hub."
+    found = warned(world, QUOTA.replace(BOB, f"users: [bob, {names}]"))
+    assert len(found) == 21 and found[-1] == "10 more names of members are not known to the hub."
 
 
 def test_the_nearest_of_thousands_of_mail_addresses_is_found_at_once(
@@ -113,16 +113,16 @@ def test_the_nearest_of_thousands_of_mail_addresses_is_found_at_once(
     async def everybody() -> Everybody:
         return Everybody(users=frozenset(people), groups=None)
 
-    monkeypatch.setattr(world.door.people.accounts, "everybody", everybody)
+    monkeypatch.setattr(world.services.people.accounts, "everybody", everybody)
     before = time.process_time()
-    told = warned(world, QUOTA.replace(BOB, f"users: [carla.lda3{at}, {', '.join(wrong)}]"))
-    assert told[0].endswith(f"the hub knows no user carla.lda3{at}; did you mean carla.ada3{at}?")
+    found = warned(world, QUOTA.replace(BOB, f"users: [carla.lda3{at}, {', '.join(wrong)}]"))
+    assert found[0].endswith(f"the hub knows no user carla.lda3{at}; did you mean carla.ada3{at}?")
     assert time.process_time() - before < 2, "every address was compared letter by letter: that took 5 s"
 
 
 def test_apply_and_revert_put_it_in_force_and_warn_likewise(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         assert world.put_quota(QUOTA + "# more\n").json["warnings"] == []
         put = world.put_quota(QUOTA.replace(BOB, "users: [bob, ogla]"))
         assert (put.status, put.json["revision"], put.json["unchanged"]) == (200, 3, False)
@@ -137,7 +137,7 @@ def test_an_edit_that_comes_between_the_look_at_a_revert_and_the_revert_is_not_u
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with service_world(tmp_path) as world:
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         assert world.put_quota(QUOTA + "# second\n").status == 200
         usual = world.rest_hub._users
 
@@ -154,11 +154,11 @@ def test_an_edit_that_comes_between_the_look_at_a_revert_and_the_revert_is_not_u
 
 def test_while_the_hub_is_away_nobody_is_said_to_be_known_or_unknown(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
-        world.run(world.door.world.refresh())
+        world.run(world.services.store_view.refresh())
         assert warned(world, QUOTA) == []
         world.hub.away = True  # who asks is still remembered
-        [told] = warned(world, QUOTA.replace(BOB, "users: [bbo]"))
-        assert told == f"{UNKNOWN}: the hub answered 503 to GET users."
+        [found] = warned(world, QUOTA.replace(BOB, "users: [bbo]"))
+        assert found == f"{UNKNOWN}: the hub answered 503 to GET users."
 
 
 def test_a_hub_that_does_not_answer_in_time_is_one_that_could_not_be_asked(
@@ -170,8 +170,8 @@ def test_a_hub_that_does_not_answer_in_time_is_one_that_could_not_be_asked(
 
     monkeypatch.setattr(hub_module, "EVERYBODY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(world.rest_hub, "_users", never)
-    [told] = warned(world, QUOTA)
-    assert told.startswith(f"{UNKNOWN}: the hub did not name all of its users within")
+    [found] = warned(world, QUOTA)
+    assert found.startswith(f"{UNKNOWN}: the hub did not list all of its users within")
 
 
 def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,14 +181,14 @@ def test_every_page_of_the_hub_s_users_is_read(world: ServiceWorld, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "told"),
+    ("lacks", "expected"),
     [
         pytest.param("groups", [unknown_members.GROUPS_UNKNOWN], id="who is in which group"),
         pytest.param("name", [UNKNOWN], id="what its users are called"),
     ],
 )
 def test_what_the_hub_does_not_tell_is_unknown(
-    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, lacks: str, told: list[str]
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, lacks: str, expected: list[str]
 ) -> None:
     async def some(**_: str) -> list[dict[str, object]]:
         every = [{"name": name, "groups": each.groups} for name, each in world.hub.users.items()]
@@ -196,7 +196,7 @@ def test_what_the_hub_does_not_tell_is_unknown(
 
     monkeypatch.setattr(world.rest_hub, "_users", some)
     said = warned(world, QUOTA.replace(GROUP, "groups: [nobody-s]"))
-    assert [each.startswith(start) for each, start in zip(said, told, strict=True)] == [True]
+    assert [each.startswith(start) for each, start in zip(said, expected, strict=True)] == [True]
 
 
 def test_more_users_than_are_read_are_no_answer(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:

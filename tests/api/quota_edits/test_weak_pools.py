@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,35 +28,35 @@ def test_a_policy_that_the_devices_can_meet_warns_of_nothing(stage: Stage, memor
 
 def test_a_policy_that_no_device_can_meet_is_warned_of_with_the_arithmetic(stage: Stage) -> None:
     stage.apply(policy())
-    (told,) = previewed(stage, "hardware")
+    (found,) = previewed(stage, "hardware")
     for part in (
-        "Pool train: policy.enforcement asks for memory hardware and compute none or better, and 0 of 2 devices",
+        "Pool train: policy.enforcement requires at least memory hardware and compute none, and 0 of 2 devices",
         "as read at 20", "GPU-0, offers memory policed, compute none (", "less than a whole device are refused there",
-        "accept less in policy.enforcement", "doctor",
+        "require less in policy.enforcement", "doctor",
     ):  # fmt: skip
-        assert part in told, told
+        assert part in found, found
 
 
 def test_one_device_of_two_that_cannot_meet_it_is_named(stage: Stage) -> None:
     stage.apply(policy())
     stage.weak = "GPU-1"
-    (told,) = previewed(stage, "policed")
-    assert "1 of 2 devices can be seen to hold a fraction so" in told and "GPU-1, offers memory cooperative" in told
-    assert "on another device is warned and ended" in told
+    (found,) = previewed(stage, "policed")
+    assert "1 of 2 devices can enforce a fraction so" in found and "GPU-1, offers memory cooperative" in found
+    assert "on another device is warned and stopped" in found
 
 
 @pytest.mark.parametrize(
-    ("gone", "told"),
+    ("gone", "expected"),
     [
-        pytest.param("all", "Of 2 devices it is not known: its devices cannot be read: it hangs", id="no answer"),
-        pytest.param("GPU-1", "Of 1 device it is not known: NVML does not name it", id="a device that is not named"),
+        pytest.param("all", "Not known of 2 devices: its devices cannot be read: it hangs", id="no answer"),
+        pytest.param("GPU-1", "Not known of 1 device: NVML does not list it", id="a device that is not named"),
     ],
 )
-def test_what_cannot_be_read_stays_unknown(stage: Stage, gone: str, told: str) -> None:
+def test_what_cannot_be_read_stays_unknown(stage: Stage, gone: str, expected: str) -> None:
     stage.apply(policy())
     stage.gone = gone
     (warning,) = previewed(stage, "policed")
-    assert told in warning and "offers memory" not in warning
+    assert expected in warning and "offers memory" not in warning
 
 
 def test_applying_says_it_too_and_is_done_all_the_same(stage: Stage) -> None:
@@ -73,7 +74,8 @@ def test_jobs_that_an_mps_daemon_holds_are_named(stage: Stage, tmp_path: Path, m
     (tmp_path / "nvidia-cuda-mps-control").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     stage.apply(policy())
-    stage.world.door.settings.mps = stage.enforcement.probe.mps = {"vision": str(tmp_path)}
-    (told,) = previewed(stage, "mps")
-    assert "Jobs of vision are held so by an MPS daemon, and are not refused." in told, told
+    stage.enforcement.mps = {"vision": str(tmp_path)}
+    stage.world.services.settings = replace(stage.world.services.settings, mps=stage.enforcement.mps)
+    (found,) = previewed(stage, "mps")
+    assert "Jobs of vision are enforced so by an MPS daemon, and are not refused." in found, found
     assert "MPS daemon, and are" not in previewed(stage, "driver")[0]

@@ -39,10 +39,10 @@ def test_everybody_whom_it_ends_is_affected_with_what_happens_to_them(root: Stag
     seen = preview(root, "driver")
     rows = {row["job"]: row for row in seen["affected"]}
     assert {name: row["effect"] for name, row in rows.items()} == {job: "held", slice: "stopped", waiting: "held"}
-    assert "is asked to save, and held, 6 minutes after" in rows[job]["message"]
+    assert "has to save and is held 6 minutes after" in rows[job]["message"]
     assert "is enforced at memory " in rows[job]["message"]
     assert "requires at least memory driver" in rows[job]["message"]
-    assert rows[slice]["message"].startswith("olga's notebook of 0.5 GPU has its server stopped 6 minutes after")
+    assert rows[slice]["message"].startswith("The server of olga's notebook of 0.5 GPU is stopped 6 minutes after")
     assert "held before it starts" in rows[waiting]["message"]
     assert seen["stops"] == [
         "By policy.enforcement 1 running job is held and 1 notebook server is stopped, 6 minutes after it is in force."
@@ -85,9 +85,9 @@ def test_it_is_refused_until_it_is_accepted_by_name(root: Stage) -> None:
 
 def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: Stage) -> None:
     root.read(**{root.running(): 100})
-    code, out, told = run(root.world, "root", "quota", "preview", "-", stdin=policy("driver"))
-    assert (code, "held: bob's job" in out) == (1, True), (out, told)
-    assert "refused: By policy.enforcement 1 running job is held, 6" in told and "--accept-stops" in told
+    code, out, found = run(root.world, "root", "quota", "preview", "-", stdin=policy("driver"))
+    assert (code, "held: bob's job" in out) == (1, True), (out, found)
+    assert "refused: By policy.enforcement 1 running job is held, 6" in found and "--accept-stops" in found
     text = "revision: 2\n" + policy("driver")
     assert run(root.world, "root", "quota", "apply", "-", stdin=text)[0] == 1
     assert run(root.world, "root", "quota", "apply", "-", "--accept-stops", stdin=text)[0] == 0
@@ -103,7 +103,7 @@ def test_the_command_line_s_preview_exits_with_1_and_says_what_accepts_it(root: 
             "{mode: reclaim, suspend: true}", True, "there is no real device", id="suspending without a device"
         ),
         pytest.param(
-            "{mode: reclaim, suspend: true}", False, "each tests that for itself", id="suspending where it may work"
+            "{mode: reclaim, suspend: true}", False, "each server tests that itself", id="suspending where it may work"
         ),
         pytest.param("{mode: report}", False, None, id="a policy that only reports"),
     ],
@@ -115,5 +115,5 @@ def test_what_a_policy_of_idle_notebooks_means_is_said(
     root.world.apply(policy(), devices)
     reply = root.world.post("quota/preview", "root", {"text": f"{policy()[:-2]}, idle: {idle}}}\n"})
     assert reply.status == 200, reply.body
-    told = " ".join(reply.json["warnings"])
-    assert said in told if said else told == ""
+    found = " ".join(reply.json["warnings"])
+    assert said in found if said else found == ""

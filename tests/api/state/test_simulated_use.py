@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.api.state.simulated_use import SILENT, Told, with_told
+from jupyter_gpu_quota.api.state.simulated_use import SILENT, Reported, with_reports
 from jupyter_gpu_quota.api.state.utilisation import STALE_MS
 from jupyter_gpu_quota.api.views.idle_states import FIRST_MS
 from jupyter_gpu_quota.backends.local.sampling.simulated import UNSEEN
@@ -30,12 +30,12 @@ def reading(percent: int | None, device: str = "d", at: int = NOW, **use: int | 
     )  # fmt: skip
 
 
-def said(percent: int, at: int = NOW) -> Told:
-    return Told(percent=percent, at=at)
+def said(percent: int, at: int = NOW) -> Reported:
+    return Reported(percent=percent, at=at)
 
 
 @pytest.mark.parametrize(
-    ("row", "told", "use", "percent"),
+    ("row", "expected", "use", "percent"),
     [
         pytest.param(reading(None, N=None), {"N": said(30)}, {"N": 30}, 30, id="a notebook that says its use has it"),
         pytest.param(reading(None, N=None, J=20), {"N": said(30)}, {"N": 30, "J": 20}, 50, id="beside a job: the sum"),
@@ -51,10 +51,10 @@ def said(percent: int, at: int = NOW) -> Told:
         pytest.param(reading(70, N=70), {"N": said(30)}, {"N": 70}, 70, id="a reading that has it is believed"),
     ],
 )
-def test_what_is_told_is_put_into_the_reading(
-    row: DeviceSample, told: Mapping[str, Told], use: Mapping[str, int | None], percent: int | None
+def test_reported_use_is_added_to_the_reading(
+    row: DeviceSample, expected: Mapping[str, Reported], use: Mapping[str, int | None], percent: int | None
 ) -> None:
-    found = with_told(row, ["N", *({"M"} & row.workloads.keys())], told)
+    found = with_reports(row, ["N", *({"M"} & row.workloads.keys())], expected)
     assert (found.workloads, found.utilisation_percent) == (use, percent)
     assert found.coverage_permille == (0 if percent is None else 1000)
     assert ("utilisation_percent" in found.why) == (percent is None)
@@ -63,16 +63,16 @@ def test_what_is_told_is_put_into_the_reading(
 
 
 def test_why_a_notebook_s_use_is_unknown_is_that_its_server_is_silent() -> None:
-    assert with_told(reading(None, N=None), ["N"], {}).why["N"] == SILENT
-    assert with_told(reading(None, J=None), [], {}).why["J"] == UNSEEN
+    assert with_reports(reading(None, N=None), ["N"], {}).why["N"] == SILENT
+    assert with_reports(reading(None, J=None), [], {}).why["J"] == UNSEEN
 
 
 def test_a_real_device_is_as_it_was_read() -> None:
     real = replace(reading(None, N=None), simulated=False)
-    assert with_told(real, ["N"], {"N": said(30)}) is real
+    assert with_reports(real, ["N"], {"N": said(30)}) is real
 
 
-# --- every door ---------------------------------------------------------------------------------------------------
+# --- every view ---------------------------------------------------------------------------------------------------
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Busy]:
     with service_world(tmp_path) as world:
@@ -97,7 +97,7 @@ def report(busy: Busy, sequence: int, cpu_ms: int) -> int:
     return int(answer.json["report_in_ms"])
 
 
-def test_tiles_pools_and_projects_have_what_a_server_told(busy: Busy) -> None:
+def test_tiles_pools_and_projects_show_the_use_reported_by_a_server(busy: Busy) -> None:
     now = busy.world.clock()
     busy.world.clock = lambda: now
     assert report(busy, 1, 0) == FIRST_MS
@@ -108,8 +108,8 @@ def test_tiles_pools_and_projects_have_what_a_server_told(busy: Busy) -> None:
     assert busy.world.store.add_samples("node-1", 1, rows, now=now)
     until(lambda: busy._device("build-0")["sampled_at"] is not None)
     found = busy.shown()
-    told = ("notebook", "notebooks", "notebook as holder", "pool build", "project in build")
-    assert {name: found[name] for name in told} == dict.fromkeys(told, (400, None))
+    shown = ("notebook", "notebooks", "notebook as holder", "pool build", "project in build")
+    assert {name: found[name] for name in shown} == dict.fromkeys(shown, (400, None))
     assert found["pool train"] == (600, None)
     device = busy._device("build-0")
     assert (device["utilisation_percent"], device["utilisation_unknown"]) == (40, None)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.jobs.log_reader import read_log
-from jupyter_gpu_quota.backends.local.jobs.outputs import list_outputs, open_output
+from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
 from jupyter_gpu_quota.backends.protocol import OutputRefused
-from tests.backends.worlds import LOOP, LocalWorld, alive, is_root, leave, order, passable_folder, shell
+from tests.backends.worlds import LOOP, LocalWorld, alive, is_root, order, passable_folder, pid_of, shell, stop
 from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,26 +49,26 @@ def test_a_log_is_read_on_from_where_one_was(state_dir: Path) -> None:
     world = LocalWorld(state_dir, log_limit_mib=1)
     world.executor.start(shell("J", f"echo first; echo {'x' * 50}; yes 0123456789 | head -c 3000000; echo the end"))
     world.until(lambda fact: fact.tree_gone)
-    first = read_log(str(state_dir), "J", 1, 0, 0, 1000)
+    first = LocalOutputs(state_dir).log("J", 1, 0, 0, 1000)
     assert first.dropped_bytes > 0 and first.offset == first.dropped_bytes and len(first.data) == 1000
-    second = read_log(str(state_dir), "J", 1, 0, first.next_offset, 1 << 30)
+    second = LocalOutputs(state_dir).log("J", 1, 0, first.next_offset, 1 << 30)
     assert second.dropped_bytes == 0 and second.data.endswith(b"the end\n")
-    end = read_log(str(state_dir), "J", 1, 0, second.next_offset)
+    end = LocalOutputs(state_dir).log("J", 1, 0, second.next_offset)
     assert (end.data, end.next_offset) == (b"", second.next_offset)
-    assert read_log(str(state_dir), "J", 1, 0, -8).data == b"the end\n"
+    assert LocalOutputs(state_dir).log("J", 1, 0, -8).data == b"the end\n"
     world.close()
 
 
 @pytest.mark.parametrize("job", ["../J", "J/..", "", "a" * 65, "J\0"])
 def test_a_path_trick_is_no_job_id(state_dir: Path, job: str) -> None:
     with pytest.raises(ValueError, match="not a job id"):
-        read_log(str(state_dir), job, 1, 0)
+        LocalOutputs(state_dir).log(job, 1, 0)
     with pytest.raises(ValueError, match="not a job id"):
-        list_outputs(str(state_dir), job)
+        LocalOutputs(state_dir).outputs(job)
 
 
 @pytest.mark.parametrize(
-    ("script", "settings", "told"),
+    ("script", "settings", "expected"),
     [
         pytest.param(
             'head -c 5000000 /dev/zero > "$GPU_QUOTA_OUTPUT_DIR/x"', {"outputs_limit_mib": 1}, "outputs", id="outputs"
@@ -84,13 +83,13 @@ def test_a_path_trick_is_no_job_id(state_dir: Path, job: str) -> None:
     ],
 )
 def test_a_job_that_writes_more_than_its_limit_fails(
-    state_dir: Path, script: str, settings: dict[str, int], told: str
+    state_dir: Path, script: str, settings: dict[str, int], expected: str
 ) -> None:
     world = LocalWorld(state_dir, **settings)
     world.executor.start(shell("J", f"{script}; trap 'exit 75' TERM; {LOOP}"))
     fact = world.until(lambda fact: fact.tree_gone)
     assert fact.exit_status == -signal.SIGXFSZ and not fact.pause_requested
-    assert "the job is stopped" in world.log("J") and told in world.log("J")
+    assert "the job is stopped" in world.log("J") and expected in world.log("J")
     world.close()
 
 
@@ -115,7 +114,7 @@ def test_a_full_disk_stops_no_job_and_loses_no_exit(state_dir: Path) -> None:
                 file.write(bytes(4096))
                 file.flush()
         (state_dir / "go").touch()
-        until(lambda: not alive(fact.pid or 0))
+        until(lambda: not alive(pid_of(fact)))
         ballast.unlink()
         assert world.until(lambda fact: fact.tree_gone).exit_status == 6
         world.close()
@@ -123,7 +122,7 @@ def test_a_full_disk_stops_no_job_and_loses_no_exit(state_dir: Path) -> None:
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
-# --- what a job is told, and what it is not -----------------------------------------------------------------------
+# --- the variables of a job ----------------------------------------------------------------------------------
 def test_a_job_sees_nothing_of_the_services_environment(
     monkeypatch: pytest.MonkeyPatch, world: LocalWorld, state_dir: Path
 ) -> None:
@@ -157,27 +156,23 @@ def test_a_job_has_no_file_open_but_its_own(world: LocalWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "told"),
+    ("command", "status", "expected"),
     [
         pytest.param(("no-such-program",), 127, "there is no command", id="a command that is not there"),
         pytest.param(("/etc/passwd",), 126, "Permission denied", id="a file that is no program"),
     ],
 )
 def test_a_command_that_cannot_run_says_why_in_the_log(
-    world: LocalWorld, command: tuple[str, ...], status: int, told: str
+    world: LocalWorld, command: tuple[str, ...], status: int, expected: str
 ) -> None:
     world.executor.start(order("J", "", command=command))
     assert world.until(lambda fact: fact.tree_gone).exit_status == status
-    assert told in world.log("J")
+    assert expected in world.log("J")
 
 
-def test_the_environments_interpreter_runs_a_python_command(world: LocalWorld) -> None:
-    command = ("python", "-c", "import sys; print(sys.executable)")
-    world.executor.start(order("J", "", command=command, python="/usr/bin/python3"))
-    world.executor.start(order("K", "", command=("python3", *command[1:])))
-    for job in ("J", "K"):
-        world.until(lambda fact, job=job: fact.job == job and fact.tree_gone)  # type: ignore[misc]
-    assert world.log("J") == "/usr/bin/python3\n"
+def test_a_python_command_runs_with_the_interpreter_of_the_service(world: LocalWorld) -> None:
+    world.executor.start(order("K", "", command=("python3", "-c", "import sys; print(sys.executable)")))
+    world.until(lambda fact: fact.tree_gone)
     assert world.log("K") == f"{Path(sys.prefix, 'bin', 'python3')}\n"
 
 
@@ -196,11 +191,11 @@ def test_outputs_are_listed_and_opened_and_nothing_else_is(world: LocalWorld, st
     )
     world.executor.start(shell("J", script))
     world.until(lambda fact: fact.tree_gone)
-    assert [(output.path, output.size_bytes) for output in list_outputs(str(state_dir), "J")] == [
+    assert [(output.path, output.size_bytes) for output in LocalOutputs(state_dir).outputs("J")] == [
         ("2", 3),
         ("a/b/1", 3),
     ]
-    with open_output(str(state_dir), "J", "a/b/1") as file:
+    with LocalOutputs(state_dir).open_output("J", "a/b/1") as file:
         assert file.read() == b"one"
     tricks = [
         "link",
@@ -218,9 +213,7 @@ def test_outputs_are_listed_and_opened_and_nothing_else_is(world: LocalWorld, st
     ]
     for path in tricks:
         with pytest.raises(OutputRefused):
-            open_output(str(state_dir), "J", path)
-    with pytest.raises(OutputRefused, match="at most 2"):
-        open_output(str(state_dir), "J", "2", limit_bytes=2)
+            LocalOutputs(state_dir).open_output("J", path)
 
 
 def test_everything_of_a_forgotten_job_is_removed(world: LocalWorld, state_dir: Path) -> None:
@@ -273,10 +266,9 @@ def test_a_job_runs_as_its_submitter_and_reads_nothing_of_others(
 def test_a_job_of_another_account_dies_with_its_supervisor(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", run_as="nobody"))
     fact = world.ready("J", "runs on")
-    assert fact.pid is not None
-    until(lambda: b"sleep" in Path(f"/proc/{fact.pid}/cmdline").read_bytes())
+    until(lambda: b"sleep" in Path(f"/proc/{pid_of(fact)}/cmdline").read_bytes())
     os.kill(world.supervisor("J"), signal.SIGKILL)
-    until(lambda: not alive(fact.pid or 0))
+    until(lambda: not alive(pid_of(fact)))
 
 
 @as_nobody
@@ -284,7 +276,7 @@ def test_the_pause_file_reaches_a_job_of_another_account(world: LocalWorld) -> N
     script = f"trap 'cat \"$GPU_QUOTA_PAUSE_FILE\"; exit 75' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", script, run_as="nobody"))
     until(lambda: "ready" in world.log("J"))
-    world.executor.leave(leave("J"))
+    world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
     assert "reclaimed" in world.log("J")
 
@@ -298,7 +290,7 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
     )
     world.executor.start(shell("J", script, run_as="nobody"))
     until(lambda: "ready" in world.log("J"))
-    world.executor.leave(leave("J"))
+    world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).pause_requested
     assert not any((state_dir / "target").iterdir())
 
@@ -307,7 +299,7 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
 def test_an_account_that_is_not_there_is_refused_with_a_sentence(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0", run_as="no-such-account"))
     fact = world.until(lambda fact: fact.tree_gone)
-    assert fact.pid is None and fact.exit_status == 126
+    assert fact.handle is None and fact.exit_status == 126
     assert fact.refused and "no account 'no-such-account'" in fact.refused and fact.refused in world.log("J")
 
 
@@ -321,10 +313,10 @@ def test_a_state_directory_below_a_closed_home_is_named_in_the_log(tmp_path: Pat
     world.close()
 
 
-def test_a_refused_order_is_told_to_the_operator(world: LocalWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_order_is_logged(world: LocalWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.executor.start(order("J", "runs on"))
     world.ready("J", "runs on")
     world.executor.fence(9)
     with caplog.at_level(logging.WARNING):
-        world.executor.leave(leave("J", fencing=1))
-        until(lambda: "leader 9 rules now" in caplog.text)
+        world.executor.stop(stop("J", fencing=1))
+        until(lambda: "leader 9 is newer" in caplog.text)

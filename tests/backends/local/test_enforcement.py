@@ -12,10 +12,16 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.enforcement.driver import DriverLimit
-from jupyter_gpu_quota.backends.local.enforcement.labels import MECHANISMS, label, offer
-from jupyter_gpu_quota.backends.local.enforcement.mps import COMPUTE, MEMORY, PIPES, Mps
-from jupyter_gpu_quota.backends.local.enforcement.protocol import Machine, Seen
+from jupyter_gpu_quota.backends.local.enforcement.labels import label, offer
+from jupyter_gpu_quota.backends.local.enforcement.mechanisms import (
+    COMPUTE,
+    MECHANISMS,
+    MEMORY,
+    PIPES,
+    Evidence,
+    Machine,
+    mps_variables,
+)
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
 from jupyter_gpu_quota.core.enforcement import (
     STRONGEST_FIRST,
@@ -26,79 +32,81 @@ from jupyter_gpu_quota.core.enforcement import (
     is_too_weak,
     is_weaker,
 )
-from jupyter_gpu_quota.core.over_share import LEAST_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, watched
+from jupyter_gpu_quota.core.over_share import LEAST_READINGS, SLACK_MIB, WARN_FOR_MS, Excess, excess_after
 
 HALF = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=4000)
 WHOLE = replace(HALF, gpu_milli=1000)
 INSTANCE = replace(WHOLE, device="MIG-0")
-NOTHING = Seen(unread="it was not read yet", no_limit="not asked", no_memory="not read")
+NOTHING = Evidence(unread="it was not read yet", no_limit="not asked", no_memory="not read")
 CAPPED = {"XLA_CLIENT_MEM_FRACTION": "0.425"}
-LIMITED = Seen(limit_mib=4000, variables={})
+LIMITED = Evidence(limit_mib=4000, variables={})
 CLIENT = {MEMORY: "0=4000M", PIPES: "/run/mps", COMPUTE: "50"}
 
 
 @pytest.mark.parametrize(
-    ("part", "seen", "memory", "compute", "why"),
+    ("share", "evidence", "memory", "compute", "why"),
     [
-        pytest.param(INSTANCE, Seen(), "hardware", "hardware", "", id="a whole MIG instance"),
-        pytest.param(WHOLE, Seen(), "hardware", "hardware", "", id="a whole device is shared with nobody"),
-        pytest.param(WHOLE, NOTHING, "none", "none", "was not read", id="a device that nobody read"),
-        pytest.param(replace(INSTANCE, gpu_milli=500), Seen(), "none", "none", "the same MIG", id="half an instance"),
+        pytest.param(INSTANCE, Evidence(), "hardware", "hardware", "", id="a whole MIG instance"),
+        pytest.param(WHOLE, Evidence(), "hardware", "hardware", "", id="a whole device"),
+        pytest.param(WHOLE, NOTHING, "none", "none", "was not read", id="a device that was not read"),
+        pytest.param(replace(INSTANCE, gpu_milli=500), Evidence(), "none", "none", "same MIG", id="half an instance"),
         pytest.param(HALF, LIMITED, "driver", "none", "others may have", id="the limit was read back"),
         pytest.param(
             HALF, replace(LIMITED, limit_mib=8000, variables=CAPPED), "cooperative", "none", "8000 MiB, not 4000",
             id="the driver lies: the next that is true",
         ),
         pytest.param(
-            HALF, replace(LIMITED, outside="pid 7 is outside"), "none", "none", "pid 7 is outside", id="it got away"
+            HALF, replace(LIMITED, outside="pid 7 is outside"), "none", "none", "pid 7 is outside", id="escaped"
         ),
-        pytest.param(HALF, Seen(variables=CLIENT, mps=True), "mps", "mps", "no limit was read back", id="MPS"),
-        pytest.param(HALF, Seen(variables=CLIENT), "none", "none", "no client of MPS", id="MPS that NVML does not see"),
+        pytest.param(HALF, Evidence(variables=CLIENT, mps=True), "mps", "mps", "no limit was read back", id="MPS"),
+        pytest.param(HALF, Evidence(variables=CLIENT), "none", "none", "no client", id="MPS that NVML does not list"),
         pytest.param(
-            HALF, Seen(variables={MEMORY: "0=9000M"}, mps=True), "none", "none", "0=9000M, not", id="another MPS limit"
+            HALF, Evidence(variables={MEMORY: "0=9000M"}, mps=True), "none", "none", "0=9000M", id="another MPS limit"
         ),
         pytest.param(
             HALF, replace(LIMITED, variables=CLIENT, mps=True), "driver", "mps", "", id="each by another"
         ),
-        pytest.param(HALF, Seen(policed=True, variables={}), "policed", "none", "no limit was read", id="policed"),
+        pytest.param(HALF, Evidence(policed=True, variables={}), "policed", "none", "no limit was read", id="policed"),
         pytest.param(
-            HALF, Seen(policed=True, no_memory="MPS tells none", variables=CAPPED), "cooperative", "none",
-            "MPS tells none", id="the police cannot see",
+            HALF, Evidence(policed=True, no_memory="MPS reports none", variables=CAPPED), "cooperative", "none",
+            "MPS reports none", id="memory enforcement without readings",
         ),
         pytest.param(
-            HALF, Seen(policed=True, unread="too old", variables={}), "none", "none", "too old", id="old readings"
+            HALF, Evidence(policed=True, unread="too old", variables={}), "none", "none", "too old", id="old readings"
         ),
-        pytest.param(HALF, Seen(variables=CAPPED), "cooperative", "none", "nobody is stopped", id="variables alone"),
-        pytest.param(HALF, Seen(variables=None), "none", "none", "cannot be read", id="variables that cannot be read"),
-        pytest.param(HALF, Seen(variables={}), "none", "none", "without the frameworks' caps", id="nothing at all"),
+        pytest.param(HALF, Evidence(variables=CAPPED), "cooperative", "none", "no work is stopped", id="caps only"),
+        pytest.param(HALF, Evidence(variables=None), "none", "none", "cannot be read", id="unreadable variables"),
+        pytest.param(HALF, Evidence(variables={}), "none", "none", "without the frameworks' caps", id="nothing at all"),
         pytest.param(
-            replace(WHOLE, simulated=True), Seen(), "none", "none", "simulated", id="a simulated device holds nothing"
+            replace(WHOLE, simulated=True), Evidence(), "none", "none", "simulated", id="a simulated device"
         ),
     ],
 )  # fmt: skip
-def test_a_label_is_what_was_read_back(part: DeviceShare, seen: Seen, memory: str, compute: str, why: str) -> None:
-    found = label(part, seen)
+def test_a_label_is_what_was_read_back(
+    share: DeviceShare, evidence: Evidence, memory: str, compute: str, why: str
+) -> None:
+    found = label(share, evidence)
     assert (found.memory, found.compute) == (memory, compute), found
     assert why in found.why
 
 
 def test_nothing_that_is_unknown_makes_a_label_stronger() -> None:
     """Whatever else was seen: taking a piece of evidence away never makes the label better."""
-    evidence: dict[str, tuple[Any, Any]] = {
+    facts: dict[str, tuple[Any, Any]] = {
         "unread": ("", "not read"), "limit_mib": (4000, None), "outside": ("", "away"), "variables": (CLIENT, None),
-        "no_memory": ("", "not told"), "mps": (True, False), "policed": (True, False),
+        "no_memory": ("", "not reported"), "mps": (True, False), "policed": (True, False),
     }  # fmt: skip
-    for chosen in itertools.product((0, 1), repeat=len(evidence)):
-        picked = {name: values[place] for (name, values), place in zip(evidence.items(), chosen, strict=True)}
-        before = label(HALF, Seen(**picked))
-        for name, (_, lacking) in evidence.items():
-            after = label(HALF, Seen(**{**picked, name: lacking}))
+    for chosen in itertools.product((0, 1), repeat=len(facts)):
+        picked = {name: values[place] for (name, values), place in zip(facts.items(), chosen, strict=True)}
+        before = label(HALF, Evidence(**picked))
+        for name, (_, lacking) in facts.items():
+            after = label(HALF, Evidence(**{**picked, name: lacking}))
             assert not is_weaker(before.memory, after.memory) and not is_weaker(before.compute, after.compute), name
 
 
-@pytest.mark.parametrize(("seen", "unsure"), [(NOTHING, True), (Seen(variables={}), False), (Seen(), True)])
-def test_what_was_not_read_is_told_from_what_was_read_otherwise(seen: Seen, unsure: bool) -> None:
-    assert label(HALF, seen).unsure == unsure
+@pytest.mark.parametrize(("evidence", "unsure"), [(NOTHING, True), (Evidence(variables={}), False), (Evidence(), True)])
+def test_a_missing_reading_is_distinguished_from_a_contradicting_one(evidence: Evidence, unsure: bool) -> None:
+    assert label(HALF, evidence).unsure == unsure
 
 
 # --- what a policy accepts --------------------------------------------------------------------------------------------
@@ -134,7 +142,7 @@ MACHINE = Machine(driver="615.10", root=True)
             replace(DEVICE, parent="GPU-9", uuid="MIG-1"), MACHINE, 500, "policed", "none", id="half a MIG instance"
         ),
         pytest.param(
-            replace(DEVICE, able={"limits": "Not Supported"}, why={"processes": "not told"}), MACHINE, 500,
+            replace(DEVICE, able={"limits": "Not Supported"}, why={"processes": "not reported"}), MACHINE, 500,
             "cooperative", "none", id="a device that tells no processes",
         ),
     ],
@@ -154,27 +162,27 @@ def test_mps_is_offered_to_the_jobs_of_its_project_alone(tmp_path: Path, monkeyp
     assert offer(DEVICE, machine, 500, "vision", notebook=True).compute == "none"
 
 
-def test_what_mechanisms_are_worth_falls_and_each_has_its_own_name() -> None:
+def test_mechanisms_are_ordered_by_level_and_each_has_its_own_name() -> None:
     places = [STRONGEST_FIRST.index(each.memory) for each in MECHANISMS]
     assert places == sorted(places) and len({each.name for each in MECHANISMS}) == len(MECHANISMS)
-    for each in MECHANISMS:
-        each.release(HALF)
 
 
-def test_what_is_rendered() -> None:
-    eighth = {PIPES: "/run/mps", MEMORY: "0=4000M", COMPUTE: "13"}
-    assert Mps(pipes="/run/mps").render(replace(HALF, gpu_milli=125)) == eighth
-    for nobody in (WHOLE, replace(HALF, notebook=True), replace(HALF, simulated=True)):
-        assert Mps().render(HALF) == Mps(pipes="/m").render(nobody) == {}
-    limits = {"NVIDIA_GPU_MEMORY_REQUEST": "4000", "NVIDIA_GPU_MEMORY_LIMIT": "4000"}
-    assert DriverLimit().render(HALF) == limits and DriverLimit().render(WHOLE) == DriverLimit().render(INSTANCE) == {}
+def test_only_a_fraction_of_a_real_device_is_a_client_of_mps() -> None:
+    assert mps_variables(replace(HALF, gpu_milli=125), "/run/mps") == {
+        PIPES: "/run/mps",
+        MEMORY: "0=4000M",
+        COMPUTE: "13",
+    }
+    assert mps_variables(HALF, "") == {}
+    for share in (WHOLE, replace(HALF, notebook=True), replace(HALF, simulated=True)):
+        assert mps_variables(share, "/run/mps") == {}
 
 
-# --- the judgement of the police --------------------------------------------------------------------------------------
+# --- work above its share ---------------------------------------------------------------------------------------------
 def seen_at(*used: tuple[int, int | None]) -> Excess | None:
     found: Excess | None = None
     for at, mib in used:
-        found = watched(found, used_mib=mib, share_mib=4000, read_at=at)
+        found = excess_after(found, used_mib=mib, share_mib=4000, read_at=at)
     return found
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.local.host.processes import process
-from jupyter_gpu_quota.backends.local.host.record_files import held_lock
+from jupyter_gpu_quota.backends.local.host.record_files import file_lock
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.backends.local.jobs.paths import RankPaths, job_directory, rank_paths
 from jupyter_gpu_quota.backends.local.jobs.supervisor import LEFTOVER_GRACE_S, OVER_LIMIT_GRACE_S, Supervisor
 from jupyter_gpu_quota.core.facts import RankFact
-from tests.backends.worlds import LOOP, LocalWorld, alive, leave, order, passable_folder, shell
+from tests.backends.worlds import LOOP, LocalWorld, alive, order, passable_folder, pid_of, shell, stop
 from tests.patience import PATIENCE_S, Stopwatch, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,14 +46,14 @@ def number_in(path: Path) -> int:
     return int(until(lambda: path.exists() and path.read_text().strip()))
 
 
-def test_processes_are_told_by_job_while_they_live(world: LocalWorld) -> None:
+def test_processes_are_listed_by_job_while_they_live(world: LocalWorld) -> None:
     for job in ("J", "K"):
         world.executor.start(order(job, "runs on"))
-    first = {job: world.ready(job, "runs on").pid for job in ("J", "K")}
+    first = {job: pid_of(world.ready(job, "runs on")) for job in ("J", "K")}
     found = world.executor.pids()
     assert {job: first[job] in found[job] for job in first} == {"J": True, "K": True}
     assert not found["J"] & found["K"]
-    world.executor.leave(leave("J", grace_s=0))
+    world.executor.stop(stop("J", grace_s=0))
     world.until(lambda fact: fact.job == "J" and fact.tree_gone)
     assert set(world.executor.pids()) == {"K"}
 
@@ -66,7 +66,7 @@ from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from tests.backends.worlds import KINDS, order
 executor = LocalJobs(sys.argv[1], simulated_devices=KINDS)
 executor.start(order("J", "", command=("sh", "-c", sys.argv[2])))
-while not any(fact.pid for fact in executor.observe()):
+while not any(fact.handle for fact in executor.observe()):
     time.sleep(0.01)
 os.kill(os.getpid(), 9)
 """
@@ -91,8 +91,8 @@ def test_a_new_service_adopts_what_runs_and_can_make_it_leave(world: LocalWorld,
     start_in_a_service_that_dies(state_dir, "exec sleep 1000")
     successor = LocalJobs(state_dir)
     (fact,) = successor.observe()
-    assert fact.pid is not None and alive(fact.pid) and fact.pid in successor.pids()["J"]
-    successor.leave(leave("J"))
+    assert alive(pid_of(fact)) and pid_of(fact) in successor.pids()["J"]
+    successor.stop(stop("J"))
     assert until(lambda: [seen for seen in successor.observe() if seen.tree_gone])[0].exit_status == -15
 
 
@@ -108,30 +108,30 @@ def test_two_services_that_start_the_same_attempt_at_once_run_it_once(world: Loc
 
 
 def test_the_controller_is_woken_when_something_happens(state_dir: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
-        bell.bind(str(state_dir / "bell"))
-        bell.settimeout(PATIENCE_S)
-        world = LocalWorld(state_dir, wake=state_dir / "bell")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wakeup:
+        wakeup.bind(str(state_dir / "wakeup"))
+        wakeup.settimeout(PATIENCE_S)
+        world = LocalWorld(state_dir, wake=state_dir / "wakeup")
         world.executor.start(order("J", "ends with 0"))
         while not any(fact.tree_gone for fact in world.executor.observe()):
-            bell.recv(100)
+            wakeup.recv(100)
         world.close()
 
 
 def test_a_state_directory_with_a_very_long_path_works(state_dir: Path) -> None:
     long = state_dir / ("long-" * 30)
     long.mkdir(0o711)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wakeup:
         here = os.open(long, os.O_PATH)
-        bell.bind(f"/proc/self/fd/{here}/bell")
+        wakeup.bind(f"/proc/self/fd/{here}/wakeup")
         os.close(here)
-        world = LocalWorld(long, wake=long / "bell")
+        world = LocalWorld(long, wake=long / "wakeup")
         world.executor.start(order("J", "runs on"))
         world.ready("J", "runs on")
-        world.executor.leave(leave("J"))
+        world.executor.stop(stop("J"))
         world.until(lambda fact: fact.tree_gone)
-        bell.settimeout(PATIENCE_S)
-        assert bell.recv(100)
+        wakeup.settimeout(PATIENCE_S)
+        assert wakeup.recv(100)
         world.close()
 
 
@@ -157,7 +157,7 @@ def test_a_process_that_forked_away_is_killed_too(world: LocalWorld, state_dir: 
     world.executor.start(forking("J", state_dir / "pid"))
     away = number_in(state_dir / "pid")
     with Stopwatch() as watch:
-        world.executor.leave(leave("J", grace_s=1))
+        world.executor.stop(stop("J", grace_s=1))
         fact = world.until(lambda fact: fact.tree_gone)
     assert not alive(away) and (fact.exit_status == -15 or watch.lost_s > 0.5)
 
@@ -176,7 +176,7 @@ def test_after_a_pause_request_what_is_left_has_the_rest_of_the_grace(world: Loc
     saves = f"trap 'sleep 2.5; echo saved > {state_dir}/saved; exit 75' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", f"sh -c '{saves.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' & wait"))
     until(lambda: "ready" in world.log("J"))
-    world.executor.leave(leave("J", grace_s=600))
+    world.executor.stop(stop("J", grace_s=600))
     world.until(lambda fact: fact.tree_gone)
     assert (state_dir / "saved").exists(), "the shell died of SIGTERM at once, and its child needed longer"
 
@@ -184,9 +184,9 @@ def test_after_a_pause_request_what_is_left_has_the_rest_of_the_grace(world: Loc
 def test_a_shorter_grace_holds_for_what_the_command_left_too(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"(trap '' TERM; echo ready; {LOOP}) & wait"))
     until(lambda: "ready" in world.log("J"))
-    world.executor.leave(leave("J", grace_s=600))
+    world.executor.stop(stop("J", grace_s=600))
     assert not world.until(lambda fact: fact.ended_at is not None).tree_gone
-    world.executor.leave(leave("J", grace_s=0))
+    world.executor.stop(stop("J", grace_s=0))
     world.until(lambda fact: fact.tree_gone)
 
 
@@ -194,40 +194,39 @@ def test_a_fork_bomb_is_killed(world: LocalWorld) -> None:
     bomb = "trap '' TERM; b() { sleep 0.05; b & b & wait; }; ulimit -u 400 2>/dev/null; b"
     world.executor.start(shell("J", f"({bomb}) 2>/dev/null; exit 0"))
     until(lambda: len(world.executor.pids().get("J", ())) > 20)
-    world.executor.leave(leave("J", grace_s=0))
+    world.executor.stop(stop("J", grace_s=0))
     world.until(lambda fact: fact.tree_gone)
 
 
-def test_a_stopped_job_is_told_to_leave_all_the_same(world: LocalWorld) -> None:
-    world.executor.start(order("J", "saves and leaves"))
-    fact = world.ready("J", "saves and leaves")
-    assert fact.pid is not None
-    os.kill(fact.pid, signal.SIGSTOP)
-    world.executor.leave(leave("J", grace_s=600))
+def test_a_job_frozen_by_sigstop_is_paused_too(world: LocalWorld) -> None:
+    world.executor.start(order("J", "saves and stops"))
+    fact = world.ready("J", "saves and stops")
+    os.kill(pid_of(fact), signal.SIGSTOP)
+    world.executor.stop(stop("J", grace_s=600))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
 
 
 # --- supervisors that die or stand still --------------------------------------------------------------------------
-def test_the_supervisors_death_kills_the_job_and_is_told_so(world: LocalWorld, state_dir: Path) -> None:
+def test_the_supervisors_death_kills_the_job_and_is_reported(world: LocalWorld, state_dir: Path) -> None:
     script = f"setsid sh -c 'trap \"\" TERM; {LOOP}' & echo $! > {state_dir}/pid; {LOOP}"
     world.executor.start(shell("J", script))
     left, fact = number_in(state_dir / "pid"), world.ready("J", "")
     os.kill(world.supervisor("J"), signal.SIGKILL)
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.exit_status, fact.pause_requested) == (-9, False) and fact.ended_at is not None
-    assert fact.pid and not alive(fact.pid) and not alive(left)
+    assert not alive(pid_of(fact)) and not alive(left)
 
 
 def test_records_that_cannot_be_read_stop_no_other_job(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in ("J", "K"):
         world.executor.start(shell(job, LOOP))
         world.ready(job, "")
-    told = local.rank_fact
+    found = local.rank_fact
 
     def broken(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
         if status["job"] == "J":
             raise IsADirectoryError(paths.progress)
-        return told(paths, status)
+        return found(paths, status)
 
     with monkeypatch.context() as one_is_broken:
         one_is_broken.setattr(local, "rank_fact", broken)
@@ -247,28 +246,28 @@ def test_a_late_supervisor_of_what_was_begun_before_begins_nothing(world: LocalW
     late, paths = shell("J", f"echo began >> {state_dir}/begun"), rank_paths(str(state_dir), "J", 1, 0)
     world.executor.start(late)
     ended = world.until(lambda fact: fact.tree_gone)
-    world.executor._spare.begin(world.executor._rank_order(late, 0, paths, None))
+    world.executor._preforked.start(world.executor._rank_order(late, 0, paths, None))
     until(lambda: lock_is_free(paths.lock))
     assert (state_dir / "begun").read_text() == "began\n" and list(world.executor.observe()) == [ended]
 
 
 def lock_is_free(path: str) -> bool:
-    with held_lock(path) as ours:
+    with file_lock(path) as ours:
         return ours
 
 
 def test_a_rank_that_lost_its_supervisor_does_not_drag_the_other_ranks_down(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", ranks=2))
-    ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.pid is not None) for rank in (0, 1)]  # type: ignore[misc]
+    ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.handle is not None) for rank in (0, 1)]  # type: ignore[misc]
     os.kill(world.status("J", rank=0)["supervisor"]["pid"], signal.SIGKILL)
     world.until(lambda fact: fact.rank == 0 and fact.tree_gone)
-    assert ranks[1].pid and alive(ranks[1].pid)
+    assert alive(pid_of(ranks[1]))
 
 
-def test_a_lost_supervisor_during_a_pause_is_told_as_paused(world: LocalWorld) -> None:
+def test_a_lost_supervisor_during_a_pause_is_reported_as_paused(world: LocalWorld) -> None:
     world.executor.start(order("J", "ignores SIGTERM"))
     world.ready("J", "ignores SIGTERM")
-    world.executor.leave(leave("J", grace_s=600))
+    world.executor.stop(stop("J", grace_s=600))
     world.until(lambda fact: fact.pause_requested)
     os.kill(world.supervisor("J"), signal.SIGKILL)
     fact = world.until(lambda fact: fact.tree_gone)
@@ -279,18 +278,18 @@ def test_a_frozen_supervisor_holds_nobody_up(world: LocalWorld) -> None:
     world.executor.start(order("F", "runs on"))
     world.executor.start(order("J", "runs on"))
     for job in ("F", "J"):
-        world.until(lambda fact, job=job: fact.job == job and fact.pid is not None)  # type: ignore[misc]
+        world.until(lambda fact, job=job: fact.job == job and fact.handle is not None)  # type: ignore[misc]
     os.kill(world.supervisor("F"), signal.SIGSTOP)
     with Stopwatch() as watch:
-        world.executor.leave(leave("F", grace_s=600))  # it must outlast the test: after it the frozen one is killed
-        world.executor.leave(leave("J"))
+        world.executor.stop(stop("F", grace_s=600))  # it must outlast the test: after it the frozen one is killed
+        world.executor.stop(stop("J"))
         world.executor.observe()
     assert watch.seconds < 0.4
     world.until(lambda fact: fact.job == "J" and fact.tree_gone)
-    assert world.until(lambda fact: fact.job == "F" and fact.tree_gone).pause_requested  # whoever observes thaws it
+    assert world.until(lambda fact: fact.job == "F" and fact.tree_gone).pause_requested  # an observation thaws it
 
 
-def test_after_a_reboot_nothing_is_killed_and_the_job_is_told_as_lost(world: LocalWorld, state_dir: Path) -> None:
+def test_after_a_reboot_nothing_is_killed_and_the_job_is_reported_as_lost(world: LocalWorld, state_dir: Path) -> None:
     world.executor.start(order("J", "ends with 0"))
     world.until(lambda fact: fact.tree_gone)
     status = world.status("J")
@@ -304,12 +303,11 @@ def test_after_a_reboot_nothing_is_killed_and_the_job_is_told_as_lost(world: Loc
     assert fact.exit_status is None and fact.ended_at is not None
 
 
-def test_a_supervisor_that_is_told_that_the_machine_stops_blames_nobody(world: LocalWorld) -> None:
+def test_a_supervisor_notified_of_a_shutdown_reports_the_job_as_lost(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on"))
     fact = world.ready("J", "runs on")
     os.kill(world.supervisor("J"), signal.SIGTERM)
-    assert fact.pid is not None
-    os.kill(fact.pid, signal.SIGTERM)
+    os.kill(pid_of(fact), signal.SIGTERM)
     assert world.until(lambda fact: fact.tree_gone).exit_status is None
 
 
@@ -329,7 +327,7 @@ def test_an_exit_that_the_supervisor_has_not_noticed_yet_is_not_of_the_pause(
     fact, supervisor = world.ready("J", ""), world.supervisor("J")
     os.kill(supervisor, signal.SIGSTOP)
     (state_dir / "go").touch()
-    until(lambda: not alive(fact.pid or 0))
+    until(lambda: not alive(pid_of(fact)))
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(Path(rank_paths(str(state_dir), "J", 1, 0).control, "socket")))
         asking.sendall(json.dumps({"order": "leave", "fencing": 1, "grace_s": 600, "reason": "reclaimed"}).encode())
@@ -347,7 +345,7 @@ def test_what_is_no_order_changes_nothing(world: LocalWorld, state_dir: Path, se
         asking.connect(str(Path(rank_paths(str(state_dir), "J", 1, 0).control, "socket")))
         asking.sendall(sent.encode())
         assert asking.recv(100) == b""
-    world.executor.leave(leave("J"))
+    world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == -15 and supervisor
 
 
@@ -374,7 +372,7 @@ def test_an_end_that_a_full_disk_does_not_take_is_tried_again_at_rest(state_dir:
     supervisor.kill_within(0.0)
     supervisor.status["tree_gone"] = True
     supervisor.save_again_at = time.monotonic() + 60
-    assert supervisor.patience_s() > 30, "it would look again and again whether there is somebody to kill"
+    assert supervisor.poll_timeout_s() > 30, "it would look again and again whether there is somebody to kill"
 
 
 def test_an_exit_while_the_pause_file_is_being_made_is_not_of_the_pause(
@@ -395,7 +393,7 @@ def test_the_pause_file_is_there_before_sigterm_comes(world: LocalWorld) -> None
     script = f"trap 'test -e \"$GPU_QUOTA_PAUSE_FILE\" && exit 75; exit 1' TERM; echo ready; {LOOP}"
     world.executor.start(shell("J", script))
     until(lambda: "ready" in world.log("J"))
-    world.executor.leave(leave("J"))
+    world.executor.stop(stop("J"))
     assert world.until(lambda fact: fact.tree_gone).exit_status == 75
 
 
@@ -407,12 +405,12 @@ def test_each_attempt_has_its_own_pause_file_and_the_same_folders(world: LocalWo
         world.executor.start(shell("J", script, attempt=attempt))
         kept = Path(job_directory(str(state_dir), "J"), "checkpoint", "kept")
         until(lambda: kept.exists() and kept.read_text() == "x\n" * attempt)  # noqa: B023
-        world.executor.leave(leave("J", attempt=attempt))
+        world.executor.stop(stop("J", attempt=attempt))
         world.until(lambda fact: fact.attempt == attempt and fact.tree_gone)  # noqa: B023
     assert Path(job_directory(str(state_dir), "J"), "work", "here").read_text() == "x\n" * 2
 
 
-def test_the_newest_save_is_told(world: LocalWorld) -> None:
+def test_the_newest_save_is_reported(world: LocalWorld) -> None:
     world.executor.start(shell("J", 'mkdir -p "$GPU_QUOTA_CHECKPOINT_DIR/a"; echo x > "$GPU_QUOTA_CHECKPOINT_DIR/a/b"'))
     fact = world.until(lambda fact: fact.tree_gone)
     assert fact.saved_at is not None and fact.started_at is not None and abs(fact.saved_at - fact.started_at) < 600_000

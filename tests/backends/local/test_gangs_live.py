@@ -1,4 +1,4 @@
-"""Gangs from the command line to the processes: the real door, store, controller, executor, and ranks that talk.
+"""Gangs from the command line to the processes: the real API, store, controller, executor, and ranks that communicate.
 
 Simulated are the devices, and the hub. Time is real, so whatever is waited for has a deadline.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jupyter_gpu_quota.backends.local.jobs.log_reader import read_log
+from jupyter_gpu_quota.backends.local.jobs.outputs import LocalOutputs
 from jupyter_gpu_quota.backends.local.jobs.paths import job_directory
 from jupyter_gpu_quota.cli import main
 from jupyter_gpu_quota.controllers.main import build
@@ -47,8 +47,8 @@ import os, socket, sys, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if rank == 0:
-    with socket.create_server(where) as door:
-        others = [door.accept()[0] for _ in range(size - 1)]
+    with socket.create_server(where) as listener:
+        others = [listener.accept()[0] for _ in range(size - 1)]
     total = 1 + sum(int(other.recv(16)) for other in others)
     for other in others:
         other.sendall(b"%d" % total)
@@ -70,33 +70,38 @@ if "lean" in sys.argv:
 
 
 class Live:
-    """The web door on a thread, the scheduler ticked by the test, processes of this machine."""
+    """The API on a thread, the scheduler ticked by the test, processes of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.code = folder / "code"
         self.code.mkdir()
         (self.code / "add_up.py").write_text(ADD_UP)
-        self.door = ServiceWorld(folder, simulated_devices=DEVICES)
+        self.service = ServiceWorld(folder, simulated_devices=DEVICES)
         for name in ("bob", "patty"):
-            self.door.add(name)
-        self.door.apply(QUOTA, devices=())
-        self.controllers = build(self.door.settings, self.door.store, self.door.store)
-        self.controller: SchedulingController = self.controllers.scheduling
-        self.controller.tell = lambda version: self.door.loop.call_soon_threadsafe(self.door.door.world.nudge)
+            self.service.add(name)
+        self.service.apply(QUOTA, devices=())
+        self.controllers = build(self.service.settings, self.service.store, self.service.store)
+        controller = self.controllers.scheduling.make()
+        assert isinstance(controller, SchedulingController)
+        self.controller = controller
+        self.controllers.scheduling.make = lambda: controller
+        self.controller.notify = lambda version: self.service.loop.call_soon_threadsafe(
+            self.service.services.store_view.notify
+        )
         self.until(lambda: len(self.controller.mirror.devices) == 4)
 
     def until(self, holds: Callable[[], Any]) -> Any:
-        return until(lambda: holds() or (self.controller.tick(), None)[1], what=self.told)
+        return until(lambda: holds() or (self.controllers.scheduling.run(), None)[1], what=self.state_text)
 
-    def told(self) -> str:
+    def state_text(self) -> str:
         jobs = self.controller.mirror.jobs.values()
         states = [f"{r.job.id} {r.job.state} of {r.job.held_ranks}, attempt {r.job.attempt}" for r in jobs]
         return "; ".join(states) + "\n" + "\n".join(self.log(r.job.id, r.job.attempt) for r in jobs)
 
     def type(self, who: str, *words: str) -> str:
         """Type a command; what it prints."""
-        door = f"http://127.0.0.1:{self.door.port}"
-        environment = {"JUPYTER_GPU_QUOTA_URL": door, "JUPYTERHUB_API_TOKEN": f"token-{who}"}
+        url = f"http://127.0.0.1:{self.service.port}"
+        environment = {"JUPYTER_GPU_QUOTA_URL": url, "JUPYTERHUB_API_TOKEN": f"token-{who}"}
         done = CliRunner().invoke(main, list(words), env=environment, catch_exceptions=False)
         assert done.exit_code == 0, done.stderr
         return done.stdout.strip()
@@ -106,35 +111,35 @@ class Live:
         return self.type(who, "submit", "--dir", str(self.code), *words)
 
     def job(self, id: str) -> JobRecord:
-        record = self.door.store.job(id)
+        record = self.service.store.job(id)
         assert record is not None
         return record
 
     def view(self, id: str, who: str = "bob") -> Any:
-        return self.door.get(f"jobs/{id}", who).json
+        return self.service.get(f"jobs/{id}", who).json
 
     def log(self, id: str, attempt: int = 1, rank: int = 0) -> str:
-        return read_log(str(self.door.state_dir), id, attempt, rank, 0, 100_000).data.decode()
+        return LocalOutputs(self.service.state_dir).log(id, attempt, rank, 0, 100_000).data.decode()
 
     def pids(self, id: str, attempt: int) -> list[int]:
-        ranks = [rank for rank in self.door.store.ranks(id) if rank.attempt == attempt]
-        return [rank.pid for rank in sorted(ranks, key=lambda rank: rank.rank) if rank.pid is not None]
+        ranks = [rank for rank in self.service.store.ranks(id) if rank.attempt == attempt]
+        return [int(rank.handle) for rank in sorted(ranks, key=lambda rank: rank.rank) if rank.handle is not None]
 
     def close(self) -> None:
         """Cancel everything, and wait until its processes are gone."""
         for id in list(self.controller.mirror.jobs):
-            self.door.post(f"jobs/{id}/actions/cancel", "ann")
+            self.service.post(f"jobs/{id}/actions/cancel", "ann")
         self.until(lambda: not self.controller.mirror.jobs)
         self.controllers.close()
         self.controller.executor.close()  # type: ignore[attr-defined]
-        self.door.close()
+        self.service.close()
 
 
 @pytest.fixture
 def live() -> Iterator[Live]:
     with tempfile.TemporaryDirectory(prefix="gpu-quota-") as folder:
         world = Live(Path(folder))
-        world.door.add("ann", admin=True, scopes=("read", "submit", "admin"))
+        world.services.add("ann", admin=True, scopes=("read", "submit", "admin"))
         try:
             yield world
         finally:
@@ -184,7 +189,7 @@ def test_a_gang_that_knows_nothing_of_pauses_is_paused_though_its_ranks_break_wh
     claim = live.submit("patty", "--gpu", "2", "--", "sleep", "600")
     live.until(lambda: live.job(claim).job.state == "running")
     assert (live.job(job).job.state, live.job(job).pauses) == ("paused", 1)
-    live.door.post(f"jobs/{claim}/actions/cancel", "patty")
+    live.service.post(f"jobs/{claim}/actions/cancel", "patty")
     live.until(lambda: "together 6" in live.log(job, 2, rank=2))
 
 
@@ -195,7 +200,7 @@ def test_the_example_ends_with_the_same_loss_on_three_ranks_as_on_one(live: Live
         job = live.submit("bob", *words[:-1], sys.executable, "-m", module, "--epochs", "4", "--width", "16")
         live.until(lambda job=job: live.job(job).ended_at is not None)
         assert live.job(job).job.state == "succeeded", live.log(job)
-        result = Path(job_directory(str(live.door.state_dir), job), "outputs", "result.json")
+        result = Path(job_directory(str(live.service.state_dir), job), "outputs", "result.json")
         losses.append(json.loads(result.read_text())["final_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
@@ -212,12 +217,12 @@ def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live, m
     live.until(lambda: "epoch " in live.log(job, 2))
     assert ranks_of(live, job) == (4, 2, 2, 2)
     live.until(lambda: all(live.job(claim).job.state == "running" for claim in claims))
-    assert "2 of 2-4 ranks, 1 GPU each" in live.door.get(f"{PREFIX}jobs/{job}", "bob").body.decode()
-    assert "2 of 2-4 ranks" in live.door.get(f"{PREFIX}jobs", "bob").body.decode()
+    assert "2 of 2-4 ranks, 1 GPU each" in live.service.get(f"{PREFIX}jobs/{job}", "bob").body.decode()
+    assert "2 of 2-4 ranks" in live.service.get(f"{PREFIX}jobs", "bob").body.decode()
     assert "2 of 2-4 ranks" in live.type("bob", "job", job)
 
     for claim in claims:
-        live.door.post(f"jobs/{claim}/actions/cancel", "patty")
+        live.service.post(f"jobs/{claim}/actions/cancel", "patty")
     live.until(lambda: "epoch " in live.log(job, 3))
     assert ranks_of(live, job) == (4, 2, 4, 4)
 
@@ -227,7 +232,7 @@ def test_an_elastic_job_shrinks_for_another_project_and_grows_back(live: Live, m
     assert epochs[0] < epochs[1] < epochs[2], "each attempt goes on from the checkpoint of the one before"
     record = live.job(job)
     assert (record.job.paused_at, record.pauses, record.retries_left) == ((), 0, 0)
-    assert Path(job_directory(str(live.door.state_dir), job), "checkpoint", "digits.npz").exists()
+    assert Path(job_directory(str(live.service.state_dir), job), "checkpoint", "digits.npz").exists()
 
 
 def ranks_of(live: Live, job: str) -> tuple[int, int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpu_quota.backends.local.sampling.device_shares import Owners, shares_of
-from jupyter_gpu_quota.backends.local.sampling.protocol import away_of
+from jupyter_gpu_quota.backends.local.sampling.node import away_of
 from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, GpuProcess
 from jupyter_gpu_quota.backends.local.sampling.simulated import SimulatedSampler
 from jupyter_gpu_quota.core.model import Activity, Allocation, Device, Notebook, NotebookState
@@ -34,7 +34,7 @@ def read(found: DeviceReading) -> tuple[int | None, int | None, int | None]:
     [
         pytest.param(device(process("job", 90)), (0, 0, 90), id="the borrower's use is not the owner's"),
         pytest.param(
-            device(process("job", None), why={"activity": "not told"}),
+            device(process("job", None), why={"activity": "not reported"}),
             (0, 0, 90),
             id="where no process has figures, the borrower that is alone has the device's",
         ),
@@ -60,9 +60,9 @@ def test_the_owner_of_a_lent_slice_is_looked_for_where_it_comes_back_to() -> Non
     )  # fmt: skip
     record = NotebookRecord(notebook=nb, server="", reason=None, booked_at=1, ended_at=None, changed=1)
     world.controller.mirror.notebooks["nb"] = record
-    holders = {device.id: held for device, held in world.controller._holders().items()}
-    (away,) = holders["n1-4"]
-    assert (away.workload, away.gpu_milli, away_of(holders["n1-4"])) == ("nb", 0, {"nb"})
+    users = {device.id: parts for device, parts in world.controller._allocations_by_device().items()}
+    (away,) = users["n1-4"]
+    assert (away.workload, away.gpu_milli, away_of(users["n1-4"])) == ("nb", 0, {"nb"})
 
 
 def test_a_simulated_device_is_read_by_those_who_hold_it() -> None:

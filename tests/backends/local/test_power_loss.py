@@ -1,4 +1,4 @@
-"""The power fails after an end was observed and before anything else was written: it is seen again, and told once.
+"""The power fails after an end was observed and before anything else was written: it is seen again, and reported once.
 
 What SQLite holds after that is what it held when it last waited for the disk: the files are kept as they were then.
 """
@@ -14,8 +14,8 @@ import pytest
 from jupyter_gpu_quota.core.facts import Fact
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.store.open import open_store
-from jupyter_gpu_quota.store.records.protocol import Lease, Page, Stale
-from jupyter_gpu_quota.store.transactions import TransactionalStore
+from jupyter_gpu_quota.store.records.calls import Lease, Page, Stale
+from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import Script
 from tests.controllers.test_scheduling import World
 
@@ -39,16 +39,16 @@ def test_an_end_that_was_observed_when_the_power_failed_is_observed_again_and_re
     world = World(
         lambda order: Script(runs_for_ms=1_000, completes=True), store=open_store(f"sqlite:///{folder / 's.sqlite'}")
     )
-    observe = TransactionalStore.observe
+    observe = Store.observe
 
-    def kept(store: TransactionalStore, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
+    def kept(store: Store, facts: Sequence[Fact], *, lease: Lease, now: int) -> int | Stale:
         copied(folder, on_disk)
         return observe(store, facts, lease=lease, now=now)
 
     world.submit("bob", "j")
     world.turn(1, every_ms=1_100)
     with monkeypatch.context() as patched:
-        patched.setattr(TransactionalStore, "observe", kept)
+        patched.setattr(Store, "observe", kept)
         world.turn(1, every_ms=0)
     assert state(world) is JobState.SUCCEEDED
     assert world.controller.unsettled == {("j", 1)}, "the executor still tells of it"
@@ -61,7 +61,7 @@ def test_an_end_that_was_observed_when_the_power_failed_is_observed_again_and_re
     world.controller = world.another("after the power came back")
     world.turn(4)
     assert state(world) is JobState.SUCCEEDED
-    assert not world.executor.observe(), "it is told no more"
+    assert not world.executor.observe(), "it is not reported again"
     rows, _ = world.store.audit(page=Page(limit=100))
     assert [row.kind for row in rows if row.subject == "j"].count("job.end") == 1
     assert isinstance(world.store.audit_verify(), int)

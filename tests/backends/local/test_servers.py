@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu_quota.backends.local.enforcement.cooperative import variables_of
-from jupyter_gpu_quota.backends.local.host.processes import process
+from jupyter_gpu_quota.backends.local.host.processes import process, variables_of
 from jupyter_gpu_quota.backends.local.host.servers import Servers, account_of
-from jupyter_gpu_quota.hub.server_enforcement import ServerHold, limiter_of
+from jupyter_gpu_quota.hub.server_enforcement import ServerEnforcement, limiter_of
 from tests.gpu.world import share_of
 from tests.patience import PATIENCE_S, until
 
@@ -103,7 +102,7 @@ def test_a_user_without_a_number_here_is_nobody() -> None:
 def test_a_server_that_ran_before_its_hub_did_is_recorded_if_it_still_is_that_notebook_s(
     servers: Servers, tmp_path: Path, variables: dict[str, str], recorded: bool
 ) -> None:
-    hold = ServerHold(limiter_of(str(tmp_path / "state")), servers)
+    hold = ServerEnforcement(limiter_of(str(tmp_path / "state")), servers)
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **variables}) as server:
         until(lambda: variables_of(server.pid))  # the kernel lets the parent go on before they can be read
         hold.note_again("N", server.pid)

@@ -17,7 +17,7 @@ from jupyter_gpu_quota.backends.local.host.processes import mark_of
 from jupyter_gpu_quota.backends.local.host.record_files import read_record
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.paths import rank_paths
-from tests.backends.worlds import LOOP, LocalWorld, alive, leave, order, passable_folder, shell
+from tests.backends.worlds import LOOP, LocalWorld, alive, order, passable_folder, pid_of, shell, stop
 from tests.patience import Stopwatch, until
 
 FORKS_AWAY = """
@@ -113,24 +113,25 @@ def test_a_guard_outlives_the_signals_of_a_machine_that_stops(world: LocalWorld)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         os.kill(guard, number)
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: fact.pid is not None and not alive(fact.pid) and not alive(guard))
+    until(lambda: not alive(pid_of(fact)) and not alive(guard))
 
 
 def test_every_rank_has_a_mark_of_its_own_and_the_service_has_none(world: LocalWorld) -> None:
     world.executor.start(order("J", "runs on", ranks=2))
-    pids = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.pid is not None).pid for rank in (0, 1)]  # type: ignore[misc]
+    ranks = [world.until(lambda fact, rank=rank: fact.rank == rank and fact.handle is not None) for rank in (0, 1)]  # type: ignore[misc]
     marks = [world.status("J", rank=rank)["mark"] for rank in (0, 1)]
-    assert [mark_of(pid) for pid in pids if pid] == marks and len(set(marks)) == 2
+    until(lambda: [mark_of(pid_of(fact)) for fact in ranks] == marks)  # a rank sets its mark after it was recorded
+    assert len(set(marks)) == 2
     assert mark_of(os.getpid()) is None and mark_of(watchers(world)[0]) is None
 
 
 # --- a supervisor that is stopped ---------------------------------------------------------------------------------
 def test_a_job_that_stops_its_supervisor_is_asked_to_leave_all_the_same(world: LocalWorld) -> None:
     world.executor.start(shell("J", f"trap 'exit 75' TERM; kill -STOP $PPID; echo ready; {LOOP}"))
-    world.until(lambda fact: fact.pid is not None)
+    world.until(lambda fact: fact.handle is not None)
     until(lambda: world.executor.observe() and "ready" in world.log("J"))
     os.kill(watchers(world)[0], signal.SIGSTOP)
-    world.executor.leave(leave("J", grace_s=600))
+    world.executor.stop(stop("J", grace_s=600))
     fact = world.until(lambda fact: fact.tree_gone)
     assert (fact.exit_status, fact.pause_requested) == (75, True), "it was let save"
 
@@ -159,7 +160,7 @@ def test_a_job_that_keeps_its_supervisor_stopped_is_killed_after_its_grace_and_c
     both = watchers(world)
     asked_at = world.now()
     with Stopwatch() as watch:
-        world.executor.leave(leave("J", grace_s=1))
+        world.executor.stop(stop("J", grace_s=1))
         fact = world.until(lambda fact: fact.tree_gone)
     assert fact.pause_requested and fact.exit_status in (-signal.SIGKILL, -signal.SIGTERM)
     assert not any(map(alive, pids)) and world.now() - asked_at >= 1000 and watch.seconds < 10
@@ -192,21 +193,21 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("deaf")
 def test_a_supervisor_that_cannot_be_woken_is_killed_with_its_rank(world: LocalWorld) -> None:
     supervisor = stopped(world)
-    world.executor.leave(leave("J", grace_s=1))
+    world.executor.stop(stop("J", grace_s=1))
     fact = world.until(lambda fact: fact.tree_gone)
-    assert (fact.exit_status, fact.pause_requested) == (-9, True) and fact.pid
-    assert not alive(supervisor) and not alive(fact.pid)
+    assert (fact.exit_status, fact.pause_requested) == (-9, True)
+    assert not alive(supervisor) and not alive(pid_of(fact))
 
 
 @pytest.mark.usefixtures("deaf")
 def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(world: LocalWorld) -> None:
     world.executor.start(order("J", "ignores SIGTERM"))
     world.ready("J", "ignores SIGTERM")
-    world.executor.leave(leave("J"))
+    world.executor.stop(stop("J"))
     world.until(lambda fact: fact.pause_requested)
-    until(lambda: world.executor._leaving["J", 1].heard)
+    until(lambda: world.executor._stopping["J", 1].is_received)
     os.kill(watchers(world)[0], signal.SIGSTOP)
-    world.executor._leaving["J", 1].force_at = time.monotonic()  # the grace, and what is granted after it, is over
+    world.executor._stopping["J", 1].force_at = time.monotonic()  # the grace, and what is granted after it, is over
     assert world.until(lambda fact: fact.tree_gone).exit_status == -9
 
 
@@ -214,11 +215,11 @@ def test_a_supervisor_that_stops_listening_during_the_grace_is_killed_after_it(w
 def test_a_leader_that_no_longer_rules_kills_nothing(world: LocalWorld) -> None:
     supervisor = stopped(world)
     world.executor.fence(7)
-    world.executor.leave(leave("J", fencing=3, grace_s=0))
+    world.executor.stop(stop("J", fencing=3, grace_s=0))
     until_ms = world.now() + 2500
     until(lambda: world.executor.observe() and world.now() > until_ms)
     assert alive(supervisor) and read_record(rank_paths(str(world.state_dir), "J", 1, 0).forced) is None
-    world.executor.leave(leave("J", fencing=7, grace_s=0))
+    world.executor.stop(stop("J", fencing=7, grace_s=0))
     world.until(lambda fact: fact.tree_gone)
 
 
@@ -235,7 +236,7 @@ def test_a_killing_that_its_service_did_not_survive_is_finished_by_the_next(worl
 # --- the supervisor that waits for an order -----------------------------------------------------------------------
 def spare_of(world: LocalWorld) -> int:
     """The supervisor that waits for the next order, once there is one."""
-    waiting = until(lambda: world.executor._spare._waiting)
+    waiting = until(lambda: world.executor._preforked._waiting)
     assert waiting is not None
     return int(waiting.pid)
 
@@ -257,9 +258,9 @@ def test_a_supervisor_that_died_while_it_waited_keeps_no_job_back(world: LocalWo
 
 def test_a_supervisor_that_waits_goes_with_the_service(world: LocalWorld) -> None:
     script = (
-        "import os, sys, time; from jupyter_gpu_quota.backends.local.jobs.prefork import SpareSupervisor;"
-        "spare = SpareSupervisor(); spare.refill();"
-        "print(spare._waiting.pid, flush=True); os.kill(os.getpid(), 9)"
+        "import os, sys, time; from jupyter_gpu_quota.backends.local.jobs.prefork import PreforkedSupervisor;"
+        "preforked = PreforkedSupervisor(); preforked.refill();"
+        "print(preforked._waiting.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     until(lambda: not alive(int(done.stdout)))
@@ -269,5 +270,5 @@ def test_no_supervisor_waits_for_a_closed_executor(world: LocalWorld) -> None:
     world.executor.start(order("J", "ends with 0"))
     waiting = spare_of(world)
     world.executor.close()
-    world.executor._spare.refill()
-    assert not alive(waiting) and world.executor._spare._waiting is None
+    world.executor._preforked.refill()
+    assert not alive(waiting) and world.executor._preforked._waiting is None

@@ -41,7 +41,7 @@ def test_work_that_drains_takes_from_no_guarantee_where_there_is_room_for_both()
     assert in_force(world("pool t 6\na 1 of t\nb 3 of t\na runs 3 of 1 fixed\nb queues 3 of 1"))["b"] == 3000
 
 
-def test_what_is_preemptible_drains_nothing_because_a_claim_takes_it() -> None:
+def test_preemptible_work_does_not_drain_because_a_claim_takes_it() -> None:
     assert in_force(world("pool t 4\na 1 of t\nb 3 of t\na runs 3 of 1\nb queues 3 of 1"))["b"] == 3000
 
 
@@ -56,7 +56,7 @@ def test_non_preemptible_work_above_a_lowered_quota_drains_and_does_not_grow() -
 
 
 # R56
-def test_nobody_leaves_before_the_deadline_and_no_more_than_is_above_the_quota_at_it() -> None:
+def test_no_job_is_stopped_before_the_deadline_and_at_it_only_the_excess() -> None:
     made = due(LOWERED + "b queues 3 of 1", by_s=3)
     made.tick()
     assert made.tick().actions == ()
@@ -94,10 +94,10 @@ def test_a_job_that_was_stopped_at_the_deadline_comes_back_when_it_fits_its_quot
         pytest.param("a runs 1 fixed ran 100\na runs 1 fixed ran 7000", ["a1"], id="the one that loses least leaves"),
         pytest.param("a runs 0.5 fixed ran 10\na runs 2 fixed", ["a2"], id="the smaller is put back"),
         pytest.param("a runs 1 fixed\na runs 3 of 1", [], id="preemptible work is not taken by a deadline"),
-        pytest.param("a runs 1 fixed", [], id="exactly at the quota nobody leaves"),
+        pytest.param("a runs 1 fixed", [], id="exactly at the quota no job is stopped"),
     ],
 )
-def test_who_leaves_at_the_deadline(text: str, leaves: list[str]) -> None:
+def test_the_order_in_which_jobs_are_stopped_at_the_deadline(text: str, leaves: list[str]) -> None:
     made = due("pool t 4\na 1 of t\n" + text)
     assert [action.workload for action in made.tick().actions if isinstance(action, Stop)] == leaves
 
@@ -114,7 +114,7 @@ def test_work_of_a_project_that_is_gone_leaves_at_the_deadline() -> None:
 
 
 # R56
-def test_an_admin_is_warned_of_whom_the_deadline_would_take() -> None:
+def test_the_jobs_that_the_deadline_would_stop_are_listed() -> None:
     made = due(LOWERED, by_s=3600)
     assert above_at_deadline(made.snapshot(), made.policy) == ("a2", "a3")
     assert above_at_deadline(made.snapshot(), dc.replace(made.policy, drain_by_at=None)) == ()

@@ -28,11 +28,11 @@ def test_queued_jobs_of_a_project_that_is_gone_never_start_and_say_why() -> None
     made = without(world("pool t 4\na 2 of t\nb 2 of t\na queues 2 of 1"), "a")
     made.settle()
     assert made.jobs["a1"].state is JobState.QUEUED
-    told = explain(made.snapshot(), made.policy, "a1")
-    assert explanation_sentence(told).startswith(
+    found = explain(made.snapshot(), made.policy, "a1")
+    assert explanation_sentence(found).startswith(
         "Project a is no longer in the quota file, so this never starts. Ask an admin"
     )
-    assert told.would_start == ()
+    assert found.would_start == ()
 
 
 def test_put_back_under_the_same_name_its_jobs_go_on() -> None:
@@ -66,14 +66,14 @@ def test_non_preemptible_work_of_it_keeps_its_devices() -> None:
     assert made.jobs["b1"].state is JobState.RUNNING
 
 
-def test_an_elastic_job_of_it_does_not_grow_and_leaves_whole() -> None:
+def test_an_elastic_job_of_a_removed_project_does_not_grow_and_is_paused_as_a_whole() -> None:
     made = without(world("pool t 4\na 4 of t\nb 1 of t\na runs 1 ranks 1-4 held 2"), "a")
     made.settle()
     assert len(made.owned["a1"]) == 2
     made.submit("b", 1000, ranks=3)
     made.settle()
     assert (made.jobs["a1"].state, made.jobs["b1"].state) == (JobState.PAUSED, JobState.RUNNING)
-    assert "shrunk" not in "".join(made.log), "it is not told that it goes on at once"
+    assert "shrunk" not in "".join(made.log), "its reason does not say that it continues at once"
 
 
 def test_nothing_of_it_is_moved_because_it_could_not_start_again() -> None:
@@ -81,7 +81,7 @@ def test_nothing_of_it_is_moved_because_it_could_not_start_again() -> None:
     made.settle()
     states = sorted(made.jobs[name].state for name in ("a1", "a2"))
     assert states == [JobState.PAUSED, JobState.RUNNING] and made.jobs["b1"].state is JobState.RUNNING
-    assert "moved" not in "".join(made.log), "it is not told that it goes on at once"
+    assert "moved" not in "".join(made.log), "its reason does not say that it continues at once"
 
 
 # R57
@@ -113,8 +113,8 @@ def test_work_of_a_pool_that_is_gone_keeps_devices_that_are_another_pools_now(ki
     made.settle()
     assert len(made.owned) == 2 and made.jobs["b2"].state is JobState.QUEUED
     assert not made.reserved, "nobody waits for a drain that nobody was asked for"
-    told = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
-    assert told.reason is not None and told.reason.code == "pool_gone"
+    found = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
+    assert found.reason is not None and found.reason.code == "pool_gone"
 
 
 @pytest.mark.parametrize(
@@ -125,15 +125,15 @@ def test_work_of_a_pool_that_is_gone_keeps_devices_that_are_another_pools_now(ki
         pytest.param("notebook 0.5", "This notebook keeps its GPUs until its server stops", id="a notebook"),
     ],
 )
-def test_what_outlives_its_project_says_until_when(kind: str, words: str) -> None:
+def test_work_of_a_removed_project_has_a_reason_with_its_end(kind: str, words: str) -> None:
     made = world(f"pool t 1\na 0 of t, notebooks 0.5\na {kind}")
     made.settle()
     without(made, "a")
-    told = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
-    assert words in explanation_sentence(told) and told.reason is not None and told.reason.code == "project_gone"
+    found = explain(made.snapshot(), made.policy, "nb-a1" if "notebook" in kind else "a1")
+    assert words in explanation_sentence(found) and found.reason is not None and found.reason.code == "project_gone"
 
 
-def test_work_that_drains_until_a_deadline_says_that_too() -> None:
+def test_the_reason_of_draining_work_has_the_deadline() -> None:
     made = without(world("pool t 1\na 1 of t\na runs 1 fixed"), "a")
     made.policy = dc.replace(made.policy, drain_by_at=made.now + 60_000)
     assert "or the quota file's drain deadline passes" in explanation_sentence(

@@ -1,4 +1,4 @@
-"""Devices that fail under work, are kept from it, or come back: who leaves, who stays, who waits for them."""
+"""Devices that fail under work, are unavailable, or return: the work that is evicted, that stays, and that waits."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def test_a_job_on_an_unhealthy_device_is_queued_again_and_resumes_elsewhere_at_n
         pytest.param("pool t 1\na 0 of t, notebooks 1\na notebook 1", id="a notebook"),
     ],
 )
-def test_what_may_not_be_preempted_stays_on_an_unhealthy_device_and_is_told(text: str) -> None:
+def test_non_preemptible_work_stays_on_an_unhealthy_device_with_that_reason(text: str) -> None:
     made = world(text)
     made.settle()
     (name,) = made.owned
     made.health("n1g0", Health.UNHEALTHY)
     assert made.tick().actions == ()
-    told = explain(made.snapshot(), made.policy, name)
-    assert told.reason is not None and told.reason.code == "device_unhealthy"
-    assert "Device n1g0 of pool t on node n1 is unhealthy" in explanation_sentence(told)
+    found = explain(made.snapshot(), made.policy, name)
+    assert found.reason is not None and found.reason.code == "device_unhealthy"
+    assert "Device n1g0 of pool t on node n1 is unhealthy" in explanation_sentence(found)
 
 
-def test_who_leaves_and_who_waits_are_told_what_is_wrong_with_the_device() -> None:
+def test_reasons_of_stopped_and_waiting_work_name_the_fault_of_the_device() -> None:
     made = world("pool t 2\na 2 of t\na runs 1 on n1g0\na queues 2")
     made.devices["n1g0"] = dc.replace(made.devices["n1g0"], health=Health.UNHEALTHY, trouble="XID 79")
     assert "Device n1g0 of pool t on node n1 is unhealthy or gone (XID 79)" in sentence(made.tick().actions[0].reason)
     assert "n1g0 is unhealthy: XID 79." in sentence(made.decide().waits["a2"])
 
 
-def test_a_gang_with_one_rank_on_an_unhealthy_device_leaves_whole() -> None:
+def test_a_gang_with_one_rank_on_an_unhealthy_device_is_evicted_as_a_whole() -> None:
     made = world("pool t 2x1\na 2 of t\na queues 1 ranks 2")
     made.settle()
     made.health("n2g0", Health.UNHEALTHY)
@@ -67,7 +67,7 @@ def test_a_gang_with_one_rank_on_an_unhealthy_device_leaves_whole() -> None:
     assert made.jobs["a1"].state is JobState.PAUSED
 
 
-def test_a_node_that_takes_no_new_work_keeps_what_runs_on_it() -> None:
+def test_a_node_that_takes_no_new_work_continues_its_running_work() -> None:
     made = world("pool t 1\na 1 of t\na runs 1\na queues 1")
     made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
     assert made.tick().actions == ()
@@ -79,7 +79,7 @@ def test_a_neighbour_on_a_quarantined_device_runs_on() -> None:
     assert made.tick().actions == ()
 
 
-def test_a_job_that_is_held_or_out_of_time_leaves_for_that_and_is_asked_once() -> None:
+def test_a_job_that_is_held_or_out_of_time_is_stopped_once_for_that_reason() -> None:
     made = world("pool t 1\na 1 of t\na runs 1")
     made.hold("a1")
     made.health("n1g0", Health.UNHEALTHY)
@@ -89,7 +89,7 @@ def test_a_job_that_is_held_or_out_of_time_leaves_for_that_and_is_asked_once() -
     assert made.tick().actions == ()
 
 
-def test_nobody_is_paused_for_a_job_that_an_unhealthy_device_drives_out_beyond_its_right() -> None:
+def test_an_evicted_job_above_its_entitlement_pauses_no_other() -> None:
     made = world("pool t 2\na 1 of t\nb 1 of t\na runs 1\nb runs 1")
     (device,) = {one.device for one in made.owned["a1"]}
     made.health(device, Health.UNHEALTHY)
@@ -101,7 +101,7 @@ def test_nobody_is_paused_for_a_job_that_an_unhealthy_device_drives_out_beyond_i
     assert made.picture() == "a 1 / b 1"
 
 
-def test_foresight_counts_no_pause_of_work_that_leaves_an_unhealthy_device() -> None:
+def test_a_projection_counts_no_pause_of_work_that_leaves_an_unhealthy_device() -> None:
     made = world("pool t 2\na 2 of t\na runs 1")
     (device,) = {one.device for one in made.owned["a1"]}
     made.health(device, Health.UNHEALTHY)
@@ -120,7 +120,7 @@ def test_a_cordoned_node_takes_nothing_new_and_an_uncordoned_one_does_again() ->
     assert made.picture() == "a 2"
 
 
-def test_a_cordoned_node_keeps_what_runs_on_it_and_a_claim_takes_another_nodes() -> None:
+def test_a_cordoned_node_continues_its_work_and_a_claim_takes_that_of_another_node() -> None:
     made = world("pool t 3x1\na 1 of t\nb 1 of t\na runs 3 of 1\nb queues 1\nn3 cordoned")
     made.settle()
     assert made.owned["a3"] and made.picture() == "a 2 / b 1"
@@ -150,23 +150,23 @@ def test_a_borrower_leaves_a_drained_node_within_its_own_grace() -> None:
         pytest.param("pool t 1\na 0 of t, notebooks 1\na notebook 1", id="a notebook"),
     ],
 )
-def test_what_may_not_be_preempted_drains_by_itself_and_is_told(text: str) -> None:
+def test_non_preemptible_work_drains_with_that_reason(text: str) -> None:
     made = world(text)
     made.settle()
     (name,) = made.owned
     made.keep_up("n1", Upkeep.DRAINING)
     assert made.tick().actions == ()
-    told = explain(made.snapshot(), made.policy, name)
-    assert told.reason is not None and told.reason.code == "node_drained"
-    assert "An admin drains node n1" in explanation_sentence(told)
+    found = explain(made.snapshot(), made.policy, name)
+    assert found.reason is not None and found.reason.code == "node_drained"
+    assert "An admin drains node n1" in explanation_sentence(found)
 
 
 # R59
 def test_at_the_deadline_of_a_drain_a_job_that_may_not_be_preempted_leaves_and_not_before() -> None:
     made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0 fixed\nn1 draining by 3")
     assert [made.tick().actions for _ in range(2)] == [(), ()]
-    told = explain(made.snapshot(), made.policy, "a1")
-    assert explanation_sentence(told).endswith(
+    found = explain(made.snapshot(), made.policy, "a1")
+    assert explanation_sentence(found).endswith(
         "The drain's deadline is in 1 s; after it such jobs, too, are stopped and queued again."
     )
     (stop,) = made.tick().actions
@@ -182,7 +182,7 @@ def test_a_notebook_stays_past_the_deadline_of_a_drain() -> None:
     assert made.tick().actions == () and made.owned["nb-a1"]
 
 
-def test_a_gang_with_one_rank_on_a_drained_node_leaves_whole() -> None:
+def test_a_gang_with_one_rank_on_a_drained_node_is_evicted_as_a_whole() -> None:
     made = world("pool t 3x1\na 2 of t\na queues 1 ranks 2")
     made.settle()
     node = made.devices[made.owned["a1"][0].device].node
@@ -192,11 +192,11 @@ def test_a_gang_with_one_rank_on_a_drained_node_leaves_whole() -> None:
 
 
 def test_a_gang_on_two_drained_nodes_leaves_at_the_earlier_deadline() -> None:
-    """Found by random worlds: it was judged by the node whose device has the first name."""
+    """Found by random worlds: the decision was by the node whose device has the first name."""
     made = world("pool t 3x1\na 2 of t\na runs 1 of 1 ranks 2 on n1g0,n2g0 fixed\nn1 draining by 60\nn2 draining by 3")
     assert made.tick().actions == ()
-    told = explain(made.snapshot(), made.policy, "a1")
-    assert "An admin drains node n2" in explanation_sentence(told)
+    found = explain(made.snapshot(), made.policy, "a1")
+    assert "An admin drains node n2" in explanation_sentence(found)
     made.now = BEGIN + 3000
     (stop,) = made.tick().actions
     assert isinstance(stop, Stop) and stop.reason.code == "node_drained"
@@ -212,17 +212,17 @@ def test_a_place_that_is_reserved_on_a_node_is_given_up_when_it_is_cordoned() ->
     assert made.picture() == "a 0 / b 1"
 
 
-def test_who_needs_a_cordoned_node_is_told_which() -> None:
+def test_the_reason_of_a_waiting_job_names_the_cordoned_node() -> None:
     made = world("pool t 2x1\na 2 of t\na queues 1 ranks 2\nn2 cordoned")
     reason = made.decide().waits["a1"]
     assert reason.code == "device_unavailable"
     assert "n2g0 is on node n2, which is cordoned." in sentence(reason)
 
 
-def test_what_would_be_freed_on_a_cordoned_node_is_no_change_that_starts_a_job() -> None:
+def test_freed_devices_of_a_cordoned_node_are_no_change_that_starts_a_job() -> None:
     made = world("pool t 2x1\na 1 of t\na runs 1 on n1g0\na runs 1 on n2g0\na queues 1\nn1 cordoned")
-    told = explanation_sentence(explain(made.snapshot(), made.policy, "a3"))
-    assert told.endswith("It would start if 1 GPU is freed in pool t, or if pool t grows by 1 GPU.")
+    found = explanation_sentence(explain(made.snapshot(), made.policy, "a3"))
+    assert found.endswith("It would start if 1 GPU were freed in pool t, or if pool t had 1 more GPU.")
 
 
 # -- who waits for devices that come back --------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def stuck() -> World:
     return made
 
 
-def test_who_needs_a_quarantined_device_is_told_which_and_why() -> None:
+def test_the_reason_of_a_waiting_job_names_the_quarantined_device() -> None:
     made = stuck()
     reason = made.decide().waits["b1"]
     (device,) = {one.device for one in made.owned["a1"]}
@@ -251,7 +251,7 @@ def test_who_needs_a_quarantined_device_is_told_which_and_why() -> None:
     assert explanation_sentence(explain(made.snapshot(), made.policy, "b1")).startswith(sentence(reason))
 
 
-def test_who_would_submit_it_now_is_told_the_same() -> None:
+def test_a_dry_run_has_the_same_reason() -> None:
     made = stuck()
     job = Job(id="new", project="b", user="b", pool="t", gpu_milli=2000, submitted_at=made.now)
     assert dry_run(made.snapshot(), made.policy, job).reason.code == "device_quarantined"
@@ -281,13 +281,13 @@ def test_it_starts_when_the_processes_are_gone() -> None:
         pytest.param("pool t 1\na 1 of t\na queues 1 model Y", Health.QUARANTINED, "never_fits", id="another model"),
     ],
 )
-def test_what_fits_with_devices_that_come_back_waits_for_them(text: str, out: Health, code: str) -> None:
+def test_a_job_that_fits_with_unavailable_devices_waits_for_them(text: str, out: Health, code: str) -> None:
     made = world(text)
     made.health("n1g0", out)
     assert made.decide().waits["a1"].code == code
 
 
-def test_a_pool_whose_node_takes_no_new_work_can_start_a_job_some_day() -> None:
+def test_a_job_in_a_pool_whose_node_takes_no_new_work_can_start_later() -> None:
     made = world("pool t 1\na 1 of t\na queues 1")
     made.nodes[0] = dc.replace(made.nodes[0], schedulable=False)
     assert made.decide().waits["a1"].code == "device_unavailable"

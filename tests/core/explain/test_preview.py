@@ -1,4 +1,4 @@
-"""What a preview says of an edit is what ticks under that edit do: the same people are paused, nobody is left out."""
+"""A preview of an edit lists what ticks under that edit do: the same jobs are paused, and no other."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ EDITS: dict[str, Edit] = {
 
 
 def compared(made: World, edit: Edit) -> tuple[Preview, set[str], World]:
-    """What the preview says, whom ticks under the edit pause that run now, and the world after them."""
+    """The preview, the running jobs that ticks under the edit pause, and the world after them."""
     made.settle()
     old, snapshot = made.policy, made.snapshot()
     runs = {job.id for job in snapshot.jobs if job.state in RUNS}
     counted = {job.id: len(job.paused_at) for job in snapshot.jobs}
     edit(made)
-    told = preview(snapshot, old, made.policy, moved=made.snapshot())
+    found = preview(snapshot, old, made.policy, moved=made.snapshot())
     made.settle()
-    return told, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
+    return found, {name for name in runs if len(made.jobs[name].paused_at) > counted[name]}, made
 
 
 # R54
 @pytest.mark.parametrize("drain_ticks", [1, 3])
 @pytest.mark.parametrize("edit", list(EDITS))
 @pytest.mark.parametrize("text", list(WORLDS))
-def test_whom_it_names_as_paused_are_those_that_ticks_pause(text: str, edit: str, drain_ticks: int) -> None:
+def test_the_preview_lists_the_jobs_that_ticks_pause(text: str, edit: str, drain_ticks: int) -> None:
     made = world(WORLDS[text])
     made.drain_ticks = drain_ticks
-    told, paused, _ = compared(made, EDITS[edit])
-    assert set(told.of(Effect.PAUSED)) == paused
+    found, paused, _ = compared(made, EDITS[edit])
+    assert set(found.of(Effect.PAUSED)) == paused
 
 
 def _line(owner: str) -> st.SearchStrategy[str]:
@@ -96,52 +96,54 @@ QUOTAS = st.tuples(*[st.sampled_from(["0", "1", "2"])] * 3)
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(quotas=QUOTAS, work=WORK, edit=st.sampled_from(list(EDITS)))
-def test_in_any_world_it_names_whom_ticks_pause(quotas: tuple[str, ...], work: list[str], edit: str) -> None:
+def test_in_any_state_the_preview_lists_the_jobs_that_ticks_pause(
+    quotas: tuple[str, ...], work: list[str], edit: str
+) -> None:
     owners = [f"{name} {quota} of t" for name, quota in zip("abc", quotas, strict=True)]
-    told, paused, _ = compared(world("\n".join(["pool t 4", *owners, *work])), EDITS[edit])
-    assert set(told.of(Effect.PAUSED)) == paused
+    found, paused, _ = compared(world("\n".join(["pool t 4", *owners, *work])), EDITS[edit])
+    assert set(found.of(Effect.PAUSED)) == paused
 
 
 def test_an_unchanged_policy_changes_nothing() -> None:
-    told, paused, _ = compared(world(BUSY), EDITS["nothing"])
-    assert (told.affected, paused) == ((), set())
+    found, paused, _ = compared(world(BUSY), EDITS["nothing"])
+    assert (found.affected, paused) == ((), set())
 
 
 # R54
-def test_whose_wait_ends_is_named_with_what_it_waited_for() -> None:
-    told, _, made = compared(world(BUSY), EDITS["b is given more"])
-    assert (told.of(Effect.STARTS), told.of(Effect.PAUSED)) == (("b2", "b3"), ("a2", "a3"))
-    assert all(made.jobs[name].state in RUNS for name in told.of(Effect.STARTS))
-    assert all(one.before is not None and one.after is None for one in told.affected if one.effect is Effect.STARTS)
+def test_work_that_would_start_is_listed_with_its_former_reason() -> None:
+    found, _, made = compared(world(BUSY), EDITS["b is given more"])
+    assert (found.of(Effect.STARTS), found.of(Effect.PAUSED)) == (("b2", "b3"), ("a2", "a3"))
+    assert all(made.jobs[name].state in RUNS for name in found.of(Effect.STARTS))
+    assert all(one.before is not None and one.after is None for one in found.affected if one.effect is Effect.STARTS)
 
 
 @pytest.mark.parametrize(("removed", "code"), [("a", "no_such_project"), ("t", "no_such_pool")])
-def test_all_live_work_of_what_is_removed_is_named(removed: str, code: str) -> None:
+def test_all_work_of_removed_projects_and_pools_is_listed(removed: str, code: str) -> None:
     made = world(NOTEBOOKS + "\na queues 5 of 1\na runs 1 fixed")
     made.settle()
     made.hold("a5")
-    told, _, _ = compared(made, lambda made: without(made, removed))
+    found, _, _ = compared(made, lambda made: without(made, removed))
     mine = {job.id for job in made.jobs.values() if removed in (job.project, job.pool)}
-    assert {one.work.id for one in told.affected} >= {*mine, "nb-a1"}
-    waits = [one for one in told.affected if one.effect is Effect.WAITS and one.work.id in mine]
+    assert {one.work.id for one in found.affected} >= {*mine, "nb-a1"}
+    waits = [one for one in found.affected if one.effect is Effect.WAITS and one.work.id in mine]
     assert waits and {one.after.code for one in waits if one.after} == {code}
 
 
-def test_running_work_is_never_said_to_wait_instead_of_starting() -> None:
+def test_running_work_is_never_listed_as_waiting() -> None:
     for text in WORLDS.values():
         for edit in EDITS.values():
             made = world(text)
             made.settle()
             runs = {job.id for job in made.jobs.values() if job.state in RUNS}
-            told, _, _ = compared(made, edit)
-            assert not runs & {*told.of(Effect.WAITS), *told.of(Effect.STARTS)}
+            found, _, _ = compared(made, edit)
+            assert not runs & {*found.of(Effect.WAITS), *found.of(Effect.STARTS)}
 
 
-def test_a_lowered_quota_names_what_may_be_paused_and_what_drains() -> None:
+def test_a_lowered_quota_lists_work_over_quota_and_draining_work() -> None:
     made = world("pool t 3\na 3 of t\na runs 2 of 1\na runs 1 fixed")
-    told, paused, _ = compared(made, lambda made: made.project("a", "t", training_milli=1000))
-    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (("a1", "a2"), (), set())
-    assert {(one.used_milli, one.quota_milli, one.had_milli) for one in told.affected} == {(3000, 1000, 3000)}
+    found, paused, _ = compared(made, lambda made: made.project("a", "t", training_milli=1000))
+    assert (found.of(Effect.OVER_QUOTA), found.of(Effect.DRAINS), paused) == (("a1", "a2"), (), set())
+    assert {(one.used_milli, one.quota_milli, one.had_milli) for one in found.affected} == {(3000, 1000, 3000)}
     less, _, _ = compared(made, lambda made: made.project("a", "t", training_milli=500))
     assert (less.of(Effect.OVER_QUOTA), less.of(Effect.DRAINS)) == ((), ("a3",))
     assert {(one.used_milli, one.quota_milli) for one in less.affected} == {(1000, 500)}
@@ -155,41 +157,43 @@ def test_a_lowered_quota_names_what_may_be_paused_and_what_drains() -> None:
         pytest.param("a 2 of t\na runs 2 of 1\na runs 1 priority 40", 1000, ("a2",), id="low priority was first to go"),
         pytest.param("a 3 of t\na runs 4", 2000, ("a1",), id="one large job goes from 1 over to 2 over"),
         pytest.param("a 4 of t\na runs 1 ranks 1-3 held 3\na runs 1", 2000, ("a1",), id="elastic work shrinks first"),
-        pytest.param("a 2 of t\na runs 4 of 1", 3000, (), id="a raised quota puts nobody over"),
+        pytest.param("a 2 of t\na runs 4 of 1", 3000, (), id="a raised quota puts no work over quota"),
     ],
 )
 def test_a_lowered_quota_names_as_many_as_it_adds_above_it_in_the_order_in_which_they_go(
     text: str, to_milli: int, named: tuple[str, ...]
 ) -> None:
-    told, paused, _ = compared(world(f"pool t 4\n{text}"), lambda made: made.project("a", "t", training_milli=to_milli))
-    assert (told.of(Effect.OVER_QUOTA), told.of(Effect.DRAINS), paused) == (named, (), set())
+    found, paused, _ = compared(
+        world(f"pool t 4\n{text}"), lambda made: made.project("a", "t", training_milli=to_milli)
+    )
+    assert (found.of(Effect.OVER_QUOTA), found.of(Effect.DRAINS), paused) == (named, (), set())
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(priorities=st.lists(st.sampled_from([40, 50, 70]), min_size=4, max_size=4), had=st.integers(1, 3))
-def test_whom_it_names_as_over_quota_is_whom_a_claim_of_all_of_it_pauses_next(priorities: list[int], had: int) -> None:
-    """First the old quota is claimed, then the new one: who is paused only then is who was named."""
+def test_the_work_listed_as_over_quota_is_what_a_claim_for_all_of_it_pauses(priorities: list[int], had: int) -> None:
+    """First the old quota is claimed, then the new one: the jobs paused only then are those listed."""
     lines = "\n".join(f"a runs 1 priority {priority}" for priority in priorities)
     made = world(f"pool t 4\na {had} of t\nb {4 - had} of t\n{lines}")
     old, snapshot = made.policy, made.snapshot()
     made.project("a", "t", training_milli=0)
-    told = preview(snapshot, old, made.policy)
+    found = preview(snapshot, old, made.policy)
 
     def paused_by(claimed: int) -> set[str]:
         claim = world(f"pool t 4\na {4 - claimed} of t\nb {claimed} of t\n{lines}\nb queues {claimed} of 1")
         claim.settle()
         return {job.id for job in claim.jobs.values() if job.paused_at}
 
-    assert set(told.of(Effect.OVER_QUOTA)) == paused_by(4) - paused_by(4 - had)
+    assert set(found.of(Effect.OVER_QUOTA)) == paused_by(4) - paused_by(4 - had)
 
 
-def test_work_whose_devices_leave_its_pool_is_named_as_that_and_not_as_over_quota() -> None:
+def test_work_whose_devices_move_to_another_pool_is_listed_as_that() -> None:
     made = world("pool t 4\na 3 of t, notebooks 0.5\na runs 2 of 1\na notebook 0.5")
-    told, paused, _ = compared(made, _nothing_matches)
-    assert {(one.work.id, one.effect, one.loses_device) for one in told.affected} >= {
+    found, paused, _ = compared(made, _nothing_matches)
+    assert {(one.work.id, one.effect, one.loses_device) for one in found.affected} >= {
         (name, Effect.DRAINS, True) for name in ("a1", "a2", "nb-a1")
     }
-    assert (told.of(Effect.OVER_QUOTA), paused) == ((), set())
+    assert (found.of(Effect.OVER_QUOTA), paused) == ((), set())
 
 
 def _nothing_matches(made: World) -> None:
@@ -200,8 +204,8 @@ def _nothing_matches(made: World) -> None:
 
 def test_a_lowered_notebook_quota_names_the_slices_that_drain() -> None:
     made = world("pool t 1\na 0 of t, notebooks 1\na notebook 0.5\na notebook 0.25")
-    told, _, _ = compared(made, lambda made: made.project("a", "t", notebook_milli=500))
-    assert told.of(Effect.DRAINS) == ("nb-a1", "nb-a2")
+    found, _, _ = compared(made, lambda made: made.project("a", "t", notebook_milli=500))
+    assert found.of(Effect.DRAINS) == ("nb-a1", "nb-a2")
 
 
 def test_the_wait_before_the_edit_is_that_of_the_old_pools() -> None:
@@ -212,8 +216,8 @@ def test_the_wait_before_the_edit_is_that_of_the_old_pools() -> None:
     moved = dc.replace(snapshot, devices=tuple(dc.replace(one, pool="u") for one in snapshot.devices))
     made.submit("a", 1000)
     waiting = dc.replace(made.snapshot(), devices=moved.devices)
-    told = preview(made.snapshot(), old, made.policy, moved=waiting)
-    [row] = [one for one in told.affected if one.work.id == "a2"]
+    found = preview(made.snapshot(), old, made.policy, moved=waiting)
+    [row] = [one for one in found.affected if one.work.id == "a2"]
     assert (row.effect, row.after and row.after.code) == (Effect.WAITS, "never_fits")
 
 
@@ -227,21 +231,21 @@ def lowered(made: World, milli: int) -> None:
     made.department("d", "t", training_milli=milli)
 
 
-def test_a_lowered_quota_of_a_department_names_those_whose_project_is_over_its_own() -> None:
-    told, paused, _ = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 3000))
-    assert (told.of(Effect.OVER_QUOTA), paused) == (("a3",), set())
-    [row] = told.affected
+def test_a_lowered_quota_of_a_department_lists_work_of_projects_over_their_own() -> None:
+    found, paused, _ = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 3000))
+    assert (found.of(Effect.OVER_QUOTA), paused) == (("a3",), set())
+    [row] = found.affected
     assert (row.department, row.used_milli, row.quota_milli, row.had_milli) == ("d", 4000, 3000, 4000)
 
 
-def test_a_department_that_uses_less_than_its_lowered_quota_puts_nobody_over_it() -> None:
+def test_a_department_within_its_lowered_quota_lists_no_work() -> None:
     text = TWO_DEPARTMENTS.replace("a runs 3 of 1", "a runs 2 of 1")
     assert compared(world(text), lambda made: lowered(made, 3000))[0].affected == ()
 
 
-def test_whom_a_lowered_department_names_is_whom_the_other_department_then_pauses() -> None:
-    told, _, made = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 2000))
-    assert told.of(Effect.OVER_QUOTA) == ("a2", "a3")
+def test_the_work_that_a_lowered_department_lists_is_what_the_other_department_pauses() -> None:
+    found, _, made = compared(world(TWO_DEPARTMENTS), lambda made: lowered(made, 2000))
+    assert found.of(Effect.OVER_QUOTA) == ("a2", "a3")
     made.department("e", "t", training_milli=4000)
     made.project("c", "t", training_milli=4000)
     for _ in range(4):
@@ -252,9 +256,9 @@ def test_whom_a_lowered_department_names_is_whom_the_other_department_then_pause
 
 def test_a_department_s_lowered_quota_for_notebooks_drains_them() -> None:
     made = world("pool t 1\ndepartment d 0 of t, notebooks 1\na 0 of t, notebooks 0.5 in d\na notebook 0.5")
-    told, _, _ = compared(made, lambda made: made.department("d", "t", notebook_milli=250))
-    assert told.of(Effect.DRAINS) == ("nb-a1",)
-    assert [row.department for row in told.affected] == ["d"]
+    found, _, _ = compared(made, lambda made: made.department("d", "t", notebook_milli=250))
+    assert found.of(Effect.DRAINS) == ("nb-a1",)
+    assert [row.department for row in found.affected] == ["d"]
 
 
 @pytest.mark.parametrize(
@@ -265,13 +269,11 @@ def test_a_department_s_lowered_quota_for_notebooks_drains_them() -> None:
         pytest.param({"user_jobs_milli": 2000}, {"user_jobs_milli": 0}, id="that ceiling becomes nothing"),
     ],
 )
-def test_a_job_whose_wait_loses_all_hope_is_named_and_so_is_one_that_has_some_again(
-    had: dict[str, int], has: dict[str, int]
-) -> None:
+def test_a_job_that_can_no_longer_start_or_can_again_is_listed(had: dict[str, int], has: dict[str, int]) -> None:
     made = world("pool t 4\na 0 of t\nb 1 of t\na runs 1\na queues 2 of 1")
     made.project("a", "t", **had)
-    told, _, made = compared(made, lambda made: made.project("a", "t", **has))
-    [one] = told.affected
+    found, _, made = compared(made, lambda made: made.project("a", "t", **has))
+    [one] = found.affected
     assert one.before and one.after and one.before.code is one.after.code
     assert (one.effect, is_too_wide(one.before), is_too_wide(one.after)) == (Effect.WAITS, False, True)
     back, _, _ = compared(made, lambda made: made.project("a", "t", **had))
@@ -294,13 +296,13 @@ LIMITED = "pool t 8\na 0 of t\nb 1 of t\na runs 4 of 1\na queues 1"
         ),
     ],
 )
-def test_a_job_that_waits_behind_what_is_lowered_is_named_with_both_figures(
+def test_a_job_that_waits_for_a_lowered_amount_is_listed_with_both_figures(
     text: str, had: dict[str, int], has: dict[str, int]
 ) -> None:
     made = world(text)
     made.project("a", "t", **had)
-    told, paused, made = compared(made, lambda made: made.project("a", "t", **has))
-    [one] = [one for one in told.affected if one.effect is Effect.WAITS]
+    found, paused, made = compared(made, lambda made: made.project("a", "t", **has))
+    [one] = [one for one in found.affected if one.effect is Effect.WAITS]
     assert one.work.id == "a5" and not paused and one.before and one.after
     assert not is_too_wide(one.after) and one.before.code is one.after.code
     assert (most_milli(one.before), most_milli(one.after)) == (*had.values(), *has.values())
@@ -310,5 +312,5 @@ def test_a_job_that_waits_behind_what_is_lowered_is_named_with_both_figures(
 
 def test_a_job_that_stays_without_hope_is_not_named_again() -> None:
     made = world("pool t 4\na 1 of t, limit per user 1\na queues 2")
-    told, _, _ = compared(made, lambda made: made.project("a", "t", user_jobs_milli=500))
-    assert told.affected == ()
+    found, _, _ = compared(made, lambda made: made.project("a", "t", user_jobs_milli=500))
+    assert found.affected == ()

@@ -1,4 +1,4 @@
-"""Why something waits, the smallest true change that starts it, the estimate, and dry runs."""
+"""MakeReason something waits, the smallest true change that starts it, the estimate, and dry runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_gpu_quota.core.explain.counterfactual import WhatIf, as_preemptible, freed, with_devices
 from jupyter_gpu_quota.core.explain.projection import dry_run, project
-from jupyter_gpu_quota.core.explain.what_if_policy import with_limit, with_quota, with_user_ceiling
+from jupyter_gpu_quota.core.explain.what_if_policy import LIMIT, ceiling_name, quota_name, with_amount
 from jupyter_gpu_quota.core.explain.why_waiting import ChangeKind, explain
 from jupyter_gpu_quota.core.model import Job, JobState
 from jupyter_gpu_quota.core.reasons import ReasonCode
@@ -80,7 +80,7 @@ def changes(made: World, name: str) -> dict[str, int]:
         pytest.param(
             "pool t 2\na 0 of t\nb 0 of t\na runs 1\nb runs 1\na queues 1", "a2",
             {"freed": 1000, "quota": 2000, "pool": 1000},
-            id="with quota it would pause somebody",
+            id="with quota it would pause another job",
         ),
         pytest.param("pool t 1x2\na 0 of t\na queues 3", "a1", {"pool": 3000}, id="a node that is large enough comes"),
         pytest.param(
@@ -108,10 +108,12 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
     for change in explain(made.snapshot(), made.policy, "a2").would_start:
         worlds = {
             ChangeKind.FREED: lambda by: freed(case).starts(by),
-            ChangeKind.QUOTA: lambda by: case.starts(policy=with_quota(case, case.quota + by)),
-            ChangeKind.LIMIT: lambda by: case.starts(policy=with_limit(case, (case.limit(department=False) or 0) + by)),
+            ChangeKind.QUOTA: lambda by: case.starts(policy=with_amount(case, quota_name(case), case.quota + by)),
+            ChangeKind.LIMIT: lambda by: case.starts(
+                policy=with_amount(case, LIMIT, (case.limit(department=False) or 0) + by)
+            ),
             ChangeKind.USER_CEILING: lambda by: case.starts(
-                policy=with_user_ceiling(case, (case.user_ceiling(department=False) or 0) + by, department=False)
+                policy=with_amount(case, ceiling_name(case), (case.user_ceiling(department=False) or 0) + by)
             ),
             ChangeKind.POOL: lambda by: case.starts(snapshot=with_devices(case, by)),
             ChangeKind.PREEMPTIBLE: lambda by: by == 0 and case.starts(snapshot=as_preemptible(case, case.job)),
@@ -125,15 +127,15 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
     [
         pytest.param(
             "pool t 4\na 2 of t\nb 2 of t\na queues 4 fixed", "a1", {"preemptible": 0},
-            "(without --non-preemptible). No quota alone would do: a's training quota in pool t raised by 2 to 4 "
-            "would need 6 GPU where 4 can be promised.",
+            "(without --non-preemptible). No quota alone would start it: a's training quota in pool t raised by 2 to 4 "
+            "would need 6 GPU, and 4 is available for quotas.",
             id="4 of 2 that may not be preempted, and another has the rest",
         ),
         pytest.param(
             "pool t 4\na 2 of t\nb 2 of t\nb runs 2 of 1 fixed\na queues 4 fixed", "a1", {},
-            "No single change would start it: neither GPU that is freed nor a higher quota, limit or ceiling nor a "
-            "larger pool nor leave to be preempted.",
-            id="others run on the rest, so that it takes more than one change",
+            "No single change would start it: neither freed GPU nor a higher quota, limit or ceiling nor a "
+            "larger pool nor permission to be preempted.",
+            id="others use the rest, so that it takes more than one change",
         ),
         pytest.param(
             "pool t 4\ndepartment D 4 of t, limit per user 2\na 2 of t in D, limit per user 1\nb 2 of t in D\n"
@@ -145,17 +147,17 @@ def test_every_change_is_true_and_one_milli_less_is_not(text: str) -> None:
             "pool t 2\ndepartment D 2 of t, limit 2\na 2 of t in D\nb 0 of t in D, priority 60\na runs 2\nb queues 1",
             "b1", {},
             "It starts when enough of that is freed or the limit is raised. Nothing else alone would start it: b's "
-            "training quota in pool t raised by 1 to 1 would need 3 GPU where 2 can be promised.",
+            "training quota in pool t raised by 1 to 1 would need 3 GPU, and 2 is available for quotas.",
             id="the limit of its department is reached, and a quota that would do does not fit",
         ),
         pytest.param(
             "pool t 4\na 2 of t\na queues 4 fixed", "a1", {"quota": 2000, "preemptible": 0},
-            "It would start if a's training quota in pool t is raised by 2 to 4, or if it is submitted as one",
-            id="nobody else has a quota",
+            "It would start if a's training quota in pool t were raised by 2 to 4, or if it were submitted as a",
+            id="no other project has a quota",
         ),
     ],
 )  # fmt: skip
-def test_a_job_above_its_quota_is_told_what_would_start_it_or_why_nothing_does(
+def test_the_explanation_of_a_job_above_its_quota_names_the_changes_that_would_start_it(
     text: str, name: str, kinds: dict[str, int], words: str
 ) -> None:
     made = world(text)
@@ -163,10 +165,10 @@ def test_a_job_above_its_quota_is_told_what_would_start_it_or_why_nothing_does(
     assert words in explanation_sentence(explain(made.snapshot(), made.policy, name))
 
 
-def test_a_change_in_the_calendar_says_so() -> None:
+def test_a_change_of_the_calendar_names_its_window() -> None:
     made = world("pool t 4\na 4 of t\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1")
     assert explanation_sentence(explain(made.snapshot(), made.policy, "a2")).endswith(
-        "It would start if a's limit in pool t is raised by 1 to 2 in the calendar's window nights."
+        "It would start if a's limit in pool t were raised by 1 to 2 in the calendar's window nights."
     )
 
 
@@ -178,13 +180,13 @@ DEPARTMENT = "pool t 4\ndepartment D 4 of t\na 2 of t in D{}\nb 2 of t in D\nwin
     [
         pytest.param(
             DEPARTMENT.format("", "department D of t, limit 1") + "a runs 1\na queues 1", "a2",
-            "if department D's limit in pool t is raised by 1 to 2 in the calendar's window nights.",
+            "if department D's limit in pool t were raised by 1 to 2 in the calendar's window nights.",
             id="the limit of a department in the night",
         ),
         pytest.param(
             "pool t 4\na 4 of t, limit per user 1\nwindow nights from 0 to 9: a of t, limit 1\na runs 1\na queues 1",
             "a2",
-            "nor leave to be preempted. Now the calendar's window nights sets a's limit in pool t.",
+            "nor permission to be preempted. Now the calendar's window nights sets a's limit in pool t.",
             id="a ceiling of the file, and the limit of the night beside it",
         ),
         pytest.param(
@@ -236,9 +238,9 @@ def first_that_starts(case: WhatIf, kind: str) -> int | None:
     def starts(by: int) -> bool:
         if kind == "limit":
             now = case.limit(department=False)
-            return now is not None and case.starts(policy=with_limit(case, now + by))
+            return now is not None and case.starts(policy=with_amount(case, LIMIT, now + by))
         now = case.user_ceiling(department=False)
-        return now is not None and case.starts(policy=with_user_ceiling(case, now + by, department=False))
+        return now is not None and case.starts(policy=with_amount(case, ceiling_name(case), now + by))
 
     return next((by for by in range(STEP, 8000, STEP) if starts(by)), None)
 
@@ -257,26 +259,26 @@ def test_the_raise_that_is_named_is_the_least_of_all_that_would_do(seed: int) ->
                 assert named.get(kind) == first_that_starts(case, kind), (text, job)
 
 
-def test_the_sentence_says_who_what_was_true_and_what_next() -> None:
+def test_the_sentence_has_request_state_and_outlook() -> None:
     made = world(FULL)
     said = explanation_sentence(explain(made.snapshot(), made.policy, "a2"))
     assert said.startswith("a asked for 0.5 GPU")
-    assert said.endswith("It would start if 0.5 GPU is freed in pool t, or if pool t grows by 0.5 GPU.")
+    assert said.endswith("It would start if 0.5 GPU were freed in pool t, or if pool t had 0.5 more GPU.")
 
 
 def test_the_estimate_is_when_time_limits_free_enough() -> None:
     made = world("pool t 1\na 1 of t\na runs 1 minutes 90 ran 3600\na queues 1")
-    told = explain(made.snapshot(), made.policy, "a2")
-    assert told.estimate_at == made.now + 30 * 60_000
+    found = explain(made.snapshot(), made.policy, "a2")
+    assert found.estimate_at == made.now + 30 * 60_000
 
 
 def test_a_job_out_of_pauses_is_estimated_by_its_oldest_pause() -> None:
     rules = dc.replace(GENTLE, max_pauses=1, per_s=600)
     made = world("pool t 1\na 0 of t\na queues 1", preemption=rules)
     made.jobs["a1"] = dc.replace(made.jobs["a1"], paused_at=(made.now - 60_000,))
-    told = explain(made.snapshot(), made.policy, "a1")
-    assert told.reason is not None
-    assert (told.reason.code, told.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
+    found = explain(made.snapshot(), made.policy, "a1")
+    assert found.reason is not None
+    assert (found.reason.code, found.estimate_at) == (ReasonCode.PAUSES_USED_UP, made.now + 540_000)
 
 
 def test_what_never_fits_has_no_estimate() -> None:
@@ -297,17 +299,17 @@ def test_what_never_fits_has_no_estimate() -> None:
 )
 def test_everything_has_an_explanation(text: str, name: str, state: str) -> None:
     made = world(text)
-    told = explain(made.snapshot(), made.policy, name)
-    assert told.state == state
-    assert explanation_sentence(told)
+    found = explain(made.snapshot(), made.policy, name)
+    assert found.state == state
+    assert explanation_sentence(found)
 
 
 def test_a_notebook_that_was_refused_is_explained_by_its_quota() -> None:
     made = world("pool t 1\na 0 of t, notebooks 0.25\na notebook 0.5")
     made.tick()
-    told = explain(made.snapshot(), made.policy, "nb-a1")
-    assert told.reason is not None
-    assert (told.state, told.reason.code) == ("refused", "above_notebook_quota")
+    found = explain(made.snapshot(), made.policy, "nb-a1")
+    assert found.reason is not None
+    assert (found.state, found.reason.code) == ("refused", "above_notebook_quota")
 
 
 def test_an_unknown_workload_is_a_key_error() -> None:
@@ -326,33 +328,33 @@ class TestDryRun:
 
     def test_it_would_start(self) -> None:
         made = world("pool t 1\na 1 of t")
-        told = dry_run(made.snapshot(), made.policy, job("a"))
-        assert (told.starts_now, told.pauses, told.reason.code) == (True, (), "within_guarantee")
+        found = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (found.starts_now, found.pauses, found.reason.code) == (True, (), "within_guarantee")
 
     def test_it_would_pause_others(self) -> None:
         made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 2 of 1")
-        told = dry_run(made.snapshot(), made.policy, job("a"))
-        assert (told.starts_now, told.pauses, told.reason.code) == (False, ("b2",), "waits_for_drain")
+        found = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (found.starts_now, found.pauses, found.reason.code) == (False, ("b2",), "waits_for_drain")
         grace = made.policy.preemption.grace_s
-        assert dry_run_sentence(told) == (
-            f"It would start within the grace of {grace} s, after the work there has saved and left. Nothing is "
+        assert dry_run_sentence(found) == (
+            f"It would start within the grace of {grace} s, after the work there has saved and ended. Nothing is "
             "reserved for it until it is submitted."
         )
 
     def test_it_would_wait(self) -> None:
         made = world("pool t 1\na 1 of t\na runs 1")
-        told = dry_run(made.snapshot(), made.policy, job("a"))
-        assert (told.starts_now, told.pauses) == (False, ())
-        assert "asked for 1 GPU" in dry_run_sentence(told)
+        found = dry_run(made.snapshot(), made.policy, job("a"))
+        assert (found.starts_now, found.pauses) == (False, ())
+        assert "asked for 1 GPU" in dry_run_sentence(found)
 
-    def test_it_says_so_for_a_pool_that_does_not_exist(self) -> None:
+    def test_the_dry_run_of_an_unknown_pool_says_so(self) -> None:
         made = world("pool t 1\na 1 of t")
         assert dry_run(made.snapshot(), made.policy, job("a", pool="gone")).reason.code == "no_such_pool"
 
 
-def test_a_world_at_rest_foresees_nothing() -> None:
+def test_the_projection_of_a_state_with_an_empty_plan_is_empty() -> None:
     made = world("pool t 4\na 1 of t\nb 1 of t\nc 0 of t\na runs 3 of 1\nb runs 1\nb queues 2 of 1\nc queues 1")
     made.settle()
     snapshot = made.snapshot()
-    told = project(snapshot, made.policy)
-    assert (told.paused, told.started, told.snapshot) == ((), (), snapshot)
+    found = project(snapshot, made.policy)
+    assert (found.paused, found.started, found.snapshot) == ((), (), snapshot)

@@ -1,4 +1,4 @@
-"""The labelled sessions of the benchmark, two of each kind: nobody busy loses anything, idle ones are freed."""
+"""The labelled sessions of the benchmark, two of each kind: no used GPU is freed, idle ones are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.benchmarks import idle_accuracy
-from tests.benchmarks.idle_accuracy import play
-from tests.benchmarks.idle_sessions import BUSY, GAPS, IDLE, LENGTH, Session, sessions
+from tests.benchmarks.idle_detection import accuracy
+from tests.benchmarks.idle_detection.accuracy import play
+from tests.benchmarks.idle_detection.sessions import BUSY, GAPS, IDLE, LENGTH, Session, sessions
 
 FEW = tuple(sessions(seed=7, of_each=2))
 
 
 def test_the_benchmark_has_two_hundred_sessions_of_every_kind() -> None:
-    assert len(BUSY + IDLE + GAPS) * idle_accuracy.OF_EACH >= 200
+    assert len(BUSY + IDLE + GAPS) * accuracy.OF_EACH >= 200
     assert {session.label for session in FEW} == {"busy", "idle"}
 
 
@@ -24,16 +24,16 @@ def test_the_same_seed_gives_the_same_sessions() -> None:
 
 
 @pytest.mark.parametrize("session", FEW, ids=lambda session: f"{session.kind} {session.number}")
-def test_nothing_is_taken_from_somebody_who_uses_it(session: Session) -> None:
+def test_no_used_gpu_is_freed(session: Session) -> None:
     result = play(session)
     assert not result.wrong
     if session.label == "idle" and not session.gaps:
         assert result.freed_at is not None
 
 
-def test_without_the_rule_of_holes_somebody_would_lose_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    blind = replace(idle_accuracy.POLICY, missed_at_most=10_000, coverage_percent=0)
-    monkeypatch.setattr(idle_accuracy, "POLICY", blind)
+def test_without_the_rule_of_holes_used_gpus_would_be_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    blind = replace(accuracy.POLICY, missed_at_most=10_000, coverage_percent=0)
+    monkeypatch.setattr(accuracy, "POLICY", blind)
     hidden = [session for session in FEW if session.kind == "busy_in_a_hole"]
     assert any(play(session).wrong for session in hidden)
 

@@ -90,17 +90,17 @@ SITUATIONS = [
     pytest.param(
         {"kernels": kernel(last_message_at=NOW - 1 * MINUTE)},
         "busy recent_message",
-        id="a cell that somebody runs every minute to look busy: not the judge's business",
+        id="a cell that runs every minute only to look busy counts as use",
     ),
     pytest.param(
         {"kernels": (QUIET, replace(CPU_ONLY, last_message_at=NOW - 3 * MINUTE))},
         "busy recent_message",
-        id="somebody works in a CPU kernel of the notebook",
+        id="a CPU kernel of the notebook is in use",
     ),
     # starts, restarts, gaps
     pytest.param({"started_at": NOW - 2 * MINUTE}, "unknown just_started", id="the server just started"),
     pytest.param({"started_at": NOW - 15 * MINUTE}, "busy recent_start", id="the server started a while ago"),
-    pytest.param({"started_at": None}, "unknown start_unknown", id="nobody knows when the server started"),
+    pytest.param({"started_at": None}, "unknown start_unknown", id="the start of the server is unknown"),
     pytest.param(
         {"kernels": kernel(started_at=NOW - 15 * MINUTE)}, "busy recent_start", id="the kernel was started anew"
     ),
@@ -134,7 +134,7 @@ SITUATIONS = [
         {"kernels": kernel(last_message_at=None)}, "unknown kernel_unknown", id="its last message is not known"
     ),
     pytest.param(
-        {"kernels": kernel(holds_gpu=None)}, "unknown holder_unknown", id="who holds the GPU's memory is not known"
+        {"kernels": kernel(holds_gpu=None)}, "unknown holder_unknown", id="the kernel on the GPU is not known"
     ),
     # a person asks
     pytest.param({"kept_at": NOW - 2 * MINUTE}, "busy kept", id="a person asked to keep it"),
@@ -169,7 +169,7 @@ def test_an_idle_one_names_the_kernels_that_hold_the_gpu_and_since_when() -> Non
     assert found == Idle(since=NOW - 60 * MINUTE - 10_000, kernels=("k1",), figures=(("for_s", 3610),))
 
 
-def test_with_nobody_waiting_it_takes_longer() -> None:
+def test_without_waiting_work_it_takes_longer() -> None:
     assert said(classification(quiet_notebook(), waiting=False)) == "busy recent_message"
     long_ago = replace(QUIET, last_message_at=NOW - 150 * MINUTE)
     seen = {"samples": readings(150), "reports": reports(150)}
@@ -190,7 +190,7 @@ def test_a_recent_use_says_when_it_would_be_idle() -> None:
         pytest.param({"started_at": NOW - 6 * MINUTE}, (360, 7200, 1200), id="a start"),
     ],
 )
-def test_while_nobody_waits_it_says_how_much_sooner_it_is_idle_once_somebody_does(
+def test_without_waiting_work_the_figures_have_the_shorter_wait(
     changes: dict[str, object], figures: tuple[int, ...]
 ) -> None:
     long_ago = {"last_message_at": NOW - 150 * MINUTE}
@@ -200,13 +200,13 @@ def test_while_nobody_waits_it_says_how_much_sooner_it_is_idle_once_somebody_doe
     assert found.figures == tuple(zip(("for_s", "needed_s", "waited_for_s"), figures, strict=True))
 
 
-def test_the_longest_busy_kernel_says_since_when_it_leaves_the_gpu_alone() -> None:
+def test_a_busy_kernel_has_the_instant_since_which_the_gpu_is_unused() -> None:
     found = classification(quiet_notebook(kernels=kernel(**BUSY)))
     assert isinstance(found, Busy)
     assert (found.since, found.unused_since) == (NOW - 100 * MINUTE, NOW - 60 * MINUTE - 10_000)
 
 
-def test_why_a_reading_is_unknown_is_told() -> None:
+def test_the_reason_of_an_unknown_reading_is_shown() -> None:
     samples = tuple(GpuSample(at=s.at, percent=None, why="under MPS processes have no figures") for s in readings(60))
     found = classification(quiet_notebook(samples=samples))
     assert isinstance(found, Unknown)
@@ -285,7 +285,7 @@ def with_something_unknown(activity: NotebookActivity, what: int) -> NotebookAct
 
 @settings(max_examples=200, deadline=None)
 @given(notebooks(), st.integers(0, 9), st.booleans())
-def test_what_is_unknown_is_never_idle(activity: NotebookActivity, what: int, waiting: bool) -> None:
+def test_unknown_is_never_idle(activity: NotebookActivity, what: int, waiting: bool) -> None:
     assert not isinstance(classification(with_something_unknown(activity, what), waiting=waiting), Idle)
 
 
@@ -348,7 +348,7 @@ def test_a_jump_of_the_clock_blocks_until_enough_is_seen_again(seen: int, jump_m
 
 @settings(max_examples=150, deadline=None)
 @given(notebooks(), st.booleans())
-def test_an_idle_one_was_unused_for_as_long_as_it_says(activity: NotebookActivity, waiting: bool) -> None:
+def test_an_idle_notebook_was_unused_since_the_stated_instant(activity: NotebookActivity, waiting: bool) -> None:
     found = classification(activity, waiting=waiting)
     if isinstance(found, Idle):
         assert NOW - found.since >= POLICY.gpu_after_s(waiting=waiting) * 1000

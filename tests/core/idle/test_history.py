@@ -1,4 +1,4 @@
-"""What is kept for the judge: in the order of arrival, for as long as it looks back, and what people are told of it."""
+"""The activity history of idle classification: in the order of arrival, with retention, and its sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jupyter_gpu_quota.core.idle.state_machine import (
     Stopping,
     Warned,
 )
-from jupyter_gpu_quota.messages.idle import WHY, duration, told
+from jupyter_gpu_quota.messages.idle import WHY, duration, idle_sentence
 from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, POLICY, QUIET
 
 FIRST = Report(instance="a", sequence=1, at=NOW, started_at=NOW - MINUTE, kernels=(QUIET,), programs=())
@@ -66,14 +66,14 @@ def test_which_report_counts(late: Report, taken: bool) -> None:
     assert histories.report("nb", late, POLICY) is taken
 
 
-def test_a_server_that_has_ended_says_nothing_any_more() -> None:
+def test_a_report_of_an_ended_server_is_refused() -> None:
     histories = ActivityHistories()
     histories.report("nb", FIRST, POLICY)
     histories.report("nb", replace(FIRST, instance="b", at=NOW + 1), POLICY)
     assert not histories.report("nb", after(FIRST), POLICY)
 
 
-def test_a_server_that_says_it_is_another_each_time_fills_no_memory() -> None:
+def test_ever_new_server_instances_need_no_more_memory() -> None:
     histories = ActivityHistories()
     for number in range(1_000):
         histories.report("nb", replace(FIRST, instance=f"i{number}", at=NOW + number), POLICY)
@@ -116,7 +116,7 @@ def test_when_the_gpu_was_last_used(percents: list[int | None], used_at: int | N
     assert histories.used_at("nb") == used_at
 
 
-def test_what_is_over_is_forgotten() -> None:
+def test_ended_notebooks_are_forgotten() -> None:
     histories = ActivityHistories()
     histories.report("nb", FIRST, POLICY)
     histories.keep_only(set())
@@ -173,7 +173,7 @@ def test_every_stage_has_a_name() -> None:
 @pytest.mark.parametrize("reason", list(IdleReason))
 def test_every_reason_is_a_sentence_even_without_its_figures(reason: IdleReason) -> None:
     for classification in (Busy(reason=reason, since=NOW), Unknown(reason=reason)):
-        sentence = told(classification, InUse(), IdleMode.REPORT, NOW)
+        sentence = idle_sentence(classification, InUse(), IdleMode.REPORT, NOW)
         assert sentence.endswith(".")
         assert "{" not in sentence
     assert reason in WHY
@@ -191,17 +191,18 @@ def test_every_reason_is_a_sentence_even_without_its_figures(reason: IdleReason)
         ),
     ],
 )
-def test_what_follows_is_told(stage: MachineState, says: str) -> None:
+def test_the_next_step_is_shown(stage: MachineState, says: str) -> None:
     idle = Idle(since=NOW, kernels=("a",), figures=(("for_s", 1_260),))
-    assert told(idle, stage, IdleMode.REPORT, NOW) == f"It has been unused for 21 minutes. {says}"
+    assert idle_sentence(idle, stage, IdleMode.REPORT, NOW) == f"It has been unused for 21 minutes. {says}"
 
 
-def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_so() -> None:
+def test_a_busy_kernel_that_does_not_use_the_gpu_has_that_sentence() -> None:
     busy = Busy(reason=IdleReason.KERNEL_BUSY, since=NOW)
     assert (
-        told(busy, InUse(), IdleMode.REPORT, NOW) == "A kernel is busy or starting; such a kernel is never shut down."
+        idle_sentence(busy, InUse(), IdleMode.REPORT, NOW)
+        == "A kernel is busy or starting; such a kernel is never shut down."
     )
-    assert told(busy, InUse(notified_at=NOW), IdleMode.REPORT, NOW) == (
+    assert idle_sentence(busy, InUse(notified_at=NOW), IdleMode.REPORT, NOW) == (
         "A kernel is busy or starting; such a kernel is never shut down. It has not used the GPU for a long time: stop "
         "what it does not need, or shut the kernel down."
     )
@@ -214,39 +215,39 @@ def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_so() -> None:
             IdleReason.RECENT_START,
             (("waited_for_s", 8),),
             "It was started 21 seconds ago; it counts as idle after 10 minutes "
-            "(8 seconds while somebody waits for a GPU).",
-            id="nobody waits, and when somebody does it is sooner",
+            "(8 seconds while other work waits for a GPU).",
+            id="no work waits, and with waiting work it is sooner",
         ),
         pytest.param(
             IdleReason.RECENT_MESSAGE, (), "A kernel was used 21 seconds ago; it counts as idle after 10 minutes.",
-            id="somebody waits: that is the time",
+            id="work waits: that is the time",
         ),
         pytest.param(
             IdleReason.KEPT, (("waited_for_s", 8),),
-            "A person postponed the warning 21 seconds ago; that lasts for 10 minutes "
-            "(8 seconds while somebody waits for a GPU).",
-            id="kept: how long that holds depends on who waits",
+            "A user postponed the warning 21 seconds ago; that lasts for 10 minutes "
+            "(8 seconds while other work waits for a GPU).",
+            id="postponed: for how long depends on waiting work",
         ),
     ],
 )  # fmt: skip
-def test_when_it_counts_as_idle_is_told_for_both_cases(
+def test_the_time_until_idle_is_shown_for_both_cases(
     reason: IdleReason, more: tuple[tuple[str, int], ...], says: str
 ) -> None:
     busy = Busy(reason=reason, since=NOW, figures=(("for_s", 21), ("needed_s", 600), *more))
-    assert told(busy, InUse(), IdleMode.REPORT, NOW) == says
+    assert idle_sentence(busy, InUse(), IdleMode.REPORT, NOW) == says
 
 
-def test_of_a_freed_gpu_nobody_is_told_that_it_is_not_idle_yet() -> None:
+def test_the_sentence_of_a_freed_gpu_has_no_time_until_idle() -> None:
     busy = Busy(reason=IdleReason.RECENT_START, since=NOW, figures=(("for_s", 300), ("needed_s", 600)))
-    assert told(busy, Freed(at=NOW, idle_since=None), IdleMode.REPORT, NOW) == (
-        "It was started 5 minutes ago. None of its kernels uses a GPU; its server goes on, its files are kept, and a "
+    assert idle_sentence(busy, Freed(at=NOW, idle_since=None), IdleMode.REPORT, NOW) == (
+        "It was started 5 minutes ago. None of its kernels uses a GPU; its server continues, its files are kept, and a "
         "new kernel gets the GPU again."
     )
 
 
-def test_who_uses_the_gpu_is_named_where_that_is_known() -> None:
+def test_the_message_names_the_users_of_the_gpu_where_they_are_known() -> None:
     busy = Busy(reason=IdleReason.GPU_IN_USE, since=NOW, figures=(("percent", 5), ("users", "terminal 1")))
-    assert told(busy, InUse(), IdleMode.REPORT, NOW) == "The GPU is in use by terminal 1."
+    assert idle_sentence(busy, InUse(), IdleMode.REPORT, NOW) == "The GPU is in use by terminal 1."
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_who_uses_the_gpu_is_named_where_that_is_known() -> None:
         (7_200, "2 hours"),
     ],
 )
-def test_a_duration_is_told_as_people_say_it(seconds: int, said: str) -> None:
+def test_a_duration_is_in_its_largest_unit(seconds: int, said: str) -> None:
     assert duration(seconds) == said
 
 

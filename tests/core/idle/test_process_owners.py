@@ -28,7 +28,7 @@ def use(*parents: tuple[int, int], percent: int | None = 0, at: int | None = Non
     """A process with its parents, nearest first, by number and start."""
     places: tuple[Place, ...] = tuple((space, pid, started) for pid, started in parents)
     return ProcessUse(
-        pid=places[0][1] + 9000 if places else 1, memory_mib=100, percent=percent, used_at=at, places=places
+        handle=str(places[0][1] + 9000 if places else 1), memory_mib=100, percent=percent, used_at=at, places=places
     )
 
 
@@ -54,7 +54,7 @@ def test_a_process_is_its_nearest_named_parent_s(process: ProcessUse, holders: s
         pytest.param(use((700, 5_000)), id="its kernel has ended"),
     ],
 )
-def test_what_is_no_kernel_s_is_a_stray(process: ProcessUse) -> None:
+def test_a_process_of_no_kernel_is_a_stray(process: ProcessUse) -> None:
     assert process_owners(ROOTS, [process]) == ProcessOwners(holders=frozenset(), strays=(process,), users={})
 
 
@@ -68,11 +68,13 @@ def test_what_is_no_kernel_s_is_a_stray(process: ProcessUse) -> None:
         pytest.param(replace(ROOTS, ticks=None), use((700, 5_000)), id="a server of an earlier release"),
     ],
 )
-def test_what_may_be_a_kernel_nobody_named_leaves_all_unknown(roots: Roots, process: ProcessUse) -> None:
+def test_a_process_of_a_kernel_that_may_be_unreported_makes_all_owners_unknown(
+    roots: Roots, process: ProcessUse
+) -> None:
     assert process_owners(roots, [use(KERNEL), process]) is None
 
 
-def test_who_used_it_and_when_is_the_latest_of_its_processes() -> None:
+def test_the_last_use_is_that_of_the_latest_process() -> None:
     found = process_owners(
         ROOTS, [use((300, 9_000), KERNEL, percent=5, at=10), use(KERNEL, percent=1, at=30), use(OTHER)]
     )
@@ -84,14 +86,16 @@ def test_a_use_that_is_not_dated_may_have_been_the_latest() -> None:
     assert found is not None and dict(found.users) == {"k1": None}
 
 
-# --- what the judge is told of it ---------------------------------------------------------------------------------
+# --- input of the classification ---------------------------------------------------------------------------------
 POLICY = IdlePolicy()
 IDLE = KernelRecord(id="k1", state=KernelState.IDLE, started_at=0, last_message_at=0, holds_gpu=None)
 CPU = replace(IDLE, id="k2", holds_gpu=False)
 TERMINAL = ProgramRecord(name="terminal 1", kind=ProgramKind.TERMINAL, holds_gpu=None)
 
 
-def told(found: ProcessOwners | None, *samples: GpuSample) -> tuple[dict[str, bool | None], tuple[ProgramRecord, ...]]:
+def as_evidence(
+    found: ProcessOwners | None, *samples: GpuSample
+) -> tuple[dict[str, bool | None], tuple[ProgramRecord, ...]]:
     histories = ActivityHistories()
     report = Report(instance="i", sequence=1, at=1, started_at=0, kernels=(IDLE, CPU), programs=(TERMINAL,))
     histories.report("N", report, POLICY)
@@ -103,33 +107,33 @@ def told(found: ProcessOwners | None, *samples: GpuSample) -> tuple[dict[str, bo
 
 
 def test_a_cpu_kernel_that_turns_to_the_gpu_is_seen() -> None:
-    assert told(process_owners(ROOTS, [use(OTHER)]))[0] == {"k1": False, "k2": True}
+    assert as_evidence(process_owners(ROOTS, [use(OTHER)]))[0] == {"k1": False, "k2": True}
 
 
-def test_nothing_is_said_where_nothing_is_known() -> None:
-    assert told(None) == ({"k1": None, "k2": False}, (TERMINAL,))
+def test_without_readings_there_are_no_owners() -> None:
+    assert as_evidence(None) == ({"k1": None, "k2": False}, (TERMINAL,))
 
 
-def test_a_terminal_is_told_with_its_last_use() -> None:
+def test_a_terminal_is_listed_with_its_last_use() -> None:
     sample = GpuSample(at=50, percent=10, used_at=40, users=("terminal 1",))
     later = GpuSample(at=60, percent=0)
-    assert told(process_owners(ROOTS, [use(SHELL)]), sample, later)[1] == (
+    assert as_evidence(process_owners(ROOTS, [use(SHELL)]), sample, later)[1] == (
         replace(TERMINAL, holds_gpu=True, used_gpu_at=40),
     )
 
 
 def test_a_stray_holds_the_device_and_is_named() -> None:
-    _, programs = told(process_owners(ROOTS, [use((700, 5_000))]))
+    _, programs = as_evidence(process_owners(ROOTS, [use((700, 5_000))]))
     assert programs[1:] == (ProgramRecord(name="process 700", kind=ProgramKind.STRAY, holds_gpu=True),)
 
 
 def test_a_clock_that_went_back_leaves_no_use_in_the_future() -> None:
     before = GpuSample(at=9_000, percent=10, users=("terminal 1",))
     after = GpuSample(at=100, percent=0)
-    assert told(process_owners(ROOTS, [use(SHELL)]), before, after)[1][0].used_gpu_at == 100
+    assert as_evidence(process_owners(ROOTS, [use(SHELL)]), before, after)[1][0].used_gpu_at == 100
 
 
-def test_a_reading_whose_user_is_told_later_counts_once() -> None:
+def test_a_reading_whose_process_is_reported_later_counts_once() -> None:
     histories = ActivityHistories()
     assert histories.read("N", GpuSample(at=10, percent=5), POLICY)
     assert not histories.read("N", GpuSample(at=10, percent=5, users=("k1",)), POLICY)
@@ -147,7 +151,7 @@ ALONE, WORKER = use(KERNEL), use((300, 9_000), KERNEL)
         pytest.param([ALONE, use(OTHER)], {"k1": 100, "k2": 100}, id="each of two kernels"),
         pytest.param([ALONE, WORKER], {}, id="a worker of it is there, too"),
         pytest.param([WORKER], {}, id="only a worker of it is"),
-        pytest.param([replace(ALONE, memory_mib=None)], {}, id="nobody knows how much it holds"),
+        pytest.param([replace(ALONE, memory_mib=None)], {}, id="its memory is not known"),
         pytest.param([use(SHELL)], {}, id="a terminal is no kernel that was asked about"),
         pytest.param([], {}, id="nothing is there"),
     ],

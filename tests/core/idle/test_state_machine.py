@@ -1,4 +1,4 @@
-"""The ladder: what follows from a verdict, what is undone when activity returns, and what never happens."""
+"""The idle state machine: transitions after a classification, after returning activity, and impossible ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jupyter_gpu_quota.core.idle.state_machine import (
     KeepRefused,
     Kept,
     MachineState,
+    Observation,
     Reported,
-    Seen,
     Stopping,
     Transition,
     Warned,
     is_lendable,
     keep,
-    seen,
+    observe,
     transition,
 )
 from tests.core.idle.world import CPU_ONLY, MINUTE, NOW, QUIET, classification, quiet_notebook
@@ -50,8 +50,8 @@ STOPPING = Stopping(at=NOW - MINUTE, freed_at=NOW - 60 * MINUTE)
 REPORTED = Reported(at=NOW - MINUTE, kernels=("k1",))
 
 
-def look(found: Classification, *, holds: bool | None = True, reported_at: int | None = NOW) -> Seen:
-    return Seen(classification=found, holds=holds, reported_at=reported_at)
+def look(found: Classification, *, holds: bool | None = True, reported_at: int | None = NOW) -> Observation:
+    return Observation(classification=found, holds=holds, reported_at=reported_at)
 
 
 STEPS = [
@@ -81,14 +81,14 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stage", "found", "now", "turn", "to"), STEPS)
-def test_a_step(stage: MachineState, found: Classification, now: int, turn: IdleEvent | None, to: type) -> None:
-    taken = transition(stage, look(found), RECLAIM, now)
-    assert (taken.turn, type(taken.stage)) == (turn, to)
+@pytest.mark.parametrize(("state", "found", "now", "event", "to"), STEPS)
+def test_a_step(state: MachineState, found: Classification, now: int, event: IdleEvent | None, to: type) -> None:
+    taken = transition(state, look(found), RECLAIM, now)
+    assert (taken.event, type(taken.state)) == (event, to)
 
 
 @pytest.mark.parametrize(
-    ("stage", "turn", "to"),
+    ("state", "event", "to"),
     [
         pytest.param(BEGINNING, IdleEvent.REPORTED, Reported, id="an idle notebook is reported"),
         pytest.param(REPORTED, None, Reported, id="and reported once"),
@@ -100,62 +100,62 @@ def test_a_step(stage: MachineState, found: Classification, now: int, turn: Idle
         pytest.param(STOPPING, IdleEvent.WITHDRAWN, Freed, id="no server is stopped"),
     ],
 )
-def test_in_mode_report_nothing_is_freed(stage: MachineState, turn: IdleEvent | None, to: type) -> None:
-    taken = transition(stage, look(IDLE if stage not in (FREED, STOPPING) else EMPTY), REPORT, NOW + 99 * 60 * MINUTE)
-    assert (taken.turn, type(taken.stage)) == (turn, to)
+def test_in_mode_report_nothing_is_freed(state: MachineState, event: IdleEvent | None, to: type) -> None:
+    taken = transition(state, look(IDLE if state not in (FREED, STOPPING) else EMPTY), REPORT, NOW + 99 * 60 * MINUTE)
+    assert (taken.event, type(taken.state)) == (event, to)
 
 
 def test_a_warning_that_no_report_fetched_frees_nothing() -> None:
     unheard = look(IDLE, reported_at=WARNED.at)
-    assert transition(WARNED, unheard, RECLAIM, LATER).stage == WARNED
+    assert transition(WARNED, unheard, RECLAIM, LATER).state == WARNED
 
 
-def test_the_countdown_is_as_long_as_the_policy_says() -> None:
+def test_the_countdown_has_the_length_of_the_policy() -> None:
     taken = transition(BEGINNING, look(IDLE), RECLAIM, NOW)
-    assert taken.stage == Warned(at=NOW, until=NOW + 300_000, kernels=("k1",))
+    assert taken.state == Warned(at=NOW, until=NOW + 300_000, kernels=("k1",))
 
 
 def test_only_kernels_that_hold_the_gpu_are_shut_down() -> None:
     activity = quiet_notebook(kernels=(QUIET, CPU_ONLY))
-    taken = transition(WARNED, seen(activity, classification(activity)), RECLAIM, LATER)
-    assert taken.stage == Freeing(at=LATER, kernels=("k1",))
+    taken = transition(WARNED, observe(activity, classification(activity)), RECLAIM, LATER)
+    assert taken.state == Freeing(at=LATER, kernels=("k1",))
 
 
 def test_a_cell_in_a_cpu_kernel_leaves_the_gpu_freed_and_the_server_alive() -> None:
     taken = transition(FREED, look(TYPED, holds=False), RECLAIM, NOW)
-    assert taken == Transition(stage=replace(FREED, idle_since=None))
+    assert taken == Transition(replace(FREED, idle_since=None))
 
 
 def test_a_kernel_that_holds_the_gpu_again_wakes_the_notebook() -> None:
     started = Busy(reason=IdleReason.RECENT_START, since=NOW)
-    assert transition(FREED, look(started, holds=True), RECLAIM, NOW).turn is IdleEvent.WOKEN
-    assert transition(FREED, look(IDLE), RECLAIM, NOW).turn is IdleEvent.WOKEN
+    assert transition(FREED, look(started, holds=True), RECLAIM, NOW).event is IdleEvent.WOKEN
+    assert transition(FREED, look(IDLE), RECLAIM, NOW).event is IdleEvent.WOKEN
 
 
 def test_a_use_before_it_was_freed_is_no_wake() -> None:
     before = Busy(reason=IdleReason.RECENT_GPU_USE, since=FREED.at - MINUTE)
-    assert isinstance(transition(FREED, look(before, holds=False), RECLAIM, NOW).stage, Freed)
+    assert isinstance(transition(FREED, look(before, holds=False), RECLAIM, NOW).state, Freed)
 
 
 # --- keep ---------------------------------------------------------------------------------------------------------
 def test_keep_postpones_the_warning_as_if_the_notebook_had_been_used() -> None:
     taken = keep(WARNED, RECLAIM, NOW)
-    assert taken == Transition(stage=InUse(kept=Kept(times=1, at=NOW)), turn=IdleEvent.KEPT)
+    assert taken == Transition(InUse(kept=Kept(times=1, at=NOW)), IdleEvent.KEPT)
     again = classification(quiet_notebook(kept_at=NOW))
     assert isinstance(again, Busy)
     assert (again.reason, again.idle_at) == (IdleReason.KEPT, NOW + 20 * MINUTE)
 
 
 @pytest.mark.parametrize(
-    ("stage", "why"),
+    ("state", "why"),
     [
         pytest.param(BEGINNING, "not_warned", id="nothing is to be postponed"),
         pytest.param(FREED, "not_warned", id="it is too late"),
         pytest.param(replace(WARNED, kept=Kept(times=3, at=NOW)), "kept_enough", id="a fourth time"),
     ],
 )
-def test_keep_is_refused(stage: MachineState, why: str) -> None:
-    refused = keep(stage, RECLAIM, NOW)
+def test_keep_is_refused(state: MachineState, why: str) -> None:
+    refused = keep(state, RECLAIM, NOW)
     assert isinstance(refused, KeepRefused)
     assert (refused.why, refused.most) == (why, 3)
 
@@ -170,26 +170,26 @@ def test_keep_is_refused(stage: MachineState, why: str) -> None:
         pytest.param(IDLE, 1, id="nor does another warning"),
     ],
 )
-def test_how_often_somebody_may_keep_it(found: Classification, times: int) -> None:
-    assert transition(InUse(kept=ONCE), look(found), RECLAIM, NOW).stage.kept.times == times
+def test_a_warning_can_be_postponed_as_often_as_the_policy_allows(found: Classification, times: int) -> None:
+    assert transition(InUse(kept=ONCE), look(found), RECLAIM, NOW).state.kept.times == times
 
 
-# --- told only ----------------------------------------------------------------------------------------------------
-def test_a_busy_kernel_that_leaves_the_gpu_alone_is_told_once_and_never_freed() -> None:
+# --- notified only-------------------------------------------------------------------------------------------------
+def test_the_owner_of_a_busy_kernel_without_gpu_use_is_notified_once_and_it_is_never_freed() -> None:
     policy = replace(RECLAIM, busy_notify_after_s=1_800)
     first = transition(BEGINNING, look(BREAKPOINT), policy, NOW)
-    assert (first.turn, first.stage) == (IdleEvent.NOTIFIED, InUse(notified_at=NOW))
-    assert transition(first.stage, look(BREAKPOINT), policy, LATER) == Transition(stage=first.stage)
-    assert transition(first.stage, look(BUSY), policy, LATER).stage == BEGINNING
+    assert (first.event, first.state) == (IdleEvent.NOTIFIED, InUse(notified_at=NOW))
+    assert transition(first.state, look(BREAKPOINT), policy, LATER) == Transition(first.state)
+    assert transition(first.state, look(BUSY), policy, LATER).state == BEGINNING
 
 
-def test_without_that_setting_nobody_is_told() -> None:
-    assert transition(BEGINNING, look(BREAKPOINT), RECLAIM, NOW) == Transition(stage=BEGINNING)
+def test_without_that_setting_no_owner_is_notified() -> None:
+    assert transition(BEGINNING, look(BREAKPOINT), RECLAIM, NOW) == Transition(BEGINNING)
 
 
 # --- lending ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("stage", "found", "lendable"),
+    ("state", "found", "lendable"),
     [
         pytest.param(FREED, EMPTY, True, id="freed, idle, and nothing holds it"),
         pytest.param(FREED, replace(EMPTY, others=("terminal 1",)), False, id="a terminal still holds memory"),
@@ -198,8 +198,10 @@ def test_without_that_setting_nobody_is_told() -> None:
         pytest.param(FREED, IDLE, False, id="a kernel holds it again"),
     ],
 )
-def test_what_may_be_lent(stage: MachineState, found: Classification, lendable: bool) -> None:
-    assert is_lendable(stage, found) is lendable
+def test_a_freed_idle_slice_without_other_programs_is_lendable(
+    state: MachineState, found: Classification, lendable: bool
+) -> None:
+    assert is_lendable(state, found) is lendable
 
 
 # --- whatever happens ---------------------------------------------------------------------------------------------
@@ -211,31 +213,31 @@ verdicts = st.sampled_from([IDLE, IDLE, IDLE, IDLE, EMPTY, UNKNOWN, BUSY, TYPED,
 def test_nothing_is_freed_but_after_a_whole_countdown_of_idleness_in_mode_reclaim(
     looks: list[tuple[Classification, int, IdleMode, bool]],
 ) -> None:
-    stage: MachineState = BEGINNING
+    state: MachineState = BEGINNING
     now, idle_since = NOW, None
     for found, passed_s, mode, reports in looks:
         now += passed_s * 1000
         policy = replace(RECLAIM, mode=mode)
         counts = found is IDLE and mode is IdleMode.RECLAIM
         idle_since = (idle_since or now) if counts else None
-        taken = transition(stage, look(found, reported_at=now if reports else None), policy, now)
-        if isinstance(taken.stage, Freeing) and not isinstance(stage, Freeing):
+        taken = transition(state, look(found, reported_at=now if reports else None), policy, now)
+        if isinstance(taken.state, Freeing) and not isinstance(state, Freeing):
             assert idle_since is not None
             assert now - idle_since >= RECLAIM.warn_for_s * 1000
         if isinstance(found, Unknown | Busy):
-            assert not isinstance(taken.stage, Warned | Freeing | Stopping | Reported)
+            assert not isinstance(taken.state, Warned | Freeing | Stopping | Reported)
         if mode is IdleMode.REPORT:
-            assert not isinstance(taken.stage, Warned | Freeing | Stopping)
-        stage = taken.stage
+            assert not isinstance(taken.state, Warned | Freeing | Stopping)
+        state = taken.state
 
 
-@pytest.mark.parametrize("stage", [BEGINNING, REPORTED, WARNED, FREEING], ids=lambda stage: type(stage).__name__)
+@pytest.mark.parametrize("state", [BEGINNING, REPORTED, WARNED, FREEING], ids=lambda state: type(state).__name__)
 @pytest.mark.parametrize(
     "found", [IDLE, EMPTY, UNKNOWN, BUSY, TYPED], ids=["idle", "empty", "unknown", "busy", "typed"]
 )
 @pytest.mark.parametrize("policy", [REPORT, RECLAIM], ids=["report", "reclaim"])
 def test_asking_again_at_the_same_instant_changes_nothing(
-    stage: MachineState, found: Classification, policy: IdlePolicy
+    state: MachineState, found: Classification, policy: IdlePolicy
 ) -> None:
-    once = transition(stage, look(found, holds=found is not EMPTY), policy, NOW)
-    assert transition(once.stage, look(found, holds=found is not EMPTY), policy, NOW) == Transition(stage=once.stage)
+    once = transition(state, look(found, holds=found is not EMPTY), policy, NOW)
+    assert transition(once.state, look(found, holds=found is not EMPTY), policy, NOW) == Transition(once.state)

@@ -24,6 +24,7 @@ from jupyter_gpu_quota.core.model import (
 )
 from jupyter_gpu_quota.core.placement.fragmentation import SEQUENCES, FragmentationScore, NodeKind, NodeState
 from jupyter_gpu_quota.core.placement.ledger import Ledger
+from jupyter_gpu_quota.core.placement.node_classes import costs
 from jupyter_gpu_quota.core.placement.place import (
     EmptyPool,
     Fit,
@@ -100,7 +101,7 @@ def test_a_node_that_states_nothing_has_plenty() -> None:
 
 
 # R62
-def test_what_leaves_counts_until_it_is_gone_and_what_is_promised_at_once() -> None:
+def test_stopping_work_counts_until_it_is_gone_and_reserved_work_at_once() -> None:
     ledger = Ledger(devices("a", "XX"), [node("a", 8000)])
     running = [Piece(0, 0, 1000, 6000, 0)]
     occupy(ledger, running, borrowed=False)
@@ -119,7 +120,7 @@ def test_the_empty_pool_counts_cpu_by_node() -> None:
     empty = EmptyPool(two_nodes())
     assert [empty.ranks(Request(1000, 1, (), cpu)) for cpu in (0, 4000, 8000, 8001)] == [4, 4, 3, 1]
     assert [empty.ranks(Request(100, 1, (), 1000, memory)) for memory in (1, 10, 60)] == [24, 13, 1]
-    assert not empty.takes(Request(1000, 1, (), -1))
+    assert not empty.fits(Request(1000, 1, (), -1))
 
 
 def test_work_that_names_no_cpu_is_not_kept_from_a_gpu_by_cpu_that_was_promised_twice() -> None:
@@ -127,7 +128,7 @@ def test_work_that_names_no_cpu_is_not_kept_from_a_gpu_by_cpu_that_was_promised_
     occupy(ledger, [Piece(0, 0, 1000, 5000, 0)], borrowed=False)
     assert where(ledger, Request(1000, 1, (), 1)) == []
     assert where(Ledger(devices("a", "XX"), [node("a", 4000)], demand=SOME), Request(1000)) == ["a0"]
-    ledger.learn(SOME)
+    ledger.set_demand(SOME)
     assert where(ledger, Request(1000)) == ["a1"]
 
 
@@ -139,7 +140,7 @@ def test_a_node_in_two_pools_gives_each_its_part() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_shelves_that_were_kept_up_to_date_say_what_new_ones_say(seed: int) -> None:
+def test_updated_node_classes_equal_new_ones(seed: int) -> None:
     random = Random(seed)
     nodes = [node(name, 1000 * random.randint(8, 96), 1000 * random.randint(60, 400)) for name in "abcdef"]
     rows = [device for name in "abcdef" for device in devices(name, random.choice(["AAAA", "BB", "AB", "AAAAAAAA"]))]
@@ -168,7 +169,7 @@ def _cost(ledger: Ledger, pieces: tuple[Piece, ...], request: Request) -> int:
     free = ledger.plain_now(pieces[0].device)
     shape = (request.gpu_milli, request.cpu_milli, request.memory_mib, request.gpu_models)
     number = classes._class_of[ledger.node_of[pieces[0].device]]
-    return min(cost for cost, amount in classes._costs_on(number, shape) if amount == free)
+    return min(cost for cost, amount in costs(classes._states[number], shape, ledger.score) if amount == free)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -187,16 +188,16 @@ def test_cpu_that_never_binds_changes_no_placement(seed: int) -> None:
 
 
 # --- demand ---------------------------------------------------------------------------------------------------------
-def test_demand_is_learnt_from_what_was_seen_in_growing_steps() -> None:
-    seen, told = ObservedDemand(), []
+def test_the_observed_demand_is_renewed_in_growing_steps() -> None:
+    seen, found = ObservedDemand(), []
     for number in range(40):
         rows = seen.note((1000 if number % 3 else 470, 1000, 1000, ()))
         if rows is not None:
-            told.append((number + 1, sum(row.count for row in rows)))
-    assert told == [(number, number) for number in (1, 2, 3, 4, 6, 9, 13, 19, 28)]
+            found.append((number + 1, sum(row.count for row in rows)))
+    assert found == [(number, number) for number in (1, 2, 3, 4, 6, 9, 13, 19, 28)]
 
 
-def test_what_is_typical_is_what_the_jobs_of_the_pool_ask_for_by_rank() -> None:
+def test_the_workload_profile_counts_the_jobs_of_the_pool_by_rank() -> None:
     jobs = [job("a", "ann", 100), job("b", "ann", 100, ranks=2, state=JobState.RUNNING), job("c", "bob", 0)]
     assert {(row.gpu_milli, row.cpu_milli): row.count for row in profile_of_jobs(jobs)} == {
         (1000, 100): 3,
@@ -229,7 +230,7 @@ def test_the_commonest_shapes_are_remembered_and_ties_go_by_shape() -> None:
 
 
 # R63
-def test_worth_is_what_typical_work_fills_and_whole_nodes_are_worth_more_to_large_work() -> None:
+def test_the_score_counts_expected_work_and_whole_nodes_score_more_for_large_work() -> None:
     one = (Demand(gpu_milli=300, cpu_milli=1000, memory_mib=0, gpu_models=(), count=1),)
     kind = NodeKind(("X",), 1, 1)
     states = [NodeState(kind, cpu, 0, free) for cpu, free in [(10_000, (1000,)), (2000, (1000,)), (10_000, (299,))]]
@@ -306,7 +307,7 @@ def test_a_smaller_job_of_another_shape_starts_where_the_first_finds_no_cpu() ->
     assert found == [("start", "s")]
 
 
-def test_a_claim_pauses_whose_device_and_cpu_it_needs() -> None:
+def test_a_claim_pauses_the_work_on_the_device_and_cpu_that_it_needs() -> None:
     rows = [running("r1", "bob", 3000, "a0"), running("r2", "bob", 3000, "a1"), running("r3", "bob", 2000, "a2")]
     made = plan([job("q", "ann", 3000)], rows)
     assert {type(action) for action in made.actions} == {Pause, Reserve}
@@ -315,7 +316,7 @@ def test_a_claim_pauses_whose_device_and_cpu_it_needs() -> None:
     assert paused[0] in ("r1", "r2")
 
 
-def test_a_claim_whose_cpu_would_not_fit_pauses_nobody() -> None:
+def test_a_claim_whose_cpu_does_not_fit_pauses_no_job() -> None:
     rows = [running("r1", "bob", 2500, "a0"), running("r2", "bob", 2500, "a1"), running("r3", "bob", 2500, "a2")]
     assert said(plan([job("q", "ann", 3001)], rows)) == []
     assert [name for name, _ in said(plan([job("q", "ann", 3000)], rows))] == ["pause", "reserve"]
@@ -333,19 +334,19 @@ def situation(waiting: Job, rows: list[tuple[Job, Allocation]], *more: Device) -
 
 
 @pytest.mark.parametrize(
-    ("cpu", "told"),
+    ("cpu", "words"),
     [
         pytest.param(4001, "no node has 4.001 CPU and 0 MiB", id="a GPU is free and its CPU is not"),
         pytest.param(8001, "no node has 8.001 CPU and 0 MiB", id="no node ever has so much"),
     ],
 )
-def test_who_waits_for_cpu_is_told_so(cpu: int, told: str) -> None:
+def test_the_reason_of_a_job_that_waits_for_cpu_says_so(cpu: int, words: str) -> None:
     made = situation(job("q", "ann", cpu), [running("r", "ann", 4000, "a0")])
-    assert told in sentence(decide_and_explain(made, POLICY).waits["q"])
-    assert told in explanation_sentence(explain(made, POLICY, "q"))
+    assert words in sentence(decide_and_explain(made, POLICY).waits["q"])
+    assert words in explanation_sentence(explain(made, POLICY, "q"))
 
 
-def test_who_waits_for_a_gpu_is_not_told_of_cpu() -> None:
+def test_the_reason_of_a_job_that_waits_for_a_gpu_does_not_name_cpu() -> None:
     made = situation(job("q", "ann", 5001), [running(f"r{at}", "ann", 1000, f"a{at}") for at in range(3)])
     assert "CPU" not in sentence(decide_and_explain(made, POLICY).waits["q"])
 

@@ -57,11 +57,11 @@ def goes(text: str, request: Request) -> list[str]:
         pytest.param("a:999", Request(1000), [], id="one milli short"),
     ],
 )
-def test_a_request_goes(devices: str, request_: Request, expected: list[str]) -> None:
+def test_the_devices_of_a_request(devices: str, request_: Request, expected: list[str]) -> None:
     assert goes(devices, request_) == expected
 
 
-def test_a_refusal_says_how_many_ranks_found_room_and_takes_nothing() -> None:
+def test_a_refusal_has_the_number_of_possible_ranks_and_takes_nothing() -> None:
     made = ledger("a:1000 a:1000 a:1000")
     assert place(made, Request(1000, 4)) == Refusal(possible_ranks=3)
     assert isinstance(place(made, Request(1000, 3)), Fit)
@@ -75,7 +75,7 @@ def test_held_room_is_for_borrowers_only() -> None:
     assert isinstance(place(made, Request(700)), Fit)
 
 
-def test_promised_room_is_for_nobody_else() -> None:
+def test_reserved_room_is_for_no_other_work() -> None:
     made = ledger("a:1000")
     made.reserved[0] = 600
     assert isinstance(place(made, Request(500), borrowed=True), Refusal)
@@ -121,7 +121,7 @@ def test_an_empty_pool_takes_so_many_ranks(request_: Request, ranks: int) -> Non
 
 @pytest.mark.parametrize("milli", [0, -1, 1500, 2001])
 def test_amounts_that_mean_nothing_fit_nowhere(milli: int) -> None:
-    assert not EmptyPool(ledger("a:1000 a:1000 a:1000")).takes(Request(milli))
+    assert not EmptyPool(ledger("a:1000 a:1000 a:1000")).fits(Request(milli))
 
 
 def test_levels_find_the_smallest_that_suffices_after_changes() -> None:

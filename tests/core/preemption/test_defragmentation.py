@@ -29,7 +29,7 @@ a queues 1 of 2
 
 
 # R41
-def test_a_job_moves_to_the_other_node_and_nobody_is_paused() -> None:
+def test_a_job_moves_to_the_other_node_and_no_job_is_paused() -> None:
     made = world(PARTS)
     assert said(made.tick()) == [
         ("pause", "b1", "moved"), ("reserve", "b1", "moved"), ("reserve", "a1", "waits_for_drain"),
@@ -40,7 +40,7 @@ def test_a_job_moves_to_the_other_node_and_nobody_is_paused() -> None:
 
 
 # R41
-def test_two_halves_on_two_devices_come_together_for_a_whole_one() -> None:
+def test_two_halves_move_to_one_device_for_a_whole_one() -> None:
     made = world("pool t 2\na 1 of t\nb 1 of t\nb runs 1 of 0.5 on n1g0\nb runs 1 of 0.5 on n1g1\na queues 1 of 1")
     assert [row[:2] for row in said(made.tick())] == [("pause", "b1"), ("reserve", "b1"), ("reserve", "a1")]
     made.settle()
@@ -51,7 +51,7 @@ def test_two_halves_on_two_devices_come_together_for_a_whole_one() -> None:
     ("change", "expected"),
     [
         pytest.param(
-            "b queues 1 of 1", "pause", id="where another job fills the free device, somebody over quota goes"
+            "b queues 1 of 1", "pause", id="where another job fills the free device, a job over quota is paused"
         ),
     ],
 )
@@ -87,8 +87,8 @@ def test_a_claim_of_several_ranks_moves_the_same_work_once() -> None:
         """,
         within_project="first_come",
     )
-    told = [row[:2] for row in said(made.tick())]
-    assert len(told) == len(set(told)), "nobody is asked twice"
+    found = [row[:2] for row in said(made.tick())]
+    assert len(found) == len(set(found)), "nobody is asked twice"
     made.settle()
 
 
@@ -156,7 +156,7 @@ def test_a_job_that_is_moved_counts_as_its_projects_use_while_it_leaves() -> Non
     assert Books(made.snapshot(), made.policy, "t").use()["a"] == 1500
 
 
-def test_who_leaves_for_the_right_of_a_claim_is_not_moved_for_its_room() -> None:
+def test_a_sibling_that_is_a_victim_for_the_entitlement_is_not_moved_for_its_room() -> None:
     made = World(preemption=Preemption(min_runtime_s=2, grace_s=3, lent_grace_s=1))
     made.pool("t", 1, 6)
     made.department("full", "t", training_milli=2000, notebook_milli=1750, limit_milli=3750)

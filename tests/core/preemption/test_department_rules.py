@@ -8,7 +8,7 @@ from jupyter_gpu_quota.api.state.quota_states import shares_of
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import Health, Placement, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Start
-from jupyter_gpu_quota.core.reason_figures import figures_of, reason_from
+from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.reasons import ReasonCode
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from jupyter_gpu_quota.messages.reasons import sentence
@@ -18,7 +18,7 @@ from tests.core.world import world
 
 
 def owners(names: list[str]) -> list[str]:
-    """The projects of jobs that are called by one letter and a digit, and a number."""
+    """The projects of jobs whose names are a letter, a digit and a number."""
     return [name[:2] for name in names]
 
 
@@ -106,7 +106,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 2 / p2 0 / p3 2",
             ["p2", "p2"],
-            id="a guarantee whose department is full takes back what a sibling was lent",
+            id="a claim within guarantee in a full department reclaims the surplus of a sibling",
         ),
         # R28
         pytest.param(
@@ -181,7 +181,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 4 / p2 0",
             [],
-            id="a department would claim back what it lost below its quota and so it is not asked",
+            id="a department that would reclaim what it lost below its quota loses nothing",
         ),
         pytest.param(
             """
@@ -212,7 +212,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 1 / p2 1 / p3 0",
             ["p1", "p3"],
-            id="a guarantee is let out of its full department by a sibling on a device that is of no use to it",
+            id="a claim within guarantee in a full department pauses a sibling on a device that it cannot use",
         ),
         pytest.param(
             """
@@ -230,7 +230,7 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 0 / p2 3.5 / p3 2",
             ["p1"],
-            id="a sibling runs on where another department that must leave anyway has room for all claims",
+            id="a sibling continues where the victims of another department already make room for all claims",
         ),
         pytest.param(
             """
@@ -249,19 +249,19 @@ def owners(names: list[str]) -> list[str]:
             """,
             "p1 0.1 / p2 0.95 / p3 1.6",
             ["p1", "p3"],
-            id="a sibling whose loss lets a guarantee out of its department leaves also where its room is not needed",
+            id="a sibling whose loss entitles the claim outside its department is paused though its room is not needed",
         ),
     ],
 )
-def test_a_world_with_departments_comes_to_rest(text: str, picture: str, paused: list[str]) -> None:
+def test_departments_and_their_projects_end_with_their_shares(text: str, picture: str, paused: list[str]) -> None:
     made = world(text)
     made.settle()
     assert made.picture() == picture
     assert owners(made.paused()) == paused
 
 
-def test_a_department_at_its_quota_gives_nothing_though_a_project_of_it_is_over() -> None:
-    """The claim needs both devices of model X; p1 has quota 0 and sits on one, and D1 uses its 2 and no more."""
+def test_a_department_at_its_quota_loses_nothing_though_one_of_its_projects_is_over_quota() -> None:
+    """The claim needs both devices of model X; p1 has quota 0 and uses one, and D1 uses its 2 and no more."""
     made = world(
         """
         pool t 2 X
@@ -291,8 +291,8 @@ def test_a_project_is_guaranteed_no_more_than_what_its_department_has_in_force()
 
 
 # R28
-def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
-    """p1 claims 2 within guarantee; its department, over quota by p2, may ask D2 for one once p2 has given one."""
+def test_the_loss_of_siblings_is_no_gain_of_the_department() -> None:
+    """p1 claims 2 within guarantee; its department, over quota by p2, may take one from D2 once p2 has lost one."""
     made = world(
         """
         pool t 4
@@ -312,8 +312,8 @@ def test_what_siblings_lose_is_counted_out_of_the_department() -> None:
     assert made.picture() == "p1 2 / p2 0 / p3 2"
 
 
-def test_a_drain_that_is_taken_over_counts_as_a_siblings_loss() -> None:
-    """With the 0.6 promised to p2 counted out, D1 is within its guarantee with p1's claim, and D2 is above its own."""
+def test_a_reservation_that_is_taken_over_counts_as_the_loss_of_a_sibling() -> None:
+    """Without the 0.6 reserved for p2, D1 is within its guarantee with p1's claim, and D2 is above its own."""
     made = world(
         """
         pool t 2
@@ -336,8 +336,8 @@ def test_a_drain_that_is_taken_over_counts_as_a_siblings_loss() -> None:
     assert {("p21", "drain_taken_over"), ("p31", "reclaimed"), ("p11", "waits_for_drain")} <= taken
 
 
-def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
-    """D2 is at its limit but for 0.45; once p2 has given up 0.1, p1 fits on the free device, and p3 loses nothing."""
+def test_a_claim_that_the_loss_of_a_sibling_entitles_is_placed_on_a_free_device() -> None:
+    """D2 has 0.45 left under its limit; once p2 has lost 0.1, p1 fits on the free device, and p3 loses nothing."""
     made = world(
         """
         pool t 5
@@ -363,15 +363,15 @@ def test_a_claim_that_a_sibling_let_out_is_placed_on_what_is_free() -> None:
 
 
 # R16
-def test_a_job_that_can_never_start_is_not_wanted() -> None:
+def test_a_job_that_can_never_start_is_no_demand() -> None:
     made = world("pool t 8\na 0 of t\nb 0 of t\nc 0 of t\na queues 8 of 1\nb queues 8 of 1\nc queues 100")
     shares = shares_of(made.snapshot(), made.policy).projects
     assert [shares[name, "t"].fair_milli for name in ("a", "b", "c")] == [4000, 4000, 0]
 
 
 # R16
-def test_one_user_who_waits_in_two_projects_of_a_department_takes_neither_its_quota() -> None:
-    """The department wants one GPU, as its user may have no more; each of the two projects keeps its promise of one."""
+def test_a_user_who_waits_in_two_projects_of_a_department_reduces_the_quota_of_neither() -> None:
+    """The demand of D1 is one GPU, the ceiling of its user; each of the two projects keeps its guarantee of one."""
     made = world(
         """
         pool t 2
@@ -392,8 +392,8 @@ def test_one_user_who_waits_in_two_projects_of_a_department_takes_neither_its_qu
 
 
 # R24
-def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promised_to_another_department() -> None:
-    """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with what p3 is promised, is above its share."""
+def test_a_claim_within_the_quota_of_its_project_alone_takes_over_no_reservation_of_another_department() -> None:
+    """p1 claims 1 within its quota, which D1 uses by p2 already; D2, with the reservation of p3, is above its share."""
     made = world(
         """
         pool t 4
@@ -427,7 +427,7 @@ def test_within_the_quota_of_its_project_alone_nobody_takes_over_a_place_promise
         pytest.param("0.501", False, id="one milli more is not"),
     ],
 )
-def test_the_quota_of_a_department_holds_for_what_is_not_preemptible(asked: str, runs: bool) -> None:
+def test_the_quota_of_a_department_bounds_its_non_preemptible_work(asked: str, runs: bool) -> None:
     """The projects' quotas come to more than their department's: an overcommitment that a window can lead to."""
     made = world(
         f"pool t 2\ndepartment D1 1 of t\np1 1 of t in D1\np2 1 of t in D1\np1 runs 0.5 fixed\np2 queues {asked} fixed"
@@ -451,143 +451,7 @@ def test_the_notebook_quota_of_a_department_is_a_ceiling(asked: int, booked: boo
     assert ("nb-p21" in made.owned) is booked
 
 
-class TestCeilingsForOneUser:
-    """Each user has at most so much, however idle the pool is."""
-
-    @pytest.mark.parametrize(
-        ("text", "picture"),
-        [
-            # R11
-            pytest.param("a queues 3 of 1 by ann", "a 2", id="one user's jobs stay below the ceiling"),
-            pytest.param("a queues 2 of 1 by ann\na queues 2 of 1 by bob", "a 4", id="another user has a ceiling too"),
-            pytest.param("a queues 1 of 2 by ann\na queues 1 of 0.001 by ann", "a 2", id="one milli more waits"),
-            pytest.param("a queues 1 of 3 by ann\na queues 1 of 1 by ann", "a 1", id="above it alone it never starts"),
-        ],
-    )  # fmt: skip
-    def test_of_jobs(self, text: str, picture: str) -> None:
-        made = world(f"pool t 4\na 4 of t, limit per user 2\n{text}")
-        made.settle()
-        assert made.picture() == picture
-
-    def test_another_users_job_is_not_hidden_by_one_that_its_user_may_not_start(self) -> None:
-        made = world("pool t 4\na 4 of t, limit per user 1\na queues 3 of 1 by ann priority 60\na queues 1 of 1 by bob")
-        made.tick()
-        assert sorted(made.owned) == ["a1", "a4"]
-
-    def test_the_reason_is_said(self) -> None:
-        made = world("pool t 4\na 4 of t, limit per user 1\na queues 2 of 1 by ann")
-        made.settle()
-        assert made.decide().waits["a2"].code == "above_user_ceiling"
-
-    # R16
-    def test_what_its_users_may_not_have_is_not_wanted(self) -> None:
-        made = world("pool t 4\na 0 of t, limit per user 1\nb 0 of t\na queues 4 of 1 by ann\nb queues 4 of 1")
-        made.settle()
-        assert made.picture() == "a 1 / b 3"
-
-    def test_beside_what_users_may_have_no_more_fixed_work_is_wanted_than_the_quota(self) -> None:
-        """ann may have 1.5 and bob wants 1; of 1 that may not be preempted, by bob and carl, the quota takes 0.5."""
-        made = world(
-            "pool t 4\na 0.5 of t, limit per user 1.5\nb 0 of t, weight 0\na queues 2 of 1 by ann\na queues 1 by bob\n"
-            "a queues 0.5 by bob fixed\na queues 0.5 by carl fixed\nb queues 4 of 1"
-        )
-        assert shares_of(made.snapshot(), made.policy).projects["a", "t"].fair_milli == 3000
-
-    def test_who_is_in_line_behind_a_ceiling_starts_when_a_place_under_it_is_taken_over(self) -> None:
-        """c1's promised place goes to a within its guarantee, and c2 of the same user fits at once."""
-        made = world(
-            "pool t 2\na 1 of t\nc 0 of t, limit per user 1\nc queues 1 by w\nc queues 0.6 by w\n"
-            "c runs 0.4 by x on n1g1\na queues 0.7"
-        )
-        where = (Placement(rank=0, device="n1g0", gpu_milli=1000, memory_mib=16001),)
-        made.reserved["c1"] = Reservation(workload="c1", placements=where, reserved_at=made.now)
-        made.tick()
-        assert {"a1", "c2"} <= made.owned.keys()
-
-    # R6
-    @pytest.mark.parametrize(
-        ("asked", "booked"),
-        [pytest.param(250, True, id="exactly at it is admitted"), pytest.param(251, False, id="one milli more is not")],
-    )
-    def test_of_notebooks(self, asked: int, booked: bool) -> None:
-        made = world("pool t 2\na 0 of t, notebooks 2, notebooks per user 0.5\na notebook 0.25 by ann")
-        made.settle()
-        made.ask("a", asked, user="ann")
-        made.ask("a", 500, user="bob")
-        made.settle()
-        assert ("nb-a2" in made.owned, "nb-a3" in made.owned) == (booked, True)
-
-    @pytest.mark.parametrize(
-        ("lines", "picture"),
-        [
-            pytest.param(
-                "a queues 2 of 1 by ann\nb queues 2 of 1 by ann\nb queues 1 of 1 by bob",
-                "a 1 / b 1",
-                id="one user's jobs in both projects stay below it, and another user's start",
-            ),
-            pytest.param(
-                "a queues 1 of 0.5 by ann\nb queues 1 of 0.5 by ann", "a 0.5 / b 0.5", id="exactly at it is admitted"
-            ),
-            pytest.param(
-                "a queues 1 of 0.5 by ann\nb queues 1 of 0.501 by ann", "a 0.5 / b 0", id="one milli more waits"
-            ),
-            pytest.param("a queues 1 of 2 by ann", "a 0 / b 0", id="above it alone it never starts"),
-            pytest.param(
-                "a runs 1 by ann\nb queues 1 by ann priority 70", "a 1 / b 0", id="nobody is paused for room under it"
-            ),
-        ],
-    )
-    def test_over_all_projects_of_a_department(self, lines: str, picture: str) -> None:
-        made = world("pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n" + lines)
-        made.settle()
-        assert made.picture() == picture and not made.paused()
-
-    def test_at_the_ceiling_of_a_department_the_reason_names_it(self) -> None:
-        made = world(
-            "pool t 4\ndepartment D 2 of t, limit per user 1\na 1 of t in D\nb 1 of t in D\n"
-            "a runs 1 by ann\nb queues 0.5 by ann\nb queues 2 by ann"
-        )
-        waits = made.decide().waits
-        assert {waits["b1"].code, waits["b2"].code} == {"above_user_ceiling"}
-        assert sentence(waits["b1"]).startswith(
-            "ann asked for 0.5 GPU and uses 1; the ceiling for each user of department D is 1."
-        )
-
-    def test_of_a_job_that_is_above_it_alone_nothing_is_promised_that_waiting_could_bring(self) -> None:
-        """The user has 1 of 1 in use; that 2 would start once something of it is freed would not be true."""
-        made = world("pool t 4\na 4 of t, limit per user 1\na runs 1 by ann\na queues 2 by ann\na queues 1 by ann")
-        waits = made.decide().waits
-        assert sentence(waits["a2"]) == (
-            "ann asked for 2 GPU; the ceiling for each user of a is 1. It cannot start under that, however much is "
-            "free: ask for less, or for a higher ceiling."
-        )
-        assert "used_milli" not in figures_of(waits["a2"]), "ann uses 1, which does not matter here, and not 0"
-        assert "It starts when enough of what ann uses is freed." in sentence(waits["a3"])
-
-    def test_what_a_departments_users_may_not_have_is_not_wanted(self) -> None:
-        made = world(
-            "pool t 4\ndepartment D 0 of t, limit per user 1\ndepartment E 0 of t\na 0 of t in D\nb 0 of t in E\n"
-            "a queues 4 of 1 by ann\nb queues 4 of 1"
-        )
-        made.settle()
-        assert made.picture() == "a 1 / b 3"
-
-    @pytest.mark.parametrize(
-        ("asked", "booked"),
-        [pytest.param(250, True, id="exactly at it"), pytest.param(251, False, id="one milli more")],
-    )
-    def test_notebooks_over_all_projects_of_a_department(self, asked: int, booked: bool) -> None:
-        made = world(
-            "pool t 2\ndepartment D 0 of t, notebooks 2, notebooks per user 0.5\na 0 of t in D, notebooks 1\n"
-            "b 0 of t in D, notebooks 1\na notebook 0.25 by ann"
-        )
-        made.settle()
-        made.ask("b", asked, user="ann")
-        made.settle()
-        assert ("nb-b1" in made.owned) == booked
-
-
-def test_who_waits_for_its_departments_limit_is_told_of_that_and_of_the_departments_figures() -> None:
+def test_the_reason_of_a_job_at_its_departments_limit_has_the_figures_of_the_department() -> None:
     made = world(
         """
         pool t 4

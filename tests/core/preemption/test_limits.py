@@ -65,7 +65,7 @@ def test_a_job_above_the_limit_can_never_start() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_job_that_is_above_it_alone_is_not_told_to_wait(text: str, code: str, words: str) -> None:
+def test_the_reason_of_a_job_that_alone_exceeds_the_limit_does_not_say_wait(text: str, code: str, words: str) -> None:
     made = world(text)
     made.tick()
     reason = made.decide().waits["a1"]
@@ -105,7 +105,7 @@ def test_a_gang_within_guarantee_starts_at_the_limit(text: str, paused: list[str
     assert made.paused() == paused
 
 
-def test_at_the_limit_of_its_department_nobody_ends_below_its_quota_to_make_room_that_is_free_elsewhere() -> None:
+def test_at_the_limit_of_its_department_no_project_ends_below_its_quota_for_room_that_is_free_elsewhere() -> None:
     """D is 0.1 short; c2 runs where a3 would fit, but without c2 c would have 0.85 of its 1."""
     made = world(
         """
@@ -132,7 +132,7 @@ def test_a_gang_at_the_limit_does_not_wait_for_a_drain_that_cannot_help_it() -> 
     assert victims(made.tick()) == ["c2", "c1"]
 
 
-def test_who_need_not_leave_for_room_leaves_all_the_same_where_its_user_was_given_other_work_instead() -> None:
+def test_an_unnecessary_victim_is_not_restored_where_its_user_started_other_work() -> None:
     """b2 frees a device more than a2 needs, so b1 need not leave for a1; but with it u would have 2 of 1."""
     made = world(
         """
@@ -181,8 +181,8 @@ def test_a_limit_asks_for_no_more_than_it_needs_where_another_device_has_room(
     assert isinstance(reserve, Reserve) and [place.device for place in reserve.placements] == ["n1g2"]
 
 
-def test_who_was_to_leave_stays_where_a_later_claim_at_its_limit_frees_enough() -> None:
-    """a asks c to leave; then b2 preempts b1, in its way by b's limit alone: a has b1's place, b2 what was free."""
+def test_a_victim_is_restored_where_a_later_claim_at_its_limit_frees_enough() -> None:
+    """a preempts c; then b2 preempts b1, which only b's limit requires: a gets b1's slot, b2 the free one."""
     made = world(
         """
         pool t 3

@@ -20,15 +20,15 @@ from jupyter_gpu_quota.core.frozen import fast_frozen, with_changes
 from jupyter_gpu_quota.core.model import Job, JobState
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.store.database import tables as rows
-from jupyter_gpu_quota.store.records import protocol
+from jupyter_gpu_quota.store.records import calls
 from jupyter_gpu_quota.store.records.rows import RankRecord
-from tests.benchmarks import shapes
+from tests.benchmarks.scheduling import shapes
 
 JOB = Job(id="j", project="p", user="u", pool="t", gpu_milli=1000, submitted_at=5)
 
 
 # --- records with some fields changed -------------------------------------------------------------------------------
-def test_an_altered_record_is_what_replacing_its_fields_makes() -> None:
+def test_with_changes_equals_replace() -> None:
     changed = with_changes(JOB, state=JobState.RUNNING, started_at=7)
     assert changed == replace(JOB, state=JobState.RUNNING, started_at=7)
     assert (JOB.state, JOB.started_at) == (JobState.QUEUED, None)
@@ -40,14 +40,13 @@ def test_a_field_that_there_is_not_is_refused_by_name() -> None:
 
 
 def test_a_field_may_have_any_name() -> None:
-    rank = RankRecord(
-        job="j", attempt=1, rank=0, node="n", pid=None, pid_started=None, started_at=None, ended_at=None, exit_status=0
-    )
-    assert with_changes(rows.RankRow(record=rank), record=replace(rank, rank=1)).record.rank == 1
+    rank = RankRecord(job="j", attempt=1, rank=0, node="n", exit_status=0)
+    assert with_changes(rows.SecretsRow(job="j", values={}), values={"values": "1"}).values == {"values": "1"}
+    assert with_changes(rank, rank=1).rank == 1
 
 
 def _records() -> Iterator[type]:
-    for module in (model, protocol, rows):
+    for module in (model, calls, rows):
         for kind in vars(module).values():
             if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and "__slots__" in vars(kind):
                 yield kind
@@ -91,7 +90,7 @@ def test_it_is_as_frozen_as_any_other() -> None:
             record.size = 5  # type: ignore[misc]
 
 
-def test_a_class_made_from_it_stays_what_it_is_or_is_refused() -> None:
+def test_a_subclass_that_adds_a_slot_is_refused() -> None:
     class Marked(_Quick):
         __slots__ = ()
 
@@ -103,13 +102,13 @@ def test_a_class_made_from_it_stays_what_it_is_or_is_refused() -> None:
         Open(kind="a")
 
 
-def test_each_has_its_own_of_what_is_made_anew() -> None:
+def test_default_factories_are_called_for_each_record() -> None:
     first, second = _Quick(kind="a"), _Quick(kind="a")
     assert first.tags == second.tags == [] and first.tags is not second.tags
 
 
 @pytest.mark.parametrize("given", [{}, {"kind": "a", "colour": "red"}], ids=["a field lacks", "a field is not one"])
-def test_what_does_not_fit_is_refused_as_by_any_other(given: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused_as_by_any_dataclass(given: dict[str, Any]) -> None:
     said = []
     for kind in (_Quick, _Plain):
         with pytest.raises(TypeError) as refused:
@@ -186,7 +185,7 @@ def test_a_value_is_written_in_one_way(value: object, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, b"x", {1: "x"}, {None: 1}, {"a": [(0, {"b": 2.0})]}, object()], ids=repr)
-def test_what_two_writers_could_spell_differently_is_refused(value: object) -> None:
+def test_a_value_without_one_spelling_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         canonical(value)
 
@@ -196,7 +195,7 @@ def test_what_two_writers_could_spell_differently_is_refused(value: object) -> N
     "world",
     [
         pytest.param(lambda: shapes.fill(4, 4, 40), id="that fills an empty pool"),
-        pytest.param(lambda: shapes.many_claim(4), id="in which everybody claims"),
+        pytest.param(lambda: shapes.many_claim(4), id="in which every project claims"),
         pytest.param(lambda: shapes.at_quota(4), id="in which nothing is possible"),
         pytest.param(lambda: shapes.huge(8, 100), id="with a long queue"),
     ],

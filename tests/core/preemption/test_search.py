@@ -1,4 +1,4 @@
-"""Who may be paused, in which order, how few, and what a claim in progress keeps."""
+"""The search: possible victims, their order, the fewest of them, and the reservation of a claim."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_save_before_the_last_start_does_not_count_as_saved_since() -> None:
         # R31
         pytest.param(
             "a 1 of t\nb 1 of t\nc 1 of t\nb runs 2 of 1\nc runs 3 of 1\na queues 1", ["c3"],
-            id="the project most above goes first",
+            id="the project most above its quota loses first",
         ),
         # R17
         pytest.param(
@@ -92,7 +92,7 @@ def test_a_save_before_the_last_start_does_not_count_as_saved_since() -> None:
         ),
         # R29
         pytest.param(
-            "a 0 of t\nb 0 of t\nb runs 5 of 1\na queues 3", [], id="above the fair share nobody is paused",
+            "a 0 of t\nb 0 of t\nb runs 5 of 1\na queues 3", [], id="a claim above the fair share pauses no job",
         ),
         # R17
         pytest.param(
@@ -129,7 +129,7 @@ def test_two_gpus_of_one_node_come_from_one_node() -> None:
 # R30
 def test_a_guarantee_takes_nothing_from_a_project_that_the_first_pause_brings_to_its_quota() -> None:
     made = world("pool t 2x2\na 2 of t\nb 2 of t\nb runs 2 of 1\nb runs 1 fixed\na queues 2")
-    assert made.tick().actions == ()  # both nodes have one free or movable GPU; a pair would cost b its quota
+    assert made.tick().actions == ()  # both nodes have one free or preemptible_use GPU; a pair would cost b its quota
 
 
 # R30
@@ -139,31 +139,31 @@ def test_a_fair_share_takes_nothing_from_a_project_that_the_first_pause_brings_t
 
 
 # R33
-def test_who_a_later_claim_of_the_plan_made_unnecessary_runs_on() -> None:
+def test_a_victim_that_a_later_claim_made_unnecessary_continues() -> None:
     """The first claim takes b's job, the second all of c's two devices, and then both find room there."""
     text = "pool t 3\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1\nc runs 2\na queues 2 of 1"
     assert victims(world(text).tick()) == ["c1"]
 
 
-def test_who_a_later_claim_made_unnecessary_runs_on_with_all_its_ranks() -> None:
+def test_a_victim_that_a_later_claim_made_unnecessary_continues_with_all_its_ranks() -> None:
     elastic = "b runs 0.5 ranks 1-2 held 2 on n1g0,n1g0"
     made = world(f"pool t 3\na 2 of t\nb 0 of t, weight 0\nc 0 of t\n{elastic}\nc runs 2\na queues 2 of 1")
     assert victims(made.tick()) == ["c1"]
 
 
-def test_who_a_later_claim_made_unnecessary_runs_on_though_a_part_of_it_is_on_a_device_that_is_out() -> None:
+def test_an_unnecessary_victim_continues_though_a_part_of_it_is_on_an_unavailable_device() -> None:
     made = world("pool t 4\na 2 of t\nb 0 of t, weight 0\nc 0 of t\nb runs 1 ranks 2\nc runs 2\na queues 2 of 1")
     made.health("n1g0", Health.QUARANTINED)
     assert victims(made.tick()) == ["c1"]
 
 
-def test_on_one_device_who_came_first_in_the_order_runs_on_where_the_next_one_suffices() -> None:
+def test_on_one_device_an_earlier_candidate_continues_where_the_next_one_is_enough() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.6\na runs 0.2\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a1"]
 
 
-def test_who_need_not_leave_counts_when_the_next_claim_chooses() -> None:
-    """For a, b2 leaves and b1, which comes first, runs on; so b is still the one most above its quota when d claims."""
+def test_a_restored_victim_counts_when_the_next_claim_chooses() -> None:
+    """For a, b2 stops and b1, the first candidate, continues; so b is still most above its quota when d claims."""
     made = world(
         """
         pool t 2
@@ -187,7 +187,7 @@ def test_who_need_not_leave_counts_when_the_next_claim_chooses() -> None:
     assert victims(made.tick()) == ["b2", "b3"]
 
 
-def test_inside_a_project_too_only_what_is_needed_is_paused() -> None:
+def test_inside_a_project_only_necessary_victims_are_paused() -> None:
     made = world("pool t 1\na 1 of t\na runs 0.2\na runs 0.6\na queues 0.6 priority 70")
     assert victims(made.tick()) == ["a2"]
 
@@ -208,7 +208,7 @@ def test_an_indivisible_last_victim_is_avoided_where_another_set_is_legal() -> N
 
 # R37
 def test_for_a_gang_too_a_project_ends_below_its_quota_only_where_no_other_set_on_all_devices_avoids_it() -> None:
-    """a1 goes first and makes room for two of three ranks; with whoever makes room for the third a would have 0.65."""
+    """a1 is first and makes room for two of three ranks; with a victim for the third rank a would have 0.65."""
     made = world(
         """
         pool t 2
@@ -242,7 +242,7 @@ SPITE = "the claim is within a training quota and nothing else could satisfy it,
 
 # R42
 @pytest.mark.parametrize(
-    ("claim", "ran_s", "paused", "told"),
+    ("claim", "ran_s", "paused", "expected"),
     [
         pytest.param(
             "a queues 1", 10, 0, f"It had run 11 s of its minimum run time of 10 minutes; {SPITE}",
@@ -255,16 +255,18 @@ SPITE = "the claim is within a training quota and nothing else could satisfy it,
         pytest.param("a queues 1", 900, 0, "queued again at its old position.", id="it was not protected"),
     ],
 )  # fmt: skip
-def test_a_pause_of_protected_work_says_that_it_was_protected(claim: str, ran_s: int, paused: int, told: str) -> None:
+def test_the_reason_of_a_pause_of_protected_work_has_the_protection(
+    claim: str, ran_s: int, paused: int, expected: str
+) -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600, max_pauses=2, per_s=86_400)
     made = world(f"pool t 1\na 1 of t\nb 0 of t\nb runs 1\n{claim}", preemption=rules)
     running_for(made, "b1", ran_s=ran_s)
     made.jobs["b1"] = dc.replace(made.jobs["b1"], paused_at=(made.now - 2000, made.now - 1000)[:paused])
     (pause,) = [action for action in made.tick().actions if isinstance(action, Pause)]
-    assert sentence(pause.reason).endswith(told)
+    assert sentence(pause.reason).endswith(expected)
 
 
-def test_protected_work_is_not_taken_for_a_fair_share_and_the_claim_says_so() -> None:
+def test_a_claim_within_fair_share_takes_no_protected_work_and_its_reason_says_so() -> None:
     rules = dc.replace(GENTLE, min_runtime_s=600)
     made = world("pool t 2\na 0 of t\nb 0 of t\nb runs 2 of 1\na queues 1", preemption=rules)
     running_for(made, "b1", ran_s=10)
@@ -284,7 +286,7 @@ def test_a_job_of_higher_priority_takes_a_place_inside_its_own_project() -> None
     assert made.jobs["a2"].state is JobState.RUNNING
 
 
-def test_two_claims_of_a_plan_share_what_one_victim_frees() -> None:
+def test_two_claims_of_a_plan_share_the_devices_of_one_victim() -> None:
     made = world("pool t 1\na 1 of t\nb 0 of t\nb runs 1\na queues 2 of 0.5")
     assert victims(made.tick()) == ["b1"]
     made.settle()
@@ -300,7 +302,7 @@ class TestClaimInProgress:
         made.tick()
         return made
 
-    def test_the_next_ticks_pause_nobody_else(self) -> None:
+    def test_the_next_ticks_pause_no_other_work(self) -> None:
         made = self.made()
         assert [made.tick().actions, made.tick().actions] == [(), ()]
 
@@ -310,7 +312,7 @@ class TestClaimInProgress:
         assert len(victims(made.tick())) == 1
 
     # R23
-    def test_nobody_else_takes_what_drains(self) -> None:
+    def test_no_other_work_takes_draining_devices(self) -> None:
         made = self.made()
         made.submit("c", 1000)
         for _ in range(2):
@@ -343,7 +345,7 @@ class TestClaimInProgress:
         assert [action.workload for action in made.tick().actions if isinstance(action, Start)] == ["a1"]
 
     # R24
-    def test_a_guarantee_takes_over_what_drains_for_surplus_and_says_so(self) -> None:
+    def test_a_claim_within_guarantee_takes_over_a_reservation_above_it_with_a_reason(self) -> None:
         made = world("pool t 2\na 0 of t\nb 0 of t\nc 1 of t\nb runs 2 of 1\na queues 1")
         made.drain_ticks = 3
         (pause, _) = made.tick().actions
@@ -394,7 +396,7 @@ class TestStops:
         assert isinstance(stop, Stop)
         assert (stop.target, stop.reason.code, stop.grace_s) == (target, code, GENTLE.grace_s)
 
-    def test_it_is_said_once(self) -> None:
+    def test_the_reason_is_given_once(self) -> None:
         made = world("pool t 1\na 1 of t\na runs 1")
         made.drain_ticks = 5
         made.hold("a1")
@@ -452,7 +454,7 @@ class TestQueueOrder:
         assert [action.workload for action in made.tick().actions] == ["z"]
 
     # R20
-    def test_what_fits_the_guarantee_comes_before_an_older_job_that_does_not(self) -> None:
+    def test_a_job_within_the_guarantee_comes_before_an_older_one_above_it(self) -> None:
         assert self.starts("pool t 2\na 1 of t\na queues 2\na queues 1") == ["a2"]
 
     # R22
@@ -461,7 +463,7 @@ class TestQueueOrder:
         assert self.starts(text) == ["a1", "a3"]
         assert self.starts(text, within_project="first_come") == ["a1", "a2"]
 
-    def test_the_user_who_lost_a_job_is_next(self) -> None:
+    def test_the_user_of_a_victim_is_next(self) -> None:
         made = world(
             "pool t 3\na 3 of t\nb 0 of t\na runs 2 of 1 by u\na runs 1 by v\na queues 1 by u\na queues 1 by v"
         )
@@ -506,7 +508,7 @@ class TestQueueOrder:
 class TestUnequalPolicy:
     """Quotas beyond what is there, projects and pools that are gone."""
 
-    def test_reduced_guarantees_are_what_may_be_reclaimed(self) -> None:
+    def test_a_claim_reclaims_up_to_its_reduced_guarantee(self) -> None:
         made = world("pool t 4\na 2 of t\nb 2 of t\na runs 2 of 1\nb runs 2 of 1\na queues 1")
         made.health("n1g3", Health.UNHEALTHY)
         made.owned.pop("b2")
@@ -514,7 +516,7 @@ class TestUnequalPolicy:
         made.settle()
         assert made.picture() == "a 2 / b 1"
 
-    def test_a_job_of_a_project_that_is_gone_runs_on_and_goes_first(self) -> None:
+    def test_a_job_of_a_removed_project_continues_and_is_the_first_victim(self) -> None:
         made = world("pool t 2\na 1 of t\nb 1 of t\na runs 1\nb runs 1")
         made.policy = dc.replace(made.policy, projects=made.policy.projects[1:])
         made.submit("b", 1000)
@@ -523,7 +525,7 @@ class TestUnequalPolicy:
         made.settle()
         assert made.decide().waits["a1"].code == "no_such_project"
 
-    def test_a_job_in_a_pool_that_does_not_exist_waits_and_says_so(self) -> None:
+    def test_a_job_of_an_unknown_pool_waits_with_that_reason(self) -> None:
         made = world("pool t 1\na 1 of t")
         made.submit("a", 1000, pool="gone")
         assert made.tick().actions == ()

@@ -64,7 +64,7 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         # R17
         pytest.param(
             4000, ["ann w0", "bob <=1000", "cat w0"], {"ann": 1500, "bob": 1000, "cat": 1500},
-            id="weight 0 takes only what nobody with a weight wants, equally",
+            id="weight 0 gets only what no owner with a weight wants, equally",
         ),
         pytest.param(
             4000, ["ann w0 p90", "bob p10"], {"ann": 0, "bob": 4000}, id="weight 0 comes last whatever its priority"
@@ -90,7 +90,7 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
         ),
         pytest.param(
             2000, ["ann q2000 f500", "bob q2000 f100"], {"ann": 1000, "bob": 1000},
-            id="who has less than a reduced guarantee that may not be preempted loses nothing by it",
+            id="an owner with less non-preemptible work than its reduced guarantee loses nothing by it",
         ),
         pytest.param(
             3000, ["ann q2000 p40 f1000", "bob q3000 p60"], {"ann": 1000, "bob": 2000},
@@ -106,14 +106,14 @@ def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int
             id="what drains above a lowered quota takes nothing from others where there is room for both",
         ),
         pytest.param(0, ["ann q2000"], {"ann": 0}, id="nothing is there"),
-        pytest.param(1000, [], {}, id="nobody asks"),
+        pytest.param(1000, [], {}, id="no demand"),
     ],
 )  # fmt: skip
 def test_an_amount_is_divided(amount: int, rows: list[str], expected: dict[str, int]) -> None:
     assert fair(amount, rows) == expected
 
 
-def test_guarantees_stand_on_what_notebooks_cannot_ask_for() -> None:
+def test_guarantees_do_not_count_room_that_notebooks_may_request() -> None:
     shares = divide([claim("ann q2000"), claim("bob q2000")], 4000, firm_milli=3000)
     assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1500, "bob": 1500}
     assert sum(share.fair_milli for share in shares.values()) == 4000

@@ -1,4 +1,4 @@
-"""Calendar windows: the right amounts at the right instant, and nobody is paused by a clock alone."""
+"""Calendar windows: the right amounts at the right instant, and a clock alone pauses no job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.world import BEGIN, World, world
 
 
 def claims_at(made: World, at: int) -> bool:
-    """Whether a plan of this instant pauses somebody."""
+    """Whether a plan of this instant pauses any job."""
     made.now = at
     return any(isinstance(action, Pause) for action in made.decide().plan.actions)
 
@@ -34,7 +34,7 @@ def test_a_windows_amounts_are_in_force(at_ms: int, in_force: bool) -> None:
 
 
 # R52
-def test_of_two_open_windows_the_later_in_order_wins_and_leaves_what_it_does_not_change() -> None:
+def test_of_two_open_windows_the_later_in_order_wins_for_the_amounts_it_changes() -> None:
     made = world(
         "pool t 4\na 0 of t\nb 4 of t\nb runs 4 of 1\na queues 4 of 1\n"
         "window first from 0 to 9: a 3 of t; b 1 of t\nwindow second from 0 to 9: a 1 of t"
@@ -43,7 +43,7 @@ def test_of_two_open_windows_the_later_in_order_wins_and_leaves_what_it_does_not
     assert made.picture() == "a 2 / b 2"  # quotas 1 and 1, and the rest by weight
 
 
-def test_a_window_of_a_department_changes_what_its_projects_share() -> None:
+def test_a_window_of_a_department_changes_the_shares_of_its_projects() -> None:
     made = world(
         "pool t 4\ndepartment D 0 of t\ndepartment E 4 of t\na 0 of t in D\nb 4 of t in E\nb runs 4 of 1\n"
         "a queues 2 of 1\nwindow w from 3 to 60: department D 2 of t; department E 2 of t; b 2 of t"
@@ -56,7 +56,7 @@ def test_a_window_of_a_department_changes_what_its_projects_share() -> None:
 
 
 # R52
-def test_a_boundary_alone_pauses_nobody() -> None:
+def test_a_boundary_alone_pauses_no_job() -> None:
     made = world("pool t 4\na 4 of t\nb 0 of t\na runs 4 of 1\nwindow w from 2 to 5: a 1 of t; b 3 of t")
     assert [made.tick().actions for _ in range(8)] == [()] * 8
 
@@ -71,7 +71,7 @@ def test_a_boundary_inside_a_grace_period_leaves_the_pause_as_it_was_decided() -
     assert (made.picture(), len(made.paused())) == ("a 1 / b 1", 1)
 
 
-def test_a_window_that_opens_inside_a_grace_period_pauses_only_what_is_still_needed() -> None:
+def test_a_window_that_opens_in_a_grace_period_pauses_only_necessary_victims() -> None:
     made = world("pool t 4\na 1 of t\nb 2 of t\nb runs 4 of 1\na queues 2 of 1\nwindow w from 2 to 60: a 2 of t")
     made.drain_ticks = 3
     for _ in range(10):
@@ -82,7 +82,7 @@ def test_a_window_that_opens_inside_a_grace_period_pauses_only_what_is_still_nee
     )
 
 
-def test_a_quota_that_a_window_lowers_lets_what_is_not_preemptible_run_and_not_grow() -> None:
+def test_non_preemptible_work_above_a_quota_lowered_by_a_window_continues_and_does_not_grow() -> None:
     made = world("pool t 4\na 2 of t\na runs 2 of 1 fixed\na queues 1 fixed\nwindow w from 1 to 60: a 1 of t")
     made.settle()
     assert made.picture() == "a 2"
@@ -124,5 +124,5 @@ def test_amounts_change_at_the_right_instant_of(day: datetime, hours: int) -> No
     made.policy = dc.replace(made.policy, windows=windows)
     for name in ("b1", "b2"):
         made.jobs[name] = dc.replace(made.jobs[name], started_at=first - 10_000, time_limit_s=86_400)
-    told = [claims_at(made, at) for at in (first - 1, first, last - 1, last)]
-    assert told == [False, True, True, False]
+    found = [claims_at(made, at) for at in (first - 1, first, last - 1, last)]
+    assert found == [False, True, True, False]

@@ -35,13 +35,13 @@ RENAMED_FIGURES: dict[str, str] = {"holder": "workload"}
 FILES = sorted(Path(__file__).parent.glob("plans-*.jsonl.xz"))
 SOAKS = int(os.environ.get("GPU_QUOTA_WORLDS", "0")) >= 10_000
 PARTS = 4
-MOST_TOLD = 3
+MOST_PRINTED = 3
 
 Row = dict[str, Any]
 
 
 def chunks() -> Iterator[object]:
-    """Every file in a few parts; the first file alone where nobody asked for more."""
+    """Every file in a few parts; by default the first file only."""
     for path in FILES if SOAKS else FILES[:1]:
         for part in range(PARTS):
             yield pytest.param(path, part, id=f"{path.name.partition('.')[0]}, part {part + 1} of {PARTS}")
@@ -51,10 +51,10 @@ def chunks() -> Iterator[object]:
 def test_the_plan_is_the_recorded_one(path: Path, part: int) -> None:
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         found = [
-            (row["id"], told) for row in map(json.loads, islice(lines, part, None, PARTS)) for told in changes(row)
+            (row["id"], shown) for row in map(json.loads, islice(lines, part, None, PARTS)) for shown in changes(row)
         ]
     changed = len({name for name, _ in found})
-    first = "\n".join(f"{name}: {told}" for name, told in found[:MOST_TOLD])
+    first = "\n".join(f"{name}: {shown}" for name, shown in found[:MOST_PRINTED])
     assert not found, f"{changed} plans of {path.name} changed; the first differences:\n{first}"
 
 

@@ -1,4 +1,4 @@
-"""The place that is kept for the first job that cannot start, and who may overtake it."""
+"""The backfill reservation for the first job that cannot start, and the jobs that may overtake it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_large_job_is_not_overtaken_for_ever(later: str, expected: list[str]) 
 
 
 # R25
-def test_the_large_job_is_told_when_it_starts_at_the_latest() -> None:
+def test_the_reason_of_the_large_job_names_its_latest_start() -> None:
     made = with_limits(world(GANG), running_s=3600)
     made.submit("a", 1000, user="bob", time_limit_s=60)
     decision = made.decide()
@@ -64,7 +64,7 @@ def test_the_large_job_is_told_when_it_starts_at_the_latest() -> None:
 
 
 # R26
-def test_a_kept_place_never_blocks_a_claim_within_guarantee() -> None:
+def test_a_backfill_reservation_never_blocks_a_claim_within_guarantee() -> None:
     made = with_limits(world(GANG.replace("a 0 of t", "a 0 of t\nb 1 of t") + "b queues 1 of 1"), running_s=3600)
     assert "b1" in started(made)
 
@@ -93,7 +93,7 @@ def test_the_place_that_is_free_soonest_is_kept() -> None:
     assert {one.device[:2] for one in kept.placements} == {"n2"}
 
 
-def test_who_is_given_another_place_in_the_same_plan_needs_the_one_that_was_kept_no_more() -> None:
+def test_a_job_that_gets_other_devices_in_the_plan_loses_its_backfill_reservation() -> None:
     """A place was kept for a1 when b3 asked; once b3 has started, a1 may claim b2's, as b is above its fair share."""
     made = world(
         "pool t 2x4\na 1 of t\nb 0 of t\nb runs 2 fixed\nb runs 3\nb queues 1 by x\nb queues 3\na queues 3 priority 80"
@@ -105,8 +105,8 @@ def test_who_is_given_another_place_in_the_same_plan_needs_the_one_that_was_kept
     assert made.picture() == "a 3 / b 3"
 
 
-def test_a_place_is_kept_though_who_runs_there_until_its_planned_start_was_looked_at_again() -> None:
-    """a4 stands behind a2 and may take from c, who is above its fair share; it does not go to a2's place instead."""
+def test_a_backfill_reservation_stays_though_the_victims_on_it_were_minimized() -> None:
+    """a4 comes after a2 and may take from c, which is above its fair share; it does not use a2's reservation."""
     made = world(
         """
         pool t 2x4
@@ -152,7 +152,7 @@ def test_a_short_job_above_its_fair_share_starts_in_a_place_that_is_kept_for_lat
 
 
 def test_which_of_two_equal_jobs_is_thought_to_end_first_is_not_the_order_of_the_input() -> None:
-    """a2 and b2 are alike and end at one instant; where a place is kept for b3 depends on whose turn it is."""
+    """a2 and b2 are alike and end at one instant; the devices reserved for b3 depend on the order."""
     made = world(
         """
         pool t 2

@@ -62,7 +62,7 @@ def test_it_shrinks_before_anybody_is_paused_and_starts_again_at_once() -> None:
 
 
 # R40
-def test_what_is_asked_beyond_its_surplus_pauses_the_whole_job() -> None:
+def test_a_claim_beyond_the_elastic_surplus_pauses_the_whole_job() -> None:
     made = world("pool t 4\na 0 of t\nb 4 of t\na queues 1 of 1 ranks 2-4")
     made.tick()
     made.submit("b", 4000)
@@ -135,7 +135,7 @@ def test_a_job_is_not_taken_that_its_project_claims_back_by_shrinking_another() 
     made.put(made.submit("c", 500, preemptible=False), ["n1g2"])
     made.put(made.submit("b", 500), ["n1g3"])
     made.submit("b", 1000)
-    assert said(made.tick()) == [], "a1 would leave, a2 shrink, and a1 or what gave way to it be within the quota again"
+    assert said(made.tick()) == [], "a1 would leave, a2 shrink, and a1 or its victim be within the quota again"
 
 
 # R16
@@ -150,7 +150,7 @@ def test_one_that_may_not_be_preempted_is_wanted_with_all_that_it_has() -> None:
     assert len(pauses) == 2 and all(one.workload.startswith("b") for one in pauses)
 
 
-def test_what_gives_up_its_surplus_and_keeps_its_minimum_claims_nothing_back() -> None:
+def test_an_elastic_job_that_keeps_its_minimum_reclaims_nothing() -> None:
     """Of c, which is then below its quota, only c3 could start, and that goes on in a place of its own."""
     made = beside_an_elastic_job("1", 500, 450, 100, 750)
     made.drain_ticks = 3
@@ -163,7 +163,7 @@ def test_what_gives_up_its_surplus_and_keeps_its_minimum_claims_nothing_back() -
     check_plan(made.snapshot(), made.policy, decision)
 
 
-def test_nor_does_what_gives_it_up_in_the_same_plan() -> None:
+def test_nor_does_one_that_loses_its_surplus_in_the_same_plan() -> None:
     made = beside_an_elastic_job("0.9", 300, 550, 150, 450)
     made.submit("a", 300)
     made.submit("a", 350)
@@ -197,7 +197,7 @@ def beside_an_elastic_job(quota: str, first: int, second: int, least: int, other
         ),
     ],
 )  # fmt: skip
-def test_nobody_ends_below_the_quota_where_an_elastic_job_can_spare_that(
+def test_no_project_ends_below_its_quota_where_elastic_surplus_is_enough(
     made: World, asked: tuple[int, int], goes: str
 ) -> None:
     """Found by random worlds: c ended below its quota without need."""
@@ -209,7 +209,7 @@ def test_nobody_ends_below_the_quota_where_an_elastic_job_can_spare_that(
     check_plan(made.snapshot(), made.policy, decision)
 
 
-def test_a_slice_takes_what_an_elastic_job_of_its_own_project_has_above_its_minimum_once() -> None:
+def test_a_slice_takes_the_elastic_surplus_of_its_own_project_once() -> None:
     """Found by random worlds: it was counted twice, and the minimum stayed where the slice was to be."""
     made = world("pool t 1\na 0 of t, notebooks 1\nb 0 of t")
     made.put(made.submit("a", 250, ranks=2, min_ranks=1), ["n1g0"] * 2)

@@ -1,4 +1,4 @@
-"""Gangs: one rank that ends badly ends them all, a change of size is no pause, and a kept place has an instant."""
+"""Gangs: a failed rank stops all, a change of size is no pause, and a backfill reservation has a start time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def shrinking() -> World:
     return made
 
 
-def newcomer(made: World, project: str = "b", milli: int = 1000) -> Job:
+def new_job(made: World, project: str = "b", milli: int = 1000) -> Job:
     return Job(id="new", project=project, user=project, pool="t", gpu_milli=milli, submitted_at=made.now)
 
 
-def test_the_ranks_that_are_left_of_a_broken_gang_are_asked_to_leave() -> None:
+def test_the_remaining_ranks_of_a_failed_gang_are_stopped() -> None:
     made = world("pool t 4\na 2 of t\na runs 1 of 1 ranks 2")
     made.jobs["a1"] = dc.replace(made.jobs["a1"], target=JobTarget.FAILED)
     [stop] = made.tick().actions
@@ -36,17 +36,17 @@ def test_the_ranks_that_are_left_of_a_broken_gang_are_asked_to_leave() -> None:
     assert (stop.workload, stop.target, stop.reason.code) == ("a1", JobTarget.FAILED, "rank_failed")
 
 
-def test_a_change_of_size_counts_as_no_pause_in_what_is_foreseen() -> None:
+def test_a_change_of_size_is_no_pause_in_the_projection() -> None:
     made = shrinking()
-    snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, newcomer(made)))
+    snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, new_job(made)))
     seen = project(snapshot, made.policy)
     [job] = [job for job in seen.snapshot.jobs if job.id == "a1"]
     assert (seen.paused, seen.started, job.held_ranks, job.paused_at) == ((), ("a1", "new"), 3, ())
 
 
-def test_what_is_foreseen_of_a_job_knows_the_ranks_it_has() -> None:
+def test_the_projection_knows_the_ranks_that_a_job_has() -> None:
     made = shrinking()
-    snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, newcomer(made)))
+    snapshot = dc.replace(made.snapshot(), jobs=(*made.snapshot().jobs, new_job(made)))
     ranks = []
     for _ in range(4):
         ranks += [job.held_ranks for job in snapshot.jobs if job.id == "a1"]
@@ -54,9 +54,9 @@ def test_what_is_foreseen_of_a_job_knows_the_ranks_it_has() -> None:
     assert ranks == [4, 4, None, 3], "it has four until its processes are gone, then none, then what is left"
 
 
-def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused() -> None:
+def test_a_dry_run_lists_restarted_jobs_apart_from_paused_ones() -> None:
     made = shrinking()
-    met = dry_run(made.snapshot(), made.policy, newcomer(made))
+    met = dry_run(made.snapshot(), made.policy, new_job(made))
     assert (met.starts_now, met.pauses, met.restarts) == (False, (), ("a1",))
 
 
@@ -66,8 +66,8 @@ def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused(
         pytest.param(
             "pool t 4\na 0 of t\na runs 2 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 4 by ann\n"
             "a queues 1 of 1 by carl minutes 70",
-            "A place is kept for it; by the time limits of what runs there it starts within 1 hour",
-            id="nobody is paused for it, and another would overtake it",
+            "Devices are reserved for it; by the time limits of the work there it starts within 1 hour",
+            id="no job is paused for it, and another would overtake it",
         ),
         pytest.param(
             "pool t 4\na 0 of t\nb 0 of t\nb runs 3 of 1 minutes 60 ran 0\na queues 1 of 1 ranks 2",
@@ -76,16 +76,16 @@ def test_a_dry_run_tells_who_would_go_on_smaller_apart_from_who_would_be_paused(
         ),
     ],
 )
-def test_a_job_whose_place_is_kept_is_told_the_planned_start(text: str, says: str) -> None:
+def test_the_explanation_of_a_backfill_reservation_names_the_planned_start(text: str, says: str) -> None:
     made = world(text, preemption=dc.replace(GENTLE, min_runtime_s=7200))
     [kept] = made.decide().backfill
-    told = explain(made.snapshot(), made.policy, kept.workload)
-    assert (told.state, kept.starts_at, told.estimate_at) == ("queued", made.now + 3_600_000, kept.starts_at)
-    assert says in explanation_sentence(told), explanation_sentence(told)
+    found = explain(made.snapshot(), made.policy, kept.workload)
+    assert (found.state, kept.starts_at, found.estimate_at) == ("queued", made.now + 3_600_000, kept.starts_at)
+    assert says in explanation_sentence(found), explanation_sentence(found)
 
 
 def test_ranks_are_numbered_from_0_again_when_those_before_them_are_out_of_reach() -> None:
-    """Rank 0 runs on a node that takes no new work, so what the job keeps begins with rank 1."""
+    """Rank 0 runs on a node that takes no new work, so the remaining ranks begin with rank 1."""
     made = world("pool t 1\npool t 4\na 2 of t\nb 2 of t\nb runs 1 on n2g0\na queues 1 of 1 ranks 2-4")
     made.settle()
     [first] = [one for one in made.owned["a1"] if one.rank == 0]

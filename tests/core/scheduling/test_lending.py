@@ -57,7 +57,7 @@ def test_the_slice_of_an_idle_notebook_runs_a_borrower_and_stays_booked() -> Non
     assert made.refused == {"nb-a2": "above_notebook_quota"}
 
 
-def test_a_slice_whose_device_foreign_work_has_taken_meanwhile_comes_back_elsewhere() -> None:
+def test_a_slice_whose_device_has_foreign_work_returns_to_another_device() -> None:
     """It is no share of anybody's in the queue: it can be asked neither to wait nor to leave."""
     made = world("pool t 2\na 0 of t, notebooks 0.5\na notebook 0.5")
     made.lend_for(3600)
@@ -77,7 +77,7 @@ def test_a_slice_whose_device_foreign_work_has_taken_meanwhile_comes_back_elsewh
 @pytest.mark.parametrize(
     ("activity", "empty", "enabled"),
     [
-        pytest.param(Activity.UNKNOWN, True, True, id="of whom nothing is known"),
+        pytest.param(Activity.UNKNOWN, True, True, id="a notebook of unknown activity"),
         pytest.param(Activity.BUSY, True, True, id="that is busy"),
         pytest.param(Activity.IDLE, False, True, id="of which something is still on the device"),
         pytest.param(Activity.IDLE, True, False, id="where lending is off"),
@@ -110,7 +110,7 @@ def test_when_the_owner(activity: Activity, empty: bool) -> None:
     assert made.notebooks["nb-a1"].state is NotebookState.BOOKED and made.jobs["b1"].state is JobState.PAUSED
 
 
-def test_eight_slices_lent_to_one_whole_gpu_job_come_back_to_the_one_owner_who_wakes_with_one_pause() -> None:
+def test_eight_slices_lent_to_one_job_return_with_one_pause_when_one_notebook_wakes() -> None:
     made = eight()
     made.judge("nb-a3", Activity.BUSY)
     assert kinds(made) == ["Pause b1", "Reserve nb-a3"]
@@ -133,7 +133,7 @@ def test_it_is_not_lent_again_as_a_whole_before_all_eight_are_idle() -> None:
 
 
 # R50
-def test_a_wake_takes_borrowers_and_nobody_else() -> None:
+def test_a_waking_slice_stops_borrowers_only() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 1 of t\na notebook 1\nb runs 1 on n1g1\nb queues 1")
     made.lend_for(3600)
     made.settle()
@@ -177,14 +177,14 @@ def test_the_owner_takes_its_own_borrower_and_not_the_idle_slice_of_another() ->
     assert made.owned[homes[device]][0].device == device
 
 
-def test_with_nobody_in_its_place_the_owner_is_back_within_a_tick() -> None:
+def test_a_lent_slice_without_borrowers_returns_within_a_tick() -> None:
     made = idle_notebook(more="")
     made.settle()
     made.judge("nb-a1", Activity.BUSY)
     assert kinds(made) == ["Start nb-a1"]
 
 
-def test_an_owner_whose_device_broke_meanwhile_comes_back_elsewhere() -> None:
+def test_a_lent_slice_whose_device_became_unhealthy_returns_to_another_device() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\na notebook 1")
     made.lend_for(3600)
     made.settle()
@@ -207,7 +207,7 @@ def test_lent_for_long_enough_a_slice_returns_to_the_quota_and_another_notebook_
     assert kinds(made) == ["Start nb-a2"]
 
 
-def test_an_owner_who_wakes_in_the_last_moment_is_not_released() -> None:
+def test_a_slice_that_wakes_at_the_last_instant_is_not_released() -> None:
     made = idle_notebook(more="")
     made.lend_for(3)
     for _ in range(3):
@@ -217,7 +217,7 @@ def test_an_owner_who_wakes_in_the_last_moment_is_not_released() -> None:
 
 
 # R48
-def test_guarantees_do_not_stand_on_what_is_lent() -> None:
+def test_guarantees_do_not_count_lent_devices() -> None:
     made = world("pool t 2\na 0 of t, notebooks 1\nb 2 of t\na notebook 1")
     made.lend_for(3600)
     made.settle()
@@ -257,7 +257,7 @@ def test_turning_lending_off_brings_every_slice_back() -> None:
     assert made.notebooks["nb-a1"].state is NotebookState.BOOKED and made.jobs["b1"].state is JobState.PAUSED
 
 
-def test_the_owner_of_a_lent_slice_is_told_and_one_who_wakes_is_told_what_for_it_waits() -> None:
+def test_a_lent_slice_and_a_returning_owner_have_their_reasons() -> None:
     made = idle_notebook()
     made.settle()
     assert explanation_sentence(explain(made.snapshot(), made.policy, "nb-a1")) == (
@@ -266,11 +266,11 @@ def test_the_owner_of_a_lent_slice_is_told_and_one_who_wakes_is_told_what_for_it
     made.judge("nb-a1", Activity.BUSY)
     made.drain_ticks = 3
     made.tick()
-    told = explain(made.snapshot(), made.policy, "nb-a1")
-    assert told.reason is not None and told.reason.code == "waits_for_drain"
+    found = explain(made.snapshot(), made.policy, "nb-a1")
+    assert found.reason is not None and found.reason.code == "waits_for_drain"
 
 
-def test_foresight_lends_as_the_scheduler_does() -> None:
+def test_a_projection_lends_as_the_scheduler_does() -> None:
     made = idle_notebook()
     seen = project(made.snapshot(), made.policy)
     assert seen.started == ("b1",) and seen.snapshot.notebooks[0].device == "n1g0"
@@ -281,7 +281,7 @@ def test_foresight_lends_as_the_scheduler_does() -> None:
     assert project(made.snapshot(), made.policy).snapshot.notebooks[0].device is None
 
 
-def test_what_is_told_of_a_loan_and_its_end_says_that_the_slice_stays_booked() -> None:
+def test_the_sentences_of_a_loan_and_its_end_say_that_the_slice_stays_booked() -> None:
     made = eight()
     made.judge("nb-a3", Activity.BUSY)
     made.tick()

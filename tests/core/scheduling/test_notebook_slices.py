@@ -1,4 +1,4 @@
-"""Fixed notebook quota: always there, never more, packed, and lent to borrowers while nobody books it."""
+"""Fixed notebook quota: always available, never more, packed, and used by borrowers while it is not booked."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_requests_against_a_notebook_quota_of_a_half(asked: list[str], codes: li
         ),
     ],
 )
-def test_a_notebook_above_its_quota_is_told_what_would_help(text: str, says: str) -> None:
+def test_the_reason_of_a_notebook_above_its_quota_names_a_remedy(text: str, says: str) -> None:
     (refuse,) = (action for action in world(f"pool t 2\n{text}").tick().actions if isinstance(action, Refuse))
-    told = sentence(refuse.reason)
-    assert told.startswith("a asked for a notebook of ") and told.endswith(says)
+    found = sentence(refuse.reason)
+    assert found.startswith("a asked for a notebook of ") and found.endswith(says)
 
 
 @pytest.mark.parametrize("huge", [5, 1_000_000], ids=["a few devices too many", "a million devices too many"])
-def test_quotas_far_above_a_pool_hold_what_it_has_and_no_more(huge: int) -> None:
+def test_notebook_quotas_far_above_a_pool_reserve_no_more_than_it_has(huge: int) -> None:
     """An admin may accept them; a decision takes no longer for that, and is the same."""
     rows = [f"q{n} 0 of t, notebooks {huge}" for n in range(9)]
     made = world("\n".join(["pool t 2", "a 0.5 of t, notebooks 0.25", *rows, "a notebook 0.25", "a queues 1 of 0.5"]))

@@ -1,4 +1,4 @@
-"""Past use in dividing the surplus: who had more lately has less now, and the guarantees know nothing of it."""
+"""Past use in dividing the surplus: more recent use means a smaller share now; guarantees do not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.world import World, world
         # R18
         pytest.param(
             "history 1\na 0 of t\nb 0 of t\na used 100 of t\na queues 4 of 1\nb queues 4 of 1", "a 0 / b 4",
-            id="who used everything lately waits for who used nothing",
+            id="a project that used everything lately comes after one that used nothing",
         ),
         # R15
         pytest.param(
@@ -59,7 +59,7 @@ def test_four_gpus(text: str, picture: str) -> None:
 
 # R18
 def test_one_milli_more_lowers_no_share_by_more_than_one_with_history_too() -> None:
-    """Rounds begin where somebody is satisfied: what was given with the weights of before is kept."""
+    """A new round begins when a demand is met; amounts of earlier rounds stay."""
     claims = [
         Claim(name="a", quota_milli=0, wanted_milli=100, weight=1, used_before=0),
         Claim(name="b", quota_milli=0, wanted_milli=9000, weight=1, used_before=60),
@@ -71,7 +71,7 @@ def test_one_milli_more_lowers_no_share_by_more_than_one_with_history_too() -> N
             assert more[name].fair_milli >= less[name].fair_milli - 1
 
 
-def test_those_of_weight_0_share_equally_what_is_left_whatever_they_used() -> None:
+def test_owners_of_weight_0_share_the_rest_equally_whatever_their_past_use() -> None:
     claims = [
         Claim(name="a", quota_milli=0, wanted_milli=9000, weight=0, used_before=60),
         Claim(name="b", quota_milli=0, wanted_milli=9000, weight=0, used_before=0),

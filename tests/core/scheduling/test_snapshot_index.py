@@ -28,8 +28,8 @@ def follow(*steps: tuple[tuple[Job, ...], tuple[Allocation, ...]]) -> PoolSnapsh
     """The part of the pool after snapshots with these jobs and allocations, the demand learnt after each."""
     index = SnapshotIndex(("train",), DEVICES, NODES)
     for version, (jobs, owned) in enumerate(steps):
-        index.follow(Snapshot(version=version, now=0, nodes=NODES, devices=DEVICES, jobs=jobs, allocations=owned))
-        index.of["train"].learn(())
+        index.update(Snapshot(version=version, now=0, nodes=NODES, devices=DEVICES, jobs=jobs, allocations=owned))
+        index.of["train"].set_demand(())
     return index.of["train"]
 
 
@@ -52,25 +52,25 @@ def test_a_job_that_moved_is_where_it_is_now() -> None:
     index = SnapshotIndex(("train",), DEVICES, NODES)
     found = []
     for owned in ((there,), (there, here), (here,), ()):
-        index.follow(Snapshot(version=1, now=0, nodes=NODES, devices=DEVICES, jobs=(runs,), allocations=owned))
+        index.update(Snapshot(version=1, now=0, nodes=NODES, devices=DEVICES, jobs=(runs,), allocations=owned))
         found.append([piece.device for piece in index.of["train"].pieces("a")])
     assert found == [[0], [0, 3], [3], []]
 
 
-def test_who_differs_only_in_the_most_ranks_stands_in_one_line() -> None:
+def test_jobs_that_differ_only_in_the_largest_number_of_ranks_are_one_class() -> None:
     small, large = job("a", ranks=2, min_ranks=1), job("b", ranks=4, min_ranks=1)
     part = follow(((small, large), ()))
-    assert [sorted(one.id for one in crowd.jobs()) for crowd in part.waiting_by_class.values()] == [["a", "b"]]
-    part.drop(small)
-    part.drop(large)
-    part.put(large)
-    assert [[one.id for one in crowd.jobs()] for crowd in part.waiting_by_class.values()] == [["b"]]
+    assert [sorted(one.id for one in job_class.jobs()) for job_class in part.waiting_by_class.values()] == [["a", "b"]]
+    part.remove_job(small)
+    part.remove_job(large)
+    part.add_job(large)
+    assert [[one.id for one in job_class.jobs()] for job_class in part.waiting_by_class.values()] == [["b"]]
 
 
-def test_newcomers_stand_where_their_time_of_submission_puts_them() -> None:
+def test_new_jobs_are_ordered_by_submit_time() -> None:
     first, second, third = (job(name, submitted_at=at) for name, at in (("x", 3), ("y", 1), ("z", 2)))
     part = follow(((first, second), ()), ((first, second, third), ()))
-    (crowd,) = part.waiting_by_class.values()
-    assert [one.id for one in crowd.jobs()] == ["y", "z", "x"]
-    part.drop(third)
-    assert [one.id for one in crowd.jobs()] == ["y", "x"]
+    (job_class,) = part.waiting_by_class.values()
+    assert [one.id for one in job_class.jobs()] == ["y", "z", "x"]
+    part.remove_job(third)
+    assert [one.id for one in job_class.jobs()] == ["y", "x"]

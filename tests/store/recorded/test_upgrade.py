@@ -11,13 +11,14 @@ import lzma
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from jupyter_gpu_quota import quotafile
-from jupyter_gpu_quota.api.views.audit import what
+from jupyter_gpu_quota.api.views.audit import audit_view
 from jupyter_gpu_quota.core.idle.state_document import from_document, name_of
 from jupyter_gpu_quota.core.model import Placement, Policy, Snapshot
 from jupyter_gpu_quota.core.plan import Plan
@@ -26,8 +27,9 @@ from jupyter_gpu_quota.core.reasons import Reason, ReasonCode
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
+from jupyter_gpu_quota.store.records.calls import Committed, JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import ApplyQuota, Recorded
-from jupyter_gpu_quota.store.records.protocol import Committed, JobFilter, Page, Store
+from jupyter_gpu_quota.store.transactions import Store
 
 HERE = Path(__file__).parent
 RECORDED, EXPECTED = HERE / "release-0010.sqlite.xz", HERE / "expected.json"
@@ -80,7 +82,7 @@ def held_by(store: Store) -> dict[str, list[list[object]]]:
 
 
 def jobs_of(store: Store) -> dict[str, object]:
-    """Every job; of those that have not ended also what they asked for, what they hold and their ranks."""
+    """Every job; of those that have not ended also their requests, allocations and ranks."""
     held, found = held_by(store), dict[str, object]()
     for record in every(lambda page: store.jobs(JobFilter(), page)):
         job = record.job
@@ -101,14 +103,15 @@ def _live(store: Store, record: Any) -> dict[str, object]:
         "started_at": job.started_at, "checkpoint_at": job.checkpoint_at, "bundle": spec.bundle,
         "metrics": dict(record.metrics), "secrets": sorted(store.secrets(job.id)),
         "facts": [
-            [rank.attempt, rank.rank, rank.node, rank.pid, rank.started_at, rank.ended_at, rank.exit_status]
+            [rank.attempt, rank.rank, rank.node, rank.handle and int(rank.handle), rank.started_at, rank.ended_at,
+             rank.exit_status]
             for rank in store.ranks(job.id)
         ],
     }  # fmt: skip
 
 
 def notebooks_of(store: Store) -> dict[str, object]:
-    """Every notebook's slice, with where it is on the idle ladder and when its countdown is over."""
+    """Every notebook's slice, with its idle state and the end of its countdown."""
     held, found = held_by(store), dict[str, object]()
     for record in every(lambda page: store.notebooks(page=page)):
         notebook = record.notebook
@@ -163,13 +166,13 @@ def quota_of(store: Store) -> dict[str, object]:
 
 
 def use_of(store: Store, now: int) -> dict[str, object]:
-    """Sums of all hours, labels of what is held, newest readings, and who is known by which name."""
+    """Sums of all hours, labels of live allocations, newest readings, and names of people."""
     hours, changes = store.usage(0, (now // 3_600_000 + 1) * 3_600_000, now=now), store.changes(0)
     labels = store.labels([part.id for part in changes.allocations])
     people = {record.job.user for record in every(lambda page: store.jobs(JobFilter(), page))}
     return {
         "hours": len(hours),
-        "sums": [sum(column) for column in zip(*(tuple(hour)[6:] for hour in hours), strict=True)],
+        "sums": [sum(column) for column in zip(*(astuple(hour)[6:] for hour in hours), strict=True)],
         "labels": {name: [label.memory, label.compute, label.why] for name, label in sorted(labels.items())},
         "latest": {name: [row.at, row.utilisation_percent] for name, row in sorted(store.latest_samples().items())},
         "names": store.user_names(sorted(people)),
@@ -234,7 +237,7 @@ def counts_of(database: Path, tables: Iterable[str]) -> dict[str, int]:
 
 # --- what was expected, by today's names ----------------------------------------------------------------------------
 def renamed(value: Any) -> Any:
-    """The same with each reason told by the names that its code and its figures have now."""
+    """The same with the present names of each reason's code and figures."""
     if isinstance(value, list):
         return [renamed(each) for each in value]
     if not isinstance(value, dict):
@@ -293,7 +296,7 @@ def test_the_audit_is_whole_and_not_a_byte_of_it_changed(store: Store) -> None:
     ],
     ids=["jobs", "notebooks", "machines", "reservations", "notices", "quota", "use"],
 )  # fmt: skip
-def test_a_reader_finds_what_release_0010_found(store: Store, section: str, read: Callable[[Store], object]) -> None:
+def test_a_reader_finds_the_rows_of_release_0010(store: Store, section: str, read: Callable[[Store], object]) -> None:
     assert json.loads(json.dumps(read(store))) == expected(section)
 
 
@@ -303,23 +306,23 @@ def test_the_plan_is_the_one_that_release_0010_made(store: Store, now: int) -> N
 
 
 class _Names:
-    """What the words of an audit row are made with, where nobody's name is known."""
+    """The context for the sentence of an audit row, without names of people."""
 
     def name_of(self, user: str) -> str:
         return user
 
 
-def test_each_kind_of_row_and_each_code_is_still_told_in_words(store: Store) -> None:
-    told: dict[str, int] = {}
+def test_each_kind_of_row_and_each_code_still_has_a_sentence(store: Store) -> None:
+    found: dict[str, int] = {}
     for row in audited(store):
         code = code_in(row)
         name = row.kind if code is None else f"{row.kind} {code}"
-        told[name] = told.get(name, 0) + 1
+        found[name] = found.get(name, 0) + 1
         if code is not None:
             ReasonCode(RENAMED_CODES.get(code, code))
-        if told[name] == 1 and row.kind not in EXPECTS["audit"]["without_words"]:
-            assert what(row, {}, _Names()) != f"{row.kind} {row.subject}", f"{name}: {row.payload}"  # type: ignore[arg-type]
-    assert told == EXPECTS["audit"]["told"]
+        if found[name] == 1 and row.kind not in EXPECTS["audit"]["without_words"]:
+            assert audit_view(row, {}, _Names()).what != f"{row.kind} {row.subject}", f"{name}: {row.payload}"  # type: ignore[arg-type]
+    assert found == EXPECTS["audit"]["sentences"]
 
 
 def test_a_plan_and_an_edit_after_the_upgrade_go_on_with_the_same_chain(tmp_path: Path) -> None:

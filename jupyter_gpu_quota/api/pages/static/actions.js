@@ -1,15 +1,18 @@
-// Buttons that act on a job: data-action and data-job. What came of it is said in the page's polite live region.
+// Buttons that act on a job: data-action and data-job. The page's polite live region states the result.
 import { call, say } from "./api.js";
 
-const ASKED = { hold: "held", cancel: "cancelled" };
+const REQUESTED = { hold: "held", cancel: "cancelled" };
 const PASSING = ["queued", "starting", "running", "pausing", "paused"];
-const watched = new Map(); // jobs that are on their way to what was asked for, by id: the state last said
+const watched = new Map(); // jobs that have not reached the requested state, by id: the state last shown
+
+// "train is held.", but "train succeeded."
+const ended = (job) => `${job.name} ${["succeeded", "failed"].includes(job.state) ? "" : "is "}${job.state}.`;
 
 function outcome(action, view) {
-  const wanted = ASKED[action];
-  if (!wanted || view.state === wanted) return `${view.name} is ${view.state}.`;
+  const wanted = REQUESTED[action];
+  if (!wanted || view.state === wanted) return ended(view);
   watched.set(view.id, view.state);
-  return `${view.name} is asked to save and leave; then it is ${wanted}.`;
+  return `${view.name} saves and stops; then it is ${wanted}.`;
 }
 
 async function act(button) {
@@ -24,7 +27,7 @@ async function act(button) {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-action]");
   if (!button || button.getAttribute("aria-disabled") === "true") return;
-  if (button.dataset.action === "cancel" && !window.confirm("Cancel this job? What it has not saved is lost.")) return;
+  if (button.dataset.action === "cancel" && !window.confirm("Cancel this job? Unsaved work is lost.")) return;
   button.setAttribute("aria-disabled", "true"); // A disabled button would lose the focus.
   try {
     await act(button);
@@ -39,6 +42,6 @@ document.addEventListener("gpu-quota:changed", (event) => {
   for (const job of event.detail.jobs ?? []) {
     if (!watched.has(job.id) || PASSING.includes(job.state)) continue;
     watched.delete(job.id);
-    say(`${job.name} is ${job.state}.`);
+    say(ended(job));
   }
 });

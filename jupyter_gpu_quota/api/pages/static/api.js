@@ -1,4 +1,4 @@
-// The REST door from a page: one place that knows its address, the login's token and how errors look.
+// Calls of the REST API from a page: its address, the token of the login, and the format of errors.
 const { api, xsrf } = document.body.dataset;
 
 export const eventsUrl = (path, query = {}) =>
@@ -18,8 +18,8 @@ export async function call(method, path, body, headers = {}) {
 export const page = (url) => fetch(url, { headers: { "X-XSRFToken": xsrf, Accept: "text/html" } });
 
 export function say(text) {
-  const place = document.getElementById("said");
-  place.textContent = text;
+  const toast = document.getElementById("said");
+  toast.textContent = text;
   clearTimeout(say.timer);
-  say.timer = setTimeout(() => (place.textContent = ""), 6000);
+  say.timer = setTimeout(() => (toast.textContent = ""), 6000);
 }

@@ -1,12 +1,12 @@
-// The button that has the whole chain of the audit checked.
+// The button that verifies the whole chain of the audit.
 import { call } from "./api.js";
 
 document.getElementById("verify")?.addEventListener("click", async () => {
-  const place = document.getElementById("verified");
-  place.textContent = "Checking…";
+  const result = document.getElementById("verified");
+  result.textContent = "Checking…";
   try {
-    place.textContent = (await call("GET", "audit/verify")).message;
+    result.textContent = (await call("GET", "audit/verify")).message;
   } catch (error) {
-    place.textContent = error.message;
+    result.textContent = error.message;
   }
 });

@@ -1,4 +1,4 @@
-// One job: its log as it is written, and its loss as it falls.
+// One job: its log and its loss, live.
 import { eventsUrl } from "./api.js";
 
 const LONGEST_SHOWN = 400000;
@@ -20,7 +20,7 @@ function append(text) {
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
-function tell(text) {
+function status(text) {
   if (says.textContent !== text) says.textContent = text;
 }
 
@@ -33,12 +33,12 @@ function reached(attempt) {
   name();
 }
 
-// The command that prints the log which is shown.
+// The command that prints the shown log.
 function name() {
   document.getElementById("log-cut-of").textContent = `--attempt ${state.attempt} --rank ${state.rank}`;
 }
 
-// One log at a time: a later call takes the stream over from the one before.
+// One log at a time: a later call replaces the stream of an earlier one.
 function follow(offset, backoff = 1000) {
   state.stream?.close();
   const query = { follow: 1, rank: state.rank, offset, ...(state.attempt > 0 && { attempt: state.attempt }) };
@@ -49,26 +49,27 @@ function follow(offset, backoff = 1000) {
     clearTimeout(silence);
     silence = setTimeout(() => stream.onerror(), SILENT_TOO_LONG_MS);
   };
-  const still = (act) => (event) => { if (state.stream === stream) act(event); };
+  const current = (handle) => (event) => { if (state.stream === stream) handle(event); };
   alive();
   stream.addEventListener("beat", alive);
-  stream.addEventListener("log", still((event) => {
+  stream.addEventListener("log", current((event) => {
     const part = JSON.parse(event.data);
     alive();
     if (log.childNodes.length === 0) cut.hidden = part.begins === 0;
     reached(part.attempt);
     at = part.offset;
     pause = 1000;
-    tell("live");
+    status("live");
     append(part.text);
   }));
-  stream.addEventListener("end", still((event) => {
+  stream.addEventListener("end", current((event) => {
     clearTimeout(silence);
     stream.close();
     const end = JSON.parse(event.data);
     const last = state.attempt >= Math.max(state.newest, end.attempt);
     state.ended = true;
-    tell(last ? `the job is ${end.state}` : "this attempt has ended");
+    const result = ["succeeded", "failed"].includes(end.state) ? end.state : `is ${end.state}`;
+    status(last ? `the job ${result}` : "this attempt has ended");
     onward();
   }));
   stream.onerror = () => {
@@ -78,10 +79,10 @@ function follow(offset, backoff = 1000) {
   };
 }
 
-// Who looks at the newest attempt goes on into the next one; who chose an earlier one stays there.
+// The log of the newest attempt continues with the next one; that of an earlier attempt does not.
 function onward() {
   if (!state.onward || !state.ended || state.attempt >= state.newest) return;
-  if (state.rank >= Number(log.dataset.ranks)) state.rank = 0;  // an elastic job may go on with fewer
+  if (state.rank >= Number(log.dataset.ranks)) state.rank = 0;  // an elastic job may continue with fewer
   reached(state.attempt + 1);
   follow(0);
 }
@@ -102,7 +103,7 @@ which.addEventListener("change", () => {
   log.replaceChildren();
   cut.hidden = true;
   name();
-  tell("");
+  status("");
   history.replaceState(null, "", `?log=${which.value}`);
   follow(-SHOWN_AT_FIRST);
 });

@@ -1,12 +1,12 @@
-// Keeps a page live: the event stream says that something changed, and the parts marked data-live are taken from a
-// fresh copy of the page. What is not changed stays as it is, so that focus, selection and scrolling stay too.
+// Updates a page: the event stream reports a change, and the parts marked data-live are replaced from a fresh copy of
+// the page. Unchanged nodes are not replaced, so that focus, selection and scrolling are preserved.
 import { eventsUrl, page } from "./api.js";
 import { showTimes } from "./times.js";
 
 const AT_MOST_EVERY_MS = 1500;
 const REST_WHEN_HIDDEN_MS = 30000;
 const LONGEST_BACKOFF_MS = 30000;
-const SILENT_TOO_LONG_MS = 12000; // A heartbeat comes every 5 s; a proxy may hold a connection that leads nowhere.
+const SILENT_TOO_LONG_MS = 12000; // A heartbeat comes every 5 s; a proxy may keep a connection open whose other end is gone.
 
 const banner = document.getElementById("banner-stream");
 const says = document.getElementById("banner-says");
@@ -28,7 +28,7 @@ export function replaceKeyed(now, fresh) {
   const inner = !rows && now.cloneNode(false).isEqualNode(fresh.cloneNode(false)) && now.children.length === fresh.children.length
     && [...now.childNodes].every((node) => node.nodeType === 1 || !node.textContent.trim());
   if (inner && now.children.length) {
-    const others = [...fresh.children]; // a copy: what replaces a child leaves the fresh list
+    const others = [...fresh.children]; // a copy: a node that replaces a child is removed from the fresh list
     [...now.children].forEach((child, at) => replaceKeyed(child, others[at]));
     return;
   }
@@ -38,7 +38,7 @@ export function replaceKeyed(now, fresh) {
   if (focused) (document.getElementById(focused.id) ?? document.getElementById(focused.dataset.after))?.focus();
 }
 
-// The focused control takes its new label and meaning where it stands: focus never leaves it.
+// The focused control is updated in place, so that it keeps the focus.
 function become(now, fresh) {
   for (const name of now.getAttributeNames()) if (!fresh.hasAttribute(name)) now.removeAttribute(name);
   for (const name of fresh.getAttributeNames()) now.setAttribute(name, fresh.getAttribute(name));
@@ -61,10 +61,10 @@ async function refresh() {
     } else if (answer.status === 401 || answer.redirected) {
       stop("Your login has ended. Load the page again to log in.");
     } else if (answer.status < 500) {
-      stop("This page is not there any more, or you may not see it now.");
+      stop("This page no longer exists, or you may not see it now.");
     }
   } catch {
-    // The stream's own banner tells of a service that cannot be reached.
+    // The banner of the stream reports a service that cannot be reached.
   } finally {
     state.fetching = false;
     if (state.again) { state.again = false; soon(); }
@@ -76,17 +76,17 @@ function soon() {
   state.due = setTimeout(() => { state.due = 0; refresh(); }, AT_MOST_EVERY_MS);
 }
 
-function tell(text) {
+function show(text) {
   banner.hidden = !text;
   if (says.textContent !== text) says.textContent = text;
 }
 
-// What the service refuses now it refuses again: it is asked no more until a person wants it.
+// The service would refuse the next request as well, so the page stops until the user tries again.
 function stop(text) {
   state.over = true;
   state.stream?.close();
   state.stream = null;
-  tell(text);
+  show(text);
   again.hidden = false;
 }
 
@@ -100,18 +100,18 @@ function open() {
     clearTimeout(silence);
     silence = setTimeout(() => stream.onerror(), SILENT_TOO_LONG_MS);
   };
-  const heard = (event) => {
+  const changed = (event) => {
     alive();
-    const news = JSON.parse(event.data);
-    if (!first || !banner.hidden || [news.jobs, news.notebooks, news.devices].some((part) => part?.length)) soon();
+    const change = JSON.parse(event.data);
+    if (!first || !banner.hidden || [change.jobs, change.notebooks, change.devices].some((part) => part?.length)) soon();
     first = false;
     state.backoff = 1000;
-    tell("");
+    show("");
     state.lastId = event.lastEventId || state.lastId;
-    document.dispatchEvent(new CustomEvent("gpu-quota:changed", { detail: news }));
+    document.dispatchEvent(new CustomEvent("gpu-quota:changed", { detail: change }));
   };
-  stream.addEventListener("changed", heard);
-  stream.addEventListener("reset", (event) => { heard(event); soon(); });
+  stream.addEventListener("changed", changed);
+  stream.addEventListener("reset", (event) => { changed(event); soon(); });
   stream.addEventListener("beat", alive);
   alive();
   stream.onerror = () => {
@@ -119,7 +119,7 @@ function open() {
     stream.close();
     if (state.stream !== stream) return;
     state.stream = null;
-    tell("The connection to the service is lost; what you see may be old. Trying again.");
+    show("The connection to the service is lost; this page may be outdated. Trying again.");
     setTimeout(() => { if (!state.stream && !document.hidden) open(); }, state.backoff);
     state.backoff = Math.min(LONGEST_BACKOFF_MS, state.backoff * 2);
   };

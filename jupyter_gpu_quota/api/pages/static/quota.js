@@ -1,4 +1,4 @@
-// The quota page of an admin: preview, then apply exactly what was previewed.
+// The quota page of an admin: preview an edit, then apply exactly that edit.
 import { call, say } from "./api.js";
 
 const form = document.getElementById("quota-form");
@@ -10,27 +10,27 @@ const why = document.getElementById("quota-why");
 const overcommit = document.getElementById("quota-overcommit");
 const removal = document.getElementById("quota-removal");
 const stops = document.getElementById("quota-stops");
-let previewed = null; // the text that was looked at, and whether it fits
+let previewed = null; // the previewed text, and the results that allow applying it
 
-// Why it cannot be applied now, beside the button; nothing where it can.
+// Why the edit cannot be applied now; empty if it can.
 function whyNot() {
   if (previewed === null) return "Preview it first.";
   if (text.value !== previewed.text) return "The text was changed after the preview: preview it again.";
   if (!previewed.readable) return "It cannot be read; see below.";
-  if (previewed.stale) return "Another revision is in force by now: load the page anew, and make the edit there.";
+  if (previewed.stale) return "Another revision is in force by now: reload the page and edit that one.";
   if (!previewed.acceptable) return "Its quotas contradict each other; see below.";
-  if (!previewed.fits && !overcommit.checked) return "It does not fit: lower a quota, or accept that it does not.";
-  if (!previewed.keeps && !removal.checked) return "It takes out what has work: leave that in, or accept it.";
-  return previewed.stopsNothing || stops.checked ? "" : "It ends work that runs: ask for less, or accept it.";
+  if (!previewed.fits && !overcommit.checked) return "It does not fit: lower a quota, or accept that.";
+  if (!previewed.keeps && !removal.checked) return "It removes projects or pools that have work: restore them, or accept that.";
+  return previewed.stopsNothing || stops.checked ? "" : "It stops running work: require a weaker enforcement, or accept that.";
 }
 
-function judge() {
+function update() {
   const reason = whyNot();
   apply.disabled = reason !== "";
   if (why.textContent !== reason) why.textContent = reason;
 }
 
-const madeFrom = () => ({ "If-Match": `"${form.dataset.revision}"` });
+const ifMatch = () => ({ "If-Match": `"${form.dataset.revision}"` });
 const edit = () => ({
   text: text.value,
   comment: document.getElementById("quota-comment").value,
@@ -60,40 +60,40 @@ function show(parts) {
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
-    const asked = edit();
-    const view = await call("POST", "quota/preview", asked, madeFrom());
-    const moved = view.affected.map((one) => one.message);
+    const previewing = edit();
+    const view = await call("POST", "quota/preview", previewing, ifMatch());
+    const affected = view.affected.map((one) => one.message);
     show([
-      ...list("Was made from another revision", view.stale ? [view.stale] : []),
+      ...list("Based on another revision", view.stale ? [view.stale] : []),
       ...list("Does not fit", view.refusals),
-      ...list("Takes out what has work", view.removals),
-      ...list("Ends work that runs", view.stops),
-      ...list("Warnings: they refuse nothing", view.warnings),
+      ...list("Removes projects or pools with work", view.removals),
+      ...list("Stops running work", view.stops),
+      ...list("Warnings (the edit can be applied)", view.warnings),
       ...list("Arithmetic", view.arithmetic),
-      ...list("What changes in the calendar", view.calendar),
-      ...list("Whose work it touches", moved.length ? moved : ["Nobody's."]),
+      ...list("Changes in the calendar", view.calendar),
+      ...list("Affected work", affected.length ? affected : ["none"]),
     ]);
     const fits = !view.refusals.length;
     const keeps = !view.removals.length;
     const stopsNothing = !view.stops.length;
     const { stale, acceptable } = view;
-    previewed = { text: asked.text, readable: true, stale, fits, keeps, stopsNothing, acceptable };
+    previewed = { text: previewing.text, readable: true, stale, fits, keeps, stopsNothing, acceptable };
   } catch (error) {
     show(list("This cannot be read", error.message.split("\n")));
     previewed = { text: text.value, readable: false, fits: false };
   }
-  judge();
+  update();
 });
 
-text.addEventListener("input", judge);
-overcommit.addEventListener("change", judge);
-removal.addEventListener("change", judge);
-stops.addEventListener("change", judge);
-judge();
+text.addEventListener("input", update);
+overcommit.addEventListener("change", update);
+removal.addEventListener("change", update);
+stops.addEventListener("change", update);
+update();
 
 apply.addEventListener("click", async () => {
   try {
-    const view = await call("PUT", "quota", edit(), madeFrom());
+    const view = await call("PUT", "quota", edit(), ifMatch());
     say([`Revision ${view.revision} is in force.`, ...view.warnings].join(" "));
     setTimeout(() => location.reload(), view.warnings.length ? 10_000 : 700);
   } catch (error) {

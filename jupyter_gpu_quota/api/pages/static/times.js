@@ -1,4 +1,4 @@
-// Instants in the reader's own words: how long ago, with the exact local time at hand.
+// Instants as relative times, with the exact local time as tooltip.
 const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [Infinity, "day", 86400]];
 const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "auto" });
 

@@ -1,10 +1,10 @@
-"""A control group (v2) for each rank and each notebook server: what is in it is known, can be limited, and be killed.
+"""A cgroup (v2) for each rank and each notebook server: it lists, limits and kills the processes in it.
 
     <the service's own group>/jupyter-gpu-quota-<state folder, hashed>/job.<id>.<attempt>.<rank>
                                                                       /notebook.<id>
 
-Below the service's own, whatever limits an admin has put on that hold for its jobs and servers too; ``within`` names
-another one. Nothing fails where no group can be had.
+An admin's limits on the service's own group cover its jobs and servers too; ``within`` names another group. Where no
+group can be made, work runs without one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOUNTS = "/proc/self/mountinfo"
 WANTED = Path("/sys/fs/cgroup")
 DEVICE_MEMORY = "dmem"
-"""The kernel's controller of device memory (from 6.14 on); where it is missing the driver counts by itself."""
+"""The kernel's controller of device memory (from 6.14 on); without it the driver counts by itself."""
 
 _NAME = re.compile(r"(job|notebook)\.[0-9A-Za-z._-]{1,128}\Z")
 
@@ -43,7 +43,7 @@ def mounted(mounts: str = MOUNTS) -> Path | None:
 
 
 def own_group(proc: str = "/proc/self/cgroup") -> str:
-    """The control group of this process, as a path below where cgroup v2 is mounted."""
+    """The cgroup of this process, as a path below where cgroup v2 is mounted."""
     with contextlib.suppress(OSError):
         for line in Path(proc).read_text().splitlines():
             if line.startswith("0::"):
@@ -59,13 +59,13 @@ def notebook_cgroup(notebook: str) -> str:
     return f"notebook.{notebook}"
 
 
-def cgroup_of(part: DeviceShare) -> str:
-    """The cgroup of a part's processes."""
-    return notebook_cgroup(part.workload) if part.notebook else job_cgroup(part.workload, part.attempt, part.rank)
+def cgroup_of(share: DeviceShare) -> str:
+    """The cgroup of a share's processes."""
+    return notebook_cgroup(share.workload) if share.notebook else job_cgroup(share.workload, share.attempt, share.rank)
 
 
 class Cgroups:
-    """The control groups of one state folder. ``root``: where cgroup v2 is mounted, if that need not be looked for."""
+    """The cgroups of one state folder. ``root``: where cgroup v2 is mounted, if that is known."""
 
     def __init__(self, state_dir: str | os.PathLike[str], root: Path | None = None, within: str = "") -> None:
         self.root = root or mounted()
@@ -75,7 +75,7 @@ class Cgroups:
 
     @property
     def why_not(self) -> str:
-        """Why no group can be made; empty where one can."""
+        """Why no cgroup can be made; empty where one can."""
         if self._within is None or self.root is None:
             return "cgroup v2 is not mounted"
         if ".." in self._within.relative_to(self.root).parts or "\0" in str(self._within):
@@ -84,35 +84,37 @@ class Cgroups:
 
     @property
     def why_no_limits(self) -> str:
-        """Why the driver would limit no group of ours; empty where it could. Source: NVIDIA, as in :mod:`.driver`."""
+        """Why the driver can limit none of these cgroups; empty where it can. Source: as in :mod:`.mechanisms`."""
         if self.why_not or self.root == WANTED:
             return self.why_not
         return f"cgroup v2 is mounted at {self.root}, and the driver looks for it at {WANTED}"
 
     def path(self, name: str) -> Path:
-        """Where a cgroup is; raises ValueError for what is no cgroup's name."""
+        """The folder of a cgroup; raises ValueError for a name that is none of a workload."""
         if not _NAME.match(name) or self._parent is None:
-            raise ValueError(f"{name!r} is not the name of a control group of ours")
+            raise ValueError(f"{name!r} is not the name of a workload's cgroup")
         return self._parent / name
 
     def exists(self, name: str) -> bool:
         return self._parent is not None and self.path(name).is_dir()
 
     def make(self, name: str) -> str:
-        """Make a cgroup, with the controller of device memory where there is one. Returns why not, or nothing."""
+        """Make a cgroup, with the controller of device memory if there is one. Returns why that failed, or nothing."""
         if self.why_not or self._parent is None or self._within is None:
             return self.why_not
         try:
             self._parent.mkdir(mode=0o755, exist_ok=True)
-            for folder in (self._within, self._parent):
-                _hand_down(folder)
+            for folder in (self._within, self._parent):  # let the groups below have limits of device memory
+                with contextlib.suppress(OSError):
+                    if DEVICE_MEMORY in (folder / "cgroup.controllers").read_text().split():
+                        (folder / "cgroup.subtree_control").write_text(f"+{DEVICE_MEMORY}")
             self.path(name).mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
             return f"{self.path(name)} cannot be made: {error.strerror}"
         return ""
 
     def names(self) -> list[str]:
-        """Every cgroup that is there."""
+        """Every cgroup that exists."""
         try:
             found = [] if self._parent is None else sorted(path.name for path in self._parent.iterdir())
         except OSError:
@@ -120,31 +122,24 @@ class Cgroups:
         return [name for name in found if _NAME.match(name) and self.exists(name)]
 
     def processes(self, name: str) -> frozenset[int]:
-        """The processes in a cgroup; none where it is not there."""
+        """The processes in a cgroup; none where it does not exist."""
         with contextlib.suppress(OSError, ValueError):
             return frozenset(map(int, (self.path(name) / "cgroup.procs").read_text().split()))
         return frozenset()
 
     def kill(self, name: str) -> bool:
-        """Kill all that is in a cgroup. Returns whether that could be asked for."""
+        """Kill all processes in a cgroup. Returns whether the kernel accepted it."""
         return self.exists(name) and kill(str(self.path(name)))
 
     def remove(self, name: str) -> bool:
-        """Remove an empty cgroup, and what holds the last one. Returns whether it is gone; one in use stays."""
+        """Remove an empty cgroup, and its parent with the last one. Returns whether it is gone; one in use stays."""
         try:
             self.path(name).rmdir()
         except FileNotFoundError:
             pass
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # others are in it
+        with contextlib.suppress(OSError):  # it contains others
             assert self._parent is not None
             self._parent.rmdir()
         return True
-
-
-def _hand_down(folder: Path) -> None:
-    """Let groups below a folder have limits of device memory; where that is not allowed they go without."""
-    with contextlib.suppress(OSError):
-        if DEVICE_MEMORY in (folder / "cgroup.controllers").read_text().split():
-            (folder / "cgroup.subtree_control").write_text(f"+{DEVICE_MEMORY}")

@@ -1,4 +1,4 @@
-"""Entering and killing a control group: for supervisors, which start often and so import little."""
+"""Enters and kills a cgroup, for job supervisors: they start often, so they import little."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def join(cgroup: str) -> None:
-    """Put this process, which has no threads beside, into a cgroup. Raises OSError where that cannot be."""
+    """Put this process, which has one thread, into a cgroup. Raises OSError where that is not possible."""
     fd = os.open(f"{cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, b"0")
@@ -15,7 +15,7 @@ def join(cgroup: str) -> None:
 
 
 def kill(cgroup: str) -> bool:
-    """Kill all that is in a cgroup at once (Linux 5.14 on). Returns whether that could be asked for."""
+    """Kill all processes in a cgroup at once (Linux 5.14 on). Returns whether the kernel accepted it."""
     try:
         fd = os.open(f"{cgroup}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:

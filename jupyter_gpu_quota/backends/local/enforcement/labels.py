@@ -1,69 +1,55 @@
-"""The label of a part: the strongest of what was read back, and why nothing stronger was."""
+"""The label of a share: the strongest enforcement that the evidence shows, and why nothing stronger."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from ....core.enforcement import DeviceShare, EnforcementLabel, EnforcementLevel, EnforcementOffer, is_weaker
 from ....core.model import WHOLE_DEVICE
 from ...protocol import SIMULATED
 from ..sampling.reading import DeviceReading
-from .cooperative import Cooperative
-from .driver import DriverLimit
-from .mig import Mig
-from .mps import Mps
-from .policed import Policed
-from .protocol import Machine, Mechanism, Seen
-
-MECHANISMS: tuple[Mechanism, ...] = (Mig(), DriverLimit(), Mps(), Policed(), Cooperative())
-"""Strongest first."""
+from .mechanisms import MECHANISMS, MIG, MPS, Evidence, Machine, Mechanism
 
 LONGEST_WHY = 600
 
 
-def label(part: DeviceShare, seen: Seen, mechanisms: Sequence[Mechanism] = MECHANISMS) -> EnforcementLabel:
-    """How a part is held, by what was read back of it."""
-    if part.simulated:
+def label(share: DeviceShare, evidence: Evidence) -> EnforcementLabel:
+    """How a share is enforced. ``unsure``: evidence is missing because it was not read; that stops no work."""
+    if share.simulated:
         return EnforcementLabel(why=SIMULATED)
     memory = compute = EnforcementLevel.NONE
     reasons = list[str]()
-    for each in mechanisms:
-        why = each.verify(part, seen)
-        if why and is_weaker(memory, each.memory):
-            reasons.append(f"{each.memory}: {why}")
-        memory = memory if why or not is_weaker(memory, each.memory) else each.memory
-        compute = compute if why or not is_weaker(compute, each.compute) else each.compute
-    return EnforcementLabel(
-        memory=memory, compute=compute, why="; ".join(reasons)[:LONGEST_WHY], unsure=_is_unsure(part, seen)
-    )
-
-
-def _is_unsure(part: DeviceShare, seen: Seen) -> bool:
-    """Whether what is missing was only not read: that ends nobody's work."""
-    return bool(seen.unread or (seen.policed and seen.no_memory) or (part.is_fraction and seen.variables is None))
+    for each in MECHANISMS:
+        if why := each.verify(share, evidence):
+            reasons += [f"{each.memory}: {why}"] if is_weaker(memory, each.memory) else []
+        else:
+            memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
+    unread = evidence.unread or (evidence.policed and evidence.no_memory)
+    unsure = bool(unread or (share.is_fraction and evidence.variables is None))
+    return EnforcementLabel(memory=memory, compute=compute, why="; ".join(reasons)[:LONGEST_WHY], unsure=unsure)
 
 
 def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str, *, notebook: bool) -> EnforcementOffer:
-    """What a share of a device could have at best."""
+    """The best enforcement that a share of a device could have."""
     if gpu_milli >= WHOLE_DEVICE:
         return EnforcementOffer(device=device.uuid, memory=EnforcementLevel.HARDWARE, compute=EnforcementLevel.HARDWARE)
     memory = compute = EnforcementLevel.NONE
     reasons = list[str]()
     for each in MECHANISMS:
-        why = _why_no_fraction(each, device, machine, project, notebook=notebook)
-        if why:
+        if why := _why_no_fraction(each, device, machine, project, notebook=notebook):
             reasons.append(f"{each.name}: {why}")
-            continue
-        memory = each.memory if is_weaker(memory, each.memory) else memory
-        compute = each.compute if is_weaker(compute, each.compute) else compute
+        else:
+            memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
     return EnforcementOffer(device=device.uuid, memory=memory, compute=compute, why="; ".join(reasons)[:LONGEST_WHY])
+
+
+def _stronger(one: EnforcementLevel, other: EnforcementLevel) -> EnforcementLevel:
+    return other if is_weaker(one, other) else one
 
 
 def _why_no_fraction(
     mechanism: Mechanism, device: DeviceReading, machine: Machine, project: str, *, notebook: bool
 ) -> str:
-    if isinstance(mechanism, Mig):
+    if mechanism is MIG:
         return "a fraction is not a whole instance"
-    if isinstance(mechanism, Mps) and (notebook or project not in machine.mps):
+    if mechanism is MPS and (notebook or project not in machine.mps):
         return "it is for batch jobs of projects that the settings name"
-    return mechanism.probe(device, machine)
+    return mechanism.probe(machine, device)

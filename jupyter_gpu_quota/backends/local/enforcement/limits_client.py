@@ -1,7 +1,4 @@
-"""Setting and reading the driver's limits on control groups, by a process of its own (:mod:`..sampling.limits`).
-
-A call into the driver may hang.
-"""
+"""Sets and reads the driver's memory limits of cgroups, in a process of its own: a call into the driver may hang."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 COMMAND = (sys.executable, "-m", "jupyter_gpu_quota.backends.local.sampling.limits_process")
@@ -17,11 +14,8 @@ TIMEOUT_S, REAP_S = 30.0, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """Read the limit of one group on one device, after setting it: ``mib`` as soft and hard limit, 0 to take it away.
-
-    None only reads.
-    """
+class LimitRequest:
+    """Read the limit of one cgroup on one device, after setting it to ``mib`` (0: no limit; None: only read)."""
 
     device: str
     group: str
@@ -29,44 +23,30 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the driver says of one group on one device afterwards; ``limit_mib`` None: no limit, and ``why``."""
+class LimitAnswer:
+    """The limit that was read back; ``limit_mib`` None: there is none, and ``why``."""
 
     limit_mib: int | None = None
     why: str = ""
 
 
-def limits(asked: Sequence[Ask], *, timeout_s: float = TIMEOUT_S) -> list[Told]:
-    """Set and read limits, in a process of its own. It waits, ``timeout_s`` at most; answers in the order asked.
-
-    Where nothing is answered, every answer says why.
-    """
-    if not asked:
+def limits(requests: Sequence[LimitRequest], *, timeout_s: float = TIMEOUT_S) -> list[LimitAnswer]:
+    """Set and read limits. It waits, ``timeout_s`` at most. Returns one answer for each request, in the same order."""
+    if not requests:
         return []
     try:
         process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as error:
-        return [Told(why=f"the limits cannot be asked for: {error}")] * len(asked)
+        return [LimitAnswer(why=f"the limits cannot be read: {error}")] * len(requests)
     try:
-        said, _ = process.communicate(json.dumps([asdict(each) for each in asked]).encode(), timeout=timeout_s)
-        told = [_understood(raw) for raw in json.loads(said)]
+        output, _ = process.communicate(json.dumps([asdict(each) for each in requests]).encode(), timeout=timeout_s)
+        answers = [LimitAnswer(**raw) for raw in json.loads(output)]
     except subprocess.TimeoutExpired:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the kernel: then it is left alone
             process.wait(REAP_S)
-        return [Told(why="the driver's library does not answer")] * len(asked)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return [Told(why=f"the driver's library ended the process that asked ({process.returncode})")] * len(asked)
-    return told if len(told) == len(asked) else [Told(why="not everything was answered")] * len(asked)
-
-
-def _understood(raw: Mapping[str, object]) -> Told:
-    """One answer: soft and hard must be the same, or it is no limit of ours."""
-    if raw["why"]:
-        return Told(why=str(raw["why"]))
-    soft, hard = raw["soft_mib"], raw["hard_mib"]
-    if not isinstance(soft, int) or not isinstance(hard, int):
-        return Told(why="the driver tells of no limit")
-    if soft != hard:
-        return Told(why=f"the driver tells of a soft limit of {soft} MiB and a hard one of {hard} MiB")
-    return Told(limit_mib=hard)
+        return [LimitAnswer(why="the driver's library does not answer")] * len(requests)
+    except (ValueError, TypeError):
+        why = f"the driver's library ended the process that called it ({process.returncode})"
+        return [LimitAnswer(why=why)] * len(requests)
+    return answers if len(answers) == len(requests) else [LimitAnswer(why="answers are missing")] * len(requests)

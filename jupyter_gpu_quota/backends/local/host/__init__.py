@@ -1,1 +1,1 @@
-"""The machine itself: its processes, small records on disk, recorded servers, and threads for what may wait."""
+"""The machine: its processes, small records on disk, recorded servers, and threads for background work."""

@@ -1,4 +1,4 @@
-"""Work beside the caller: a few threads, one piece of work per key at a time."""
+"""Background work: a few threads, one task per key at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Background:
-    """Threads that do what must not hold up the caller. A piece of work that fails is logged; its caller asks again."""
+    """Threads for tasks that may wait. A task that fails is logged; its caller repeats it."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="executor")
@@ -19,13 +19,13 @@ class Background:
         self._open = True
 
     def run(self, key: Hashable, do: Callable[[], object]) -> None:
-        """Do it soon, unless the same key is being done, or this is closed."""
+        """Run a task soon, unless one of the same key is queued or runs, or this is closed."""
         with self._lock:
             if key in self._busy or not self._open:
                 return
             self._busy.add(key)
-            done = self._pool.submit(do)
-        done.add_done_callback(lambda future: self._finish(key, future))
+            task = self._pool.submit(do)
+        task.add_done_callback(lambda future: self._finish(key, future))
 
     def _finish(self, key: Hashable, future: Future[object]) -> None:
         with self._lock:
@@ -38,7 +38,7 @@ class Background:
             log.error("%s failed and will be tried again: %s", key, error, exc_info=error)
 
     def close(self) -> None:
-        """Take no more, drop what waits, let the threads end by themselves."""
+        """Accept no more, drop tasks that wait, and let the threads end by themselves."""
         with self._lock:
             self._open = False
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Small JSON records that survive a kill between any two lines, and the fencing number of the leader that rules."""
+"""Small JSON records that survive a kill at any moment, and the fencing number of the newest leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-LARGEST_RECORD = 1 << 20
+LARGEST_RECORD, LARGEST_UNTRUSTED = 1 << 20, 1 << 16
 
 
 def write_record(path: str, record: Mapping[str, Any], *, durable: bool = True) -> None:
@@ -25,7 +25,11 @@ def write_record(path: str, record: Mapping[str, Any], *, durable: bool = True) 
         os.close(fd)
     os.replace(temporary, path)
     if durable:
-        sync_directory(os.path.dirname(path))
+        folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def read_record(path: str) -> dict[str, Any] | None:
@@ -41,16 +45,17 @@ def read_record(path: str) -> dict[str, Any] | None:
 def read_untrusted(path: str) -> dict[str, Any] | None:
     """The JSON object in a file that a job wrote; None for a link, a pipe, a folder, more than 64 KiB, or no object.
 
-    The caller may have more rights than the job has, so the file is opened without following and without waiting.
+    The caller may have more rights than the job, so the file is opened without following links and without waiting.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        if not _is_small_file(os.fstat(fd)):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_UNTRUSTED:
             return None
-        value = json.loads(os.read(fd, 1 << 16))
+        value = json.loads(os.read(fd, LARGEST_UNTRUSTED))
     except (OSError, ValueError, RecursionError):
         return None
     finally:
@@ -58,22 +63,9 @@ def read_untrusted(path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _is_small_file(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_size <= 1 << 16
-
-
-def sync_directory(path: str) -> None:
-    """Wait until the names in a directory are on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 @contextlib.contextmanager
-def held_lock(path: str) -> Iterator[bool]:
-    """Try to hold the lock of a rank; gives whether it is ours. The kernel frees it when its holder dies."""
+def file_lock(path: str) -> Iterator[bool]:
+    """Try to lock a file; yields whether it is locked. The kernel releases it when this process dies."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -87,15 +79,15 @@ def held_lock(path: str) -> Iterator[bool]:
 
 
 def read_fence(path: str) -> int:
-    """The newest fencing number that was told; 0 before the first."""
+    """The newest fencing number; 0 before the first."""
     record = read_record(path)
     return int(record["fencing"]) if record else 0
 
 
 def raise_fence(path: str, fencing: int) -> int:
-    """Make the stored fencing number at least this, durably. Returns what rules now."""
+    """Raise the stored fencing number to at least this, durably. Returns the newest."""
     with os.fdopen(os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as lock:
-        os.fchmod(lock.fileno(), 0o600)  # whoever may open it may hold it
+        os.fchmod(lock.fileno(), 0o600)  # a process that can open it can lock it
         fcntl.flock(lock, fcntl.LOCK_EX)
         present = read_fence(path)
         if fencing > present:

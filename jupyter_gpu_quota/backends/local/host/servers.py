@@ -1,8 +1,8 @@
-"""Which process of this machine is a notebook's server, as the hub saw it begin; what processes say is held against it.
+"""The process of each notebook's server on this machine, as the hub recorded it when it started.
 
     <state_dir>/servers/<notebook>.json     {"pid", "started", "boot", "uid", "user_namespace"}
 
-The folder is the hub's and the service's alone: what stands in it nobody else can have written.
+Only the hub and the service can write to this folder, so its records are evidence against forged variables.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .processes import boot_id, is_same_process, process
+from ...rendering.variables import SHARE_VARIABLE
+from .processes import boot_id, is_same_process, process, user_of, variables_of
 from .record_files import read_record, write_record
 
 _ID = re.compile(r"[0-9A-Za-z_-]{1,128}\Z")
 
 OVERFLOW = Path("/proc/sys/kernel/overflowuid")
-"""Who a process seems to be whose user has no number here: anybody."""
+"""The number that the kernel shows for a user who has no number in this namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whose a process is: the number of its user as it is known here, and the user namespace that it is in."""
+    """The user of a process, by its number in this namespace, and the user namespace of the process."""
 
     uid: int
     namespace: str
@@ -32,7 +33,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The first process of a notebook's server, with its start in clock ticks, and whose it is."""
+    """The first process of a notebook's server, with its start in clock ticks, and its account."""
 
     pid: int
     started: int
@@ -47,12 +48,12 @@ class Servers:
         self._folder = self._state_dir / "servers"
 
     @property
-    def are_all(self) -> bool:
-        """Whether a server that is not recorded is none: a hub that gives accounts runs as root, and records each."""
+    def is_complete(self) -> bool:
+        """Whether every server is recorded: a hub that uses accounts runs as root, and records each."""
         return os.geteuid() == 0
 
     def note(self, notebook: str, pid: int) -> str:
-        """Record the process of a server that has begun. Returns why it could not be; empty where it is recorded."""
+        """Record the process of a server that started. Returns why that failed; empty where it is recorded."""
         found, account = process(pid), account_of(pid)
         if found is None or account is None or not _ID.match(notebook):
             return f"process {pid} is not there"
@@ -65,11 +66,16 @@ class Servers:
                     "pid": pid, "started": found.started, "boot": boot_id(), "uid": account.uid,
                     "user_namespace": account.namespace,
                 },
-                durable=False,  # no process outlives a machine that goes down
+                durable=False,  # no process survives a reboot
             )  # fmt: skip
         except OSError as error:
             return str(error)
         return ""
+
+    def note_again(self, notebook: str, pid: int) -> None:
+        """Record a server that ran before the hub did, unless it is recorded or belongs to another notebook by now."""
+        if self.of(notebook) is None and f'"{notebook}"' in (variables_of(pid) or {}).get(SHARE_VARIABLE, ""):
+            self.note(notebook, pid)
 
     def forget(self, notebook: str) -> None:
         """Remove the record of a server that ended; one that is not there is fine."""
@@ -77,7 +83,7 @@ class Servers:
             self._path(notebook).unlink(missing_ok=True)
 
     def of(self, notebook: str) -> Server | None:
-        """The server that was recorded for a notebook; None where none was since the machine started."""
+        """The server that was recorded for a notebook since the machine started."""
         if not _ID.match(notebook):
             return None
         try:
@@ -89,29 +95,26 @@ class Servers:
         return server if record.get("boot") == boot_id() else None
 
     def sweep(self, kept: frozenset[str]) -> None:
-        """Remove the records of notebooks that are over and whose server is gone: a hub that was killed left them."""
-        for name in self._names():
-            server = None if name in kept else self.of(name)
-            if name not in kept and (server is None or not is_same_process(server.pid, server.started)):
-                self.forget(name)
-
-    def _names(self) -> list[str]:
+        """Remove the records, other than ``kept``, whose server is gone: a hub that was killed leaves such records."""
         try:
-            return [path.stem for path in self._folder.iterdir() if path.suffix == ".json"]
+            names = {path.stem for path in self._folder.iterdir() if path.suffix == ".json"}
         except OSError:
-            return []
+            return
+        for name in names - kept:
+            server = self.of(name)
+            if server is None or not is_same_process(server.pid, server.started):
+                self.forget(name)
 
     def _path(self, notebook: str) -> Path:
         return self._folder / f"{notebook}.json"
 
 
 def account_of(pid: int) -> Account | None:
-    """Whose a process is; None where that is not told, or where its user has no number here."""
+    """The account of a process; None where it cannot be read, or where its user has no number in this namespace."""
+    uid = user_of(pid)
     try:
-        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
-        uid = next(int(line.split()[2]) for line in lines if line.startswith(b"Uid:"))
         nameless = int(OVERFLOW.read_text())
         namespace = os.readlink(f"/proc/{pid}/ns/user")
-    except (OSError, StopIteration, ValueError):
+    except (OSError, ValueError):
         return None
-    return None if uid == nameless else Account(uid, namespace)
+    return None if uid is None or uid == nameless else Account(uid, namespace)

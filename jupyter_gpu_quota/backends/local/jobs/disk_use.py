@@ -1,4 +1,4 @@
-"""How much a job has written and when it last saved, walked in small steps so that nobody waits for a large tree."""
+"""Measures the size and the newest change of a job's folders, in small steps: no large tree delays the supervisor."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import stat
 from collections.abc import Iterator
 
 DEEPEST = 64
-"""Folders below this depth count as over every limit: walking them would need as many open files."""
+"""Folders below this depth exceed every limit: measuring them would need as many open files."""
 
 STEP = 500
-"""Entries looked at between two pauses of the walk."""
+"""Entries between two pauses of a measurement."""
 
 
 class Measured:
-    """What a walk has added up so far; ``newest_ms`` is the newest change of a file, None without any."""
+    """The sums of a measurement; ``newest_ms`` is the newest change of a file, None without any."""
 
     __slots__ = ("entries", "newest_ms", "size_bytes", "too_deep")
 
@@ -31,16 +31,13 @@ class Measured:
 
 
 def measure(path: str, into: Measured) -> Iterator[None]:
-    """Walk a tree that may change, or be hostile, meanwhile: links are never followed. Yields every few entries."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    yield from _measure(fd, into, DEEPEST)
+    """Measure a tree that may change meanwhile, or be hostile: links are never followed. Yields every few entries."""
+    if (fd := _open_folder(path)) is not None:
+        yield from _measure(fd, into, DEEPEST)
 
 
 def _measure(fd: int, into: Measured, depth: int) -> Iterator[None]:
-    """Adds what lies in an open folder, which is closed at the end."""
+    """Add the entries of an open folder, and close it."""
     below = []
     try:
         with os.scandir(fd) as entries:
@@ -53,7 +50,7 @@ def _measure(fd: int, into: Measured, depth: int) -> Iterator[None]:
             into.too_deep = True
             return
         for name in below:
-            child = _open_folder(name, fd)
+            child = _open_folder(name, parent=fd)
             if child is not None:
                 yield from _measure(child, into, depth - 1)
     finally:
@@ -61,7 +58,7 @@ def _measure(fd: int, into: Measured, depth: int) -> Iterator[None]:
 
 
 def _add(entry: os.DirEntry[str], into: Measured) -> bool:
-    """Adds one entry; returns whether it is a folder to go into."""
+    """Add one entry; returns whether it is a folder to enter."""
     try:
         into.add(entry.stat(follow_symlinks=False))
         return entry.is_dir(follow_symlinks=False)
@@ -69,7 +66,7 @@ def _add(entry: os.DirEntry[str], into: Measured) -> bool:
         return False
 
 
-def _open_folder(name: str, parent: int) -> int | None:
+def _open_folder(name: str, parent: int | None = None) -> int | None:
     try:
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     except OSError:

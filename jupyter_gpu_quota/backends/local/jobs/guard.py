@@ -1,7 +1,7 @@
-"""The parent of a supervisor: it waits, and kills what a supervisor that dies leaves behind.
+"""The guard: the parent of a job supervisor, which kills the processes that a killed supervisor leaves.
 
-When a supervisor is killed, the kernel hands everything below it to its guard, whatever session, parent or
-environment those processes gave themselves. So nothing has to be recognised, and nothing gets away meanwhile.
+When a supervisor is killed, the kernel makes its guard the parent of everything below it, whatever the session, parent
+or environment of those processes. So all of them are found, and none escapes meanwhile.
 """
 
 from __future__ import annotations
@@ -12,42 +12,40 @@ import signal
 import time
 from typing import NoReturn
 
-from ..host.processes import ProcessStat, descendants, kill_all, process
-from .rank_process import adopt_orphans
+from ..host.processes import ProcessStat, adopt_orphans, descendants, kill_all, process
 
 KILL_AGAIN_S, KILL_SELDOM_S = 0.05, 2.0
 
 
-def go_on_below_a_guard() -> ProcessStat | None:
-    """Fork: the child goes on, this process stays as its guard and never returns. Returns what the guard is.
+def fork_below_guard() -> ProcessStat | None:
+    """Fork: the child continues and gets its guard as a process; this process stays as the guard, and never returns.
 
-    SIGTERM and what terminals send are ignored by both from here on: a guard goes when nothing is left, no sooner.
+    Both ignore SIGTERM and the signals of terminals: a guard ends when no process below it is left.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
     guard = process(os.getpid())
-    supervisor = os.fork()
-    if supervisor:
-        _stand_guard(supervisor)
+    if supervisor := os.fork():
+        _guard(supervisor)
     return guard
 
 
-def _stand_guard(supervisor: int) -> NoReturn:
+def _guard(supervisor: int) -> NoReturn:
     try:
         os.waitpid(supervisor, 0)
         again_s = KILL_AGAIN_S
-        while _is_something_left():
-            with contextlib.suppress(OSError):  # a job may take its guard's descriptors away; it stays all the same
+        while _has_living_children():
+            with contextlib.suppress(OSError):  # a job may close its guard's descriptors; it continues
                 kill_all(lambda: descendants(os.getpid()))
             time.sleep(again_s)
             again_s = min(2 * again_s, KILL_SELDOM_S)
     finally:
-        os._exit(0)  # a forked copy of the supervisor must never go on as one
+        os._exit(0)  # this fork must never run the code of a supervisor
 
 
-def _is_something_left() -> bool:
-    """Whether any process below lives, once those that ended are put away."""
+def _has_living_children() -> bool:
+    """Reap the children that ended; returns whether others are left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

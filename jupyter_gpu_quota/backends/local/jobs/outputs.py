@@ -1,97 +1,105 @@
-"""What a job left in its outputs folder, for the web door: listed and opened without ever following a link.
+"""Reads the logs and the outputs of jobs, without following links.
 
-A file that belongs to another account than the folder is left out too. The door may read what the job may not: where
-the kernel lets people link to files of others (``fs.protected_hardlinks=0``), a hard link would have it give them out.
-A second name of a job's own file is given: checkpoints are linked into outputs for good reasons, and where all jobs
-run under one account they can copy whatever they can link, so that counting links would keep nothing from anybody.
+A file that belongs to another account than the folder is left out. The service may read files that the job may not:
+where the kernel allows hard links to files of others (``fs.protected_hardlinks=0``), such a link would publish them.
+A hard link to a job's own file is listed: checkpoints are linked into outputs, and where all jobs run under one account
+they can copy whatever they can link.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO
 
-from ...protocol import MOST_OUTPUTS, Output, OutputRefused
-from .paths import outputs_dir
+from ...protocol import MOST_OUTPUTS, LogPart, Output, OutputRefused
+from .paths import rank_paths
+from .rank_log import end_of, segments
 
 
-def list_outputs(state_dir: str, job: str, most: int = MOST_OUTPUTS) -> list[Output]:
-    """The job's regular files below the outputs folder, by path; links, sockets and pipes are left out.
+class LocalOutputs:
+    """The logs and outputs of a state folder; the only code that opens such files for readers."""
 
-    Returns at most ``most`` files. Raises ValueError for what is no job id.
-    """
-    root = outputs_dir(state_dir, job)
-    try:
-        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return []
-    found = []
-    try:
-        for output in _files(fd, "", depth=32, owner=os.fstat(fd).st_uid):
-            found.append(output)
-            if len(found) >= most:
-                break
-    finally:
-        os.close(fd)
-    return sorted(found)
+    def __init__(self, state_dir: str | os.PathLike[str]) -> None:
+        self._state_dir = os.fspath(state_dir)
 
+    def log(self, job: str, attempt: int, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogPart:
+        """At most ``limit`` bytes from ``offset``. Raises ValueError for an invalid job id."""
+        directory = rank_paths(self._state_dir, job, attempt, rank).log
+        for _ in range(3):
+            with contextlib.suppress(FileNotFoundError):  # a segment was dropped meanwhile: list them again
+                return _read_log(directory, max(0, end_of(directory) + offset) if offset < 0 else offset, limit)
+        start = max(0, offset)
+        return LogPart(start, b"", start)
 
-def _files(fd: int, prefix: str, depth: int, owner: int) -> Iterator[Output]:
-    for name in sorted(os.listdir(fd)):
-        status = _stat(name, fd)
-        if status is None:
-            continue
+    def outputs(self, job: str, most: int = MOST_OUTPUTS) -> list[Output]:
+        """The job's regular files, by path, without links and pipes. Raises ValueError for an invalid job id."""
+        return sorted(islice(_files(self._outputs_of(job), None, "", 32, None), most))
+
+    def open_output(self, job: str, path: str) -> BinaryIO:
+        """One output, open for reading. Raises OutputRefused for links, and for files outside or of others."""
+        parts = path.split("/")
+        if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+            raise OutputRefused(f"{path!r} is not a path inside the outputs folder: name a file as `outputs` lists it.")
+        fd, owner = _open_below(self._outputs_of(job), parts, path)
+        status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode) and status.st_uid == owner:
-            yield Output(prefix + name, status.st_size, status.st_mtime_ns // 1_000_000)
-        elif stat.S_ISDIR(status.st_mode) and depth:
-            yield from _files_below(fd, name, prefix, depth, owner)
+            return os.fdopen(fd, "rb")
+        os.close(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OutputRefused(f"{path!r} is not a regular file; only those can be read.")
+        raise OutputRefused(
+            f"{path!r} belongs to another account than the job's; only the job's own files can be read."
+        )
+
+    def _outputs_of(self, job: str) -> str:
+        return rank_paths(self._state_dir, job, 0, 0).outputs
 
 
-def _files_below(fd: int, name: str, prefix: str, depth: int, owner: int) -> Iterator[Output]:
+def _read_log(directory: str, offset: int, limit: int) -> LogPart:
+    found = segments(directory)
+    start = max(offset, found[0][0]) if found else offset
+    data = b""
+    for base, path in found:
+        if start + len(data) >= base and len(data) < limit:
+            with open(path, "rb") as file:
+                file.seek(start + len(data) - base)
+                data += file.read(limit - len(data))
+    return LogPart(start, data, start + len(data), start - offset)
+
+
+def _files(name: str, parent: int | None, prefix: str, depth: int, owner: int | None) -> Iterator[Output]:
+    """The files of a folder and below it; ``owner`` None: the owner of this folder."""
     try:
-        child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     except OSError:
         return
     try:
-        yield from _files(child, f"{prefix}{name}/", depth - 1, owner)
+        owner = os.fstat(fd).st_uid if owner is None else owner
+        for entry in sorted(os.listdir(fd)):
+            if (status := _stat(entry, fd)) is None:
+                continue
+            if stat.S_ISREG(status.st_mode) and status.st_uid == owner:
+                yield Output(prefix + entry, status.st_size, status.st_mtime_ns // 1_000_000)
+            elif stat.S_ISDIR(status.st_mode) and depth:
+                yield from _files(entry, fd, f"{prefix}{entry}/", depth - 1, owner)
     finally:
-        os.close(child)
+        os.close(fd)
 
 
 def _stat(name: str, fd: int) -> os.stat_result | None:
     try:
-        name.encode()  # a name that is no UTF-8 cannot be asked for in JSON either
+        name.encode()  # JSON cannot name a file that is no UTF-8
         return os.stat(name, dir_fd=fd, follow_symlinks=False)
     except (OSError, UnicodeEncodeError):
         return None
 
 
-def open_output(state_dir: str, job: str, path: str, limit_bytes: int | None = None) -> BinaryIO:
-    """Open one output for reading, part by part from the outputs folder, following no link.
-
-    Raises OutputRefused with a sentence: no such file, a path that leaves the folder, a link, another's, too large.
-    """
-    parts = path.split("/")
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise OutputRefused(f"{path!r} is not a path inside the outputs folder: name a file as `outputs` lists it.")
-    fd, owner = _open_below(outputs_dir(state_dir, job), parts, path)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(fd)
-        raise OutputRefused(f"{path!r} is not a regular file; only those are given out.")
-    if status.st_uid != owner:
-        os.close(fd)
-        raise OutputRefused(f"{path!r} belongs to another account than the job's; only the job's own files are given.")
-    if limit_bytes is not None and status.st_size > limit_bytes:
-        os.close(fd)
-        raise OutputRefused(f"{path!r} has {status.st_size} bytes; at most {limit_bytes} are given out at once.")
-    return os.fdopen(fd, "rb")
-
-
 def _open_below(root: str, parts: list[str], path: str) -> tuple[int, int]:
-    """The open file, and the account to which the folder belongs."""
+    """The open file, and the account that owns the folder."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = None
     try:
@@ -105,4 +113,4 @@ def _open_below(root: str, parts: list[str], path: str) -> tuple[int, int]:
     except OSError as error:
         if fd is not None:
             os.close(fd)
-        raise OutputRefused(f"{path!r} cannot be given out: {error.strerror}.") from error
+        raise OutputRefused(f"{path!r} cannot be read: {error.strerror}.") from error

@@ -1,4 +1,4 @@
-"""From what a supervisor and a job wrote down to what the store is told. What a job writes is not believed blindly."""
+"""The fact of a rank from the records of its supervisor and of the job. A job's records are validated."""
 
 from __future__ import annotations
 
@@ -16,44 +16,31 @@ LARGEST_COUNT = 2**63
 
 
 def rank_fact(paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
-    """One rank as its records show it now."""
+    """One rank as its records describe it."""
     progress = read_untrusted(paths.progress) or {}
+    pid = status.get("pid")
     return RankFact(
-        job=status["job"],
-        attempt=status["attempt"],
-        rank=status["rank"],
-        pid=status.get("pid"),
-        pid_started=status.get("pid_started"),
-        started_at=status.get("started_at"),
-        ended_at=status.get("ended_at"),
-        exit_status=status.get("exit_status"),
-        tree_gone=status.get("tree_gone", False),
-        pause_requested=status.get("pause_requested", False),
+        job=status["job"], attempt=status["attempt"], rank=status["rank"], handle=None if pid is None else str(pid),
+        started_at=status.get("started_at"), ended_at=status.get("ended_at"), exit_status=status.get("exit_status"),
+        tree_gone=status.get("tree_gone", False), pause_requested=status.get("pause_requested", False),
         completed=status.get("completed", False),
-        saved_at=_saved_at(paths, status),
-        done=_count(progress.get("done")),
-        total=_count(progress.get("total")),
-        metrics=_metrics(progress.get("metrics")),
-        refused=status.get("refused"),
-    )
-
-
-def _saved_at(paths: RankPaths, status: Mapping[str, Any]) -> int | None:
-    saved_at: int | None = status.get("saved_at") or (read_record(paths.watch) or {}).get("saved_at")
-    return saved_at
+        saved_at=status.get("saved_at") or (read_record(paths.watch) or {}).get("saved_at"),
+        done=_count(progress.get("done")), total=_count(progress.get("total")),
+        metrics=_metrics(progress.get("metrics")), refused=status.get("refused"),
+    )  # fmt: skip
 
 
 def _count(value: object) -> int | None:
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
-    return value if known and isinstance(value, int) else None
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
+    return value if is_count and isinstance(value, int) else None
 
 
 def _metrics(value: object) -> dict[str, float]:
     """Finite numbers under short names, a hundred at most."""
     if not isinstance(value, dict):
         return {}
-    kept = {name: number for name, number in value.items() if _is_metric(name, number)}
-    return {name: float(kept[name]) for name in sorted(kept)[:MOST_METRICS]}
+    valid = {name: number for name, number in value.items() if _is_metric(name, number)}
+    return {name: float(valid[name]) for name in sorted(valid)[:MOST_METRICS]}
 
 
 def _is_metric(name: object, number: object) -> bool:

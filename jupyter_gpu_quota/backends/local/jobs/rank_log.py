@@ -1,4 +1,4 @@
-"""A rank's log: bounded on disk, and with offsets that stay true while old lines are dropped.
+"""A rank's log: bounded on disk, with offsets that stay valid while old lines are dropped.
 
 A log is a folder of two segments at most. Each is named by the offset of its first byte since the attempt began,
 so that rotation is one new file and one unlink, and a reader can resume at any offset without a side record.
@@ -12,7 +12,7 @@ _DIGITS = 20
 
 
 class RotatingLog:
-    """The writer: keeps the newest ``limit_bytes`` at most, and says in the log itself what it dropped."""
+    """Writes the newest ``limit_bytes`` at most; the log itself reports bytes that were dropped."""
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -22,7 +22,7 @@ class RotatingLog:
         self.fd, self.room = -1, 0
 
     def write(self, data: bytes) -> None:
-        """Append; on a full disk what does not fit is dropped and counted, never waited for."""
+        """Append; on a full disk bytes are dropped and counted, without waiting."""
         while data:
             if self.room <= 0:
                 self._rotate()
@@ -32,10 +32,11 @@ class RotatingLog:
                 return
             data = data[len(part) :]
             if self.lost_bytes:
-                self._tell_what_was_lost()
+                lost, self.lost_bytes = self.lost_bytes, 0
+                self.say(f"{lost} bytes before this could not be written: the disk was full")
 
     def say(self, sentence: str) -> None:
-        """A line of our own, marked as such, on a line of its own."""
+        """Write a line of the service, marked as such."""
         start = b"" if self.last == b"\n" else b"\n"
         self.write(start + f"[jupyter-gpu-quota] {sentence}\n".encode())
 
@@ -48,7 +49,7 @@ class RotatingLog:
         return written == len(part) or self._append(part[written:])
 
     def _rotate(self) -> None:
-        """Begin a segment; the one before the last goes. Without room for its name the log stands still."""
+        """Start a segment and remove the one before the last. On a full disk the log stops."""
         if self.fd >= 0:
             os.close(self.fd)
         older = segments(self.directory)[:-1]
@@ -64,10 +65,6 @@ class RotatingLog:
         if older:
             first = segments(self.directory)[0][0]
             self.say(f"the first {first} bytes of this log were dropped: its limit is {self.limit_bytes} bytes")
-
-    def _tell_what_was_lost(self) -> None:
-        lost, self.lost_bytes = self.lost_bytes, 0
-        self.say(f"{lost} bytes before this could not be written: the disk was full")
 
 
 def segments(directory: str) -> list[tuple[int, str]]:

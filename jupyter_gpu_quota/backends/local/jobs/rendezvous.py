@@ -1,4 +1,4 @@
-"""Where the ranks of a gang meet: a port of this machine that nobody listened on when the attempt began."""
+"""The rendezvous of the ranks of a gang: a port of this machine that was free when the attempt started."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ..host.record_files import read_record, write_record
 from .paths import rendezvous_file
 
 
-def meeting_port(state_dir: str, job: str, attempt: int) -> int:
-    """The port of an attempt. Noted before the first rank is told, so that all are told the same after a restart too.
+def rendezvous_port(state_dir: str, job: str, attempt: int) -> int:
+    """The port of an attempt. It is stored before the first rank starts: all ranks get the same, also after a restart.
 
     Raises OSError where every port that a gang may use is taken.
     """
     path = rendezvous_file(state_dir, job, attempt)
-    noted = (read_record(path) or {}).get("port")
-    if isinstance(noted, int):
-        return noted
+    stored = (read_record(path) or {}).get("port")
+    if isinstance(stored, int):
+        return stored
     port = next(filter(_is_free, gang_ports(job, attempt)), None)
     if port is None:
-        raise OSError(f"job {job} cannot start its ranks: every port where they could meet is taken")
+        raise OSError(f"job {job} cannot start its ranks: every port for their rendezvous is taken")
     write_record(path, {"port": port})
     return port
 
 
 def _is_free(port: int) -> bool:
-    """Whether a process could listen there now, on whatever address."""
+    """Whether a process could listen on this port of any address now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,17 +1,17 @@
-"""One rank of one attempt, watched over from its first process to its last, whatever happens to the service.
+"""The job supervisor: it runs one rank of one attempt until its last process ends, independently of the service.
 
-Begun by :mod:`.supervise`, it waits for a ``RankOrder`` as JSON on standard input; at its end without one it goes. It
+:mod:`.supervise` starts it. It waits for a ``RankOrder`` as JSON on standard input, and ends if there is none. It
 detaches itself, takes the rank's lock, and writes every fact to ``status.json`` before it acts on it:
 
-    claimed      this rank of this attempt was begun, and is never begun again
+    claimed      this rank of this attempt was started, and is never started again
     pid          its process exists
-    pause_intended, pause_requested   the pause file is about to exist; it exists, and the exit was not seen before
-    ended        its process ended, how, and whether the job had said it was complete
+    pause_intended, pause_requested   the pause file is about to exist; it existed before the exit was noticed
+    ended        its process ended, its exit status, and whether the job reported that it was complete
     tree_gone    no process of it is left
-    refused      the order came from a leader that no longer rules, or cannot be carried out
+    refused      the order came from an older leader, or cannot be carried out
 
-It takes orders on a unix socket in the control directory, and refuses those of a leader older than the newest seen.
-Above it stays its guard (:mod:`.guard`), which ends the rank's processes should the supervisor be killed.
+It receives orders on a unix socket in the control directory, and refuses those of older leaders. Its parent is its
+guard (:mod:`.guard`), which kills the rank's processes if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from jupyter_gpu_quota.backends.local.enforcement.cgroup_entry import kill
-from jupyter_gpu_quota.backends.local.host.processes import (
+from ..enforcement.cgroup_entry import kill
+from ..host.processes import (
     ProcessStat,
+    adopt_orphans,
     boot_id,
     children,
     descendants,
@@ -40,44 +41,29 @@ from jupyter_gpu_quota.backends.local.host.processes import (
     processes,
     send,
 )
-from jupyter_gpu_quota.backends.local.host.record_files import (
-    held_lock,
-    read_fence,
-    read_record,
-    read_untrusted,
-    write_record,
-)
-from jupyter_gpu_quota.backends.local.jobs.disk_use import Measured, measure
-from jupyter_gpu_quota.backends.local.jobs.guard import go_on_below_a_guard
-from jupyter_gpu_quota.backends.local.jobs.masking import Mask
-from jupyter_gpu_quota.backends.local.jobs.paths import RankPaths, fence_file, rank_paths
-from jupyter_gpu_quota.backends.local.jobs.rank_log import RotatingLog
-from jupyter_gpu_quota.backends.local.jobs.rank_process import (
-    CANNOT_RUN,
-    Account,
-    NotRunnable,
-    RankOrder,
-    account_of,
-    adopt_orphans,
-    launch,
-    prepare_directories,
-)
+from ..host.record_files import file_lock, read_fence, read_record, read_untrusted, write_record
+from .disk_use import Measured, measure
+from .guard import fork_below_guard
+from .masking import Mask
+from .paths import RankPaths, fence_file, rank_paths
+from .rank_log import RotatingLog
+from .rank_process import CANNOT_RUN, Account, NotRunnable, RankOrder, account_of, launch, prepare_directories
 
 LEFTOVER_GRACE_S = 2.0
-"""What is left of a tree when its first process has ended may use this long, unless a pause gives it longer."""
+"""How long processes may outlive the first process of their rank, unless a pause allows more."""
 
 OVER_LIMIT_GRACE_S = 5.0
-WATCH_EVERY_S = 2.0
-WATCH_SHARE = 20
-"""A walk that takes t seconds is not repeated within this many times t."""
+MEASURE_EVERY_S = 2.0
+MEASURE_SHARE = 20
+"""A measurement that takes t seconds is not repeated within this many times t."""
 
-FINAL_WALK_S = 0.1
+FINAL_MEASURE_S = 0.1
 KILL_AGAIN_S, KILL_SELDOM_S = 0.1, 2.0
 ORDER_TIMEOUT_S = 0.5
 LONGEST_ORDER = 1 << 16
 SAVE_AGAIN_S = 1.0
 PIPE_BYTES = 1 << 20
-MOST_HELPINGS = 64
+MOST_READS = 64
 TOO_LARGE = -signal.SIGXFSZ
 """The exit status of a job that wrote more than its limit: the signal of that name."""
 
@@ -85,7 +71,7 @@ SOCKET = "socket"
 
 
 class Supervisor:
-    """The state of one supervised rank; ``run`` is its whole life."""
+    """One supervised rank; ``run`` returns when it has ended."""
 
     def __init__(self, order: RankOrder, paths: RankPaths, guard: ProcessStat | None) -> None:
         self.order, self.paths, self.guard = order, paths, guard
@@ -102,64 +88,56 @@ class Supervisor:
         self.overrun = False
         self.machine_stops = False
         self.saved_at: int | None = None
-        self.walk: Iterator[None] | None = None
-        self.walk_due = time.monotonic() + WATCH_EVERY_S
+        self.measurement: Iterator[None] | None = None
+        self.measure_at = time.monotonic() + MEASURE_EVERY_S
         self.poll = select.poll()
 
     def run(self) -> None:
-        """Begin the rank unless a newer leader rules, and stay until nothing of it is left."""
-        supervisor = {**named(process(os.getpid())), "boot": boot_id(), "guard": named(self.guard)}
+        """Start the rank, unless there is a newer leader, and stay until no process of it is left."""
+        supervisor = {**_identity(process(os.getpid())), "boot": boot_id(), "guard": _identity(self.guard)}
         self.status.update(claimed_at=now_ms(), supervisor=supervisor, mark=new_mark(), fencing=self.fencing)
-        write_record(self.paths.status, self.status)  # what cannot be recorded is not begun
-        # The claim is on disk before the fence is read: a new leader, who raises the fence before he looks at claims,
-        # either is seen here or sees this claim.
-        if self.ruled_by() > self.fencing:
-            self.refuse_to_begin()
+        write_record(self.paths.status, self.status)  # without a record it does not start
+        # The claim is on disk before the fence is read. A new leader raises the fence before it reads claims, so either
+        # the fence is noticed here, or the leader finds this claim.
+        if (newest := self.newest_leader()) > self.fencing:
+            why = f"leader {self.fencing} ordered this start, but leader {newest} is newer"
+            write_record(self.paths.status, {"refused": why})
+            notify(self.order["wake"])
             return
         try:
-            account = account_of(self.order["account"])
-            self.begin(account)
+            self.start(account_of(self.order["account"]))
         except (NotRunnable, OSError) as error:
-            self.end_without_beginning(str(error))
+            self.log.say(f"the command was not run: {error}")
+            self.record(refused=str(error), ended_at=now_ms(), exit_status=CANNOT_RUN, tree_gone=True)
             return
-        self.watch_over()
+        self.supervise()
 
-    # --- records --------------------------------------------------------------------------------------------------
     def record(self, **facts: object) -> None:
-        """Put facts on the disk, then ring for whoever waits. On a full disk they are kept here and tried again."""
+        """Write facts to the disk, then wake the controller. On a full disk it is tried again later."""
         self.status.update(facts, fencing=self.fencing)
         self.save_again_at = None
         try:
             write_record(self.paths.status, self.status)
         except OSError as error:
-            forgotten = isinstance(error, FileNotFoundError) and self.status.get("tree_gone")
-            self.save_again_at = None if forgotten else time.monotonic() + SAVE_AGAIN_S
+            is_forgotten = isinstance(error, FileNotFoundError) and self.status.get("tree_gone")
+            self.save_again_at = None if is_forgotten else time.monotonic() + SAVE_AGAIN_S
         else:
-            ring(self.order["wake"])
+            notify(self.order["wake"])
 
-    def refuse_to_begin(self) -> None:
-        why = f"leader {self.order['fencing']} ordered this start, but leader {self.ruled_by()} rules now"
-        write_record(self.paths.status, {"refused": why})
-        ring(self.order["wake"])
-
-    def end_without_beginning(self, why: str) -> None:
-        self.log.say(f"the command was not run: {why}")
-        self.record(refused=why, ended_at=now_ms(), exit_status=CANNOT_RUN, tree_gone=True)
-
-    def ruled_by(self) -> int:
-        """The newest leader known: by this job's orders, or by the state directory."""
+    def newest_leader(self) -> int:
+        """The newest leader in this job's orders and in the state directory."""
         return max(self.fencing, read_fence(fence_file(self.order["state_dir"])))
 
-    # --- beginning ------------------------------------------------------------------------------------------------
-    def begin(self, account: Account) -> None:
-        """Make the folders, open the doors for orders and output, and fork the rank's process."""
+    # --- starting -------------------------------------------------------------------------------------------------
+    def start(self, account: Account) -> None:
+        """Make the folders, the socket for orders and the pipe for output, and fork the rank's process."""
         prepare_directories(self.paths, account)
         self.run_directory = os.open(self.paths.run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self.listener = listen()
-        self.wakeup = watch_signals(self)
+        self.wakeup = handle_signals(self)
         self.pipe, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(output, True)
-        with contextlib.suppress(OSError):  # a large pipe, so that a job that writes much is not stopped at every turn
+        with contextlib.suppress(OSError):  # with a large pipe a job that writes much seldom waits
             fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.pid = launch(self.order, self.paths, account, output, self.status["mark"])
         os.close(output)
@@ -170,36 +148,33 @@ class Supervisor:
             self.poll.register(fd, select.POLLIN)
 
     # --- the loop -------------------------------------------------------------------------------------------------
-    def watch_over(self) -> None:
-        """Serve until nothing of the tree is left, and that is on the disk."""
+    def supervise(self) -> None:
+        """Serve until no process of the tree is left, and that is recorded on the disk."""
         while not self.status.get("tree_gone") or self.save_again_at is not None:
-            for fd, _ in self.poll.poll(self.patience_s() * 1000):
-                self.attend(fd)
+            for fd, _ in self.poll.poll(self.poll_timeout_s() * 1000):
+                if fd == self.pipe:
+                    self.copy_output()
+                elif fd == self.wakeup:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(fd, 4096)
+                else:
+                    self.receive_order()
             self.reap()
             self.kill_if_due()
             self.measure_if_due()
             if self.save_again_at is not None and time.monotonic() >= self.save_again_at:
                 self.record()
 
-    def attend(self, fd: int) -> None:
-        if fd == self.pipe:
-            self.copy_output()
-        elif fd == self.wakeup:
-            with contextlib.suppress(BlockingIOError):
-                os.read(fd, 4096)
-        else:
-            self.take_order()
-
-    def patience_s(self) -> float:
-        """How long nothing needs to be done by itself."""
-        if self.walk is not None:
+    def poll_timeout_s(self) -> float:
+        """The time until something is due."""
+        if self.measurement is not None:
             return 0.02
         gone = self.status.get("tree_gone")
-        times = (self.save_again_at, None if gone else self.kill_at, None if gone else self.walk_due)
+        times = (self.save_again_at, None if gone else self.kill_at, None if gone else self.measure_at)
         return max(0.0, min(due for due in times if due is not None) - time.monotonic())
 
     def copy_output(self) -> bool:
-        """Move one helping from the pipe to the log; False when there is none now."""
+        """Copy from the pipe to the log once; False when the pipe is empty."""
         try:
             data = os.read(self.pipe, PIPE_BYTES)
         except BlockingIOError:
@@ -211,10 +186,10 @@ class Supervisor:
         self.log.write(self.mask.feed(data))
         return True
 
-    # --- leaving --------------------------------------------------------------------------------------------------
-    def take_order(self) -> None:
-        """Answer one order. Only the service can reach the socket; its silence costs half a second at most."""
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # what is no order changes nothing
+    # --- stopping -------------------------------------------------------------------------------------------------
+    def receive_order(self) -> None:
+        """Answer one order. Only the service can reach the socket; it may delay this loop by half a second."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # an invalid order changes nothing
             connection, _ = self.listener.accept()
             with connection:
                 connection.settimeout(ORDER_TIMEOUT_S)
@@ -222,16 +197,15 @@ class Supervisor:
                 connection.sendall(json.dumps(self.answer(order)).encode())
 
     def answer(self, order: dict[str, Any]) -> dict[str, Any]:
-        ruler = self.ruled_by()
-        if order["fencing"] < ruler:
-            return {"refused": f"leader {order['fencing']} ordered this, but leader {ruler} rules now"}
+        if order["fencing"] < (newest := self.newest_leader()):
+            return {"refused": f"leader {order['fencing']} ordered this, but leader {newest} is newer"}
         self.fencing = order["fencing"]
-        if order["order"] == "leave":
-            self.leave(order["grace_s"], order["reason"])
+        if order["order"] == "leave":  # the word for a stop in the orders of all releases
+            self.stop(order["grace_s"], order["reason"])
         return {"done": True, "status": self.status}
 
-    def leave(self, grace_s: float, reason: str) -> None:
-        """Ask for a pause once; a repetition may shorten the grace, never restart it: of what the command left too."""
+    def stop(self, grace_s: float, reason: str) -> None:
+        """Request a pause once. A repeated order may shorten the grace, never restart it."""
         self.reap()
         if self.status.get("tree_gone"):
             return
@@ -240,17 +214,17 @@ class Supervisor:
             self.request_pause(reason)
 
     def kill_within(self, grace_s: float) -> None:
-        """What is left is killed after this grace, or when an earlier one has passed."""
+        """Kill all processes after this grace, or after an earlier one."""
         kill_at = time.monotonic() + grace_s
         self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
 
     def request_pause(self, reason: str) -> None:
-        """The intention on the disk, the pause file, SIGTERM; an exit before the file existed is not of the pause."""
+        """Record the intention, write the pause file, send SIGTERM; an exit before the file existed is no pause."""
         self.status.update(pause_intended=True, pause_reason=reason, pause_at=now_ms())
-        with contextlib.suppress(OSError):  # a full disk keeps nobody from leaving
+        with contextlib.suppress(OSError):  # a full disk prevents no pause
             write_record(self.paths.status, self.status)
         self.make_pause_file(reason)
-        if self.exited():
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:  # it has exited
             return
         self.status["pause_requested"] = True
         self.terminate()
@@ -263,12 +237,8 @@ class Supervisor:
             os.write(fd, reason.encode())
             os.close(fd)
 
-    def exited(self) -> bool:
-        """Whether the rank's process has ended, without taking note of how."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
     def terminate(self) -> None:
-        """SIGTERM to the session of the rank's process, and SIGCONT, lest it be stopped and deaf."""
+        """Send SIGTERM to the session of the rank's process, and SIGCONT, because it may be stopped."""
         world = processes()
         session = {pid for pid in descendants(os.getpid(), children(world)) if world[pid].session == self.pid}
         for number in (signal.SIGTERM, signal.SIGCONT):
@@ -277,7 +247,7 @@ class Supervisor:
 
     # --- ending ---------------------------------------------------------------------------------------------------
     def reap(self) -> None:
-        """Take note of everything that ended: of the rank's process how, of all else that it is gone."""
+        """Reap all processes that ended, and record the end of the rank's own process and of the whole tree."""
         while not self.status.get("tree_gone"):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -290,8 +260,11 @@ class Supervisor:
                 self.end_of_command(os.waitstatus_to_exitcode(status))
 
     def end_of_command(self, exit_status: int) -> None:
-        """Note how the command ended; what it left behind gets a short grace, or the rest of the pause's."""
-        self.status.update(ended_at=now_ms(), exit_status=self.judged(exit_status), completed=self.completed())
+        """Record how the command ended; processes that outlive it get a short grace, or the rest of the pause's."""
+        progress = read_untrusted(self.paths.progress) or {}
+        done, total = progress.get("done"), progress.get("total")
+        completed = progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
+        self.status.update(ended_at=now_ms(), exit_status=self.reported_status(exit_status), completed=completed)
         if not has_children():
             return
         self.record()
@@ -301,32 +274,31 @@ class Supervisor:
                 send(pid, signal.SIGTERM)
                 send(pid, signal.SIGCONT)
 
-    def judged(self, exit_status: int) -> int | None:
-        """The status to tell: too large says so itself, and a machine that stops loses its jobs, fails none."""
+    def reported_status(self, exit_status: int) -> int | None:
+        """TOO_LARGE for a job that wrote too much; None (lost, not failed) for one that a shutdown ended."""
         if self.overrun:
             return TOO_LARGE
-        stopped = self.machine_stops and not self.status.get("pause_requested")
-        return None if stopped and exit_status in (-signal.SIGTERM, -signal.SIGKILL) else exit_status
-
-    def completed(self) -> bool:
-        """Whether the job said so: ``complete()``, or progress with done = total."""
-        progress = read_untrusted(self.paths.progress) or {}
-        done, total = progress.get("done"), progress.get("total")
-        return progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
+        is_shut_down = self.machine_stops and not self.status.get("pause_requested")
+        return None if is_shut_down and exit_status in (-signal.SIGTERM, -signal.SIGKILL) else exit_status
 
     def end_of_tree(self) -> None:
-        """Nothing is left: the log is read to its end and the last save is noted before the end is told."""
-        for _ in range(MOST_HELPINGS):  # somebody outside the tree may hold the other end, and write for ever
+        """No process is left: read the log to its end and record the last checkpoint before the end."""
+        for _ in range(MOST_READS):  # a process outside the tree may have the other end, and write for ever
             if not self.copy_output():
                 break
         self.log.write(self.mask.rest())
-        self.note_last_save()
+        found, until = Measured(), time.monotonic() + FINAL_MEASURE_S
+        for _ in measure(self.paths.checkpoint, found):
+            if time.monotonic() > until:
+                break
+        self.record_checkpoint(found)
+        self.status["saved_at"] = self.saved_at
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET)
         self.record(tree_gone=True, tree_gone_at=now_ms())
 
     def kill_if_due(self) -> None:
-        """After the grace, kill what is left, again and again: a process in the kernel may take its time to die."""
+        """After the grace, kill all processes, repeatedly: one that is in the kernel may take long to die."""
         if self.kill_at is None or time.monotonic() < self.kill_at or self.status.get("tree_gone"):
             return
         if (cgroup := self.order.get("cgroup")) is not None:
@@ -336,55 +308,49 @@ class Supervisor:
         self.kill_again_s = min(2 * self.kill_again_s, KILL_SELDOM_S)
         self.reap()
 
-    # --- what it writes -------------------------------------------------------------------------------------------
+    # --- limits ---------------------------------------------------------------------------------------------------
     def measure_if_due(self) -> None:
-        """Walk what the job may write to, a few milliseconds at a time."""
+        """Measure what the job has written, a few milliseconds at a time."""
         now = time.monotonic()
-        if self.walk is None and now >= self.walk_due and not self.status.get("tree_gone"):
-            self.walk = self.measure_all(now)
-        while self.walk is not None and time.monotonic() < now + 0.01:
-            if next(self.walk, self) is self:
-                self.walk = None
+        if self.measurement is None and now >= self.measure_at and not self.status.get("tree_gone"):
+            self.measurement = self.measure_all(now)
+        while self.measurement is not None and time.monotonic() < now + 0.01:
+            if next(self.measurement, self) is self:
+                self.measurement = None
 
-    def measure_all(self, began: float) -> Iterator[None]:
-        outputs, kept, work = Measured(), Measured(), Measured()
-        for path, into in ((self.paths.outputs, outputs), (self.paths.checkpoint, kept), (self.paths.work, work)):
+    def measure_all(self, started: float) -> Iterator[None]:
+        outputs, checkpoint, work = Measured(), Measured(), Measured()
+        for path, into in (
+            (self.paths.outputs, outputs), (self.paths.checkpoint, checkpoint), (self.paths.work, work),
+        ):  # fmt: skip
             yield from measure(path, into)
-        self.note_save(kept)
+        self.record_checkpoint(checkpoint)
         self.compare("outputs", outputs, self.order["outputs_limit_bytes"])
-        work.size_bytes, work.too_deep = work.size_bytes + kept.size_bytes, work.too_deep or kept.too_deep
+        work.size_bytes, work.too_deep = work.size_bytes + checkpoint.size_bytes, work.too_deep or checkpoint.too_deep
         self.compare("work and checkpoint", work, self.order["work_limit_bytes"])
         ended = time.monotonic()
-        self.walk_due = ended + max(WATCH_EVERY_S, WATCH_SHARE * (ended - began))
+        self.measure_at = ended + max(MEASURE_EVERY_S, MEASURE_SHARE * (ended - started))
 
-    def note_save(self, kept: Measured) -> None:
-        if kept.newest_ms is not None and kept.newest_ms != self.saved_at:
-            self.saved_at = kept.newest_ms
+    def record_checkpoint(self, found: Measured) -> None:
+        """Record the newest change in the checkpoint folder."""
+        if found.newest_ms is not None and found.newest_ms != self.saved_at:
+            self.saved_at = found.newest_ms
             with contextlib.suppress(OSError):
                 write_record(self.paths.watch, {"saved_at": self.saved_at}, durable=False)
 
-    def note_last_save(self) -> None:
-        """The newest change in the checkpoint folder, if that can be found out in a moment."""
-        kept, until = Measured(), time.monotonic() + FINAL_WALK_S
-        for _ in measure(self.paths.checkpoint, kept):
-            if time.monotonic() > until:
-                break
-        self.note_save(kept)
-        self.status["saved_at"] = self.saved_at
-
-    def compare(self, what: str, found: Measured, limit_bytes: int) -> None:
-        """End a job that wrote too much: it failed, and its log says why."""
+    def compare(self, folders: str, found: Measured, limit_bytes: int) -> None:
+        """Stop a job that wrote too much: it failed, and its log has the reason."""
         if self.overrun or (found.size_bytes <= limit_bytes and not found.too_deep):
             return
         size = "folders nested too deeply to be measured" if found.too_deep else f"{found.size_bytes} bytes"
         self.overrun = True
-        self.log.say(f"the job is stopped: its {what} hold {size}, and its limit is {limit_bytes} bytes")
+        self.log.say(f"the job is stopped: its {folders} hold {size}, and its limit is {limit_bytes} bytes")
         self.kill_within(OVER_LIMIT_GRACE_S)
         self.terminate()
 
 
-def named(one: ProcessStat | None) -> dict[str, int | None]:
-    """A process as it is told apart on disk: ids are used again, an id with its start is not."""
+def _identity(one: ProcessStat | None) -> dict[str, int | None]:
+    """A process id with its start: the id alone may be used again."""
     return {"pid": one.pid if one else None, "started": one.started if one else None}
 
 
@@ -402,7 +368,7 @@ def has_children() -> bool:
 
 
 def listen() -> socket.socket:
-    """The socket for orders, in the control directory we stand in: its whole path may be too long for a socket."""
+    """The socket for orders, in the current (control) directory: its whole path may be too long for a socket."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -412,8 +378,11 @@ def listen() -> socket.socket:
     return listener
 
 
-def watch_signals(supervisor: Supervisor) -> int:
-    """End of children wakes the loop; a terminal's signals are not for us; SIGTERM means that the machine stops."""
+def handle_signals(supervisor: Supervisor) -> int:
+    """SIGCHLD wakes the loop, SIGTERM means that the machine shuts down, signals of terminals are ignored.
+
+    Returns the descriptor that a signal makes readable.
+    """
 
     def machine_stops(number: int, frame: object) -> None:
         supervisor.machine_stops = True
@@ -427,21 +396,21 @@ def watch_signals(supervisor: Supervisor) -> int:
     return reader
 
 
-def ring(wake: str | None) -> None:
+def notify(wake: str | None) -> None:
     """Wake the controller, if it listens; nothing depends on it."""
     if wake is None:
         return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
-        bell.setblocking(False)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wakeup:
+        wakeup.setblocking(False)
         folder = os.open(os.path.dirname(wake), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            bell.sendto(b"r", f"/proc/self/fd/{folder}/{os.path.basename(wake)}")
+            wakeup.sendto(b"r", f"/proc/self/fd/{folder}/{os.path.basename(wake)}")
         finally:
             os.close(folder)
 
 
 def detach(control: str) -> None:
-    """Become a child of nobody, in the control directory, with no terminal and no open file of the service."""
+    """Detach from the service: a session of its own in the control directory, without its terminal and open files."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -453,17 +422,17 @@ def detach(control: str) -> None:
 
 
 def main() -> None:
-    """Supervise the rank that is ordered, unless it is, or was, supervised already."""
+    """Supervise the rank of the order, unless it is, or was, supervised already."""
     text = sys.stdin.buffer.read()
     if not text:
         return
     order: RankOrder = json.loads(text)
     paths = rank_paths(order["state_dir"], order["job"], order["attempt"], order["rank"])
     detach(paths.control)
-    guard = go_on_below_a_guard()
-    with held_lock(paths.lock) as ours:
-        if ours and "claimed_at" not in (read_record(paths.status) or {}):
+    guard = fork_below_guard()
+    with file_lock(paths.lock) as is_locked:
+        if is_locked and "claimed_at" not in (read_record(paths.status) or {}):
             adopt_orphans()
             Supervisor(order, paths, guard).run()
     if guard is not None and os.getppid() == guard.pid:
-        send(guard.pid, signal.SIGCONT)  # a job under our own account can have stopped it
+        send(guard.pid, signal.SIGCONT)  # a job under the same account can have stopped it

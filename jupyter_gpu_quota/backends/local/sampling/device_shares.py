@@ -1,8 +1,8 @@
-"""Whose the processes on a device are, and what each holder used of it.
+"""The workload of each process on a device, and the use of each workload.
 
-A process is a workload's whose process it descends from; or whose name its variables, or those of a parent, carry, if
-it runs under that workload's account, since anybody sets variables; or whose cgroup it is in, where nobody else is. All
-other use is foreign, unless it cannot be told whose it is.
+A process belongs to a workload if it descends from one of the workload's processes; or if its variables, or those of a
+parent, name the workload and it runs under the workload's account, since any process can set variables; or if it is in
+a cgroup with processes of that workload only. All other use is foreign, or unknown where the evidence cannot be read.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....core.samples import Place, ProcessUse
-from ..host.processes import is_same_process
+from ....core.samples import ProcessUse
+from ..host.processes import is_same_process, user_of
 from ..host.servers import Server, account_of
-from .process_lineage import cgroup_of, user_of
+from .process_lineage import cgroup_of
 from .reading import DeviceReading, GpuProcess
 
 UNNAMED_MIB = 256
-"""Memory on a device that NVML names no process for; any process that computes holds more."""
+"""Memory on a device that NVML attributes to no process; any process that computes uses more."""
 
 MOST_PARENTS = 16
 """More parents than a notebook's program has below its server."""
 
-FORGED = "{} names a notebook of ours in its variables, but does not run under the account of that notebook's server"
+FORGED = "the variables of {} name a notebook, but it does not run under the account of that notebook's server"
 
-MPS = "its processes share the device by MPS, which tells no figures of theirs"
+MPS = "its processes share the device by MPS, which reports no figures of each"
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Processes of one device by workload; those of nobody of ours; and those of which it cannot be told.
+    """Processes of one device by workload, those of no workload, and those whose workload is unknown.
 
-    ``forged`` are those of the foreign ones that name a workload whose they are not.
+    ``forged`` are foreign processes whose variables name a workload that they do not belong to.
     """
 
     by_workload: Mapping[str, list[GpuProcess]]
     foreign: list[GpuProcess]
-    untold: list[GpuProcess]
+    unknown: list[GpuProcess]
     forged: list[GpuProcess]
 
 
 class Owners:
-    """Whose the processes of one reading are.
+    """The workloads of the processes of one reading.
 
-    Takes live processes by job, as the executor lists them, and every workload that owns a part of some device.
-    ``servers`` are those of notebooks, as the hub recorded them. ``strict``: a notebook of which none was recorded is
-    believed by no variable; otherwise everybody is believed who names it.
+    Takes live processes by job, as the executor lists them, and every workload with a part of some device. ``servers``
+    are those of notebooks, as the hub recorded them. ``strict``: variables are not trusted for a notebook without a
+    recorded server; otherwise they are.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class Owners:
         self._by_cgroup = self._cgroups(processes)
 
     def _cgroups(self, processes: Iterable[GpuProcess]) -> dict[str, str]:
-        """Cgroups in which only one workload is, and not this service."""
+        """Cgroups with processes of one workload only, without this service."""
         found = defaultdict[str, set[str]](set)
         for each in processes:
             if (owner := self._by_descent(each)) is not None and each.cgroup:
                 found[each.cgroup].add(owner)
         ours = cgroup_of(os.getpid())
-        return {path: next(iter(who)) for path, who in found.items() if len(who) == 1 and path not in (ours, "/")}
+        return {path: min(owners) for path, owners in found.items() if len(owners) == 1 and path not in (ours, "/")}
 
     def _by_descent(self, process: GpuProcess) -> str | None:
         key = (process.lineage, process.claim)
         if key not in self._found:
-            self._found[key] = self._looked_up(process)
+            self._found[key] = self._owner(process)
         return self._found[key]
 
-    def _looked_up(self, process: GpuProcess) -> str | None:
+    def _owner(self, process: GpuProcess) -> str | None:
         for pid, started in process.lineage:
             owner = self._by_pid.get(pid)
             if owner is not None and self._alive(pid, started):  # else the number is another process's by now
@@ -93,29 +93,28 @@ class Owners:
         return process.claim if process.claim in self._workloads and self._may_be_of(process, process.claim) else None
 
     def _may_be_of(self, process: GpuProcess, workload: str) -> bool:
-        """Whether a process that left its tree can be of it: a variable may be set by anybody, a user may not."""
+        """Whether a process outside its tree can belong to a workload: any process sets variables, but not its user."""
         server = self._servers.get(workload)
         if server is not None:
-            own = account_of(process.pid)
-            return own == server.account and self._alive(*process.lineage[0])  # else it was another process's account
-        return self._may_be_of_job(process, workload) if workload in self._pids else not self._strict
-
-    def _may_be_of_job(self, process: GpuProcess, job: str) -> bool:
-        if job not in self._users:
-            self._users[job] = {user for pid in self._pids.get(job, ()) if (user := user_of(pid)) is not None}
-        users = self._users[job]
+            own_account = account_of(process.pid)
+            return own_account == server.account and self._alive(*process.lineage[0])  # else its id was used again
+        if workload not in self._pids:
+            return not self._strict
+        if workload not in self._users:
+            self._users[workload] = {user for pid in self._pids[workload] if (user := user_of(pid)) is not None}
+        users = self._users[workload]
         own = user_of(process.pid) if users else None
         return own is None or own in users
 
     def of(self, processes: Iterable[GpuProcess]) -> Owned:
-        """The processes of one device; foreign ones that have ended meanwhile are left out."""
+        """The processes of one device, without foreign ones that have ended since."""
         owned = Owned(defaultdict(list), [], [], [])
         for each in processes:
             owner = self._by_descent(each) or self._by_cgroup.get(each.cgroup or "")
             if owner is not None:
                 owned.by_workload[owner].append(each)
             elif each.hidden:
-                owned.untold.append(each)
+                owned.unknown.append(each)
             elif self._alive(*each.lineage[0]):
                 owned.foreign.append(each)
                 if each.claim in self._workloads:
@@ -125,10 +124,10 @@ class Owners:
 
 @dataclass(slots=True)
 class Shares:
-    """What each holder of a device used of it, and what nobody of ours did; None is unknown, and ``why`` says why.
+    """The use of a device by each workload, and the foreign use; None is unknown, and ``why`` has the reason.
 
-    Foreign use that is known may have its reason too: that somebody would have it taken for a neighbour's.
-    ``processes`` has those holders all of whose processes are known.
+    Foreign use that is known has a reason where its processes have forged variables. ``processes`` has the workloads
+    all of whose processes are known.
     """
 
     percent: dict[str, int | None] = field(default_factory=dict)
@@ -139,100 +138,89 @@ class Shares:
 
 
 def shares_of(
-    device: DeviceReading, holders: Sequence[str], owners: Owners, away: Collection[str] = frozenset()
+    device: DeviceReading, workloads: Sequence[str], owners: Owners, away: Collection[str] = frozenset()
 ) -> Shares:
-    """Divide the use of a device among its holders. Nobody is at rest while something speaks against it.
+    """Attribute the use of a device to its workloads. A workload is idle only where no evidence contradicts it.
 
-    ``away`` are those of the holders that lent their part: one of which no process is there uses nothing.
+    ``away`` are the workloads that lent their part: one without a process here uses nothing.
     """
     found = Shares()
     if device.processes is None:
-        why = device.why.get("processes", "its processes are not told")
-        found.percent = found.memory_mib = dict.fromkeys(holders)
-        found.why = dict.fromkeys((*holders, "foreign"), why) if holders else {"foreign": why}
+        why = device.why.get("processes", "its processes are unknown")
+        found.percent = found.memory_mib = dict.fromkeys(workloads)
+        found.why = dict.fromkeys((*workloads, "foreign"), why)
         return found
     owned = owners.of(device.processes)
     found.foreign_mib = _sum([each.memory_mib for each in owned.foreign])
     if found.foreign_mib is None:
-        found.why["foreign"] = f"memory of {_named(owned.foreign)}: {device.why.get('process_memory', 'not told')}"
+        found.why["foreign"] = f"memory of {_named(owned.foreign)}: {device.why.get('process_memory', 'unknown')}"
     elif owned.forged:
         found.why["foreign"] = FORGED.format(_named(owned.forged))
     hidden = _hidden(device, owned)
-    present = [holder for holder in holders if holder not in away or owned.by_workload.get(holder)]
-    for holder in holders:
-        own = owned.by_workload.get(holder, [])
-        alone = present == [holder] and not owned.foreign and not hidden
-        use = _use(device, own, alone=alone, hidden=hidden) if holder in present else hidden or 0
+    present = [name for name in workloads if name not in away or owned.by_workload.get(name)]
+    for name in workloads:
+        own = owned.by_workload.get(name, [])
+        alone = present == [name] and not owned.foreign and not hidden
+        use = _use(device, own, alone=alone, hidden=hidden) if name in present else hidden or 0
         memory = _sum([each.memory_mib for each in own])
-        found.percent[holder] = use if isinstance(use, int) else None
-        found.memory_mib[holder] = None if memory == 0 and hidden else memory
+        found.percent[name] = use if isinstance(use, int) else None
+        found.memory_mib[name] = None if memory == 0 and hidden else memory
         if not hidden:
-            found.processes[holder] = tuple(map(_process_use, own))
+            found.processes[name] = tuple(map(_process_use, own))
         if isinstance(use, str):
-            found.why[holder] = use
-        elif found.memory_mib[holder] is None:
-            found.why[holder] = f"its memory: {hidden or device.why.get('process_memory', 'not told')}"
+            found.why[name] = use
+        elif found.memory_mib[name] is None:
+            found.why[name] = f"its memory: {hidden or device.why.get('process_memory', 'unknown')}"
     return found
 
 
 def _process_use(process: GpuProcess) -> ProcessUse:
-    used_at = None if process.used_us is None else -(-process.used_us // 1000)
+    places = process.places or tuple((process.namespace, pid, started) for pid, started in process.lineage)
     return ProcessUse(
-        pid=process.pid, memory_mib=process.memory_mib, percent=process.percent, used_at=used_at,
-        places=(process.places or _here(process))[:MOST_PARENTS],
+        handle=str(process.pid), memory_mib=process.memory_mib, percent=process.percent,
+        used_at=None if process.used_us is None else -(-process.used_us // 1000), places=places[:MOST_PARENTS],
     )  # fmt: skip
 
 
-def _here(process: GpuProcess) -> tuple[Place, ...]:
-    return tuple((process.namespace, pid, started) for pid, started in process.lineage)
-
-
 def _use(device: DeviceReading, own: Sequence[GpuProcess], *, alone: bool, hidden: str | None) -> int | str:
-    """The percentage that a holder used, or why it is unknown."""
+    """The percentage that a workload used, or why it is unknown."""
     if device.mps:
         return MPS
     if device.parent is not None and not own:
-        return hidden or 0  # an instance on which nothing of the holder's is: that much its list of processes says
+        return hidden or 0  # the list of processes shows that the workload does not use the instance
     if "activity" in device.why:
         if alone and device.percent is not None:
             return device.percent
-        return f"{device.why['activity']}; the device's own figure is that of all its holders together"
+        return f"{device.why['activity']}; the device's own figure is that of all its workloads together"
     known = _sum([each.percent for each in own])
     if known is None:
-        return "the figures of its processes cannot be"
-    if known == 0 and (doubt := hidden or _unexplained(device)):
-        return doubt
-    return min(100, known)
+        return "the figures of its processes are impossible"
+    if known or (not hidden and device.percent == 0):
+        return min(100, known)
+    if hidden:
+        return hidden
+    if device.percent is None:
+        return f"the device's utilisation: {device.why.get('percent', 'unknown')}"
+    is_explained = any(each.percent for each in device.processes or ())
+    return 0 if is_explained else f"the device was busy ({device.percent} %), but NVML lists no process that was"
 
 
 def _hidden(device: DeviceReading, owned: Owned) -> str | None:
-    """Why somebody may be on the device who is not seen; None where the list of processes is the whole truth."""
-    if owned.untold:
-        return f"whose {_named(owned.untold)} is cannot be told: its variables cannot be read, or it is elsewhere"
+    """Why the device may have processes that are not listed; None where the list is complete."""
+    if owned.unknown:
+        return f"the workload of {_named(owned.unknown)} is unknown: its variables cannot be read, or it is elsewhere"
     if device.held_mib is None:
-        return f"memory: {device.why.get('process_memory') or device.why.get('memory_used_mib', 'not told')}"
+        return f"memory: {device.why.get('process_memory') or device.why.get('memory_used_mib', 'unknown')}"
     if device.held_mib > UNNAMED_MIB:
-        return f"{device.held_mib} MiB of its memory are held by processes that NVML does not name"
+        return f"{device.held_mib} MiB of its memory are used by processes that NVML does not list"
     return None
-
-
-def _unexplained(device: DeviceReading) -> str | None:
-    """Why no process can be taken for resting although none was seen to work: the device itself was busy."""
-    if device.percent is None:
-        return f"the device's utilisation: {device.why.get('percent', 'not told')}"
-    busy = device.percent > 0 and not any(each.percent for each in device.processes or ())
-    return f"the device was busy ({device.percent} %), but NVML names no process that was" if busy else None
 
 
 def _named(processes: Sequence[GpuProcess]) -> str:
     inner = {each.pid: f" ({each.inner_pid} in its container)" if each.inner_pid else "" for each in processes}
-    return "process " + ", ".join(f"{pid}{told}" for pid, told in sorted(inner.items())[:3])
+    return "process " + ", ".join(f"{pid}{number}" for pid, number in sorted(inner.items())[:3])
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,7 +1,7 @@
-"""The process that sets and reads the driver's memory limits of control groups: asked once, on its standard input.
+"""The process that sets and reads the driver's memory limits of cgroups, once, as its standard input says.
 
-It is a process of its own like the reader, because a call into the driver's library may hang, or end the process. It
-takes a JSON list of ``{device, group, mib}`` and answers a list of ``{soft_mib, hard_mib, why}``, in the same order.
+It is a process of its own because a call into the driver's library may hang, or end the process. It takes a JSON list
+of ``LimitRequest`` and answers a list of ``LimitAnswer``, in the same order.
 Run as ``python -m jupyter_gpu_quota.backends.local.sampling.limits_process``.
 """
 
@@ -19,48 +19,51 @@ from .reading import MIB
 NO_LIMIT = (1 << 64) - 1
 
 
-def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Set what is to be set of one group on one device, then read it back. NVML is running."""
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the limit of one cgroup on one device, if the request has one, then read it back. NVML is running."""
     import pynvml
 
-    told: dict[str, Any] = {"soft_mib": None, "hard_mib": None, "why": ""}
     if not hasattr(pynvml, "c_nvmlSetMemoryLimits_v1_t"):
-        return {**told, "why": "this nvidia-ml-py has no memory limits; they came with 13.615"}
-    group = os.fsencode(asked["group"])
+        return {"why": "this nvidia-ml-py has no memory limits; they came with 13.615"}
+    group = os.fsencode(request["group"])
     try:
-        device = pynvml.nvmlDeviceGetHandleByUUID(asked["device"])
-        if asked["mib"] is not None:
-            most = asked["mib"] * MIB
+        device = pynvml.nvmlDeviceGetHandleByUUID(request["device"])
+        if request["mib"] is not None:
+            most = request["mib"] * MIB
             wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=group, softLimit=most, hardLimit=most or NO_LIMIT)
             pynvml.nvmlDeviceSetMemoryLimits_v1(device, wanted)
         found = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=group)
         pynvml.nvmlDeviceGetMemoryLimits_v1(device, found)
     except pynvml.NVMLError as error:
-        return {**told, "why": f"NVML: {error}"}
-    return {**told, "soft_mib": _mib(found.softLimit), "hard_mib": _mib(found.hardLimit)}
+        return {"why": f"NVML: {error}"}
+    soft, hard = _mib(found.softLimit), _mib(found.hardLimit)
+    if soft is None or hard is None:
+        return {"why": "the driver reports no limit"}
+    if soft != hard:
+        return {"why": f"the driver reports a soft limit of {soft} MiB and a hard one of {hard} MiB"}
+    return {"limit_mib": hard}
 
 
 def _mib(size: int) -> int | None:
-    """MiB; None for no limit, and for what is none of whole MiB and so none of ours."""
+    """MiB; None for no limit, and for a size that is not whole MiB, which this service never sets."""
     return None if size == NO_LIMIT or size % MIB else int(size) // MIB
 
 
 def main() -> int:
-    """Answer once, in a form that says why where nothing can be told."""
+    """Answer once; where NVML cannot be used each answer gives the reason."""
     end_with_parent(os.getppid())
-    asked = json.load(sys.stdin)
+    requests = json.load(sys.stdin)
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except ImportError as error:
-        why = f"nvidia-ml-py is not installed ({error})"
+        answers = [{"why": f"nvidia-ml-py is not installed ({error})"}] * len(requests)
     except pynvml.NVMLError as error:
-        why = f"NVML cannot be started: {error}"
+        answers = [{"why": f"NVML cannot be started: {error}"}] * len(requests)
     else:
-        why = ""
-    told = [{"soft_mib": None, "hard_mib": None, "why": why} if why else answer(each) for each in asked]
-    sys.stdout.write(json.dumps(told))
+        answers = list(map(answer, requests))
+    sys.stdout.write(json.dumps(answers))
     return 0
 
 

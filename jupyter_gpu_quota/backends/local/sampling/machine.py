@@ -1,4 +1,4 @@
-"""The sampler of this machine, and one look at its devices for who can wait for it."""
+"""Opens the sampler of this machine, and reads its devices once for callers that can wait."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 from ....core.model import Device
 from ..host.servers import Servers
 from .nvml_sampler import NvmlSampler
-from .protocol import MachineSampler
-from .reader_client import Silence
+from .reader_client import NoReading
 from .reading import Reading
 from .simulated import SimulatedSampler
+
+MachineSampler = NvmlSampler | SimulatedSampler
 
 
 def open_sampler(
     simulated_devices: Sequence[Mapping[str, Any]], state_dir: str | os.PathLike[str] | None = None
 ) -> MachineSampler:
-    """The sampler that belongs to these settings: simulated where devices are. Close it when done.
+    """The sampler for simulated devices, or for the real ones where there are none. Close it when done.
 
-    ``state_dir`` is where the hub records the servers of notebooks.
+    The hub records the servers of notebooks in ``state_dir``.
     """
     servers = None if state_dir is None else Servers(state_dir)
     return SimulatedSampler(simulated_devices) if simulated_devices else NvmlSampler(servers=servers)
 
 
-def probe() -> Reading | Silence:
-    """Read the real devices and what they are able to. It waits, some seconds at most where the driver is well."""
+def probe() -> Reading | NoReading:
+    """Read the real devices and their capabilities. It waits, some seconds at most where the driver works."""
     sampler = NvmlSampler()
     try:
         return sampler.probe()

@@ -1,6 +1,6 @@
-"""Real devices: what there is, how they are, and what is used of them, from the readings of the reader process.
+"""Real devices, their health and their use, from the readings of the reader process.
 
-What cannot be read is None with its reason, never 0; a device of which nothing is heard is neither idle nor broken.
+A figure that cannot be read is None with its reason, never 0; a device that was not read is neither idle nor broken.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ....core.samples import KNOWN, UNKNOWN, DeviceSample
 from ...protocol import DeviceUsers, Inventory
 from ..host.servers import Server, Servers
 from .device_shares import Owners, Shares, shares_of
-from .protocol import away_of, machine
-from .reader_client import Reader, Silence
+from .node import away_of, machine
+from .reader_client import NoReading, Reader
 from .reading import DeviceReading, Reading
 from .xids import fatal
 
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 15.0
 FOREIGN_STEP = 10
-"""Foreign use is told in steps, rounded up: every change of it may change the plan."""
+"""Foreign use is reported in steps, rounded up: every change of it may change the plan."""
 
-UNNAMED = "NVML does not name this device"
+UNLISTED = "NVML does not list this device"
 
 
 class NvmlSampler:
-    """Readings of real devices. What an event says of one is told until the store has it, which keeps it from then.
+    """Samples of real devices. A fatal event of a device is reported until the store has it.
 
-    ``servers`` has the servers of notebooks as the hub recorded them; root believes no variable of any other. None:
-    nobody records them, and variables are believed.
+    ``servers`` has the servers of notebooks as the hub recorded them; where they are complete, the variables of other
+    processes are not trusted. None: no server is recorded, and variables are trusted.
     """
 
     def __init__(self, reader: Reader | None = None, servers: Servers | None = None) -> None:
@@ -52,80 +52,72 @@ class NvmlSampler:
         """The reader process; None while there is none."""
         return self._reader.pid
 
-    def probe(self) -> Reading | Silence:
-        """A reading with what each device is able to. It waits for it."""
+    def probe(self) -> Reading | NoReading:
+        """A reading with the capabilities of each device. It waits."""
         return self._reader.probe()
 
     def inventory(self, node: str) -> Inventory | None:
-        """This machine, with the devices that NVML names; none where there is no driver."""
-        told = self._reader.latest(FRESH_S)
-        if not isinstance(told, Reading):
+        """This machine, with the devices that NVML lists; none where there is no driver."""
+        reading = self._reader.latest(FRESH_S)
+        if not isinstance(reading, Reading):
             return None
-        self._note(told)
-        return (machine(node),), tuple(self._device(node, found) for found in told.devices)
+        self._note(reading)
+        return (machine(node),), tuple(_device(node, found) for found in reading.devices)
 
     def facts(self) -> Sequence[DeviceFact]:
-        """Foreign use, and devices that broke, as the last sample saw them and the store does not know yet."""
+        """Foreign use and broken devices of the last sample that the store does not have yet."""
         return self._facts
 
     def sample(self, users: DeviceUsers, pids: Mapping[str, frozenset[int]], *, now: int) -> list[DeviceSample] | None:
         """One row per real device."""
-        told = self._reader.take()
-        if told is None:
+        reading = self._reader.take()
+        if reading is None:
             return None
         self._facts = []
-        real = {device: held for device, held in users.items() if not device.simulated}
-        if isinstance(told, Silence):
-            return [_unread(device, held, told.why, now) for device, held in real.items()]
-        self._note(told)
-        found = {each.uuid: each for each in told.devices}
-        workloads = {part.workload for held in real.values() for part in held}
-        processes = [process for each in told.devices for process in each.processes or ()]
-        strict = self._servers is not None and self._servers.are_all
+        real = {device: users_of for device, users_of in users.items() if not device.simulated}
+        if isinstance(reading, NoReading):
+            return [_unread(device, users_of, reading.why, now) for device, users_of in real.items()]
+        self._note(reading)
+        found = {each.uuid: each for each in reading.devices}
+        workloads = {part.workload for users_of in real.values() for part in users_of}
+        processes = [process for each in reading.devices for process in each.processes or ()]
+        strict = self._servers is not None and self._servers.is_complete
         owners = Owners(pids, workloads, processes, servers=self._servers_of(workloads - pids.keys()), strict=strict)
         return [
-            self._row(device, held, found.get(device.uuid or ""), owners, told.absent or UNNAMED, now)
-            for device, held in real.items()
+            self._row(device, users_of, found[device.uuid or ""], owners, now)
+            if device.uuid in found
+            else _unread(device, users_of, reading.absent or UNLISTED, now)
+            for device, users_of in real.items()
         ]
 
     def _servers_of(self, notebooks: Iterable[str]) -> Mapping[str, Server]:
-        """The servers that are recorded; a notebook has one and the same for as long as it has a slice."""
+        """The recorded servers; a notebook has the same server for as long as it has a slice."""
         if self._servers is not None:
             found = {name: self._known.get(name) or self._servers.of(name) for name in notebooks}
             self._known = {name: server for name, server in found.items() if server is not None}
         return self._known
 
     def _row(
-        self,
-        device: Device,
-        held: Sequence[Allocation],
-        found: DeviceReading | None,
-        owners: Owners,
-        lacking: str,
-        now: int,
+        self, device: Device, users: Sequence[Allocation], found: DeviceReading, owners: Owners, now: int
     ) -> DeviceSample:
-        if found is None:
-            return _unread(device, held, lacking, now)
-        shares = shares_of(found, sorted({part.workload for part in held}), owners, away_of(held))
-        self._facts += [*self._news(device, found, shares), *self._faults(device, found)]
-        self._tell_of_forgery(device, "" if shares.foreign_mib is None else shares.why.get("foreign", ""))
+        shares = shares_of(found, sorted({part.workload for part in users}), owners, away_of(users))
+        self._facts += [*self._changes(device, found, shares), *self._faults(device, found)]
+        forged = "" if shares.foreign_mib is None else shares.why.get("foreign", "")
+        if forged and forged != self._forgeries.get(device.id):
+            log.warning("device %s: %s; its use is foreign", device.id, forged)
+        self._forgeries[device.id] = forged
         return _row(device, found, shares, now)
-
-    def _tell_of_forgery(self, device: Device, found: str) -> None:
-        if found and found != self._forgeries.get(device.id):
-            log.warning("device %s: %s; its use is foreign", device.id, found)
-        self._forgeries[device.id] = found
 
     # --- health and foreign use -------------------------------------------------------------------------------------
     def _note(self, reading: Reading) -> None:
-        """Remember the events of a reading; each reading is noted once."""
+        """Remember the events of a reading, once."""
         if reading is self._seen:
             return
         if self._seen is not None and self._seen.loaded != reading.loaded:
             self._fatal.clear()
             self._stored.clear()
         for uuid, xid in reading.xids:
-            log.warning("device %s tells of XID %d%s", uuid, xid, "" if fatal(xid) else ", which does not end it")
+            log.warning("device %s reports XID %d%s", uuid, xid, "" if fatal(xid) else ", which is not fatal")
             if (trouble := fatal(xid)) is not None:
                 self._fatal[uuid] = trouble
                 self._stored = {device: of for device, of in self._stored.items() if of != uuid}
@@ -133,21 +125,8 @@ class NvmlSampler:
             log.warning("%s", note)
         self._seen = reading
 
-    def _device(self, node: str, found: DeviceReading) -> Device:
-        return Device(
-            id=found.uuid,
-            node=node,
-            index=found.index,
-            model=found.model,
-            memory_mib=found.memory_mib,
-            pool=None,
-            uuid=found.uuid,
-            health=Health.UNHEALTHY if found.trouble else Health.HEALTHY,
-            trouble=found.trouble,
-        )
-
-    def _news(self, device: Device, found: DeviceReading, shares: Shares) -> list[DeviceFact]:
-        """What the store does not know yet. That a device is well again is for the inventory to say."""
+    def _changes(self, device: Device, found: DeviceReading, shares: Shares) -> list[DeviceFact]:
+        """Facts that the store does not have yet. The inventory reports a device that is healthy again."""
         trouble = found.trouble if device.health is Health.HEALTHY else None
         foreign = None if shares.foreign_mib is None else _milli(shares.foreign_mib, found.memory_mib)
         if foreign == device.foreign_milli:
@@ -158,9 +137,9 @@ class NvmlSampler:
         return [DeviceFact(device=device.id, health=health, trouble=trouble, foreign_milli=foreign)]
 
     def _faults(self, device: Device, found: DeviceReading) -> list[DeviceFact]:
-        """An event that ended a device, until the store has it; an instance ends with its device.
+        """A fatal event of a device, or of the device of an instance, until the store has it.
 
-        Of a device that is not well it is told under which driver it is seen now: a fault of an earlier one is over.
+        For an unhealthy device it reports the driver that is loaded now: a fault under an earlier one is over.
         """
         assert self._seen is not None, "a device was found in a reading"
         uuid, loaded = found.parent or found.uuid, self._seen.loaded
@@ -170,14 +149,21 @@ class NvmlSampler:
         if fault is not None and device.id not in self._stored:
             health = str(Health.UNHEALTHY) if device.health is Health.HEALTHY else None
             return [DeviceFact(device=device.id, health=health, trouble=fault, fault=fault, loaded=loaded)]
-        is_unwell = device.health is Health.UNHEALTHY and found.trouble is None
-        return [DeviceFact(device=device.id, loaded=loaded)] if is_unwell else []
+        is_unhealthy = device.health is Health.UNHEALTHY and found.trouble is None
+        return [DeviceFact(device=device.id, loaded=loaded)] if is_unhealthy else []
 
 
 def _milli(mib: int, memory_mib: int) -> int:
-    """The part of a device that foreign memory is."""
+    """Foreign memory as a part of a device."""
     steps = -(-mib * WHOLE_DEVICE // (memory_mib * FOREIGN_STEP))
     return min(WHOLE_DEVICE, steps * FOREIGN_STEP)
+
+
+def _device(node: str, found: DeviceReading) -> Device:
+    return Device(
+        id=found.uuid, node=node, index=found.index, model=found.model, memory_mib=found.memory_mib, pool=None,
+        uuid=found.uuid, health=Health.UNHEALTHY if found.trouble else Health.HEALTHY, trouble=found.trouble,
+    )  # fmt: skip
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -189,34 +175,17 @@ def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> Devi
     why = {figure: text for figure, text in own.items() if text is not None} | shares.why
     judged = list(shares.percent.values()) or [found.percent if found.parent is None else 0]
     return DeviceSample(
-        node=device.node,
-        device=device.id,
-        at=now,
-        utilisation_percent=found.percent,
-        memory_used_mib=found.memory_used_mib,
-        coverage_permille=UNKNOWN if None in judged else KNOWN,
-        simulated=False,
-        workloads=shares.percent,
-        workload_memory_mib=shares.memory_mib,
-        processes=shares.processes,
-        foreign_mib=shares.foreign_mib,
-        temperature_c=found.temperature_c,
-        power_w=found.power_w,
-        why=why,
-    )
+        node=device.node, device=device.id, at=now, utilisation_percent=found.percent,
+        memory_used_mib=found.memory_used_mib, coverage_permille=UNKNOWN if None in judged else KNOWN, simulated=False,
+        workloads=shares.percent, workload_memory_mib=shares.memory_mib, processes=shares.processes,
+        foreign_mib=shares.foreign_mib, temperature_c=found.temperature_c, power_w=found.power_w, why=why,
+    )  # fmt: skip
 
 
-def _unread(device: Device, held: Sequence[Allocation], why: str, now: int) -> DeviceSample:
-    workloads = sorted({part.workload for part in held})
+def _unread(device: Device, users: Sequence[Allocation], why: str, now: int) -> DeviceSample:
+    workloads = sorted({part.workload for part in users})
     return DeviceSample(
-        node=device.node,
-        device=device.id,
-        at=now,
-        utilisation_percent=None,
-        memory_used_mib=None,
-        coverage_permille=UNKNOWN,
-        simulated=False,
-        workloads=dict.fromkeys(workloads),
-        workload_memory_mib=dict.fromkeys(workloads),
-        why=dict.fromkeys((*SHOWN, *workloads), why),
-    )
+        node=device.node, device=device.id, at=now, utilisation_percent=None, memory_used_mib=None,
+        coverage_permille=UNKNOWN, simulated=False, workloads=dict.fromkeys(workloads),
+        workload_memory_mib=dict.fromkeys(workloads), why=dict.fromkeys((*SHOWN, *workloads), why),
+    )  # fmt: skip

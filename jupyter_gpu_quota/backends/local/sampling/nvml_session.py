@@ -1,12 +1,12 @@
 """NVML through nvidia-ml-py, which is imported here only. It runs in the reader process: any call may hang or crash.
 
-Every call answers a value, or ``Unknown`` with the reason. What a device will never tell is asked once.
+Every call returns a value, or ``Unknown`` with the reason. A call that a device never supports is made once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pynvml
 
 from ..host.processes import boot_id
 from .process_lineage import Lineages
-from .reading import MIB, DeviceReading, GpuProcess, Reading, cannot_be
+from .reading import MIB, DeviceReading, GpuProcess, Reading, impossible
 from .xids import RECOVERY
 
 LASTING = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
@@ -24,26 +24,26 @@ ABSENT = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOAD
 XID = pynvml.nvmlEventTypeXidCriticalError
 
 RECOVERY_ACTION = 230
-"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which an older nvidia-ml-py can ask for and does not name."""
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which an older nvidia-ml-py supports and does not name."""
 
 EVENT_WAIT_MS, MOST_EVENTS = 1, 64
 JUMP_S = 1.0
-"""When the clock moved so much against the steady one it was set: samples have its times, and are not to be trusted."""
+"""When the clock moved so much against the steady one it was set: the times of samples are then not valid."""
 
 AHEAD_US = 2_000_000
 
 PERIOD_US = 1_000_000
-"""A sample speaks for the time up to its stamp, or from it: a sixth of a second to a second, as the model has it."""
+"""A sample covers the time before or after its stamp: a sixth of a second to a second, depending on the model."""
 
 BEHIND_US = 60_000_000
-"""A sample that is older than the reading before by more than this was never kept so long: its stamp is no time."""
+"""The driver keeps no sample so long before the reading before: an older stamp is not valid."""
 
 NO_SHARE = "a MIG instance has no utilisation of its own"
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What a call did not tell, and why. ``code`` is NVML's, or -1."""
+    """A call failed, and why. ``code`` is NVML's, or -1."""
 
     why: str
     code: int = -1
@@ -51,21 +51,21 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How busy a process kept its busiest engine since the reading before, and until when; None is unknown."""
+    """The utilisation of a process's busiest engine since the reading before, and its end; None is unknown."""
 
     percent: int | None
     used_us: int | None
 
 
-AT_REST = Use(0, None)
+UNUSED = Use(0, None)
 
 
 class NoGpu(Exception):
-    """There is no GPU here; the message says why."""
+    """There is no GPU here; the message is the reason."""
 
 
 class Unreadable(Exception):
-    """Nothing can be read now; the message says why."""
+    """No device can be read now; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,18 @@ class Session:
         self._events, self._unwatched = self._watch()
 
     def close(self) -> None:
-        """End it; nothing that was asked for is valid any more."""
+        """Shut NVML down; its handles are invalid from now on."""
         pynvml.nvmlShutdown()
 
     def read(self, *, probing: bool = False) -> Reading:
-        """Every device once. ``probing``: with what it is able to. Raises Unreadable if NVML has gone away."""
-        driver, count = self._whole("nvmlSystemGetDriverVersion"), self._whole("nvmlDeviceGetCount")
+        """Every device once. ``probing``: with its capabilities. Raises Unreadable if NVML does not answer."""
+        try:
+            driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise Unreadable(f"NVML: {error}") from None
         self._lineages.begin()
-        jumped = self._clock_was_set()
+        before, self._offset_s = self._offset_s, time.time() - time.monotonic()
+        jumped = before is not None and abs(self._offset_s - before) > JUMP_S
         devices, notes = list[DeviceReading](), list[str]()
         for index in range(count):
             found = self._device(index, jumped=jumped, probing=probing)
@@ -113,36 +117,26 @@ class Session:
         )  # fmt: skip
 
     # --- calls ----------------------------------------------------------------------------------------------------
-    def _whole(self, call: str) -> Any:
-        try:
-            return getattr(pynvml, call)()
-        except pynvml.NVMLError as error:
-            raise Unreadable(f"NVML: {error}") from None
-
-    def _ask(self, of: str, call: str, *arguments: Any) -> Any:
-        """What a call tells of a device, or Unknown."""
+    def _ask(self, of: str, call: str, *arguments: Any, convert: Callable[[Any], Any] = lambda result: result) -> Any:
+        """The converted result of a call for a device, or Unknown."""
         if (of, call) in self._never:
             return self._never[of, call]
         try:
-            return getattr(pynvml, call)(*arguments)
+            return convert(getattr(pynvml, call)(*arguments))
         except pynvml.NVMLError as error:
             unknown = Unknown(f"NVML: {error}", error.value)
-        except (AttributeError, TypeError):  # an nvidia-ml-py that has no such call, or an earlier form of it
-            unknown = Unknown("this nvidia-ml-py cannot ask for it", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        except (AttributeError, TypeError):  # an nvidia-ml-py without this call, or with an earlier form of it
+            unknown = Unknown("this nvidia-ml-py does not support it", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if unknown.code in LASTING:
             self._never[of, call] = unknown
         return unknown
-
-    def _clock_was_set(self) -> bool:
-        before, self._offset_s = self._offset_s, time.time() - time.monotonic()
-        return before is not None and abs(self._offset_s - before) > JUMP_S
 
     # --- devices --------------------------------------------------------------------------------------------------
     def _device(self, index: int, *, jumped: bool, probing: bool) -> list[DeviceReading] | Unknown:
         handle = self._ask(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
         identity = handle if isinstance(handle, Unknown) else self._identity(f"#{index}", handle)
         if isinstance(identity, Unknown):
-            return self._silent(index, identity)
+            return self._unanswered(index, identity)
         self._known[index] = identity
         modes = self._ask(identity.uuid, "nvmlDeviceGetMigMode", handle)
         if isinstance(modes, Unknown) or modes[0] != 1:
@@ -150,25 +144,20 @@ class Session:
         return list(self._instances(identity, handle, index, probing=probing))
 
     def _identity(self, place: str, handle: Any) -> _Identity | Unknown:
-        told = [
-            self._ask(place, "nvmlDeviceGetUUID", handle), self._ask(place, "nvmlDeviceGetName", handle),
-            self._memory(place, handle),
-        ]  # fmt: skip
-        for each in told:
+        uuid = self._ask(place, "nvmlDeviceGetUUID", handle, convert=_text)
+        model = self._ask(place, "nvmlDeviceGetName", handle, convert=_text)
+        memory_mib = self._memory(place, handle, lambda memory: int(memory.total) // MIB)
+        for each in (uuid, model, memory_mib):
             if isinstance(each, Unknown):
                 return each
-        uuid, model, memory = told
-        memory_mib = int(memory.total) // MIB
-        wrong = cannot_be("memory_mib", memory_mib, 0) or ("NVML tells no memory" if memory_mib == 0 else None)
-        return Unknown(wrong) if wrong else _Identity(_text(uuid), _text(model), memory_mib)
+        wrong = impossible("memory_mib", memory_mib, 0) or ("NVML reports no memory" if memory_mib == 0 else None)
+        return Unknown(wrong) if wrong else _Identity(uuid, model, memory_mib)
 
-    def _silent(self, index: int, unknown: Unknown) -> list[DeviceReading] | Unknown:
-        """A device that was known and does not answer any more; one that never was cannot be given out."""
+    def _unanswered(self, index: int, unknown: Unknown) -> list[DeviceReading] | Unknown:
+        """A known device that does not answer any more; one that was never identified cannot be used."""
         known = self._known.get(index)
         if known is None:
-            return Unknown(
-                f"GPU {index} is left out, because it does not tell its UUID, model and memory. {unknown.why}"
-            )
+            return Unknown(f"GPU {index} is left out: its UUID, model or memory cannot be read. {unknown.why}")
         why = dict.fromkeys(("memory_used_mib", "percent", "processes", "activity"), unknown.why)
         trouble = unknown.why if unknown.code in LOST else None
         return [
@@ -177,80 +166,70 @@ class Session:
             )
         ]
 
-    def _memory(self, of: str, handle: Any) -> Any:
-        """Memory by the account that keeps the driver's own apart, where there is one (from driver 510 on)."""
-        told = self._ask(of, "nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
-        if isinstance(told, Unknown) and told.code in LASTING:
-            return self._plain_memory(of, handle)
-        return told
-
-    def _plain_memory(self, of: str, handle: Any) -> Any:
-        return self._ask(f"{of} v1", "nvmlDeviceGetMemoryInfo", handle)
+    def _memory(self, of: str, handle: Any, convert: Callable[[Any], int]) -> Any:
+        """Memory by the call that excludes the driver's own, where it exists (from driver 510 on)."""
+        found = self._ask(of, "nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2, convert=convert)
+        if isinstance(found, Unknown) and found.code in LASTING:
+            return self._ask(f"{of} v1", "nvmlDeviceGetMemoryInfo", handle, convert=convert)
+        return found
 
     def _whole_device(
         self, identity: _Identity, handle: Any, index: int, *, jumped: bool, mig: Any, probing: bool
     ) -> DeviceReading:
-        uuid, figures = identity.uuid, _Figures(identity.memory_mib)
-        rates = self._ask(uuid, "nvmlDeviceGetUtilizationRates", handle)
-        figures.put("percent", rates if isinstance(rates, Unknown) else int(rates.gpu))
-        self._put_gauges(figures, uuid, handle)
-        activity = Unknown("the machine's clock was set") if jumped else self._activity(uuid, handle)
+        uuid = identity.uuid
+        percent = self._ask(uuid, "nvmlDeviceGetUtilizationRates", handle, convert=lambda rates: int(rates.gpu))
         if jumped:
+            activity: dict[int, Use] | Unknown = Unknown("the machine's clock was set")
             self._since.pop(uuid, None)
             self._read_us.pop(uuid, None)
-        processes, mps, held = self._processes(figures, uuid, handle, activity)
-        return DeviceReading(
-            uuid=uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, processes=processes, mps=mps,
-            held_mib=held, trouble=self._trouble(figures, uuid, handle), why=figures.why,
-            able=self._able(uuid, handle, mig) if probing else {}, **figures.values,
-        )  # fmt: skip
-
-    def _put_gauges(self, figures: _Figures, uuid: str, handle: Any) -> None:
-        figures.put("memory_used_mib", self._used(uuid, handle))
-        figures.put("temperature_c", self._ask(uuid, "nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU))
-        milliwatts = self._ask(uuid, "nvmlDeviceGetPowerUsage", handle)
-        figures.put("power_w", milliwatts if isinstance(milliwatts, Unknown) else round(milliwatts / 1000))
-
-    def _used(self, uuid: str, handle: Any) -> Any:
-        memory = self._memory(uuid, handle)
-        return memory if isinstance(memory, Unknown) else int(memory.used) // MIB
+        else:
+            activity = self._activity(uuid, handle)
+        able = self._able(uuid, handle, mig) if probing else {}
+        return self._reading(identity, handle, index, (uuid, handle), percent, activity, able)
 
     def _instances(self, parent: _Identity, handle: Any, index: int, *, probing: bool) -> Iterator[DeviceReading]:
         """The MIG instances of a device. They have memory and processes of their own, but no utilisation."""
         most = self._ask(parent.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle)
+        able = self._able(parent.uuid, handle, (1, 1)) if probing else {}
         for place in range(0 if isinstance(most, Unknown) else most):
             own = self._ask(f"{parent.uuid}/{place}", "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
             identity = own if isinstance(own, Unknown) else self._identity(f"{parent.uuid}/{place}", own)
             if isinstance(identity, _Identity):
-                yield self._instance(parent, handle, identity, own, index, probing=probing)
+                unknown = Unknown(NO_SHARE)
+                yield self._reading(identity, own, index, (parent.uuid, handle), unknown, unknown, able)
 
-    def _instance(
-        self, parent: _Identity, handle: Any, identity: _Identity, own: Any, index: int, *, probing: bool
-    ) -> DeviceReading:
+    def _reading(
+        self, identity: _Identity, handle: Any, index: int, physical: tuple[str, Any], percent: Any,
+        activity: dict[int, Use] | Unknown, able: dict[str, str],
+    ) -> DeviceReading:  # fmt: skip
+        """The reading of a device or of an instance; ``physical`` is the device, by UUID and handle."""
+        uuid, device = physical
+        parent = None if uuid == identity.uuid else uuid
         figures = _Figures(identity.memory_mib)
-        self._put_gauges(figures, parent.uuid, handle)
-        figures.put("memory_used_mib", self._used(identity.uuid, own))
-        figures.values["power_w"], figures.why["power_w"] = None, "power is the whole device's"
-        figures.put("percent", Unknown(NO_SHARE))
-        processes, mps, held = self._processes(figures, identity.uuid, own, Unknown(NO_SHARE))
+        figures.put("percent", percent)
+        figures.put("memory_used_mib", self._memory(identity.uuid, handle, lambda memory: int(memory.used) // MIB))
+        figures.put("temperature_c", self._ask(uuid, "nvmlDeviceGetTemperature", device, pynvml.NVML_TEMPERATURE_GPU))
+        watts = self._ask(uuid, "nvmlDeviceGetPowerUsage", device, convert=lambda milliwatts: round(milliwatts / 1000))
+        figures.put("power_w", watts if parent is None else Unknown("power is the whole device's"))
+        processes, mps, held = self._processes(figures, identity.uuid, handle, activity)
         return DeviceReading(
-            uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, parent=parent.uuid,
-            processes=processes, mps=mps, held_mib=held, trouble=self._trouble(figures, parent.uuid, handle),
-            why=figures.why, able=self._able(parent.uuid, handle, (1, 1)) if probing else {}, **figures.values,
+            uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib, parent=parent,
+            processes=processes, mps=mps, held_mib=held, trouble=self._trouble(figures, uuid, device), why=figures.why,
+            able=able, **figures.values,
         )  # fmt: skip
 
     # --- processes ------------------------------------------------------------------------------------------------
     def _activity(self, uuid: str, handle: Any) -> dict[int, Use] | Unknown:
-        """How busy each process kept its busiest engine since the reading before; who is missing did nothing."""
-        told = self._ask(uuid, "nvmlDeviceGetProcessUtilization", handle, self._since.get(uuid, 0))
+        """The utilisation of each process's busiest engine since the reading before; a missing process was idle."""
+        found = self._ask(uuid, "nvmlDeviceGetProcessUtilization", handle, self._since.get(uuid, 0))
         now_us = int(time.time() * 1_000_000)
         before_us, self._read_us[uuid] = self._read_us.get(uuid), now_us
-        if isinstance(told, Unknown):  # no sample at all is told as "not found", by some drivers as success
-            return {} if told.code in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else told
-        times = [int(each.timeStamp) for each in told if int(each.timeStamp) <= now_us + AHEAD_US]
+        if isinstance(found, Unknown):  # without samples the answer is "not found", from some drivers success
+            return {} if found.code in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else found
+        times = [int(each.timeStamp) for each in found if int(each.timeStamp) <= now_us + AHEAD_US]
         self._since[uuid] = max(times, default=0)
         by_pid: dict[int, list[tuple[int, int]]] = {}
-        for each in told:
+        for each in found:
             busiest = max(int(each.smUtil), int(each.memUtil), int(each.encUtil), int(each.decUtil))
             by_pid.setdefault(int(each.pid), []).append((int(each.timeStamp), busiest))
         return {pid: _use_of(samples, before_us, now_us) for pid, samples in by_pid.items()}
@@ -258,7 +237,7 @@ class Session:
     def _processes(
         self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown
     ) -> tuple[tuple[GpuProcess, ...] | None, bool, int | None]:
-        """The processes that compute on a device, whether they share it by MPS, and the memory nobody has told of."""
+        """The processes that compute on a device, whether they share it by MPS, and the memory of unlisted ones."""
         computing = self._ask(of, "nvmlDeviceGetComputeRunningProcesses", handle)
         if isinstance(computing, Unknown):
             figures.why["processes"] = computing.why
@@ -271,23 +250,24 @@ class Session:
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}
         found = tuple(self._lineages.of(pid, mib, *_use(activity, pid)) for pid, mib in sorted(memory.items()))
         if any(each.percent is None for each in found):
-            figures.why.setdefault("activity", "NVML tells more than 100 percent, which cannot be")
+            figures.why.setdefault("activity", "NVML reports more than 100 percent, which is impossible")
         shown = {int(each.pid): self._own_memory(figures, each) for each in drawing} | memory
-        return found, bool(clients) or any(map(self._lineages.serves_mps, found)), _unnamed(figures, shown)
+        return found, bool(clients) or any(map(self._lineages.serves_mps, found)), _unlisted_mib(figures, shown)
 
-    def _own_memory(self, figures: _Figures, told: Any) -> int | None:
-        mib = None if told.usedGpuMemory is None else int(told.usedGpuMemory) // MIB
-        if mib is None or cannot_be("memory_used_mib", mib, figures.memory_mib) is not None:
-            figures.why["process_memory"] = "NVML does not tell it" if mib is None else f"NVML tells {mib} MiB"
+    def _own_memory(self, figures: _Figures, process: Any) -> int | None:
+        mib = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // MIB
+        if mib is None or impossible("memory_used_mib", mib, figures.memory_mib) is not None:
+            figures.why["process_memory"] = "NVML does not report it" if mib is None else f"NVML reports {mib} MiB"
             return None
         return mib
 
     # --- health ---------------------------------------------------------------------------------------------------
     def _trouble(self, figures: _Figures, uuid: str, handle: Any) -> str | None:
-        """What the device says is wrong with it, so that it cannot be used; None where it says nothing."""
+        """The reason that the device reports for being unusable; None without one."""
         if figures.lost is not None:
             return figures.lost
-        action = figures.note("recovery", self._recovery(uuid, handle))
+        action = self._ask(uuid, "nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION], convert=_field)
+        action = figures.note("recovery", action)
         errors = figures.note("ecc", self._ask(
             uuid, "nvmlDeviceGetTotalEccErrors", handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
             pynvml.NVML_VOLATILE_ECC,
@@ -296,20 +276,13 @@ class Session:
         if self._unwatched.get(uuid, self._unwatched.get("")) is not None:
             figures.why["xids"] = self._unwatched.get(uuid) or self._unwatched[""]
         if action in RECOVERY:
-            return f"the driver says that {RECOVERY[action]}"
+            return f"the driver reports that {RECOVERY[action]}"
         if errors:
             return f"{errors} uncorrectable memory errors since the driver was loaded or the GPU was reset"
         return "it has no spare rows for faulty memory any more" if rows and rows[3] else None
 
-    def _recovery(self, uuid: str, handle: Any) -> Any:
-        told = self._ask(uuid, "nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION])
-        if isinstance(told, Unknown):
-            return told
-        code = int(told[0].nvmlReturn)
-        return Unknown(f"NVML: {pynvml.NVMLError(code)}", code) if code else int(told[0].value.uiVal)
-
     def _watch(self) -> tuple[Any, dict[str, str]]:
-        """Events of all devices; and those that cannot be watched, by UUID ("": none can), with the reason."""
+        """Register for the events of all devices. Returns the events, and why devices have none, by UUID ("": all)."""
         events = self._ask("", "nvmlEventSetCreate")
         count = self._ask("", "nvmlDeviceGetCount")
         if isinstance(events, Unknown) or isinstance(count, Unknown):
@@ -318,43 +291,39 @@ class Session:
         for index in range(count):
             handle = self._ask(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
             uuid = handle if isinstance(handle, Unknown) else self._ask(f"#{index}", "nvmlDeviceGetUUID", handle)
-            told = uuid if isinstance(uuid, Unknown) else self._ask(
-                f"#{index}", "nvmlDeviceRegisterEvents", handle, XID, events
-            )  # fmt: skip
-            if isinstance(told, Unknown) and not isinstance(uuid, Unknown):
-                unwatched[_text(uuid)] = told.why
+            if isinstance(uuid, Unknown):
+                continue
+            registered = self._ask(f"#{index}", "nvmlDeviceRegisterEvents", handle, XID, events)
+            if isinstance(registered, Unknown):
+                unwatched[_text(uuid)] = registered.why
         return events, unwatched
 
     def _xids(self) -> Iterator[tuple[str, int]]:
-        """The events that came since the reading before."""
+        """The events since the reading before."""
         for _ in range(0 if self._events is None else MOST_EVENTS):
-            told = self._ask("events", "nvmlEventSetWait", self._events, EVENT_WAIT_MS)
-            if isinstance(told, Unknown):
+            event = self._ask("events", "nvmlEventSetWait", self._events, EVENT_WAIT_MS)
+            if isinstance(event, Unknown):
                 return
-            uuid = self._ask("events", "nvmlDeviceGetUUID", told.device)
-            if told.eventType == XID and not isinstance(uuid, Unknown):
-                yield _text(uuid), int(told.eventData)
+            uuid = self._ask("events", "nvmlDeviceGetUUID", event.device)
+            if event.eventType == XID and not isinstance(uuid, Unknown):
+                yield _text(uuid), int(event.eventData)
 
-    # --- what it is able to -----------------------------------------------------------------------------------------
+    # --- capabilities -----------------------------------------------------------------------------------------------
     def _able(self, uuid: str, handle: Any, mig: Any) -> dict[str, str]:
-        """What could hold a share of this device to its part; each with why not, empty where it could be had."""
+        """Mechanisms that could enforce shares of this device; each with why not, empty where it is available."""
         if isinstance(mig, Unknown):
             has_mig = mig.why
         else:
             has_mig = "" if mig[0] == 1 else "it is turned off; an admin turns it on with nvidia-smi -mig 1"
-        return {"mig": has_mig, "limits": self._limits(uuid, handle)}
-
-    def _limits(self, uuid: str, handle: Any) -> str:
         make = getattr(pynvml, "c_nvmlGetMemoryLimits_v1_t", None)
-        if make is None:
-            return "this nvidia-ml-py cannot ask for it"
-        limits = make(nameSpace=b"/sys/fs/cgroup")
-        told = self._ask(uuid, "nvmlDeviceGetMemoryLimits_v1", handle, limits)
-        return told.why if isinstance(told, Unknown) else ""
+        limits: Any = Unknown("this nvidia-ml-py does not support it")
+        if make is not None:
+            limits = self._ask(uuid, "nvmlDeviceGetMemoryLimits_v1", handle, make(nameSpace=b"/sys/fs/cgroup"))
+        return {"mig": has_mig, "limits": limits.why if isinstance(limits, Unknown) else ""}
 
 
 class _Figures:
-    """The figures of one device as they come in; what is not told, or cannot be, is None and has its reason."""
+    """The figures of one device; an unknown or impossible figure is None and has its reason."""
 
     def __init__(self, memory_mib: int) -> None:
         self.memory_mib = memory_mib
@@ -362,58 +331,64 @@ class _Figures:
         self.why: dict[str, str] = {}
         self.lost: str | None = None
 
-    def put(self, figure: str, told: Any) -> None:
-        known = self.note(figure, told)
-        wrong = None if known is None else cannot_be(figure, known, self.memory_mib)
+    def put(self, figure: str, result: Any) -> None:
+        known = self.note(figure, result)
+        wrong = None if known is None else impossible(figure, known, self.memory_mib)
         if wrong:
             self.why[figure] = wrong
         self.values[figure] = None if wrong else known
 
-    def note(self, figure: str, told: Any) -> Any:
-        """What was told, None if it was not; a device that says it is lost is."""
-        if not isinstance(told, Unknown):
-            return told
-        self.why[figure] = told.why
-        if told.code in LOST:
-            self.lost = told.why
+    def note(self, figure: str, result: Any) -> Any:
+        """The result of a call; None if it is unknown. ``lost`` is set where the call reports a lost device."""
+        if not isinstance(result, Unknown):
+            return result
+        self.why[figure] = result.why
+        if result.code in LOST:
+            self.lost = result.why
         return None
 
 
 def _use(activity: dict[int, Use] | Unknown, pid: int) -> tuple[int | None, int | None]:
-    found = Use(None, None) if isinstance(activity, Unknown) else activity.get(pid, AT_REST)
+    found = Use(None, None) if isinstance(activity, Unknown) else activity.get(pid, UNUSED)
     return found.percent, found.used_us
 
 
 def _use_of(samples: list[tuple[int, int]], before_us: int | None, now_us: int) -> Use:
-    """Of one process, from rows of (time stamp, percent)."""
+    """The use of one process, from rows of (time stamp, percent).
+
+    The mean is rounded up, so that little use is never none; an impossible figure is None.
+    """
     last_us = max((at for at, percent in samples if percent), default=None)
-    return Use(_mean([percent for _, percent in samples]), dated(last_us, before_us, now_us))
+    values = [percent for _, percent in samples]
+    percent = None if max(values) > 100 else -(-sum(values) // len(values))
+    return Use(percent, dated(last_us, before_us, now_us))
 
 
 def dated(last_us: int | None, before_us: int | None, now_us: int) -> int | None:
     """Until when a process used the device at the latest: after the reading before, and not after this one.
 
-    None where its last sample has a stamp that is no time of this clock, or nothing says when the reading before was.
+    None where the stamp of its last sample is not valid, or the time of the reading before is unknown.
     """
     if last_us is None or before_us is None or not before_us - BEHIND_US <= last_us <= now_us:
         return None
     return min(max(last_us + PERIOD_US, before_us), now_us)
 
 
-def _mean(values: list[int]) -> int | None:
-    """Rounded up, so that what little was done is never nothing; None for what cannot be."""
-    return None if max(values) > 100 else -(-sum(values) // len(values))
+def _unlisted_mib(figures: _Figures, by_process: dict[int, int | None]) -> int | None:
+    """The used memory of the device that no listed process accounts for."""
+    used, known = figures.values.get("memory_used_mib"), [mib for mib in by_process.values() if mib is not None]
+    return None if used is None or len(known) < len(by_process) else max(0, used - sum(known))
 
 
-def _unnamed(figures: _Figures, shown: dict[int, int | None]) -> int | None:
-    """The memory of the device that no process accounts for."""
-    used, parts = figures.values.get("memory_used_mib"), list(shown.values())
-    known = [mib for mib in parts if mib is not None]
-    return None if used is None or len(known) < len(parts) else max(0, used - sum(known))
+def _field(values: Any) -> int:
+    """The value of one field. Raises NVMLError where the device does not have it."""
+    if code := int(values[0].nvmlReturn):
+        raise pynvml.NVMLError(code)
+    return int(values[0].value.uiVal)
 
 
 def driver_loaded() -> str:
-    """A text that is another one after the driver was loaded anew: versions alone may be the same again."""
+    """A text that changes when the driver is loaded again: its version may stay the same."""
     try:
         loaded = Path("/sys/module/nvidia").stat().st_ctime_ns
     except OSError:

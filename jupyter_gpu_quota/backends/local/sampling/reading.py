@@ -1,7 +1,6 @@
-"""One reading of all devices of a machine, as the reader process tells it: values, or None and why.
+"""One reading of all devices of a machine: values, or None with the reason.
 
-It crosses a pipe as one line of JSON. A figure that cannot be (4000 percent, more memory used than there is) is
-unknown like one that was not told.
+It crosses a pipe as one line of JSON. An impossible figure (4000 percent, more memory used than there is) is unknown.
 """
 
 from __future__ import annotations
@@ -9,9 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ....core.samples import Place
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MIB = 1 << 20
 MOST_MIB = 16 << 20
@@ -24,11 +27,11 @@ HOTTEST_C, MOST_W = 200, 10_000
 class GpuProcess:
     """A process that uses a device. ``percent`` is its busiest engine since the reading before.
 
-    ``used_us``: until when it did at the latest, in microseconds since 1970 UTC; None where that is not told.
+    ``used_us``: until when it did at the latest, in microseconds since 1970 UTC; None where that is unknown.
     ``lineage`` is itself and its parents up to the first process, each with its start in clock ticks; it is empty
-    where /proc does not show the process. ``namespace`` is that of them all, "" where it may not be looked up; where
-    they are of several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its
-    variables, or those of a parent, name. ``hidden``: whose it is cannot be told, because its variables cannot be read.
+    where /proc does not show the process. ``namespace`` is that of them all, "" where it cannot be read; where they are
+    of several, ``places`` has each with its namespace and its number there. ``claim`` is the workload that its
+    variables, or those of a parent, name. ``hidden``: its workload is unknown, because its variables cannot be read.
     ``inner_pid`` is its number in its own container.
     """
 
@@ -49,9 +52,10 @@ class GpuProcess:
 class DeviceReading:
     """One device, or one MIG instance, whose physical device is then ``parent``.
 
-    ``held_mib`` is the memory that processes hold by NVML's account of the device, the driver's own not counted.
-    ``processes`` None: not told. ``trouble``: the device itself says that it cannot be used. ``why`` has a sentence
-    for each figure that is None; ``able`` one for each thing that was probed, empty where it can be had.
+    ``held_mib`` is the memory that processes use by NVML's figure for the device, without the driver's own and without
+    the processes that are listed. ``processes`` None: unknown. ``trouble``: the device reports that it cannot be used.
+    ``why`` has a clause for each figure that is None; ``able`` one for each capability that was probed, empty where the
+    device has it.
     """
 
     uuid: str
@@ -73,13 +77,13 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All devices at one moment. ``absent``: there is no GPU here, and why.
+    """All devices at one moment. ``absent``: why there is no GPU here.
 
-    ``trouble``: nothing could be read, and why. ``loaded`` is another text after the driver was loaded anew. ``xids``
-    are events since the reading before, by device. ``notes`` are of devices that had to be left out.
+    ``trouble``: why nothing could be read. ``loaded`` changes when the driver is loaded again. ``xids`` are events
+    since the reading before, by device. ``notes`` are of devices that are left out.
     """
 
-    devices: tuple[DeviceReading, ...] = ()
+    devices: tuple[DeviceReading, ...]
     driver: str | None = None
     loaded: str = ""
     xids: tuple[tuple[str, int], ...] = ()
@@ -93,35 +97,26 @@ class Reading:
 
 
 def _plain(value: Reading | DeviceReading | GpuProcess) -> dict[str, Any]:
-    """The fields of a value as they are: json asks again for those within."""
+    """The fields of a value; json calls this again for nested values."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
 def reading_of(line: bytes) -> Reading:
-    """The reading that a line tells. Raises ValueError, TypeError, KeyError or AttributeError for anything else."""
-    raw = json.loads(line)
-    if not isinstance(raw, dict):
-        raise TypeError(f"a reading is an object, not {type(raw).__name__}")
-    devices = tuple(map(_device, raw.pop("devices")))
-    xids = tuple((str(uuid), int(xid)) for uuid, xid in raw.pop("xids"))
-    return Reading(devices=devices, xids=xids, notes=tuple(raw.pop("notes")), **raw)
+    """The reading in a line. Raises ValueError for any other line."""
+    return _adapter().validate_json(line)
 
 
-def _device(raw: dict[str, Any]) -> DeviceReading:
-    processes = raw.pop("processes")
-    return DeviceReading(processes=None if processes is None else tuple(map(_process, processes)), **raw)
+@cache
+def _adapter() -> TypeAdapter[Reading]:
+    from pydantic import TypeAdapter  # the reader process only writes readings, and does not load it
+
+    return TypeAdapter(Reading)
 
 
-def _process(raw: dict[str, Any]) -> GpuProcess:
-    lineage = tuple((int(pid), int(started)) for pid, started in raw.pop("lineage"))
-    places = tuple((str(space), int(pid), int(started)) for space, pid, started in raw.pop("places"))
-    return GpuProcess(lineage=lineage, places=places, **raw)
-
-
-def cannot_be(figure: str, value: int, memory_mib: int) -> str | None:
-    """Why a figure of a device of so much memory cannot be true; None if it can."""
+def impossible(figure: str, value: int, memory_mib: int) -> str | None:
+    """Why a figure of a device with this memory is impossible; None if it is possible."""
     most = {
         "percent": 100, "memory_used_mib": memory_mib, "memory_mib": MOST_MIB, "temperature_c": HOTTEST_C,
         "power_w": MOST_W,
     }[figure]  # fmt: skip
-    return None if 0 <= value <= most else f"NVML tells {value}, which cannot be"
+    return None if 0 <= value <= most else f"NVML reports {value}, which is impossible"

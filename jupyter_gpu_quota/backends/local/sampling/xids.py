@@ -1,8 +1,8 @@
-"""Which XID events mean that a device cannot be used until it, or its machine, was reset.
+"""XID events after which a device cannot be used until it, or its machine, was reset.
 
 Source: the immediate actions of NVIDIA's catalogue (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html):
 RESET_GPU and RESTART_BM, and 48 and 74, whose text asks for a reset. 109 is left out, as NVIDIA's device plugin for
-Kubernetes does: a program that hangs causes it. Every other event is an application's, or only news.
+Kubernetes does: a program that hangs causes it. Every other event is an application's, or is informative.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RECOVERY = {
     6: "the GPU's bus must be reset",
     7: "the machine must be started again",
 }
-"""What the driver asks for before a device can be used again (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, from 550 on).
+"""The action that the driver requires for a device (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, from 550 on).
 
 0 is nothing; 3 (drain peer-to-peer traffic) and 5 (recover the IMEX domain) leave the device usable by itself.
 """
 
 
 def fatal(xid: int) -> str | None:
-    """An event in words, such as "XID 79: the GPU has fallen off the bus"; None for one that ends no device."""
+    """A fatal event in words, such as "XID 79: the GPU has fallen off the bus"; None for any other event."""
     return f"XID {xid}: {FATAL[xid]}" if xid in FATAL else None

@@ -1,4 +1,4 @@
-"""What a decision reuses of the one before: the snapshot split by pool, and the pools that need no new decision.
+"""The decision cache: the snapshot split by pool, and the pools that need no new decision.
 
 The cache only saves work: plans are equal with and without it, byte for byte.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...model import Job, JobState, Policy, Snapshot, Usage
+from ...lifecycle import RUNS
+from ...model import Job, Policy, Snapshot, Usage
 from ...quota.in_force import in_force
 from .snapshot_index import PoolSnapshot, SnapshotIndex
 
@@ -41,14 +42,14 @@ class DecisionCache:
             self._policy, self._usage = policy, snapshot.usage
             self._idle_pools.clear()
         self._now = snapshot.now
-        self.index.follow(snapshot)
+        self.index.update(snapshot)
         return policy
 
     def pools_to_decide(self) -> list[PoolSnapshot]:
         """The pools whose plan may differ from the last one, in name order."""
         return [pool for pool in self.index.of.values() if not self._is_unchanged(pool)]
 
-    def note(self, pool: PoolSnapshot, *, idle: bool, wakeup: int | None) -> None:
+    def record(self, pool: PoolSnapshot, *, idle: bool, wakeup: int | None) -> None:
         """Record that a pool was decided. ``idle``: its plan is empty; ``wakeup``: None where time changes nothing."""
         self._wakeups[pool.name] = wakeup
         (self._idle_pools.add if idle else self._idle_pools.discard)(pool.name)
@@ -64,18 +65,12 @@ class DecisionCache:
 
     def holding(self) -> Iterator[Job]:
         """The jobs that do not wait."""
-        return (job for pool in self.index.everybody() for job in pool.busy.values())
+        return (job for pool in self.index.all_pools() for job in pool.busy.values())
 
     def _is_unchanged(self, pool: PoolSnapshot) -> bool:
-        if pool.has_changed or pool.name not in self._idle_pools or pool.has_guests():
+        """Whether the last plan was empty and nothing changed since. A plan beside a starting job changes with time."""
+        if pool.has_changed or pool.name not in self._idle_pools or pool.has_work_of_other_pools():
             return False
         at = self._wakeups[pool.name]
-        return (at is None or self._now < at) and not any(map(_has_no_clock, pool.busy.values()))
-
-
-_HOLDS = frozenset({JobState.STARTING, JobState.RUNNING})
-
-
-def _has_no_clock(job: Job) -> bool:
-    """Whether a job has devices and is not known to run yet: the plan around it changes as time passes."""
-    return job.started_at is None and job.state in _HOLDS
+        is_starting = any(job.started_at is None and job.state in RUNS for job in pool.busy.values())
+        return (at is None or self._now < at) and not is_starting

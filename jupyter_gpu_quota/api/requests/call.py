@@ -1,0 +1,147 @@
+"""The rows of the route table, and one request as a handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel
+from tornado.web import RequestHandler
+
+from ...store.records.calls import Page
+from ..access.permissions import Person, Scope
+from ..access.refusals import Refused
+
+if TYPE_CHECKING:
+    from ..state.store_view import StoreView
+    from .services import Services
+
+R = TypeVar("R")
+
+LONGEST_PAGE = 1000
+PAGED = ("offset", "limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A response: a wire model, a plain JSON value, bytes, or nothing."""
+
+    body: BaseModel | Mapping[str, Any] | bytes | None = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+
+    @property
+    def items(self) -> list[Any]:
+        """The items of a listing."""
+        assert isinstance(self.body, Mapping)
+        return list(self.body["items"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request. ``body`` is the checked model of the route, None where it takes none; ``names`` are in the path."""
+
+    services: Services
+    resource: RequestHandler
+    names: Mapping[str, str]
+    body: Any = None
+    maybe_person: Person | None = None
+
+    @property
+    def person(self) -> Person:
+        """The person who sent the request; open routes may have none."""
+        assert self.maybe_person is not None
+        return self.maybe_person
+
+    @property
+    def store_view(self) -> StoreView:
+        return self.services.store_view
+
+    def text(self, name: str) -> str | None:
+        """A word of the query, None where it is missing or empty."""
+        if any(b"\0" in raw for raw in self.resource.request.query_arguments.get(name, [])):  # tornado would drop it
+            raise Refused(400, "invalid", f"{name} has a NUL character, which no name here has.")
+        return self.resource.get_query_argument(name, "") or None
+
+    def flag(self, name: str) -> bool:
+        word = (self.text(name) or "").lower() or None
+        if word not in (None, "0", "1", "true", "false"):
+            raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is 1 (true) or 0 (false).")
+        return word in ("1", "true")
+
+    def integer(self, name: str, default: int, *, least: int, most: int) -> int:
+        word = self.text(name)
+        if word is None:
+            return default
+        try:
+            number = int(word[:20].encode("ascii"))
+        except ValueError:
+            raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is a whole number.") from None
+        if not least <= number <= most:
+            raise Refused(400, "invalid", f"{name} was {word[:40]}; it is from {least} to {most}.")
+        return number
+
+    def instant(self, name: str) -> int | None:
+        """An instant of the query, in milliseconds since 1970."""
+        word = self.text(name)
+        if word is None:
+            return None
+        try:
+            at = datetime.fromisoformat(word[:40])
+        except ValueError:
+            at = None
+        if at is None or at.tzinfo is None:
+            sentence = f"{name} was {word[:40]!r}; it is an instant such as 2027-01-01T00:00:00Z."
+            raise Refused(400, "invalid", sentence)
+        return int(at.timestamp() * 1000)
+
+    def page(self, limit: int = 100) -> Page:
+        """The requested part of a listing; ``limit``: its length where the query names none."""
+        offset = self.integer("offset", 0, least=0, most=10**9)
+        return Page(offset=offset, limit=self.integer("limit", limit, least=1, most=LONGEST_PAGE))
+
+    def listing(self, rows: Sequence[R], view: Callable[[R], object] = lambda row: row) -> Answer:
+        """The requested part of these rows, as views."""
+        page = self.page()
+        return listed([view(row) for row in rows[page.offset : page.offset + page.limit]], len(rows), page)
+
+
+def listed(items: Sequence[object], total: int, page: Page, **more: bool) -> Answer:
+    """One page of a listing that has ``total`` items."""
+    pagination = {"offset": page.offset, "limit": page.limit, "total": total}
+    return Answer(body={"items": items, "_pagination": pagination, **more})
+
+
+Handler = Callable[[Call], Awaitable[Answer | BaseModel | None]]
+"""Answers one request. A model is sent with the route's status; None: the handler wrote the response itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the table that the router, openapi.json and the access test read.
+
+    ``path`` is below api/v1, with {name} for one part and {name...} for the rest. ``takes`` and ``gives`` are wire
+    models; ``query`` names the allowed parameters; with those of ``PAGED``, ``gives`` comes as items with a pagination.
+    ``rate_limited``: it counts for the person's rate limit. ``operation`` names it in refusals, with the names of the
+    path.
+    """
+
+    method: str
+    path: str
+    scope: Scope
+    handler: Handler
+    summary: str
+    takes: type[BaseModel] | None = None
+    gives: type[BaseModel] | None = None
+    status: int = 200
+    query: tuple[str, ...] = ()
+    rate_limited: bool = False
+    operation: str = "do this"
+    media_type: str = "application/json"
+
+    @property
+    def is_listing(self) -> bool:
+        return {*PAGED} <= {*self.query}

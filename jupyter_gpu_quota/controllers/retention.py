@@ -1,0 +1,63 @@
+"""Retention: what ended long ago is removed from the store and from the backend, and so are unused code bundles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..backends.protocol import JobBackend
+from ..store.transactions import Store
+from .lease import Leadership
+
+EVERY_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+class BundleSweeper(Protocol):
+    def sweep(self, keep: set[str]) -> object:
+        """Remove the bundles that are neither in ``keep`` nor new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionTimes:
+    """How long each kind of record is kept after its end, in milliseconds."""
+
+    jobs_ms: int = 30 * DAY_MS
+    samples_ms: int = 2 * HOUR_MS
+    usage_ms: int = 90 * DAY_MS
+
+
+class Retention:
+    """Runs in the thread of scheduling, which the job backend belongs to."""
+
+    name = "retention"
+
+    def __init__(
+        self, store: Store, leadership: Leadership, jobs: JobBackend, bundles: BundleSweeper, times: RetentionTimes
+    ) -> None:
+        self.store, self.leadership, self.jobs, self.bundles, self.times = store, leadership, jobs, bundles, times
+
+    def run_once(self, now: int) -> int:
+        """Remove what is due, at most 1,000 jobs. Raises LeaseLost and StoreUnavailable.
+
+        The backend forgets a job first: a process that is killed in between leaves rows, and its successor repeats.
+        """
+        self.leadership.check()
+        ended_before = now - max(self.times.jobs_ms, self._past_use_ms())
+        jobs = self.store.ended_jobs(ended_before)
+        for job in jobs:
+            self.jobs.forget(job)
+        self.leadership.check()
+        self.store.forget(
+            jobs_ended_before=ended_before,
+            samples_before=now - self.times.samples_ms,
+            usage_before=now - self.times.usage_ms,
+        )
+        self.bundles.sweep(self.store.bundles_in_use())
+        return now + EVERY_MS
+
+    def _past_use_ms(self) -> int:
+        """The age of the oldest use that the division of the surplus takes into account."""
+        quota = self.store.quota()
+        history = None if quota is None else quota.policy.history
+        return history.window_s * 1000 + DAY_MS if history is not None and history.k_milli else 0

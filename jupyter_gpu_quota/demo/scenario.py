@@ -1,0 +1,241 @@
+"""The scenario of Bob, Patty and Carol, played on a temporary hub and observed from outside.
+
+The users act through the hub's spawn and through cells in kernels of their own notebooks. The facts are read from the
+process table, from logs and from checkpoints, never from the product itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+
+from . import training as trainer
+from .facts import Facts, share_text
+from .lending import LENDING_FACTS, LendingSteps
+from .observer import Observation, ProcessObserver, RankId, log_of, server_with_device
+from .scenario_context import NotObserved, ScenarioContext, rank_of
+from .temporary_hub import TemporaryHub
+from .users import Kernel, Person, Unexpected, log_in, start_server
+
+SCENARIO_WITHIN_S = 240.0
+"""After this the scenario ends, whatever is missing."""
+
+AT_ONCE_S = 12.0
+"""A notebook within its fixed quota starts within the quota file's lent_grace (10 s) and two ticks."""
+
+SLICE_MILLI = 125
+SLICE_TEXT = "1/8"
+
+FACTS = {
+    "shared": "Bob's and Patty's notebooks hold 1/8 each, on one device",
+    "filled": "Bob's jobs run on every training device, and more of his wait",
+    "claimed": "Patty's jobs run, on devices of as many of Bob's jobs, which were paused",
+    "saved": "those of Bob's jobs saved a checkpoint",
+    "carol": "Carol requests a notebook while every training device is busy, and has her slice at once",
+    "patty": "Patty's jobs finish",
+    "resumed": "Bob's paused jobs resume from their step",
+    "finished": "all of Bob's jobs finish",
+    **LENDING_FACTS,
+    "same": "those that were paused end with the loss of an undisturbed run",
+    "whole": "no device ever carried more than 1 GPU of shares, no job ran twice at once",
+}
+
+
+class Scenario(ScenarioContext):
+    """The scenario. ``train_gpus`` devices are in the pool; half of them are guaranteed to each of the two teams."""
+
+    def __init__(
+        self, hub: TemporaryHub, observer: ProcessObserver, facts: Facts, console: Console, train_gpus: int
+    ) -> None:
+        super().__init__(hub, observer, facts, console)
+        self.train_gpus, self.half = train_gpus, train_gpus // 2
+
+    async def play(self) -> None:
+        """Run the whole scenario and note its facts. A missing observation is printed, not raised."""
+        try:
+            async with asyncio.timeout(SCENARIO_WITHIN_S):
+                await self._steps()
+        except* TimeoutError:
+            self.say(f"[red]the scenario had not ended after {SCENARIO_WITHIN_S:.0f} s[/]")
+        except* (NotObserved, Unexpected, OSError) as errors:
+            for error in errors.exceptions:
+                self.say(f"[red]{error}[/]")
+        finally:
+            self._check_devices()
+            for kernel in self.kernels:
+                kernel.close()
+
+    async def _steps(self) -> None:
+        bob, patty, carol = await self._people("bob", "patty", "carol")
+        bobs, pattys = await asyncio.gather(self._notebook(bob), self._notebook(patty))
+        self._check_shared_slice(bob, patty)
+        await self.submit(bob, bobs, self.train_gpus + self.half)
+        first = await self._four_run()
+        async with asyncio.TaskGroup() as meanwhile:
+            meanwhile.create_task(self._carol(carol, LendingSteps(self, bob)))
+            gone = await self._patty_claims(patty, pattys, first)
+            meanwhile.create_task(self._ends("patty", self.half, "patty"))
+            meanwhile.create_task(self._resumes(self._check_checkpoints(gone)))
+            meanwhile.create_task(self._ends("bob", self.train_gpus + self.half, "finished"))
+        await self._same_loss(gone)
+
+    # --- people and notebooks -------------------------------------------------------------------------------------
+    async def _people(self, *names: str) -> list[Person]:
+        password = self.hub.users.user_password
+        return list(await asyncio.gather(*(log_in(self.hub.url, name, password) for name in names)))
+
+    async def _notebook(self, person: Person) -> Kernel:
+        """Start a server with a slice of 1/8, and a kernel in it that was observed."""
+        options = {"gpu_project": f"team-{person.name}", "gpu_size": SLICE_TEXT}
+        took_s = await start_server(person, options, lambda message: self.say(f"  [dim]{person.name}: {message}[/]"))
+        kernel = await Kernel.start(person)
+        self.kernels.append(kernel)
+        seen = await self.until(lambda: self.kernel_of(person), f"a kernel of {person.name} with a slice")
+        held = f"{share_text(seen.milli)} of {seen.devices[0]}"
+        self.say(f"{person.name}'s notebook holds {held} ({took_s:.1f} s to ready)")
+        return kernel
+
+    def _check_shared_slice(self, *people: Person) -> None:
+        seen = [found for found in map(self.kernel_of, people) if found]
+        devices = {device for observation in seen for device in observation.devices}
+        milli = [observation.milli for observation in seen]
+        what = f"{' + '.join(map(share_text, milli))} on {', '.join(sorted(devices))}"
+        self.facts.note("shared", what, ok=len(devices) == 1 and milli == [SLICE_MILLI] * len(people))
+
+    async def _carol(self, carol: Person, lending: LendingSteps) -> None:
+        """Carol opens a notebook while every training device is busy; then her job borrows the notebooks' device."""
+        begun, busy = time.monotonic(), len(self._busy_devices())
+        opening = asyncio.create_task(self._notebook(carol))
+        try:
+            prefix = f"/user/{carol.name}/"
+            await self.until(lambda: server_with_device(self.observer.ours, prefix), "Carol's server with a slice")
+            granted_s = time.monotonic() - begun
+            kernel, _ = await asyncio.gather(opening, lending.begin())
+        finally:
+            opening.cancel()
+        seen = self.kernel_of(carol)
+        assert seen is not None, "her kernel was opened once it was observed"
+        what = f"{busy} training devices busy when she asked; her slice {granted_s:.1f} s later; "
+        what += f"JupyterLab and a kernel then started on it: {share_text(seen.milli)} after {seen.first - begun:.1f} s"
+        at_once = granted_s <= AT_ONCE_S and seen.milli == SLICE_MILLI
+        self.facts.note("carol", what, ok=busy == self.train_gpus and at_once)
+        await lending.play(carol, kernel)
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+    def _busy_devices(self) -> set[str]:
+        return {device for s in self.observer.ranks() if s.present for device in s.devices}
+
+    async def _four_run(self) -> list[Observation]:
+        """Wait until Bob's jobs are on every device, and each has ended an epoch."""
+
+        def on_all() -> list[Observation] | None:
+            running = self.running("bob")
+            devices = {device for s in running for device in s.devices}
+            return running if len(running) == len(devices) == self.train_gpus else None
+
+        first = await self.until(on_all, f"{self.train_gpus} of Bob's jobs at once")
+        devices = sorted(device for s in first for device in s.devices)
+        waiting = len(self.owners) - len(first)
+        self.facts.note("filled", f"{len(first)} trainers on {', '.join(devices)}; {waiting} jobs wait", ok=waiting > 0)
+        self.say(f"Bob's jobs are on all {self.train_gpus} devices")
+        await self.until(lambda: all(trainer.epoch_of(log_of(s)) for s in first) or None, "an epoch of each of them")
+        return first
+
+    async def _patty_claims(self, patty: Person, kernel: Kernel, first: list[Observation]) -> list[Observation]:
+        """Patty submits. Returns the attempts of Bob's jobs that were paused for hers."""
+        sent = await self.submit(patty, kernel, self.half)
+        cell_s = time.monotonic() - sent
+
+        def hers() -> list[Observation] | None:
+            running = self.running("patty")
+            return running if len(running) == self.half else None
+
+        running = await self.until(hers, "Patty's jobs in the process table")
+        took_s = max(s.first for s in running) - sent
+        freed = {device for s in running for device in s.devices}
+        gone = [s for s in first if not s.present and freed & set(s.devices)]
+        where = f"{len(running)} of hers on {', '.join(sorted(freed))}"
+        when = f"{took_s:.1f} s after her cell was sent, which took {cell_s:.1f} s"
+        what = f"{where}, {when}; {len(gone)} of Bob's left"
+        self.facts.note("claimed", what, ok=len(gone) == self.half)
+        self.say(f"Patty's jobs run; [yellow]{len(gone)} of Bob's were paused[/]")
+        return gone
+
+    def _check_checkpoints(self, gone: list[Observation]) -> dict[str, int | None]:
+        """{job: the epoch of its checkpoint} of the paused jobs."""
+        saved = {rank_of(s).job: trainer.saved_epoch(s.environ) for s in gone}
+        what = ", ".join(f"{_short(job)} at epoch {epoch}" for job, epoch in saved.items())
+        self.facts.note("saved", what or "no job was paused", ok=bool(saved) and all(saved.values()))
+        return saved
+
+    async def _resumes(self, saved: Mapping[str, int | None]) -> None:
+        for job in saved:
+            await self.until(lambda job=job: self._resumption(job), f"{_short(job)} resumed")  # type: ignore[misc]
+        pairs = {job: (epoch, self._resumption(job)) for job, epoch in saved.items()}
+        what = ", ".join(f"{_short(job)} saved {a}, resumed at {b}" for job, (a, b) in pairs.items())
+        self.facts.note("resumed", what, ok=bool(pairs) and all(a == b for a, b in pairs.values()))
+        self.say(f"Bob's paused jobs run again: {what}")
+
+    def _resumption(self, job: str) -> int | None:
+        """The epoch at which the second attempt of a job resumed, from its log."""
+        later = (s for s in self.observer.ranks() if rank_of(s) == RankId(job=job, attempt=2, rank=0))
+        return next((epoch for s in later if (epoch := trainer.resumed_epoch(log_of(s))) is not None), None)
+
+    def losses(self, person: str) -> dict[str, str]:
+        """{job: final loss} of a person's finished jobs, from the logs."""
+        ends = (
+            (rank_of(s).job, trainer.final_loss(log_of(s))) for s in self.observer.ranks() if self.owner(s) == person
+        )
+        return {job: loss for job, loss in ends if loss is not None}
+
+    async def _ends(self, person: str, jobs: int, key: str) -> None:
+        """Wait until all jobs of a person wrote their final loss and their processes are gone."""
+
+        def all_through() -> dict[str, str] | None:
+            through = self.losses(person)
+            return through if len(through) == jobs and not self.running(person) else None
+
+        await self.until(all_through, f"the end of {person}'s {jobs} jobs", SCENARIO_WITHIN_S)
+        losses = [loss for _, loss in sorted(self.losses(person).items())]
+        self.facts.note(key, f"{len(losses)} final losses: {', '.join(losses)}")
+        self.say(f"[green]{person}'s {jobs} jobs finished[/]")
+
+    async def _same_loss(self, gone: list[Observation]) -> None:
+        """Run the seeds of the paused jobs again, outside the queue, without a pause; compare the final losses."""
+        alone = await asyncio.gather(*(self._undisturbed(s) for s in gone))
+        ended = [self.losses("bob").get(rank_of(s).job) for s in gone]
+        words = (f"{_short(rank_of(s).job)}: {a} and {b}" for s, a, b in zip(gone, ended, alone, strict=True))
+        self.facts.note("same", ", ".join(words), ok=bool(gone) and None not in ended and ended == list(alone))
+
+    async def _undisturbed(self, paused: Observation) -> str | None:
+        folder = self.hub.folder / "undisturbed" / rank_of(paused).job
+        folder.mkdir(parents=True)
+        trainer.put_in(folder)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *trainer.without_pauses(paused.command)),
+            cwd=folder / trainer.FOLDER,
+            env={"PATH": os.defpath},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        return trainer.final_loss(output.decode(errors="replace"))
+
+    def _check_devices(self) -> None:
+        seen = self.observer
+        what = f"{seen.reads} readings of the process table, at most {share_text(seen.highest)} on a device"
+        broken = "; ".join(violation.what for violation in seen.violations)
+        self.facts.note("whole", broken or what, ok=not broken and seen.reads > 0 and seen.highest > 0)
+
+
+def _short(job: str) -> str:
+    return f"job {job[-4:]}"

@@ -1,0 +1,57 @@
+"""The service's REST API for this notebook server, with the server's own token."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+
+from ..backends.rendering.variables import SHARE_VARIABLE
+
+CONNECT_S = 5.0
+
+
+class Service:
+    """The slice of this server and the service's address, from the server's ``variables``.
+
+    ``notebook`` is the id of the slice, None for a server without one.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.notebook: str | None = None
+        try:
+            self.notebook = str(json.loads(variables.get(SHARE_VARIABLE, ""))["notebook"])
+        except (ValueError, KeyError, TypeError):
+            self.notebook = None
+        self._api = variables.get("JUPYTER_GPU_QUOTA_URL", "").rstrip("/") + "/api/v1"
+        self._token = variables.get("JUPYTERHUB_API_TOKEN", "")
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether this server has a slice and a token."""
+        return bool(self.notebook and self._token)
+
+    def path(self, action: str) -> str:
+        """The path of an action on the slice."""
+        return f"notebooks/{quote(str(self.notebook), safe='')}/{action}"
+
+    async def post(self, path: str, body: str, within_s: float) -> bytes:
+        """The answer to a POST of JSON; raises HTTPClientError or OSError."""
+        request = HTTPRequest(
+            f"{self._api}/{path}",
+            method="POST",
+            headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
+            body=body,
+            connect_timeout=CONNECT_S,
+            request_timeout=within_s,
+            follow_redirects=False,
+        )
+        return (await AsyncHTTPClient().fetch(request)).body
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of a clock that nobody sets."""
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""The packing experiment: tasks of a cluster trace offered to empty nodes."""

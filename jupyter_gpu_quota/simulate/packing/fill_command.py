@@ -1,0 +1,108 @@
+"""The report of a folder's tasks on its own nodes, an empty cluster in which nothing ends: one run for each seed.
+
+``fill`` places each task before the next is known; ``decide`` considers all waiting tasks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...core.model import WHOLE_DEVICE
+from ..report import SIZES
+from ..tracefile import MOST_GPUS
+from .fill import MARKS, FillFigures, capacity_milli, fill
+from .fill_decide import fill_by_decide
+from .trace import ClusterTrace, TraceNode, TraceTask, Unreadable, read_folder
+
+Run = Callable[[Sequence[TraceNode], Sequence[TraceTask], int, int], FillFigures]
+RUNS: dict[str, Run] = {"fill": fill, "decide": fill_by_decide}
+SATURATED = 100
+"""Percent of the cluster's GPUs that must have been asked for before it counts as saturated."""
+MOST_TASKS = 1_000_000
+"""Tasks of one run."""
+
+
+def document(
+    folder: Path, *, mode: str, demand: float, seeds: Sequence[int], progress: Callable[[str], None]
+) -> dict[str, object] | str:
+    """Fill the cluster of a folder for each seed. Returns the report, or a sentence about the fault of the folder.
+
+    ``demand``: how many times the cluster's GPU is asked for; ``progress`` is called after each seed.
+    """
+    trace = read_folder(folder)
+    if isinstance(trace, Unreadable):
+        return trace.sentence
+    percent = max(1, round(demand * 100))
+    if (why := _refusal(trace, percent)) is not None:
+        return why
+    outcomes: list[FillFigures] = []
+    for seed in seeds:
+        outcomes.append(RUNS[mode](trace.nodes, trace.tasks, seed, percent))
+        progress(f"seed {seed}: {outcomes[-1].percent(percent):.2f} % given out")
+    return _report(outcomes, mode, percent)
+
+
+def _refusal(trace: ClusterTrace, percent: int) -> str | None:
+    """Why the cluster cannot be filled, or not in a reasonable time."""
+    gpus = capacity_milli(trace.nodes) // WHOLE_DEVICE
+    if gpus > MOST_GPUS:
+        return f"its nodes have {gpus} GPUs, and {MOST_GPUS} are the most that are filled."
+    asked_milli = sum(task.gpu_milli for task in trace.tasks)
+    if not asked_milli:
+        return "none of the tasks asks for a GPU."
+    # The tasks are drawn at random, and some request no GPU, or next to none.
+    tasks = capacity_milli(trace.nodes) * percent * len(trace.tasks) // (100 * asked_milli)
+    if tasks > MOST_TASKS:
+        return (
+            f"about {tasks} of its tasks are needed to ask for {percent} % of its GPUs, and {MOST_TASKS} are the most"
+            " that are offered; name a smaller --demand, or a trace whose tasks ask for more."
+        )
+    return None
+
+
+def _report(outcomes: Sequence[FillFigures], mode: str, demand: int) -> dict[str, object]:
+    """The report, with the keys of a replay; those about run times and waits are unknown."""
+    last = _mean(outcomes, demand)
+    nothing = dict.fromkeys(("p50", "p90", "p99", "max"))
+    return {
+        "seeds": [one.seed for one in outcomes],
+        "gpu_allocation_percent": last,
+        "gpu_utilisation_percent": None,
+        "gpu_allocation_at_saturation_percent": last if demand >= SATURATED else None,
+        "makespan_s": None,
+        "wait_s": {size: dict(nothing) for size in SIZES},
+        "pauses_per_job_max": 0,
+        "guarantee_violations": 0,
+        "jobs_total": sum(len(one.placements) for one in outcomes),
+        "jobs_finished": 0,
+        "format": 1,
+        "simulated": True,
+        "mode": mode,
+        "demand_percent": demand,
+        "gpus": outcomes[0].capacity_milli // 1000,
+        "jobs_placed": sum(placement is not None for one in outcomes for placement in one.placements),
+        "allocated_percent": {str(mark): _mean(outcomes, mark) for mark in _marks(demand)},
+        "fill": [
+            {"seed": one.seed, "asked_percent": _asked(one), "allocated_percent": _curve(one, demand)}
+            for one in outcomes
+        ],
+    }
+
+
+def _marks(demand: int) -> list[int]:
+    return sorted({*(mark for mark in MARKS if mark < demand), demand})
+
+
+def _curve(one: FillFigures, demand: int) -> list[float]:
+    """The allocated percent once each whole percent, from 1 on, was requested."""
+    return [round(one.percent(mark), 3) for mark in range(1, demand + 1)]
+
+
+def _asked(one: FillFigures) -> list[float]:
+    """The percent requested at those points: a large task may pass several whole percents at once."""
+    return [round(100 * milli / one.capacity_milli, 3) for milli in one.asked_milli]
+
+
+def _mean(outcomes: Sequence[FillFigures], mark: int) -> float:
+    return round(sum(one.percent(mark) for one in outcomes) / len(outcomes), 3)

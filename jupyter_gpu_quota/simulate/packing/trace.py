@@ -1,0 +1,190 @@
+"""The public trace of a GPU-sharing cluster (cluster-trace-gpu-v2023): ``nodes.csv`` and ``pods_*.csv`` of a folder.
+
+The reader refuses the first thing that is wrong, by file and line; what it returns is coherent.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ...core.model import WHOLE_DEVICE
+
+MOST_LINES = 1_000_000
+LARGEST = 1 << 40
+MOST_GPUS = 64
+NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+TASK_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceNode:
+    """A machine: its devices are all of one model."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTask:
+    """One request: no GPU, a fraction of one device, or whole devices of one node; any model where none is named."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTrace:
+    """The nodes and tasks of a folder."""
+
+    nodes: tuple[TraceNode, ...]
+    tasks: tuple[TraceTask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """Why a folder was refused: file, line, what was there and what belongs there."""
+
+    sentence: str
+
+
+R = TypeVar("R", TraceNode, TraceTask)
+
+
+class _Wrong(Exception):
+    """The first thing that is wrong; it never leaves this module."""
+
+
+def read_folder(folder: Path, pods: str | None = None) -> ClusterTrace | Unreadable:
+    """The trace in a folder; ``pods`` names the file of tasks where there are several ``pods_*.csv``."""
+    try:
+        tasks = _pods_file(folder, pods)
+        return ClusterTrace(
+            nodes=tuple(_rows(folder / "nodes.csv", NODE_COLUMNS, _node)),
+            tasks=tuple(_rows(tasks, TASK_COLUMNS, _task)),
+        )
+    except _Wrong as wrong:
+        return Unreadable(sentence=str(wrong))
+    except OSError as error:
+        return Unreadable(sentence=f"{error.filename or folder} cannot be read: {error.strerror}.")
+
+
+def _pods_file(folder: Path, name: str | None) -> Path:
+    found = sorted(path.name for path in folder.glob("pods_*.csv"))
+    if name is not None:
+        return folder / name
+    if len(found) != 1:
+        there = ", ".join(found) or "none"
+        raise _Wrong(f"{folder} must hold one pods_*.csv, or one must be named; there: {there}.")
+    return folder / found[0]
+
+
+class _Row:
+    """One line of a file, with what is needed to say where it is wrong."""
+
+    def __init__(self, path: Path, line: int, fields: Mapping[str, str]) -> None:
+        self._where, self._fields = f"{path.name}, line {line}", fields
+
+    def text(self, column: str) -> str:
+        """A name, not empty."""
+        text = self._fields[column]
+        if not text or len(text) > 128 or not text.isprintable():
+            raise self.wrong(column, "a printable name of 1 to 128 characters")
+        return text
+
+    def optional(self, column: str) -> str:
+        """A text that may be empty."""
+        return self.text(column) if self._fields[column] else ""
+
+    def number(self, column: str, least: int = 0, most: int = LARGEST) -> int:
+        """A whole number."""
+        text = self._fields[column]
+        digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+        if not digits or not least <= int(text) <= most:
+            raise self.wrong(column, f"a whole number from {least} to {most}")
+        return int(text)
+
+    def wrong(self, column: str, expected: str) -> _Wrong:
+        """The error of a column with another value."""
+        return _Wrong(f"{self._where}: {column} is {self._fields[column]!r}; expected {expected}.")
+
+    def twice(self, name: str) -> _Wrong:
+        """The error of a name that was there before."""
+        return _Wrong(f"{self._where}: {name} was there before; every name is there once.")
+
+
+def _rows(path: Path, columns: Sequence[str], read: Callable[[_Row], R]) -> Iterator[R]:
+    names = set[str]()
+    for row in _lines(path, columns):
+        found = read(row)
+        if found.name in names:
+            raise row.twice(found.name)
+        names.add(found.name)
+        yield found
+    if not names:
+        raise _Wrong(f"{path.name} has no rows; expected one for each.")
+
+
+def _lines(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
+    try:
+        yield from _lines_of_text(path, columns)
+    except UnicodeDecodeError as error:
+        raise _Wrong(f"{path.name} is no UTF-8 text ({error.reason}); unpack it, or save it as UTF-8.") from error
+    except csv.Error as error:
+        raise _Wrong(f"{path.name}: {error}.") from error
+
+
+def _lines_of_text(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        header = next(rows, [])
+        missing = [column for column in columns if header.count(column) != 1]
+        if missing:
+            raise _Wrong(f"{path.name}, line 1: the column {missing[0]} must be there once.")
+        for fields in rows:
+            where = f"{path.name}, line {rows.line_num}"
+            if rows.line_num > MOST_LINES:
+                raise _Wrong(f"{where}: no more than {MOST_LINES} lines are read.")
+            if len(fields) != len(header):
+                raise _Wrong(f"{where}: {len(fields)} fields; expected {len(header)}, as in the first line.")
+            yield _Row(path, rows.line_num, dict(zip(header, fields, strict=True)))
+
+
+def _node(row: _Row) -> TraceNode:
+    return TraceNode(
+        name=row.text("sn"),
+        cpu_milli=row.number("cpu_milli", 1),
+        memory_mib=row.number("memory_mib", 1),
+        gpus=row.number("gpu", 1, MOST_GPUS),
+        model=row.text("model"),
+    )
+
+
+def _task(row: _Row) -> TraceTask:
+    gpus = row.number("num_gpu", 0, MOST_GPUS)
+    if gpus == 1:
+        milli = row.number("gpu_milli", 1, WHOLE_DEVICE)
+    else:
+        each = row.number("gpu_milli", 0, WHOLE_DEVICE)
+        if each != (WHOLE_DEVICE if gpus else 0):
+            raise row.wrong("gpu_milli", f"{WHOLE_DEVICE} for each of several GPUs, 0 for none")
+        milli = gpus * WHOLE_DEVICE
+    models = row.optional("gpu_spec").split("|")
+    if models != [""] and not all(models):
+        raise row.wrong("gpu_spec", "models separated by |")
+    return TraceTask(
+        name=row.text("name"),
+        cpu_milli=row.number("cpu_milli"),
+        memory_mib=row.number("memory_mib"),
+        gpu_milli=milli,
+        models=tuple(sorted(set(models) - {""})),
+    )

@@ -1,0 +1,43 @@
+"""The store of a simulated world: in memory, with one controllers process, and ids that repeat exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..store.memory import MemoryStore
+from ..store.records.activity import NotebookReport
+from ..store.records.calls import Lease
+from ..store.writes import lease as leases
+
+
+class SimulationStore(MemoryStore):
+    """The store in memory, with two differences that virtual time needs.
+
+    The lease never ends: the runs of the controller that a jump of the clock leaves out would have renewed it.
+    ``reports`` gives every report that was added since it was last called, not only the newest one of each notebook:
+    one run of the idleness controller stands for those that the jump leaves out.
+    """
+
+    def __init__(self) -> None:
+        self._ids = 0
+        self._reports: list[NotebookReport] = []
+        super().__init__(new_id=self._next_id)
+
+    def _next_id(self, now: int) -> str:
+        self._ids += 1
+        return f"{self._ids:012d}"
+
+    def acquire_lease(self, holder: str, *, now: int, ttl_ms: int) -> Lease | None:
+        with self._writing(now) as work:
+            if work.head.holder == holder:
+                work.head = replace(work.head, expires_at=now + 1)
+            return leases.acquire(work, holder, ttl_ms=ttl_ms)
+
+    def add_reports(self, rows: Iterable[NotebookReport]) -> None:
+        """Add reports of notebook servers, in the order of their arrival."""
+        self._reports += rows
+
+    def reports(self, since: int) -> list[NotebookReport]:
+        found, self._reports = self._reports, []
+        return found

@@ -1,0 +1,269 @@
+"""The store's queries: each is one transaction that changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ..core.model import NotebookState
+from ..core.samples import DeviceSample
+from .database import tables
+from .database.tables import Head, Rows, Scope, Table, Where
+from .records.activity import Note, NotebookReport, NoteKind
+from .records.calls import FIRST_PAGE, JobFilter, Lease, Page
+from .records.commands import AllocationLabel
+from .records.notifications import NotificationRecord
+from .records.rows import (
+    AuditRow,
+    Changes,
+    Holding,
+    JobRecord,
+    NotebookRecord,
+    QuotaRevision,
+    RankRecord,
+    UsageHour,
+)
+from .writes.audit_chain import verify
+from .writes.retention import JOBS_AT_A_TIME
+from .writes.usage import usage_between
+
+R = TypeVar("R")
+ALL = Page(limit=2**31 - 1)
+ANY = Where()
+
+
+class StoreQueries:
+    """Reads of the rows. Every query may raise StoreUnavailable. Listings are newest first, with their total."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def _get(self, table: Table[R], *key: str | int) -> R | None:
+        with self._rows.reading() as scope:
+            return scope.get_many(table, [key]).get(key)
+
+    def _list(self, table: Table[R], page: Page, where: Where = ANY) -> tuple[list[R], int]:
+        with self._rows.reading() as scope:
+            return scope.listing(table, where, page)
+
+    def _head(self) -> Head:
+        with self._rows.reading() as scope:
+            return head_of(scope)
+
+    # --- the whole store --------------------------------------------------------------------------------------------
+    def version(self) -> int:
+        return self._head().version
+
+    def changes(self, since: int, *, ended: bool = True) -> Changes:
+        """The changes after a version; from 0, all rows (``ended`` False: only those of live work).
+
+        From 0 it leaves out allocations and reservations that ended before.
+        """
+        with self._rows.reading() as scope:
+            head = head_of(scope)
+            if head.version == since:
+                return Changes(version=since)
+            return _changes(scope, head, since, ended=ended)
+
+    def lease(self) -> Lease | None:
+        """The lease as it was last taken, expired or not; None where no process holds it."""
+        head = self._head()
+        if head.holder is None:
+            return None
+        return Lease(holder=head.holder, fencing=head.fencing, expires_at=head.expires_at)
+
+    def quota(self) -> QuotaRevision | None:
+        with self._rows.reading() as scope:
+            return _quota(scope, head_of(scope).quota_revision)
+
+    def quota_revisions(self, page: Page) -> tuple[list[QuotaRevision], int]:
+        return self._list(tables.QUOTA, page)
+
+    def audit(
+        self, *, since: int | None = None, projects: Sequence[str] | None = None, page: Page = FIRST_PAGE
+    ) -> tuple[list[AuditRow], int]:
+        at_least = {} if since is None else {"at": since}
+        among = {} if projects is None else {"project": list(projects)}
+        return self._list(tables.AUDIT, page, Where(at_least=at_least, among=among))
+
+    def audit_verify(self) -> int | str:
+        """The number of rows if the chain is intact, else a sentence that names the first row that breaks it."""
+        with self._rows.reading() as scope:
+            return verify(head_of(scope), scope.scan(tables.AUDIT))
+
+    def user_names(self, ids: Sequence[str]) -> dict[str, str]:
+        with self._rows.reading() as scope:
+            rows = scope.get_many(tables.USERS, [(id,) for id in ids])
+        return {row.id: row.name for row in rows.values() if row.name is not None}
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+    def job(self, job: str) -> JobRecord | None:
+        return self._get(tables.JOBS, job)
+
+    def jobs(self, which: JobFilter, page: Page) -> tuple[list[JobRecord], int]:
+        among: dict[str, Sequence[str]] = {}
+        if which.projects is not None:
+            among["project"] = which.projects
+        if which.user is not None:
+            among["user"] = [which.user]
+        if which.states:
+            among["state"] = [state.value for state in which.states]
+        return self._list(tables.JOBS, page, Where(among=among, either=_visible_to(which), live=which.live))
+
+    def ended_jobs(self, before: int) -> list[str]:
+        """The ids of at most 1,000 jobs that ended before an instant: those that the next ``forget`` removes."""
+        ended = Where(below={tables.JOBS.ended or "": before})
+        return [record.job.id for record in self._list(tables.JOBS, Page(limit=JOBS_AT_A_TIME), ended)[0]]
+
+    def ranks(self, job: str) -> list[RankRecord]:
+        with self._rows.reading() as scope:
+            return sorted(scope.find(tables.RANKS, "job", [job]), key=lambda record: (record.attempt, record.rank))
+
+    def secrets(self, job: str) -> dict[str, str]:
+        row = self._get(tables.SECRETS, job)
+        return {} if row is None else dict(row.values)
+
+    def holdings(self, since: int, *, ended_after: int) -> tuple[int, list[Holding]]:
+        """The version, and the holdings of jobs, in any order: from 0 those that are live or ended after an instant.
+
+        From another version, those that began or ended since. Holdings that retention removed are left out.
+        """
+        with self._rows.reading() as scope:
+            version = head_of(scope).version
+            if since <= 0:
+                return version, _every_holding(scope, ended_after)
+            return version, _holdings_since(scope, since) if version != since else []
+
+    # --- notebooks --------------------------------------------------------------------------------------------------
+    def notebook(self, notebook: str) -> NotebookRecord | None:
+        return self._get(tables.NOTEBOOKS, notebook)
+
+    def notebooks(
+        self, *, states: Sequence[NotebookState] = (), ended_since: int | None = None, page: Page = FIRST_PAGE
+    ) -> tuple[list[NotebookRecord], int]:
+        """Slices in every state, or in some; ``ended_since``: those that ended at that instant or later."""
+        among = {"state": [state.value for state in states]} if states else {}
+        at_least = {} if ended_since is None else {"ended_at": ended_since}
+        return self._list(tables.NOTEBOOKS, page, Where(among=among, at_least=at_least))
+
+    def notifications(
+        self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE
+    ) -> tuple[list[NotificationRecord], int]:
+        """The notifications of one channel; ``pending``: those that have not ended."""
+        return self._list(tables.NOTIFICATIONS, page, Where(among={"channel": [channel]}, live=pending))
+
+    def reports(self, since: int) -> list[NotebookReport]:
+        """The newest report of each notebook's server that arrived at an instant or later, oldest first."""
+        return self._list(tables.REPORTS, ALL, Where(at_least={"at": since}))[0][::-1]
+
+    def report(self, notebook: str) -> NotebookReport | None:
+        return self._get(tables.REPORTS, notebook)
+
+    def notes(self, kind: NoteKind, *, since: int = 0) -> list[Note]:
+        """The notes of one kind, written at an instant or later, oldest first."""
+        return self._list(tables.NOTES, ALL, Where(among={"kind": [kind]}, at_least={"at": since}))[0][::-1]
+
+    # --- bundles, devices and use -----------------------------------------------------------------------------------
+    def bundle_owned(self, digest: str, user: str) -> bool:
+        return self._get(tables.BUNDLES, digest, user) is not None
+
+    def bundles_of(self, user: str) -> dict[str, int]:
+        """Every bundle that this user ever stored, and its size in bytes; some may have been deleted since."""
+        with self._rows.reading() as scope:
+            return {row.digest: row.size_bytes for row in scope.find(tables.BUNDLES, "user", [user])}
+
+    def bundles_in_use(self) -> set[str]:
+        """Digests that a stored job names; other bundles may be deleted."""
+        with self._rows.reading() as scope:
+            return {str(digest) for digest in scope.distinct(tables.JOBS, "bundle") if digest is not None}
+
+    def latest_samples(self) -> dict[str, DeviceSample]:
+        with self._rows.reading() as scope:
+            return {row.device: row for row in scope.scan(tables.LATEST)}
+
+    def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
+        """Every hour that begins in [begin, end), by workload and device, in any order; both are whole hours.
+
+        The hour of ``now`` is counted up to ``now``.
+        """
+        with self._rows.reading() as scope:
+            return usage_between(scope, begin, end, now=now)
+
+    def labels(self, allocations: Sequence[str]) -> dict[str, AllocationLabel]:
+        """How each allocation is enforced; those that were never read back are left out."""
+        with self._rows.reading() as scope:
+            found = scope.get_many(tables.LABELS, [(name,) for name in allocations])
+        return {row.allocation: row for row in found.values()}
+
+
+def head_of(scope: Scope) -> Head:
+    return scope.get_many(tables.HEAD, [tables.HEAD_KEY])[tables.HEAD_KEY]
+
+
+def _quota(scope: Scope, revision: int) -> QuotaRevision | None:
+    return scope.get_many(tables.QUOTA, [(revision,)]).get((revision,))
+
+
+def _visible_to(which: JobFilter) -> list[Mapping[str, Sequence[str]]]:
+    """Conditions on the jobs that a reader sees: their own in any project; private ones of others only as a lead."""
+    if which.reader is None:
+        return []
+    conditions: list[Mapping[str, Sequence[str]]] = [{"private_to": ["", which.reader], "project": which.led}]
+    if which.member_of is not None:
+        conditions.append({"user": [which.reader], "project": which.member_of})
+    return conditions
+
+
+def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:
+    is_first = since <= 0
+    allocations = scope.changed(tables.ALLOCATIONS, since, live=is_first)
+    reservations = scope.changed(tables.RESERVATIONS, since, live=is_first)
+    live = is_first and not ended
+    return Changes(
+        version=head.version,
+        jobs=tuple(scope.changed(tables.JOBS, since, live=live)),
+        notebooks=tuple(scope.changed(tables.NOTEBOOKS, since, live=live)),
+        nodes=tuple(row.node for row in scope.changed(tables.NODES, since, live=False)),
+        devices=tuple(row.device for row in scope.changed(tables.DEVICES, since, live=False)),
+        allocations=tuple(row.allocation for row in allocations if row.released_at is None),
+        released=tuple(row.allocation.id for row in allocations if row.released_at is not None),
+        reservations=tuple(row.reservation for row in reservations if row.dropped_at is None),
+        unreserved=tuple(row.reservation.workload for row in reservations if row.dropped_at is not None),
+        quota=_quota(scope, head.quota_revision) if head.quota_changed > since else None,
+    )
+
+
+# --- holdings -------------------------------------------------------------------------------------------------------
+def _holdings_since(scope: Scope, since: int) -> list[Holding]:
+    """The holdings of jobs that began or ended after a version."""
+    rows = scope.changed(tables.ALLOCATIONS, since, live=False)
+    jobs = scope.get_many(tables.JOBS, list({(row.allocation.workload,): None for row in rows}))
+    return [
+        Holding(
+            id=row.allocation.id,
+            project=record.job.project,
+            pool=record.job.pool,
+            gpu_milli=row.allocation.gpu_milli,
+            began_at=row.allocated_at,
+            ended_at=row.released_at,
+        )
+        for row in rows
+        if (record := jobs.get((row.allocation.workload,))) is not None
+    ]
+
+
+def _every_holding(scope: Scope, ended_after: int) -> list[Holding]:
+    """The live holdings of jobs and those that ended after an instant; from few columns, since a week has many."""
+    columns = ("id", "workload", "gpu_milli", "allocated_at", "released_at")
+    pick_from = _pick_live_or_ended_after
+    places = {job: place for job, *place in pick_from(scope, tables.JOBS, ("id", "project", "pool"), ended_after)}
+    return [
+        Holding(id=id, project=place[0], pool=place[1], gpu_milli=milli, began_at=began_at, ended_at=ended_at)
+        for id, workload, milli, began_at, ended_at in pick_from(scope, tables.ALLOCATIONS, columns, ended_after)
+        if (place := places.get(workload)) is not None
+    ]
+
+
+def _pick_live_or_ended_after(scope: Scope, table: Table[Any], columns: Sequence[str], instant: int) -> Iterator[Any]:
+    yield from scope.pick(table, columns, Where(live=True))
+    yield from scope.pick(table, columns, Where(at_least={table.ended or "": instant + 1}))

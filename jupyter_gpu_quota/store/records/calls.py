@@ -1,0 +1,70 @@
+"""Arguments, results and errors of the store's calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.model import JobState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to decide until ``expires_at``; ``fencing`` grows with every holder, and every order carries it."""
+
+    holder: str
+    fencing: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """Nothing was written: the lease was lost, or a row that the plan depends on changed after its snapshot."""
+
+    seen: int
+    current: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a listing, newest first."""
+
+    offset: int = 0
+    limit: int = 100
+
+
+FIRST_PAGE = Page()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs to list. ``projects`` None means all; ``user`` narrows to one owner; ``live`` to unfinished ones.
+
+    ``reader`` sees every job of their own, those of the projects in ``member_of`` (None: of all) that are not private,
+    and private ones of the projects in ``led``.
+    """
+
+    projects: tuple[str, ...] | None = None
+    user: str | None = None
+    live: bool = False
+    states: tuple[JobState, ...] = ()
+    reader: str | None = None
+    member_of: tuple[str, ...] | None = None
+    led: tuple[str, ...] = ()
+
+
+class StoreUnavailable(Exception):
+    """The database cannot be used now (full, locked, read-only, missing). Nothing of this call was written."""
+
+
+class LeaseLost(Exception):
+    """Another controller holds the lease, or it ended: nothing of this call was written."""
+
+
+class NotOpenYet(StoreUnavailable):
+    """The process has just started and opens the database: callers wait, and no warning is logged."""

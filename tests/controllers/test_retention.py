@@ -1,0 +1,74 @@
+"""Retention removes what ended long ago, in an order that a killed process cannot break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from jupyter_gpu_quota.controllers.lease import Leadership
+from jupyter_gpu_quota.controllers.retention import DAY_MS, EVERY_MS, Retention, RetentionTimes
+from jupyter_gpu_quota.store.records.calls import LeaseLost
+from jupyter_gpu_quota.store.records.commands import ChangeJob
+from tests.backends.fake_executor import FakeJobs
+from tests.controllers.test_scheduling import World
+
+
+class Killed(Exception):
+    """Stands for a process that ends between two lines."""
+
+
+@dataclass
+class Bundles:
+    kept: list[set[str]] = field(default_factory=list)
+
+    def sweep(self, keep: set[str]) -> None:
+        self.kept.append(keep)
+
+
+class Site:
+    """One job that was cancelled 31 days ago, and one that waits."""
+
+    def __init__(self) -> None:
+        self.world, self.bundles = World(), Bundles()
+        self.world.submit("bob", "old", bundle="a" * 64)
+        self.world.store.record([ChangeJob(job="old", actor="bob", change="cancel")], now=self.world.now)
+        self.world.now += 31 * DAY_MS
+        self.world.submit("bob", "new", bundle="b" * 64)
+        self.leadership = Leadership(self.world.store, lambda: self.world.now, holder="first")
+        self.leadership.renew(self.world.now)
+
+    def retention(self) -> Retention:
+        world = self.world
+        return Retention(world.store, self.leadership, world.executor, self.bundles, RetentionTimes())
+
+
+def test_old_jobs_leave_the_backend_and_the_store_and_their_bundles_with_them() -> None:
+    site = Site()
+    assert site.retention().run_once(site.world.now) == site.world.now + EVERY_MS
+    assert site.world.executor.forgotten == ["old"]
+    assert site.world.store.job("old") is None and site.world.store.job("new") is not None
+    assert site.bundles.kept == [{"b" * 64}]
+
+
+@pytest.mark.parametrize("killed_in", ["backend", "store"])
+def test_a_killed_process_leaves_nothing_behind(killed_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+
+    def killed(*given: object, **named: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as broken:
+        broken.setattr(*((FakeJobs, "forget") if killed_in == "backend" else (site.world.store, "forget")), killed)
+        with pytest.raises(Killed):
+            site.retention().run_once(site.world.now)
+    site.retention().run_once(site.world.now)
+    assert site.world.executor.forgotten[-1:] == ["old"] and site.world.store.job("old") is None
+
+
+def test_nothing_is_removed_without_the_lease() -> None:
+    site = Site()
+    site.world.now += 10_000
+    with pytest.raises(LeaseLost):
+        site.retention().run_once(site.world.now)
+    assert site.world.store.job("old") is not None

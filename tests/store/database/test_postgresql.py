@@ -1,0 +1,138 @@
+"""Faults of a database server: lost connections, held locks, frozen writers, kills and a restart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, text
+
+from jupyter_gpu_quota.store.database.schema import metadata
+from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.calls import JobFilter, Page, StoreUnavailable
+from jupyter_gpu_quota.store.records.commands import Recorded
+from tests.store.database.kills import kill_again_and_again
+from tests.store.database.postgresql_server import database, server, why_missing
+from tests.store.worlds import T0, World, submit
+
+pytestmark = pytest.mark.skipif(why_missing() is not None, reason=why_missing() or "there is one")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with database() as url:
+        yield url
+
+
+@pytest.fixture
+def world(url: str) -> Iterator[World]:
+    with closing(open_store(url, busy_timeout_ms=200)) as store:
+        yield World(store)
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
+    engine = create_engine(url.replace("://", "+psycopg://"))
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+def test_several_processes_may_open_an_empty_database_at_once() -> None:
+    with database("template1") as url:
+        code = f"from jupyter_gpu_quota.store.open import open_store; open_store({url!r}).close()"
+        running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+        assert [process.wait(60) for process in running] == [0, 0, 0]
+
+
+def test_a_held_lock_refuses_writers_and_readers_continue(world: World, url: str) -> None:
+    world.submit("before")
+    with closing(open_store(url)) as other, other._rows.writing():
+        with pytest.raises(StoreUnavailable, match="locked"):
+            world.submit("j")
+        assert world.store.job("before") is not None
+    world.submit("j")
+    assert isinstance(world.store.audit_verify(), int)
+
+
+def test_two_writers_take_turns(world: World, url: str) -> None:
+    failures: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            with closing(open_store(url, busy_timeout_ms=60_000)) as store:
+                for number in range(20):
+                    [answer] = store.record([submit(f"{name}-{number}")], now=T0)
+                    assert isinstance(answer, Recorded)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert world.store.jobs(JobFilter(user="bob"), Page())[1] == 40
+    assert isinstance(world.store.audit_verify(), int)
+
+
+def lose_connections(url: str) -> None:
+    """End every session at the database of this URL, as an administrator or a failing network does."""
+    name = url.rpartition("/")[2].partition("?")[0] if "host=" not in url else url.split("@/")[1].partition("?")[0]
+    server().run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+
+
+def test_a_connection_lost_between_two_calls_is_replaced(world: World, url: str) -> None:
+    world.submit("before")
+    lose_connections(url)
+    world.submit("after")
+    assert world.store.job("before") is not None
+
+
+def test_a_connection_lost_within_a_transaction_leaves_nothing_half_written(world: World, url: str) -> None:
+    audited, version = world.audited(), world.store.version()
+    with pytest.raises(StoreUnavailable), world.store._rows.writing() as scope:
+        scope._connection.execute(text("UPDATE head SET version = version + 1"))  # type: ignore[attr-defined]
+        lose_connections(url)
+        scope._connection.execute(text("SELECT 1"))  # type: ignore[attr-defined]
+    assert (world.audited(), world.store.version()) == (audited, version)
+    world.submit("after")
+
+
+def test_a_frozen_writer_loses_its_transaction_and_others_write(world: World, url: str) -> None:
+    with closing(open_store(url, busy_timeout_ms=5_000)) as other:
+        with pytest.raises(StoreUnavailable), world.store._rows.writing() as scope:
+            scope._connection.execute(text("SET idle_in_transaction_session_timeout = 100"))  # type: ignore[attr-defined]
+            other.record([submit("j")], now=T0)
+            scope._connection.execute(text("SELECT 1"))  # type: ignore[attr-defined]
+        assert other.job("j") is not None
+
+
+def test_every_call_ends(world: World) -> None:
+    with pytest.raises(StoreUnavailable, match="too long"), world.store._rows.reading() as scope:
+        scope._connection.execute(text("SET statement_timeout = 50"))  # type: ignore[attr-defined]
+        scope._connection.execute(text("SELECT pg_sleep(60)"))  # type: ignore[attr-defined]
+    world.submit("after")
+
+
+def test_a_server_that_stopped_is_unavailable_and_works_after_its_start(world: World) -> None:
+    world.submit("before")
+    server().stop()
+    try:
+        with pytest.raises(StoreUnavailable):
+            world.submit("j")
+    finally:
+        server().start()
+    world.submit("after")
+    assert world.store.job("before") is not None and world.store.job("j") is None
+
+
+def test_a_kill_at_any_moment_leaves_whole_transactions_only(world: World, url: str) -> None:
+    world.store.release_lease(world.lease)
+    kill_again_and_again(url, 3)
